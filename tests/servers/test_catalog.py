@@ -10,7 +10,7 @@ import pytest
 
 from harness.servers.peek import capturing, resolve_only, run_all
 from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
-from penstock.engines.postgres.connect import connect, quoted
+from penstock.engines.postgres.connect import connect, quote
 from penstock.engines.postgres.source.catalog import (
     Exclusion,
     PartitionNotSeparable,
@@ -73,7 +73,7 @@ def test_what_has_no_changes_in_the_servers_log_is_left_out(catalog: psycopg.Con
 def test_patterns_choose_tables(catalog: psycopg.Connection) -> None:
     """Quoted, mixed-case, dotted and non-ASCII names."""
     for name in ("orders", "Orders", "a.b", "Größe 表", 'say "hi"', "audit"):
-        catalog.execute(f"create table public.{quoted(name)} (id int primary key)")
+        catalog.execute(f"create table public.{quote(name)} (id int primary key)")
     assert len(_names(catalog, "public.*")) == 6
     assert _names(catalog, "public.Orders") == ["public.Orders"]
     assert _names(catalog, 'public."a.b"', "public.Gr*") == ["public.Größe 表", "public.a.b"]
@@ -292,7 +292,7 @@ def test_a_thousand_columns_and_odd_names(source_url: str) -> None:
     odd = ["Größe", 'say "hi"', "a.b", "select", "x" * 63, "%s", "\\", "'", "\n"]
     names = odd + [f"c{i}" for i in range(1000)]
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        columns = ", ".join(f"{quoted(name)} int" for name in names).replace("%", "%%")
+        columns = ", ".join(f"{quote(name)} int" for name in names).replace("%", "%%")
         catalog.execute(
             f'create table public."Wide.Table" (id int primary key, {columns})'.replace("%%", "%")
         )

@@ -18,7 +18,7 @@ from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.codec.types import Engine, Server, map_column
 from penstock.control.pipeline.config import load_config
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.model import Relation
 from penstock.ports.config import Config
 from plugins.ignite_live import LiveNode
@@ -98,17 +98,17 @@ def make_tables(sql: psycopg.Connection[Any], config: Config) -> None:
             first.setdefault(row.table, row.relation)
     for relation in first.values():
         columns = [
-            f"{quoted(one.name)} {map_column(one, IGNITE, PG).target_type}"
+            f"{quote(one.name)} {map_column(one, IGNITE, PG).target_type}"
             for one in relation.columns
         ]
-        key = ", ".join(quoted(relation.columns[at].name) for at in relation.key)
-        name = quoted(relation.schema, relation.name)
+        key = ", ".join(quote(relation.columns[at].name) for at in relation.key)
+        name = quote(relation.schema, relation.name)
         sql.execute(f"create table {name} ({', '.join(columns)}, primary key ({key}))")
 
 
 def in_target(sql: psycopg.Connection[Any], cache: str) -> list[dict[str, Any]]:
     """The rows of a table, without what is NULL, in some order."""
-    cursor = sql.execute(f"select * from public.{quoted(cache)}")
+    cursor = sql.execute(f"select * from public.{quote(cache)}")
     assert cursor.description is not None
     names = [one.name for one in cursor.description]
     rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

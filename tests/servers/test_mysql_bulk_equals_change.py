@@ -12,11 +12,11 @@ from harness.pipelines.loader import Applying
 from harness.pipelines.mysql_bulk import copy_table
 from harness.pipelines.mysql_extract import extractor_of
 from harness.servers.mysql_columns import ManyColumns, columns_for
-from penstock.codec.types import Engine, filled, parse_choices
+from penstock.codec.types import Engine, fill_template, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quote
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import TableDefinition
@@ -51,11 +51,11 @@ def test_bulk_equals_change(
         for (name, column), what in made.names.items():
             (table,) = [one for one in tables if one.name.name == name]
             equal = servers.mappings(table)[column].equal
-            read = f"select id, {filled(equal.source, column)} from {name} order by id"
+            read = f"select id, {fill_template(equal.source, column)} from {name} order by id"
             ways = [list(mysql.execute(read, made.database))]
             for schema in ("bulk", "changed"):
-                place = quoted(schema, name)
-                read = f"select id, {filled(equal.target, column)} from {place} order by id"
+                place = quote(schema, name)
+                read = f"select id, {fill_template(equal.target, column)} from {place} order by id"
                 ways.append(target.execute(read.encode()).fetchall())
             if not ways[0] == ways[1] == ways[2]:
                 unequal[what] = ways

@@ -31,7 +31,7 @@ from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.relations import relation_of_definition
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quote
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import Relation, TableDefinition
@@ -241,7 +241,7 @@ def test_nul_characters_are_removed_by_both_paths(
         applying.close()
         for table in tables:
             both = [
-                target.execute(f"select t::text from {quoted(schema, table.name.name)} as t")
+                target.execute(f"select t::text from {quote(schema, table.name.name)} as t")
                 for schema in (database, "again")
             ]
             bulk, changed = (sorted(cursor.fetchall()) for cursor in both)

@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.mysql_pipe import Pipe, empty_pipe
 from harness.servers.mysql_columns import ManyColumns, columns_for, generated_columns
-from penstock.codec.types import Choices, filled
+from penstock.codec.types import Choices, fill_template
 from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.target.shapes import create_sql
@@ -81,8 +81,10 @@ def test_every_column_keeps_its_values_when_they_change(mysql: MySQLServer, pipe
     for (name, column), what in made.names.items():
         equal = mappings[name][column].equal
         sides = [
-            mysql.execute(f"select id, {filled(template, column)} from {name} order by id", place)
-            for template, place in ((equal.source, made.database), (equal.target, target))
+            mysql.execute(
+                f"select id, {fill_template(text, column)} from {name} order by id", place
+            )
+            for text, place in ((equal.source, made.database), (equal.target, target))
         ]
         assert sides[0]
         if sides[0] != sides[1]:

@@ -14,7 +14,7 @@ from harness.servers.mysql_types import values_for
 from harness.servers.postgres_types import SETUP, has_xml, rows_of
 from harness.servers.postgres_types import values_for as values_of_postgres
 from harness.servers.subscribers import Served, Subscriber
-from penstock.codec.types import Engine, filled, map_table
+from penstock.codec.types import Engine, fill_template, map_table
 from penstock.codec.types import Server as Side
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import server_of, source_tables
@@ -82,8 +82,8 @@ def test_every_type_of_another_engine(
             lambda: subscriber.run(f"select count(*) from {table}") == [(count,)], "all rows"
         )
         for name, mapping in mappings.items():
-            ours = filled(mapping.equal.source, f"`{name}`")
-            theirs = filled(mapping.equal.target, name)
+            ours = fill_template(mapping.equal.source, f"`{name}`")
+            theirs = fill_template(mapping.equal.target, name)
             at_source = place.run(f"select {ours} from item order by item.id")
             at_target = subscriber.run(f"select {theirs} from {table} item order by item.id")
             assert [_text(one) for (one,) in at_source] == [one for (one,) in at_target], mapping

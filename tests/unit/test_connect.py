@@ -15,16 +15,16 @@ from penstock.model import PenstockError
 
 def test_identifiers_are_quoted_whatever_they_hold() -> None:
     """Mixed case, dots, quotes and non-ASCII names stay one identifier each."""
-    assert c.quoted("s", "t") == '"s"."t"'
-    assert c.quoted('a"b') == '"a""b"'
-    assert c.quoted("a.b", "Größe") == '"a.b"."Größe"'
+    assert c.quote("s", "t") == '"s"."t"'
+    assert c.quote('a"b') == '"a""b"'
+    assert c.quote("a.b", "Größe") == '"a.b"."Größe"'
 
 
 @pytest.mark.parametrize("name", ["", "a\0b"])
 def test_what_no_catalogue_holds_is_no_identifier(name: str) -> None:
     """An empty or cut name would change the meaning of a statement."""
     with pytest.raises(ValueError, match="identifier"):
-        c.quoted(name)
+        c.quote(name)
 
 
 def test_literals_survive_quotes_and_backslashes() -> None:

@@ -500,7 +500,7 @@ def test_groups_that_were_made_are_found_in_their_place(tmp_path: Path) -> None:
         record, at = wal.wal_kernel()[2](data, at, 0, wal.TREE_KINDS, "x")
         if record is None:
             break
-        found.append(wal.made_group(data, record))
+        found.append(wal.find_created_group(data, record))
     assert found == [None, 5]
 
 

@@ -103,10 +103,10 @@ def test_a_connection_closed_before_is_lost() -> None:
 
 def test_names_are_quoted() -> None:
     """Backticks are doubled; nothing else is special inside them."""
-    assert m.quoted("a`b", 'c"d') == '`a``b`.`c"d`'
+    assert m.quote("a`b", 'c"d') == '`a``b`.`c"d`'
     for wrong in ("", "a\0b"):
         with pytest.raises(ValueError, match="not an identifier"):
-            m.quoted(wrong)
+            m.quote(wrong)
 
 
 def test_a_closed_port_is_unreachable() -> None:

@@ -1,4 +1,4 @@
-"""Columns of Arrow as lines of LOAD DATA or of COPY. Pure, vectorized.
+"""Convert columns of Arrow to lines of LOAD DATA or of COPY. Pure, vectorized.
 
 Text is UTF-8 whatever the connection's character set. Not here: which of a target's types takes
 the texts (`codec.types`).
@@ -47,7 +47,7 @@ def _lines(cells: list[Any]) -> bytes:
 
 
 def _to_bytes(column: Any, neutral: str) -> Any:
-    """Return a column's values as PostgreSQL reads them, as bytes."""
+    """Return a column's values as bytes in the text form that PostgreSQL reads."""
     if pa.types.is_temporal(column.type):
         # Arrow does not print years before 1 and after 9999 as PostgreSQL reads them.
         return pa.array(exact_texts(column, neutral), pa.large_string()).cast(pa.large_binary())
@@ -73,7 +73,7 @@ def _check_no_zero(text: Any, place: int, first_row: int) -> None:
 
 
 def scalar(value: bytes) -> pa.Scalar:
-    """Return these bytes, for functions of Arrow."""
+    """Return these bytes as an Arrow scalar."""
     return pa.scalar(value, pa.large_binary())
 
 
@@ -85,7 +85,7 @@ def join_values(parts: list[Any], by: bytes, *, null: bytes) -> Any:
 
 
 def as_bytes(values: Any) -> Iterator[memoryview]:
-    """Yield the values one after the other, without a copy: none is null."""
+    """Yield each value without a copy. The array must have no null."""
     for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
         offsets = np.frombuffer(chunk.buffers()[1], np.int64)[
             chunk.offset : chunk.offset + len(chunk) + 1
@@ -95,7 +95,7 @@ def as_bytes(values: Any) -> Iterator[memoryview]:
 
 
 def text_of(column: Any) -> Any:
-    """Any column's values as the servers read them, as bytes; null stays null."""
+    """Return the values of any column as bytes that the servers can read; null stays null."""
     kind = column.type
     if pa.types.is_null(kind):
         return pa.nulls(len(column), pa.large_binary())
@@ -111,7 +111,7 @@ def text_of(column: Any) -> Any:
 
 
 def escape(text: Any, escapes: tuple[tuple[bytes, bytes], ...]) -> Any:
-    """Return bytes with some of them replaced, in order."""
+    """Return the bytes after these replacements, which are made in order."""
     data = text.buffers()[2]
     held = b"" if data is None else data.to_pybytes()
     for what, instead in escapes:
@@ -121,7 +121,7 @@ def escape(text: Any, escapes: tuple[tuple[bytes, bytes], ...]) -> Any:
 
 
 def _uuid_text(column: Any) -> Any:
-    """UUIDs of 16 bytes as their 36 characters."""
+    """Return UUIDs of 16 bytes as texts of 36 characters."""
     size = len(column)
     data = column.buffers()[1]
     raw = np.frombuffer(data, np.uint8)[column.offset * 16 : (column.offset + size) * 16]

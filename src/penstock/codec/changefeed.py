@@ -150,9 +150,7 @@ class _Scan:
         return self.need(i, '"')
 
     def name(self, i: int) -> tuple[int, int]:
-        """Return a member's name and colon at i: the end of the name, and where the
-        value begins.
-        """
+        """Return where the name of the member at i ends, and where its value begins."""
         name_end = self.string(i)
         return name_end, self.space(self.need(self.space(name_end), ":"))
 
@@ -204,7 +202,7 @@ class _Scan:
                 return i
 
     def behind_member(self, i: int, close: str) -> tuple[int, bool]:
-        """Return the place after a member or element, and whether that is the end of all."""
+        """Return the place after a member or element, and whether it was the last one."""
         i = self.space(i)
         byte = self.at(i)
         if byte == ord(close):
@@ -260,8 +258,8 @@ class _Scan:
         return end
 
     def typed_end(self, i: int, first: int, name_start: int, name_end: int) -> int:
-        """Return the end of the value at i that begins with this byte; of null, the
-        end times -1.
+        """Return the end of the value at i, which begins with this byte; for null, the
+        negated end.
         """
         byte = self.at(i)
         if byte == ord("n"):
@@ -290,7 +288,7 @@ def _time(body: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def scan_batch(body: bytes, strict: bool, /) -> tuple[bytes, int, int]:
-    """Walk the body of a webhook: the numbers of its lines, and begin and end of `resolved`.
+    """Return the numbers of each line in a webhook's body, and the begin and end of `resolved`.
 
     body: UTF-8. strict: lines of a feed of tables, which have a topic and no field that is not
     known. Numbers: FIELDS int64 a line, of this machine. Resolved: without its quotes; -1 where
@@ -346,7 +344,7 @@ def _batch_member(scan: _Scan, i: int, seen: dict[bytes, tuple[int, int]]) -> in
 
 
 def scan_lines(body: bytes, line_bytes_max: int, /) -> bytes:
-    """Walk a file of one line per row: their numbers, as `scan_batch` has them.
+    """Return the numbers of each line in a file, as `scan_batch` does.
 
     Blank lines are skipped; fields that are not known are passed over. line_bytes_max: a line,
     without its end, has fewer bytes. Raises Refused.

@@ -1,4 +1,4 @@
-"""The `.ckt` file format: frames and their payloads as bytes. Byte by byte in docs/ckt-format.md.
+"""Encoding and decoding of `.ckt` files: frames and payloads. The format is in docs/ckt-format.md.
 
 Pure: no files here (`penstock.log` reads and writes them), and no decision about what a broken
 frame means: FrameInvalid says what is wrong, the reader knows the file.
@@ -51,7 +51,7 @@ _Decoded = TypeVar("_Decoded")
 
 
 class FrameInvalid(PenstockError):
-    """Bytes that are not the frame they should be. fields: offset_bytes, expected, actual."""
+    """Bytes that are not the expected frame. fields: offset_bytes, expected, actual."""
 
     code = "DC40"
     retry = "never"
@@ -65,7 +65,7 @@ class FormatUnknown(PenstockError):
 
 
 class FrameKind(IntEnum):
-    """Kind of a frame. Numbers are kept in files: never change one."""
+    """Kind of a frame. Files contain these numbers: never change one."""
 
     HEADER = 1
     RELATION = 2
@@ -77,7 +77,7 @@ class FrameKind(IntEnum):
 
 
 class RowsFlag(IntFlag):
-    """Contents of a rows frame, so that a reader need not open it."""
+    """Contents of a rows frame; a reader can skip the frame without decoding it."""
 
     ABSENT = 1  # some column of some row was not sent
     INSERT = 2
@@ -95,10 +95,13 @@ class TransactionsFlag(IntFlag):
 class FrameEntry(NamedTuple):
     """One frame in the footer's index.
 
-    offset_bytes: where the frame (its head) starts. length_bytes: of the payload.
-    relation_id: of rows and relation frames, 0 otherwise. row_count: of a transactions frame how
-    many they are. gsn_first, gsn_last: of the rows, or the place of what is not rows: behind
-    gsn_last. trx_first, trx_last: of the rows, or of the transactions; 0 otherwise.
+    Attributes:
+        offset_bytes: where the frame's head begins.
+        length_bytes: length of the payload.
+        relation_id: relation of a rows or relation frame; 0 otherwise.
+        row_count: number of rows, or of transactions in a transactions frame.
+        gsn_first, gsn_last: GSNs of the rows. A frame without rows stands after row gsn_last.
+        trx_first, trx_last: numbers of the rows' transactions, or of the transactions; 0 otherwise.
     """
 
     kind: int
@@ -119,10 +122,14 @@ class FrameEntry(NamedTuple):
 class SegmentHeader:
     """The first frame of a file.
 
-    log_id: of the whole log. file_id: of this file alone; it salts every checksum, so that no
-    frame of another file is ever taken for one of this. start: where the segment before ended.
-    previous_file_id: that segment's, empty for the first. source: identity of the captured
-    database; equal in all segments of a log. created_us: wall time, for people.
+    Attributes:
+        log_id: id of the whole log.
+        file_id: id of this file alone. It salts every checksum, so a frame of another file is never
+            accepted.
+        start: where the previous segment ended.
+        previous_file_id: id of the previous segment; empty for the first one.
+        source: identity of the captured database; equal in all segments of a log.
+        created_us: wall time in microseconds, for people.
     """
 
     format: int
@@ -137,7 +144,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTotals:
-    """Totals of one relation version in a segment; it became current after row gsn."""
+    """Totals of one relation version in a segment. The version became current after row `gsn`."""
 
     id: int
     schema: str
@@ -162,11 +169,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushFrame:
-    """A flush point as it is in a file.
+    """A flush point in a file.
 
-    durable_bytes: so many bytes from the file's start were known to be on the disk when this
-    frame was written; damage below that in an open file is corruption, never a torn tail.
-    row_count, marker_count: in the file up to here. written_us: wall time.
+    Attributes:
+        durable_bytes: number of bytes from the file's start that were known to be on disk when this
+            frame was written. Damage below that in an open file is corruption, never a torn tail.
+        row_count, marker_count: numbers in the file up to this frame.
+        written_us: wall time in microseconds.
     """
 
     point: FlushPoint
@@ -177,7 +186,9 @@ class FlushFrame:
 
 
 def checksum_salt(file_id: str) -> int:
-    """Return the checksum that all of a file's frames start from; raises ValueError on a bad id."""
+    """Return the checksum that every frame of the file starts from. Raises ValueError
+    for a bad id.
+    """
     return int(google_crc32c.value(uuid.UUID(file_id).bytes))
 
 
@@ -201,7 +212,7 @@ def frame(kind: FrameKind, salt: int, offset_bytes: int, parts: Parts) -> Parts:
 
 
 def parse_head(head: bytes, offset_bytes: int) -> tuple[int, int]:
-    """Read a frame's kind and payload length from its 16 bytes; nothing is verified yet."""
+    """Return a frame's kind and payload length from its head of 16 bytes, which is not verified."""
     if len(head) < HEAD.size:
         raise _invalid("frame head cut short", offset_bytes, HEAD.size, len(head))
     kind, _, _, _, length = HEAD.unpack_from(head)
@@ -250,7 +261,7 @@ def _pad(data: bytes, fill: bytes = b" ") -> bytes:
 def _decode_json(
     data: bytes | pa.Buffer, kind: type[_Decoded], what: str, at: str = ""
 ) -> _Decoded:
-    """Decode JSON into a dataclass; FrameInvalid if it does not fit (right checksum, wrong
+    """Decode JSON into a dataclass. Raises FrameInvalid if it does not fit (right checksum, wrong
     content).
     """
     try:
@@ -262,7 +273,7 @@ def _decode_json(
 
 
 def plain(value: Any, at: str) -> dict[str, Any]:
-    """Return a dataclass as it is kept in JSON: its position as 32 hex digits, which sort as it
+    """Return the JSON form of a dataclass. Its position becomes 32 hex digits, which sort as it
     does.
 
     at: the key of the flush point that holds the position, or `position` itself.
@@ -274,7 +285,7 @@ def plain(value: Any, at: str) -> dict[str, Any]:
 
 
 def place(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
-    """Return the dataclass that `plain` turned into this dict.
+    """Return the dataclass for a dict of `plain`.
 
     Raises msgspec's errors, ValueError, and FormatUnknown if the position is a number, as in
     format version 1.
@@ -303,7 +314,7 @@ def format_unknown(version: Any) -> FormatUnknown:
 
 
 def encode_header(header: SegmentHeader) -> Parts:
-    """Payload of a header frame, so long that the frame ends at HEADER_REGION_SIZE.
+    """Return the payload of a header frame, padded so that the frame ends at HEADER_REGION_SIZE.
 
     Raises ValueError when the source identity is too long for that.
     """
@@ -315,7 +326,7 @@ def encode_header(header: SegmentHeader) -> Parts:
 
 
 def decode_header(payload: pa.Buffer) -> SegmentHeader:
-    """Raises FormatUnknown for another version, FrameInvalid when unreadable."""
+    """Return the header. Raises FormatUnknown for another version, FrameInvalid if unreadable."""
     version = _decode_json(payload, dict[str, Any], "header").get("format")
     if version != FORMAT_VERSION:
         raise format_unknown(version)
@@ -323,24 +334,24 @@ def decode_header(payload: pa.Buffer) -> SegmentHeader:
 
 
 def encode_marker(marker: Marker) -> Parts:
-    """Payload of a marker frame."""
+    """Return the payload of a marker frame."""
     return [_pad(msgspec.json.encode(plain(marker, "position")))]
 
 
 def decode_marker(payload: pa.Buffer) -> Marker:
-    """Raises FrameInvalid when unreadable."""
+    """Return the marker. Raises FrameInvalid if it is unreadable."""
     return _decode_json(payload, Marker, "marker", "position")
 
 
 def encode_relation(relation_id: int, relation: Relation) -> Parts:
-    """Payload of a relation frame: id, the relation as JSON, its batch schema as Arrow message."""
+    """Return a relation frame's payload: id, relation as JSON, batch schema as an Arrow message."""
     text = _pad(msgspec.json.encode(relation))
     schema = batch_schema(relation).serialize()
     return [_PAIR.pack(relation_id, len(text)), text, _pad(bytes(schema), b"\0")]
 
 
 def decode_relation(payload: pa.Buffer) -> tuple[int, Relation]:
-    """Id and relation. Equal shapes come out as the same object, whichever file they are from."""
+    """Return id and relation. Equal shapes become the same object, whichever file they are from."""
     if payload.size < _PAIR.size:
         raise FrameInvalid(f"relation frame of {payload.size} bytes is too short")
     relation_id, text_length = _PAIR.unpack_from(payload)
@@ -368,7 +379,7 @@ def _relation_of(body: bytes, text_length: int) -> Relation:
 
 
 class _Parts:
-    """A file object that keeps what is written to it: pyarrow's stream writer needs one."""
+    """File object that collects the buffers that pyarrow's stream writer writes."""
 
     closed = False
 
@@ -381,12 +392,12 @@ class _Parts:
         return len(data)
 
     def take(self) -> Parts:
-        """Hand over what was kept."""
+        """Return the collected buffers, and begin again."""
         parts, self.parts = self.parts, []
         return parts
 
     def tell(self) -> int:
-        """Not asked for by the stream format."""
+        """Return 0: the stream format does not use the position."""
         return 0
 
     def flush(self) -> None:
@@ -396,23 +407,23 @@ class _Parts:
         """Do nothing: there is nothing to release."""
 
     def readable(self) -> bool:
-        """Written to only."""
+        """Return False: the object is only written to."""
         return False
 
     def writable(self) -> bool:
-        """Written to only."""
+        """Return True: the object is only written to."""
         return True
 
     def seekable(self) -> bool:
-        """Written in one go."""
+        """Return False: it is written in one go."""
         return False
 
 
 class MessageEncoder:
-    """Record batches of one schema as Arrow IPC messages, with compressed bodies.
+    """Encoder of record batches of one schema as Arrow IPC messages with compressed bodies.
 
-    Keeps one stream writer, whose schema message is thrown away: a new one per batch costs more
-    than twice as much for batches of 50,000 rows. Not thread-safe.
+    It keeps one stream writer, and drops the writer's schema message: a new writer for each batch
+    costs more than twice as much for batches of 50,000 rows. Not thread-safe.
     """
 
     def __init__(self, schema: pa.Schema, compression: str | None = "lz4") -> None:
@@ -425,7 +436,9 @@ class MessageEncoder:
         self._compression = compression
 
     def encode(self, batch: pa.RecordBatch) -> Parts:
-        """Return one encapsulated message, 8-byte aligned. Raises ValueError for another schema."""
+        """Return one encapsulated message, aligned to 8 bytes. Raises ValueError for another
+        schema.
+        """
         if not batch.schema.equals(self._schema):
             raise ValueError("batch does not have the schema of its relation")
         if self._compression is None or batch.nbytes < COMPRESS_FROM_BYTES:
@@ -439,7 +452,9 @@ class MessageEncoder:
 
 
 def decode_batch(message: pa.Buffer, schema: pa.Schema, row_count: int) -> pa.RecordBatch:
-    """Read an Arrow message of a verified frame. Raises FrameInvalid when it does not fit."""
+    """Return the batch in a verified frame's Arrow message. Raises FrameInvalid if it
+    does not fit.
+    """
     try:
         batch = pa.ipc.read_record_batch(message, schema)
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -513,7 +528,7 @@ def decode_transactions(payload: pa.Buffer) -> pa.RecordBatch:
 
 
 def encode_flush_point(flush: FlushFrame) -> Parts:
-    """Payload of a flush point frame."""
+    """Return the payload of a flush point frame."""
     point = flush.point
     return [
         _FLUSH_POINT.pack(
@@ -530,7 +545,7 @@ def encode_flush_point(flush: FlushFrame) -> Parts:
 
 
 def decode_flush_point(payload: pa.Buffer) -> FlushFrame:
-    """Raises FrameInvalid when it is not of the one possible size."""
+    """Return the flush point. Raises FrameInvalid if its size is not the only possible one."""
     if payload.size != _FLUSH_POINT.size:
         raise FrameInvalid(f"flush point of {payload.size} bytes, expected {_FLUSH_POINT.size}")
     position, gsn, trx, time_us, durable, rows, markers, written = _FLUSH_POINT.unpack(payload)
@@ -549,14 +564,14 @@ FLUSH_POINT_HEAD_START = HEAD.pack(FrameKind.FLUSH_POINT, 0, 0, 0, 0)[:4]
 
 
 def encode_footer(entries: Sequence[FrameEntry], totals: Totals) -> Parts:
-    """Payload of a footer frame: counts, the index, the totals as JSON."""
+    """Return the payload of a footer frame: counts, the index, the totals as JSON."""
     text = _pad(msgspec.json.encode(plain(totals, "end")))
     index = b"".join(_ENTRY.pack(*entry) for entry in entries)
     return [_PAIR.pack(len(entries), len(text)), index, text]
 
 
 def decode_footer(payload: pa.Buffer) -> tuple[tuple[FrameEntry, ...], Totals]:
-    """Index and totals. Raises FrameInvalid when the parts do not add up."""
+    """Return index and totals. Raises FrameInvalid if the parts do not add up."""
     if payload.size < _PAIR.size:
         raise FrameInvalid(f"footer of {payload.size} bytes is too short")
     entry_count, text_length = _PAIR.unpack_from(payload)
@@ -569,14 +584,14 @@ def decode_footer(payload: pa.Buffer) -> tuple[tuple[FrameEntry, ...], Totals]:
 
 
 def encode_trailer(salt: int, footer_offset_bytes: int, file_size_bytes: int) -> bytes:
-    """Return the last 32 bytes of a closed file. file_size_bytes: with the trailer."""
+    """Return the last 32 bytes of a closed file. file_size_bytes: size including the trailer."""
     checked = _TRAILER_CHECKED.pack(footer_offset_bytes, file_size_bytes, 0)
     crc = google_crc32c.extend(salt, checked)
     return _TRAILER.pack(footer_offset_bytes, file_size_bytes, 0, crc, MAGIC_END)
 
 
 def decode_trailer(data: bytes, salt: int, file_size_bytes: int) -> int:
-    """Return the offset of the footer frame. Raises FrameInvalid for bytes of no trailer."""
+    """Return the offset of the footer frame. Raises FrameInvalid if the bytes are not a trailer."""
     offset = file_size_bytes - TRAILER_SIZE
     if len(data) != TRAILER_SIZE:
         raise _invalid("trailer cut short", max(offset, 0), TRAILER_SIZE, len(data))

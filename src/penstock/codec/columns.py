@@ -83,9 +83,10 @@ def arrow_type(neutral: str) -> pa.DataType:
 
 
 def transactions_batch(lines: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch | None:
-    """Transactions as TRANSACTIONS_SCHEMA; None for none.
+    """Return transactions as a batch of TRANSACTIONS_SCHEMA; None without any.
 
-    lines: position, end position, commit time in microseconds, the source's id, of each in order.
+    lines: for each transaction, in order, its position, end position, commit time in microseconds
+    and the source's id.
     """
     return transactions_of(*zip(*lines, strict=True)) if lines else None
 
@@ -93,7 +94,7 @@ def transactions_batch(lines: Sequence[tuple[int, int, int, int]]) -> pa.RecordB
 def transactions_of(
     positions: Numbers, ends: Numbers, times_us: Numbers, ids: Numbers
 ) -> pa.RecordBatch:
-    """Return a batch of transactions made from columns."""
+    """Return a batch of transactions with these columns."""
     arrays = [
         _positions(positions),
         _positions(ends),
@@ -134,8 +135,8 @@ def before_type(relation: Relation) -> pa.StructType:
 def batch_schema(relation: Relation) -> pa.Schema:
     """Return the schema of a batch of this relation version.
 
-    after is null for deletes; before is null where the source sent none: for inserts, and for
-    updates that leave the identity columns as they were (unless the identity is FULL).
+    `after` is null for deletes. `before` is null if the source sent no old image: for inserts, and
+    for updates that do not change an identity column (unless the identity is FULL).
     """
     return pa.schema(
         [

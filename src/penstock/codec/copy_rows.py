@@ -1,8 +1,8 @@
-"""Rows from lines, as the log has them: what a bulk reader gives becomes Arrow columns.
+"""Convert the lines of a bulk reader to Arrow columns as the log has them.
 
-Lines are those of COPY, with bytes as hex digits, or of LOAD DATA, with bytes as they are. Each
-column is read by its neutral type; the texts are those that the change path prints for it. A value
-that the type cannot hold exactly (infinity, 24:00:00, a date that no calendar has) makes its column
+Lines are those of COPY, with bytes as hex digits, or of LOAD DATA, with raw bytes. Each column is
+read by its neutral type; the texts are those that the change path prints for it. A value that the
+type cannot hold exactly (infinity, 24:00:00, a date that no calendar has) turns its column into
 exact text, in a new version of the relation, as on the change path.
 """
 
@@ -46,7 +46,9 @@ class _Unfit(Exception):
 
 
 def cells_of(lines: bytes, column_count: int) -> list[Sequence[Cell]]:
-    """Whole lines as columns of unescaped cells; None is NULL. Raises ValueError."""
+    """Return the columns of whole lines, with cells unescaped and None for NULL. Raises
+    ValueError.
+    """
     rows = [
         [None if cell == b"\\N" else _plain(cell) for cell in line.split(b"\t")]
         for line in lines.split(b"\n")[:-1]
@@ -71,10 +73,10 @@ def inserts(
     trx: int,
     dialect: LineDialect = LineDialect.COPY,
 ) -> Rows:
-    """Return these rows as inserts of one transaction, the first with number gsn.
+    """Return these rows as inserts of one transaction. The first row gets the number gsn.
 
-    columns: of the relation, in order. The relation of the result is another version where a
-    column had to become text.
+    columns: values of the relation's columns, in order. The relation of the result is a new version
+    if a column had to become text.
     """
     arrays = []
     for place, cells in enumerate(columns):
@@ -100,7 +102,7 @@ def inserts(
 
 
 def column_of(cells: Sequence[Cell], neutral: str, dialect: LineDialect = LineDialect.COPY) -> Any:
-    """Cells of one column as an array; of texts where its type cannot hold one of them."""
+    """Return the cells of a column as an array; as texts if its type cannot hold one of them."""
     try:
         return _array(cells, neutral, dialect)
     except (_Unfit, pa.ArrowInvalid, OverflowError):
@@ -143,7 +145,7 @@ def _date(cell: bytes) -> int:
 
 
 def _days(text: str) -> int:
-    """Since 1970, proleptic Gregorian, of any year."""
+    """Return the days since 1970-01-01 of the proleptic Gregorian calendar, for any year."""
     found = _DATE.match(text)
     if found is None:
         raise _Unfit

@@ -6,7 +6,7 @@ from penstock.model import PenstockError
 
 
 class CellUnfit(PenstockError):
-    """A value cannot be written for the target: it has no such text, or not in this encoding.
+    """A value cannot be written for the target, which lacks such a text or encoding.
 
     fields: row, counted from 1 within the chunk, column, counted from 0, and reason.
     """
@@ -32,7 +32,7 @@ class DecodeError(PenstockError):
 
 
 class TextBroken(PenstockError):
-    """A row that a server sent for a bulk load is not of the form that its protocol has."""
+    """A server sent a row for a bulk load that breaks its protocol."""
 
     code = "DC70"
     retry = "backoff"

@@ -42,7 +42,7 @@ def cast_exactly(values: Any, kind: pa.DataType) -> Any:
 
 
 def _to_float(values: Any, kind: pa.DataType) -> Any:
-    """Refuse a finite number that became infinite, and one that became zero."""
+    """Cast to a float. Raises if a finite number became infinite, or a number became zero."""
     found = values.cast(kind)
     was = values
     is_text = pa.types.is_string(was.type) or pa.types.is_large_string(was.type)
@@ -67,7 +67,7 @@ def _is_any(flags: Any) -> bool:
 
 
 def _rescale(values: Any, kind: pa.DataType) -> Any:
-    """Rescale in 256 bits where 128 might wrap; 38 digits and 38 more fit into them."""
+    """Rescale in 256 bits if 128 might wrap. 256 bits hold 38 digits and 38 more."""
     old = values.type
     if max(old.precision, kind.precision) > DECIMAL_PRECISION_MAX:
         raise pa.ArrowInvalid(f"no cast from {old} to {kind}: they are wider than penstock's")
@@ -77,7 +77,7 @@ def _rescale(values: Any, kind: pa.DataType) -> Any:
 
 
 def _text_to_decimal(values: Any, kind: pa.DataType) -> Any:
-    """Read decimals in as many bits as their texts need.
+    """Return decimals, computed in as many bits as their texts need.
 
     A text of n characters without an exponent is below 10^n, and below 10^(n + scale) when it is
     scaled: 38 digits fit into 128 bits, 76 into 256.

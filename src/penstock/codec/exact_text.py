@@ -1,4 +1,4 @@
-"""Values of Arrow columns as exact text, as PostgreSQL prints them (ISO dates, UTC). Pure."""
+"""Convert Arrow columns to exact text as PostgreSQL prints it (ISO dates, UTC). Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAY_US = 86_400_000_000
 
 
 def exact_texts(values: Any, neutral: str) -> list[str | None]:
-    """Values of a neutral type as exact text, not escaped; None is NULL."""
+    """Return values of a neutral type as exact text, not escaped; None for NULL."""
     kind = neutral.partition("(")[0]
     if kind in _STORED_AS:
         values = cast_exactly(values, _STORED_AS[kind])
@@ -50,8 +50,8 @@ def time_text(microseconds: int) -> str:
 
 
 def timestamp_text(microseconds: int, zone: str = "") -> str:
-    """Return a timestamp as PostgreSQL prints it. microseconds: since 1970 UTC. zone: `+00` or
-    none.
+    """Return a timestamp as PostgreSQL prints it. microseconds: since 1970 UTC. zone: `+00`, or
+    empty for none.
     """
     days, rest = divmod(microseconds, _DAY_US)
     day, space, era = date_text(days).partition(" ")

@@ -1,4 +1,4 @@
-r"""Columns of the log as values of JSON, as a CockroachDB changefeed writes them. Pure.
+r"""Convert columns of the log to JSON values as a CockroachDB changefeed writes them. Pure.
 
 Numbers are bare, with their scale; text, dates, times and what has no JSON type are strings; bytes
 are `\x` and hexadecimal digits; arrays are arrays; JSON is itself. Not here: the inverse
@@ -73,7 +73,7 @@ def _moment(text: str) -> str:
 
 
 def _number(text: str) -> Any:
-    """Bare digits; what JSON has no number for (NaN, Infinity) as a string."""
+    """Return bare digits; NaN and Infinity, which JSON's numbers lack, as strings."""
     return msgspec.Raw(text.encode()) if _FINITE.match(text) else text
 
 

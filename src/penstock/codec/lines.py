@@ -1,10 +1,10 @@
-"""Rows of a bulk load as lines of text: the format that readers and writers agree on.
+"""Format of the lines of text in which a bulk load moves rows.
 
-Lines are those of COPY or of LOAD DATA. Most cells are only copied, with what would end a cell or a
-line escaped. What a cell contains is decided by what the source lists, and by a form per column: a
-`CellForm` where rows come as the result of a SELECT, a `LineForm` where they come as lines of COPY.
-Not here: the walk over the bytes (each engine's), which columns need which form
-(`penstock.sql.read_plan`).
+Lines are those of COPY or of LOAD DATA. Most cells are only copied, and characters that would end a
+cell or a line are escaped. The contents of a cell depend on the expressions that the source
+selects, and on a form for each column: a `CellForm` if rows are the result of a SELECT, a
+`LineForm` if they are lines of COPY. Not here: the walk over the bytes (each engine's), which
+columns need which form (`penstock.sql.read_plan`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LineForm(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineCell:
-    """Form of one column's output; with unfit_is_null values outside LOAD DATA's range become
+    """Form of one column's output. With unfit_is_null, values outside LOAD DATA's range become
     NULL.
     """
 

@@ -1,7 +1,7 @@
-"""Values of Arrow columns as the text of SQL literals, for plugins that want FlexCDC's rows. Pure.
+"""Convert Arrow columns to texts of SQL literals, for plugins that need FlexCDC's rows. Pure.
 
-As FlexCDC gives them: numbers as digits, text in quotes that are doubled inside, a TIMESTAMP as
-from_unixtime(), NULL as the word. Bytes are x'' and bits b''.
+The literals are those of FlexCDC: numbers as digits, text in quotes that are doubled inside, a
+TIMESTAMP as from_unixtime(), NULL as the word, bytes as x'' and bits as b''.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows of one relation version on their way into an Arrow batch: the plain form of the kernel's.
+"""Store of one relation version's rows until they become an Arrow batch, in plain Python.
 
-Holds values in lists and makes the batch of `penstock.codec.columns.batch_schema`.
+It keeps values in lists and creates the batch of `penstock.codec.columns.batch_schema`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PHYSICAL: dict[str, pa.DataType] = {
 
 
 class RowStore:
-    """Collects decoded rows of one relation version. A row goes in whole or not at all."""
+    """Store of decoded rows of one relation version. A row is added whole or not at all."""
 
     def __init__(self, relation: Relation) -> None:
         """Start empty."""
@@ -56,10 +56,10 @@ class RowStore:
         before: list[Any] | None,
         absent: Sequence[int],
     ) -> None:
-        """Put one row in.
+        """Add one row.
 
-        head: gsn, trx, operation. after: a value per column, None for a delete. before: a value
-        per column of the relation (only those of relation.before are kept), None when none was
+        head: gsn, trx, operation. after: a value for each column, None for a delete. before: a
+        value for each column of the relation (only those of relation.before are kept), None if not
         sent. absent: indexes of columns not sent.
         """
         bitmap: bytearray | None = None

@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 
 from harness.pipelines.pipeline import write_pipeline
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quote
 from plugins.postgres import Server
 
 WAIT_S = 120.0
@@ -187,7 +187,7 @@ class Pair:
             self.process.until(lambda n=number: self._passed(n), f"fence {number} in the target")
 
     def _passed(self, number: int) -> bool:
-        name = quoted(self.map.get("public", "public"), "fence")
+        name = quote(self.map.get("public", "public"), "fence")
         try:
             found = self.target.execute(f"select 1 from {name} where id = {number}".encode())
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
@@ -198,8 +198,8 @@ class Pair:
         """How the two sides of a table differ, by text; empty when they are equal."""
         sides = []
         for connection, name in (
-            (self.source, quoted(schema, table)),
-            (self.target, quoted(self.map.get(schema, schema), table)),
+            (self.source, quote(schema, table)),
+            (self.target, quote(self.map.get(schema, schema), table)),
         ):
             try:
                 sides.append(read_side(connection, name))
@@ -264,7 +264,7 @@ def read_side(
         """,
         (name,),
     ).fetchall()
-    listed = ", ".join(f"t.{quoted(column[0])}" for column in columns)
+    listed = ", ".join(f"t.{quote(column[0])}" for column in columns)
     kind = connection.execute(
         "select relkind::text from pg_class where oid = %s::regclass", (name,)
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.pipelines import extract, mysql_extract
-from penstock.codec.types import Choices, filled, map_column
+from penstock.codec.types import Choices, fill_template, map_column
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.following import FlexCdc, FlexCdcPipeline
 from penstock.consume.flexcdc.names import changelog_name
@@ -242,8 +242,8 @@ class Flex:
                 forms.append(
                     (
                         column.name,
-                        filled(mapping.equal.source, one.quote(column.name)),
-                        filled(mapping.equal.target, other.quote(column.name)),
+                        fill_template(mapping.equal.source, one.quote(column.name)),
+                        fill_template(mapping.equal.target, other.quote(column.name)),
                     )
                 )
         return forms

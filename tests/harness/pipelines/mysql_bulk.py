@@ -18,7 +18,7 @@ from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import open_snapshots
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.chunk import into_postgres
 from penstock.load.bulk_options import BulkResult
 from penstock.load.session import Session
@@ -114,5 +114,5 @@ def copy_table(
         select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
         rows = RowsOfChunk(session, select, read_plan.cells, LineDialect.COPY)
         return into_postgres(
-            rows, target, f"copy {quoted(schema or name.schema, name.name)} from stdin"
+            rows, target, f"copy {quote(schema or name.schema, name.name)} from stdin"
         )

@@ -10,7 +10,7 @@ import psycopg
 
 from harness.twins.pgoutput import xlog
 from penstock.codec.postgres.pgoutput_messages import RelationMessage, relation_message
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quote
 from penstock.engines.postgres.source.catalog import RelationResolver
 from penstock.model import Relation
 
@@ -61,7 +61,7 @@ def frames(messages: list[bytes]) -> bytes:
 def capturing(url: str, *tables: str) -> Iterator[Capture]:
     """Publish tables (`schema.table`, unquoted; none: all of them) and make a slot."""
     with connect(url, application_name="peek", options=EXACT_TEXT_SETTINGS) as connection:
-        named = ", ".join(quoted(*table.split(".", 1)) for table in tables)
+        named = ", ".join(quote(*table.split(".", 1)) for table in tables)
         connection.execute(
             f"create publication {PUBLICATION} for {f'table {named}' if named else 'all tables'}"
             " with (publish_via_partition_root = true)"

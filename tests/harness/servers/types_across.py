@@ -18,7 +18,15 @@ import pyarrow as pa
 import pymysql
 
 from penstock.codec.mysql.values import ewkb_hex
-from penstock.codec.types import Choices, Engine, Mapping, Server, filled, map_column, prepared
+from penstock.codec.types import (
+    Choices,
+    Engine,
+    Mapping,
+    Server,
+    fill_template,
+    map_column,
+    prepare_values,
+)
 from penstock.codec.types.source_type import GEOMETRIES, SourceType
 from penstock.engines.mysql.connect import connect as mysql_connect
 from penstock.engines.mysql.source.catalog import captured_tables as mysql_captured
@@ -92,7 +100,7 @@ class PostgresSide:
 
     def texts(self, table: str, template: str) -> dict[int, str | None]:
         """What a template comes to, by id."""
-        sql = f"select id, {filled(template, chr(34) + 'v' + chr(34))} from public.{table}"
+        sql = f"select id, {fill_template(template, chr(34) + 'v' + chr(34))} from public.{table}"
         return dict(self.connection.execute(sql.encode()).fetchall())
 
     def column(self, table: str) -> ColumnDefinition:
@@ -191,7 +199,7 @@ class MySQLSide:
     def texts(self, table: str, template: str) -> dict[int, str | None]:
         """What a template comes to, by id."""
         with self.connection.cursor() as cursor:
-            cursor.execute(f"select id, {filled(template, '`v`')} from {table}")
+            cursor.execute(f"select id, {fill_template(template, '`v`')} from {table}")
             return {row[0]: _text(row[1]) for row in cursor.fetchall()}
 
     def column(self, table: str) -> ColumnDefinition:
@@ -301,9 +309,9 @@ def carry(
         assert mapping.target_type == plain.target_type
         assert mapping.equal == plain.equal
         if isinstance(held.value, str):
-            sent = prepared(pa.array([held.value]), mapping.write.prepare)[0].as_py()
+            sent = prepare_values(pa.array([held.value]), mapping.write.prepare)[0].as_py()
             held = Waiting(held.neutral, sent)
-        expression = filled(mapping.write.sql, target.operand(held, column))
+        expression = fill_template(mapping.write.sql, target.operand(held, column))
         if error := target.put(into, number, expression):
             errors[number] = error
     return Outcome(

@@ -28,7 +28,7 @@ _FACTORY = "javax.cache.configuration.FactoryBuilder$SingletonFactory"
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A value of the configuration that only a JVM reads: of this class."""
+    """Value of the configuration that only a JVM can read, and its class."""
 
     class_name: str
 
@@ -65,10 +65,14 @@ class QueryEntity:
 class CacheConfig:
     """A cache as its node stored it.
 
-    group: None for a cache that is its own group. atomicity: ATOMIC or TRANSACTIONAL. mode:
-    PARTITIONED or REPLICATED. partitions: None where its affinity function is not Ignite's own.
-    region: None for the default data region. expiry: the class of the policy (or of what makes
-    it); None where entries never expire. has_sql: it was made by CREATE TABLE.
+    Attributes:
+        group: None for a cache that is its own group.
+        atomicity: ATOMIC or TRANSACTIONAL.
+        mode: PARTITIONED or REPLICATED.
+        partitions: None if the affinity function is not Ignite's own.
+        region: None for the default data region.
+        expiry: class of the expiry policy, or of its factory; None if entries never expire.
+        has_sql: whether CREATE TABLE created it.
     """
 
     name: str
@@ -86,7 +90,7 @@ class CacheConfig:
 
     @property
     def schema(self) -> str:
-        """The SQL schema of its tables, as SQL knows it: the cache's name where none was set."""
+        """SQL schema of the tables; the cache's name if none was configured."""
         given = self.sql_schema
         if given is None:
             return self.name
@@ -112,7 +116,7 @@ def read_cache_config(data: bytes, name: str) -> CacheConfig:
 
 
 class _Reader:
-    """Takes the fields, each of the kind that it has to be of."""
+    """Reader of the fields, which checks the kind of each."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -188,7 +192,9 @@ class _Reader:
     def _fields(
         self, found: JavaInstance, class_name: str, *, may_lack: bool = False
     ) -> Mapping[str, Any]:
-        """Return the fields that one class has in an object; empty if it may lack the class."""
+        """Return the fields of one class in an object; empty if the class is optional
+        and missing.
+        """
         for described, values in found.field_data.items():
             if described.name == class_name:
                 return _by_name(values)
@@ -258,7 +264,7 @@ def _class_of(found: object) -> str:
 
 
 def _plain(found: Any) -> Any:
-    """Return a number, text or boolean of Java, None, or a Foreign of another class."""
+    """Return Java's numbers, texts, booleans and null as Python's, other classes as Foreign."""
     if found is None or isinstance(found, bool | int | float):
         return found
     if isinstance(found, JavaString):

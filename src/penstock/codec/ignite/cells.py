@@ -1,7 +1,7 @@
-"""Fields of many marshalled values into Arrow columns. Plain twin of `_marshal_cells.pxi`.
+"""Convert fields of many marshalled values to Arrow columns. Plain twin of `_marshal_cells.pxi`.
 
-Nothing is made of a value that is not plain: what read_cells() does not take is decoded one by one
-(`marshal.decode`), which says what is wrong with it.
+Only plain values are converted. The caller decodes a value that read_cells() refuses with
+`marshal.decode`, which reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,13 @@ _HEADER = struct.Struct("<BBHiiiii")
 
 
 class Cell(NamedTuple):
-    """A column. name: of the field; empty: the value itself. form: what its values are.
+    """A column to read.
 
-    form `other`: any; they come as `marshal.decode` makes them. precision, scale: of a `decimal`.
+    Attributes:
+        name: name of the field; empty for the value itself.
+        form: form of the values. With `other` they are any values, as `marshal.decode` returns
+            them.
+        precision, scale: of a `decimal`.
     """
 
     name: str
@@ -56,7 +60,7 @@ class Cell(NamedTuple):
 
 
 def cell_of(name: str, kind: str, neutral: str) -> Cell:
-    """Return the column of a field. kind: its type in Ignite; neutral: as the log keeps it."""
+    """Return the column of a field. kind: its type in Ignite. neutral: its type in the log."""
     base = kind.partition("(")[0]
     match = _DECIMAL.match(neutral)
     if match and base == "decimal":
@@ -70,12 +74,12 @@ Found = tuple[list[Any], list[BinaryType]]
 def read_cells(
     data: Sequence[bytes | None], columns: tuple[Cell, ...], types: Types
 ) -> Found | None:
-    """The columns of values of one cache, in order; and the types of the objects.
+    """Return the columns of one cache's values, in order, and the types of the objects.
 
-    data: one cell that is named empty: values by themselves; else binary objects. None: NULL in
-    each column. Per column an Arrow array, in int64 and of milliseconds for `date` and `time`; or,
-    where a value has another form, a list of Python's values. None where a value is not plain: an
-    object in another form than a compact one, with raw data or a field without a column, or broken.
+    data: with a single cell whose name is empty, plain values; otherwise binary objects. None is
+    NULL in each column. Each column is an Arrow array, of int64 milliseconds for `date` and `time`,
+    or a list of Python values if a value has another form. Returns None if a value is not plain: an
+    object that is not compact, has raw data or a field without a column, or is broken.
     """
     try:
         return _read(data, columns, types)
@@ -115,7 +119,7 @@ def _read(data: Sequence[bytes | None], columns: tuple[Cell, ...], types: Types)
 def _fields(
     data: bytes, types: Types, found: dict[int, BinaryType]
 ) -> list[tuple[str, int]] | None:
-    """Name and place of a plain object's fields; None: it is another one."""
+    """Return name and place of each field of a plain object; None if it is not plain."""
     if len(data) < _HEADER.size:
         return None
     code, version, flags, type_id, _, length, schema, offset = _HEADER.unpack_from(data)
@@ -175,7 +179,7 @@ def _value(data: bytes, place: int, types: Types, depth: int) -> Any:
 
 
 def _put(cell: Cell, data: bytes, place: int, types: Types) -> Any:
-    """Return a column's value from the value at a place; _REFUSED if it has another form."""
+    """Return a column's value from the bytes at a place; _REFUSED if it has another form."""
     code = data[place]
     if code == marshal.NULL:
         return None
@@ -240,9 +244,9 @@ _MAKERS: dict[str, Callable[[Cell, Any], Any]] = {
 
 
 def cell_reader(types: Types) -> Callable[[Any, Ints, Ints, tuple[Cell, ...]], Found | None]:
-    """`read_cells` with these types: the kernel's, or the twin where PENSTOCK_PURE=1 forbids it.
+    """Return `read_cells` bound to these types: the kernel's, or the twin if PENSTOCK_PURE=1.
 
-    It is called with the bytes that all values are in, where each begins, and its length, -1 for
+    It is called with the bytes that hold all values, the start of each, and its length, -1 for
     None.
     """
     decoder = marshal.kernel_decoder(types)

@@ -1,6 +1,6 @@
-"""Changes of keys as one table: where each key and value lies, and what is said beside them.
+"""Changes of keys as one table: the place of each key and value, and its other facts.
 
-Nothing is made of a change here but what is asked for.
+A key or value is decoded only when it is requested.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Ints = npt.NDArray[np.int64]
 
 
 def fields() -> list[tuple[str, np.dtype[Any]]]:
-    """Name and type of each."""
+    """Return names and types of a structured dtype."""
     assert CHANGE.fields is not None
     return [(name, found[0]) for name, found in CHANGE.fields.items()]
 
 
 class Changes:
-    """Changes of keys. data: the bytes that they are in. rows: the CHANGE of each."""
+    """Changes of keys. data: bytes that contain them. rows: the CHANGE of each."""
 
     __slots__ = ("_decode", "data", "rows")
 
     def __init__(self, data: Any, rows: Rows, decode: Callable[[bytes, int], Any]) -> None:
-        """decode: makes a Python value from marshalled bytes and their kind."""
+        """Keep the changes. decode: turns marshalled bytes and their kind into a Python value."""
         self.data = data
         self.rows = rows
         self._decode = decode
@@ -52,22 +52,22 @@ class Changes:
         return len(self.rows["offset"])
 
     def pick(self, which: Any) -> Changes:
-        """Some of them: a slice, places, or a mask."""
+        """Return some of the changes, selected by a slice, indexes or a mask."""
         rows = {name: found[which] for name, found in self.rows.items()}
         return Changes(self.data, rows, self._decode)
 
     @property
     def is_put(self) -> npt.NDArray[np.bool_]:
-        """Return which rows have a value after the change."""
+        """Return for each row whether the key has a value after the change."""
         return np.asarray(self.rows["value_length"] != NONE)
 
     @property
     def is_primary(self) -> npt.NDArray[np.bool_]:
-        """Return the rows of which the node had the primary copy."""
+        """Return for each row whether the node had the primary copy."""
         return np.asarray(self.rows["flags"] & PRIMARY != 0)
 
     def places(self, side: str) -> tuple[Ints, Ints]:
-        """Return the starts of keys or values, and their lengths; NONE if there is none."""
+        """Return starts and lengths of keys or values; NONE for a missing one."""
         return (
             self.rows[f"{side}_at"].astype(np.int64),
             self.rows[f"{side}_length"].astype(np.int64),
@@ -86,7 +86,7 @@ class Changes:
 
 
 def changes_of(entries: Sequence[Any], decode: Callable[[bytes, int], Any]) -> Changes:
-    """Return a table of single entries, with what rows are made of."""
+    """Return a table of single entries, with all that rows need."""
     keys: list[bytes | None] = [one.key_bytes for one in entries]
     values = [one.value_bytes if one.has_value else None for one in entries]
     columns = {

@@ -1,8 +1,8 @@
-"""Decoded values of one column to Arrow, as the log has them. Pure.
+"""Convert decoded values of one column to Arrow, as the log has them. Pure.
 
-One decoder for a node's log and for what a scan reads. A value that the column cannot hold raises
-NotHeld, with the type that holds it; where only its neutral type cannot, the type stays and the
-column is kept as text.
+The log of a node and a scan share this code. A value that the column cannot hold raises NotHeld
+with a type that holds it. If only the neutral type cannot hold it, NotHeld has the same type, and
+the column is kept as text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INT_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 class NotHeld(Exception):
-    """A value that a column does not hold. kind: the type that does; the same one: as text."""
+    """A column cannot hold a value. kind: the type that can; the same type means as text."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -50,8 +50,8 @@ class NotHeld(Exception):
 
 
 def column_of(kind: str, neutral: str, values: Values, zone: str = UTC) -> pa.Array:
-    """Return the values of a column. zone: of the node, for dates and times of day. Raises
-    NotHeld.
+    """Return the values of a column. zone: time zone of the node, for dates and times of day.
+    Raises NotHeld.
     """
     base, length, _ = parts_of(kind)
     if base == "object":
@@ -97,7 +97,7 @@ def _strings(texts: Values) -> pa.Array:
 
 
 def _plain(kind: str, neutral: str, values: Values, _: str) -> pa.Array:
-    """Numbers, booleans, bytes."""
+    """Return an array of numbers, booleans or bytes."""
     try:
         made = pa.array(values, arrow_type(neutral))
     except (pa.ArrowInvalid, OverflowError):
@@ -145,7 +145,7 @@ def _timestamps(kind: str, neutral: str, values: Values, _: str) -> pa.Array:
 
 
 def column_of_ms(kind: str, neutral: str, ms: pa.Array, zone: str = UTC) -> pa.Array:
-    """Dates or times of day of milliseconds since 1970, int64. Raises NotHeld."""
+    """Return dates or times of day from int64 milliseconds since 1970. Raises NotHeld."""
     if neutral == "string":
         raise NotHeld(kind)
     return (_date_column if kind == "date" else _time_column)(kind, neutral, ms, zone)
@@ -184,7 +184,7 @@ def _ms(values: Values) -> pa.Array:
 
 
 def _local(ms: pa.Array, zone: str) -> pa.Array:
-    """Milliseconds since 1970 by the clock of a time zone."""
+    """Convert milliseconds since 1970 UTC to the local clock of a time zone."""
     if zone == UTC:
         return ms
     return pc.local_timestamp(ms.cast(pa.timestamp("ms", zone))).cast(pa.int64())
@@ -201,5 +201,5 @@ _MAKERS: dict[str, Callable[[str, str, Values, str], pa.Array]] = {
 
 
 def first_kind(kind: str) -> tuple[str, str]:
-    """Return a type and how the log keeps it, unless a value shows that it cannot."""
+    """Return a type and its neutral type, unless a value does not fit."""
     return kind, neutral_of(kind)

@@ -18,14 +18,14 @@ class WalBroken(PenstockError):
 
 
 class WalUnsupported(PenstockError):
-    """A segment in a form that this version does not read. fields: file, offset, cause."""
+    """A segment has a form that this version does not read. fields: file, offset, cause."""
 
     code = "IG41"
     retry = "never"
 
 
 class ValueBroken(PenstockError):
-    """A marshalled key, value or type file that cannot be read. fields: offset, cause.
+    """A marshalled key, value or type file is unreadable. fields: offset, cause.
 
     The offset counts from the beginning of the value.
     """
@@ -49,7 +49,7 @@ class CacheConfigBroken(PenstockError):
 
 
 class CacheConfigUnknown(PenstockError):
-    """A cache's cache_data.dat is of a form that is not known. fields: file, cause."""
+    """A cache's cache_data.dat has an unknown form. fields: file, cause."""
 
     code = "IG45"
     retry = "never"

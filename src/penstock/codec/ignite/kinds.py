@@ -1,7 +1,7 @@
-"""Types of columns, as Ignite's SQL names them, and which of them hold the values of another.
+"""Types of columns by their names in Ignite's SQL, and which type holds another's values.
 
-A cache has no types of its own: what its objects declare, what its table declares and what its
-values are decide together. Not here: what a target makes of them (`codec/types/from_ignite.py`).
+A cache has no types. They are derived from what its objects declare, what its table declares, and
+from its values. Not here: the types of targets (`codec/types/from_ignite.py`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _SIZED = re.compile(r"(\w+)\((\d+)(?:,(\d+))?\)\Z")
 
 
 def neutral_of(kind: str) -> str:
-    """Return how the log keeps the values of a type. Raises KeyError for an unknown one."""
+    """Return the neutral type of a type. Raises KeyError for an unknown one."""
     base, precision, scale = parts_of(kind)
     if base == "decimal" and 0 < precision <= DECIMAL_PRECISION_MAX and scale <= precision:
         return f"decimal({precision},{scale})"
@@ -104,7 +104,7 @@ def neutral_of(kind: str) -> str:
 
 
 def parts_of(kind: str) -> tuple[str, int, int]:
-    """Return a type's name, and its two numbers; 0 if it has none."""
+    """Return a type's name and its two numbers, 0 if it has none."""
     match = _SIZED.match(kind)
     if match is None:
         return kind, 0, 0
@@ -112,9 +112,9 @@ def parts_of(kind: str) -> tuple[str, int, int]:
 
 
 def find_declared(java_class: str, precision: int = -1, scale: int = -1) -> str | None:
-    """Return the type of a table's column; None if only the values show it.
+    """Return the declared type of a table's column; None if only the values show it.
 
-    `precision` and `scale` are as declared, -1 if they are not.
+    `precision` and `scale` are -1 if they are not declared.
     """
     kind = OF_CLASSES.get(java_class)
     if kind == "decimal" and 0 < precision <= DECIMAL_PRECISION_MAX and -1 < scale <= precision:
@@ -132,7 +132,9 @@ def of_field(shown: str | None) -> str | None:
 
 
 def of_scalar(value: Any, marshalled: bytes) -> str:
-    """Return the type of a single value. marshalled: it has the width of a number."""
+    """Return the type of a single value. marshalled: its bytes, which show the width of
+    a number.
+    """
     kind = OF_VALUES[type(value)]
     if kind in ("bigint", "double"):
         return _CODES.get(marshalled[0], kind)

@@ -1,7 +1,7 @@
-"""Marshalled values as Python values. Plain twin of `_marshal.pyx`.
+"""Decode marshalled values to Python values. Plain twin of `_marshal.pyx`.
 
-What only a JVM can read stays bytes (`values.Opaque`), never guessed. Source: Apache Ignite 2.17,
-GridBinaryMarshaller, BinaryUtils, BinaryReaderExImpl, BinaryObjectImpl.
+Values that only a JVM can read stay bytes (`values.Opaque`) and are never guessed. Source: Apache
+Ignite 2.17, GridBinaryMarshaller, BinaryUtils, BinaryReaderExImpl, BinaryObjectImpl.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def decode(data: bytes, kind: int, types: Types) -> Any:
 
 
 def decoder(types: Types) -> Callable[[bytes, int], Any]:
-    """`decode` with these types: the kernel's, or the twin's as decode_kernel() says."""
+    """Return `decode` bound to these types, of the kernel or the twin that
+    decode_kernel() selects.
+    """
     kernel = kernel_decoder(types)
     if kernel is None:
         return lambda data, kind: decode(data, kind, types)
@@ -90,17 +92,17 @@ def decoder(types: Types) -> Callable[[bytes, int], Any]:
 
 
 def kernel_decoder(types: Types) -> Any:
-    """Return the compiled decoder of values; None if the twin does the work."""
+    """Return the compiled decoder of values; None if the twin is used."""
     return None if decode_kernel() is decode else _Decoder(types)
 
 
 def decode_object(data: bytes, types: Types) -> Any:
-    """Return a single marshalled value. Raises ValueBroken, TypeUnknown."""
+    """Decode a single marshalled value. Raises ValueBroken, TypeUnknown."""
     return _Reader(data, types).value(0)
 
 
 def read_at(data: bytes, place: int, types: Types, depth: int) -> Any:
-    """Read the value at a place inside other bytes, at this depth. Raises ValueBroken,
+    """Decode the value at a place inside other bytes, at this depth. Raises ValueBroken,
     TypeUnknown.
     """
     reader = _Reader(data, types)
@@ -114,12 +116,14 @@ def read_metadata(data: bytes) -> BinaryType:
 
 
 def as_decimal(unscaled: int, scale: int) -> decimal.Decimal:
-    """Return a number of any length, exactly."""
+    """Return a decimal of any length, exactly."""
     return EXACT.scaleb(decimal.Decimal(unscaled), -scale)
 
 
 class _Reader:
-    """Reads one value, from `at` on. Containers are kept by their place, for handles."""
+    """Reader of one value from `at` on. It keeps containers by place, because handles refer to
+    them.
+    """
 
     def __init__(self, data: bytes, types: Types) -> None:
         self._data = data
@@ -285,7 +289,7 @@ class _Reader:
         return Opaque("optimized", self._types.name_of(type_id), type_id, data)
 
     def _class_id(self) -> tuple[int, str | None]:
-        """Read a type's number; an unregistered type has the name of its class instead."""
+        """Return a type's id. An unregistered type has the name of its class instead."""
         type_id = self._int()
         if type_id:
             return type_id, None
@@ -364,7 +368,7 @@ class _Reader:
     def _footer(
         self, begin: int, end: int, flags: int, offset: int
     ) -> tuple[list[tuple[int, int]], bytes | None, int]:
-        """Number and place of each field, what was written without names, and where both end.
+        """Return number and place of each field, the raw data, and where both end.
 
         With a compact footer the numbers are 0.
         """
@@ -421,7 +425,7 @@ class _Reader:
         return found
 
     def _charge(self, count: int) -> None:
-        """Count bytes that are read."""
+        """Count bytes that are read, against the limit."""
         if count > self._left:
             raise self._bad(f"its bytes are read more than {READ_TIMES_MAX} times")
         self._left -= count

@@ -1,8 +1,8 @@
-"""Pages of a scan, as a node's thin client protocol sends them: keys and values by their bytes.
+"""Parse pages of a scan that a node's thin client protocol sends into keys and values.
 
-The bytes are those that the log has for the same entry, so that one decoder reads both. Pure. Not
-here: the connection (`engines/ignite/thin.py`), decoding (`marshal.py`). Source: Apache Ignite
-2.17, ClientCacheEntryQueryCursor, BinaryWriterExImpl.
+The bytes are those of the same entry in the log, so one decoder reads both. Pure. Not here: the
+connection (`engines/ignite/thin.py`), decoding (`marshal.py`). Source: Apache Ignite 2.17,
+ClientCacheEntryQueryCursor, BinaryWriterExImpl.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Entry = tuple[int, bytes, int, bytes]
 
 
 def entries_of(page: bytes, at: int) -> tuple[list[Entry], int]:
-    """Return the entries of a page, whose count is at this place, and the place after them.
+    """Return the entries of a page, whose count is at this place, and the place after the entries.
 
     Raises ValueBroken.
     """
@@ -49,7 +49,7 @@ def entries_of(page: bytes, at: int) -> tuple[list[Entry], int]:
 
 
 def _take(page: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return kind and bytes of a value as an entry of the log has them, and the place after it."""
+    """Return kind and bytes of a value, in the log's form, and the place after it."""
     end = end_of(page, at)
     if page[at] == WRAPPED:
         (start,) = _INT.unpack_from(page, end - 4)

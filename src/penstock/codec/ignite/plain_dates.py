@@ -1,4 +1,4 @@
-"""Values with dates as Python's own, as a consumer with keepBinary = false gets them. Pure."""
+"""Replace Ignite's dates in values by Python's, for consumers with keepBinary = false. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ NANOS_PER_MICROSECOND = 1000
 
 
 def with_plain_dates(value: Any) -> Any:
-    """Return a value whose dates and timestamps are datetime objects in UTC, wherever they are.
+    """Return a value with all its dates and timestamps, nested ones too, as datetime in UTC.
 
-    A date outside the years 1 to 9999 stays, and so does a timestamp with parts of a microsecond:
-    Python cannot hold them.
+    A date outside the years 1 to 9999 and a timestamp with parts of a microsecond stay unchanged,
+    because Python cannot hold them.
     """
     return _plain(value, {})
 
 
 def _plain(value: Any, known: dict[int, Any]) -> Any:
-    """Return the plain value. known: results by id of the value, as objects may hold themselves."""
+    """Return the plain value. known: results by id(value), because objects may contain
+    themselves.
+    """
     if isinstance(value, Date | Timestamp):
         return _moment(value)
     if not isinstance(value, BinaryObject | JavaMap | list):

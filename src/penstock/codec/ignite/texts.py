@@ -1,4 +1,4 @@
-"""Values as text: in a column that holds several types, and inside of JSON. Nothing is cut.
+"""Convert values to text, for columns that hold several types and inside JSON. Nothing is cut.
 
 Moments are UTC and end in `+00`. Not here: columns (`columns.py`).
 """
@@ -63,13 +63,15 @@ def decimal_text(value: Decimal) -> str:
 
 
 def moment_text(ms: int, nanos: int = 0) -> str:
-    """`2024-02-29 12:34:56.789+00`; years before 1 end in BC. nanos: within the millisecond."""
+    """Return `2024-02-29 12:34:56.789+00`; years before 1 end in BC. nanos: within the
+    millisecond.
+    """
     days, rest = divmod(ms, DAY_MS)
     return f"{_day(days, f' {_clock(rest, nanos)}+00')}"
 
 
 def time_text(value: Time) -> str:
-    """`12:34:56.789`; of another day than 1970-01-01, the moment."""
+    """Return `12:34:56.789`; the whole moment if the day is not 1970-01-01."""
     days, rest = divmod(value.ms, DAY_MS)
     return moment_text(value.ms) if days else _clock(rest, 0)
 
@@ -83,7 +85,7 @@ def _clock(ms: int, nanos: int) -> str:
 
 
 def _day(days: int, behind: str) -> str:
-    """Return a day since 1970 of the Gregorian calendar, of any year."""
+    """Return year, month and day of a day since 1970-01-01, for any year."""
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (
         day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
@@ -104,8 +106,8 @@ def _day(days: int, behind: str) -> str:
 def json_of(value: Any) -> str | None:
     """Return a value as JSON; None for null.
 
-    An object is its fields by name, a map with keys that are not all texts a list of pairs, bytes
-    are base64. A container within itself is `{"$up": levels}`.
+    An object becomes its fields by name, a map with a key that is not text a list of pairs, and
+    bytes base64. A container within itself becomes `{"$up": levels}`.
     """
     return None if value is None else _json(value, [])
 

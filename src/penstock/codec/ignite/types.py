@@ -1,4 +1,4 @@
-"""Types of binary objects: names and fields by the numbers that objects have in their place.
+"""Types of binary objects: names and fields by the ids that objects contain instead.
 
 Not here: files (`engines/ignite`). Source: Apache Ignite 2.17, BinaryMetadata, BinarySchema,
 BinaryBasicIdMapper.
@@ -76,17 +76,17 @@ CLASSES.update({java_hash(name): name for name in _JDK})
 
 
 def id_of(name: str) -> int:
-    """Return the number of a field or a type without metadata: the hash of the lower-cased name."""
+    """Return the id of a field, or of a type without metadata: the hash of the lower-cased name."""
     return java_hash(name.lower())
 
 
 def cache_id(name: str) -> int:
-    """Return the number of a cache or group."""
+    """Return the id of a cache or group."""
     return java_hash(name) or 1
 
 
 def schema_id(field_ids: tuple[int, ...]) -> int:
-    """Return the number of a version of a type: of its fields in order; signed, 32 bits."""
+    """Return the schema id of a type's fields in this order; signed, 32 bits."""
     found = 0x811C9DC5
     for one in field_ids:
         for byte in (one & 0xFFFFFFFF).to_bytes(4, "little"):
@@ -96,10 +96,13 @@ def schema_id(field_ids: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinaryType:
-    """A type as binary_meta has it.
+    """A type in binary_meta.
 
-    fields: name to the type's name, None where the release has none for it. names: by field id.
-    schemas: names of the fields in order, by schema id. constants: of an enum, by ordinal.
+    Attributes:
+        fields: type name of each field, None if the release has none for it.
+        names: names of fields by field id.
+        schemas: names of fields in order, by schema id.
+        constants: names of an enum's constants, by ordinal.
     """
 
     type_id: int
@@ -118,14 +121,16 @@ METADATA_TYPE = BinaryType(
 
 
 class Types:
-    """Looks up types and class names by their numbers; what was found is kept."""
+    """Cache of types and class names by their ids."""
 
     def __init__(
         self,
         metadata: Callable[[int], BinaryType | None] = lambda _: None,
         class_name: Callable[[int], str | None] = lambda _: None,
     ) -> None:
-        """metadata: of a type id; class_name: what marshaller/ has for it. None: not there."""
+        """Keep the two lookups by type id. metadata: the type. class_name: the class in
+        marshaller/. Both return None if missing.
+        """
         self._metadata = metadata
         self._class_name = class_name
         self._known: dict[int, BinaryType] = {}
@@ -135,7 +140,7 @@ class Types:
         """Another object when something that was found may be found otherwise now."""
 
     def find(self, type_id: int) -> BinaryType | None:
-        """Return the type, if there is metadata of it."""
+        """Return the type; None without metadata."""
         found = self._known.get(type_id)
         if found is None:
             found = self._metadata(type_id)
@@ -229,7 +234,7 @@ def read_type(data: bytes, decode: Callable[[bytes, Types], object]) -> BinaryTy
 
 
 class _ForMetadata(Types):
-    """The one type that is known without metadata."""
+    """Types that know only the one type without metadata."""
 
     def find(self, type_id: int) -> BinaryType | None:  # noqa: ARG002 - there is but one
         return METADATA_TYPE
@@ -240,7 +245,9 @@ def _pairs(found: object) -> list[tuple[object, object]]:
 
 
 def _schemas(data: bytes, known: object, names: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
-    """Versions of the type. They lie in bytes that only Java reads; each is known by its hash."""
+    """Return the versions of a type. Only Java reads their bytes; each is recognised by
+    its hash.
+    """
     found = {}
     for one in known if isinstance(known, JavaList) else ():
         if type(one) is not int or not -(1 << 31) <= one < 1 << 31:

@@ -1,4 +1,4 @@
-"""Ignite's values in Python, with every distinction that its types make."""
+"""Python classes for Ignite's values, with every distinction that its types make."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def _instant(ms: int) -> datetime.datetime:
 
 
 class Date(NamedTuple):
-    """A `java.util.Date`: milliseconds since 1970, UTC."""
+    """A `java.util.Date`: milliseconds since 1970 UTC."""
 
     ms: int
 
     @property
     def datetime(self) -> datetime.datetime:
-        """Time in UTC. Raises OverflowError outside the years 1 to 9999."""
+        """Return the time in UTC. Raises OverflowError outside the years 1 to 9999."""
         return _instant(self.ms)
 
 
 class SqlDate(Date):
-    """A `java.sql.Date`, which a SQL DATE is: midnight in the node's time zone."""
+    """A `java.sql.Date`, used for SQL DATE: midnight in the node's time zone."""
 
     __slots__ = ()
 
@@ -57,12 +57,14 @@ class Timestamp(NamedTuple):
 
     @property
     def datetime(self) -> datetime.datetime:
-        """Time in UTC, cut to microseconds. Raises OverflowError outside the years 1 to 9999."""
+        """Return the time in UTC, cut to microseconds. Raises OverflowError outside the years 1 to
+        9999.
+        """
         return _instant(self.ms) + datetime.timedelta(microseconds=self.nanos // 1000)
 
 
 class Enum(NamedTuple):
-    """A constant of an enum. name: None where the type's metadata does not have it."""
+    """A constant of an enum. name: None if the type's metadata lacks it."""
 
     type_name: str
     type_id: int
@@ -71,7 +73,7 @@ class Enum(NamedTuple):
 
 
 class Class(NamedTuple):
-    """A Java class, by its name; where it is not registered the name is None."""
+    """A Java class. name: None if the class is not registered."""
 
     type_name: str | None
     type_id: int
@@ -130,9 +132,11 @@ class JavaMap(Mapping[Any, Any]):
 
 
 class BinaryObject(Mapping[str, Any]):
-    """An object: its fields by name. A field that is missing equals one that is null.
+    """An object: its fields by name. A missing field equals a null one.
 
-    type_name, type_id: of its class. raw: bytes that it wrote behind its named fields; None mostly.
+    Attributes:
+        type_name, type_id: of its class.
+        raw: bytes that it wrote after its named fields; usually None.
     """
 
     __slots__ = ("_names", "fields", "hash_code", "raw", "type_id", "type_name")
@@ -146,7 +150,7 @@ class BinaryObject(Mapping[str, Any]):
         names: Mapping[str, Any],
         raw: bytes | None,
     ) -> None:
-        """names: of all fields that the type has."""
+        """Keep the fields. names: names of all fields of the type."""
         self.type_name = type_name
         self.type_id = type_id
         self.hash_code = hash_code

@@ -1,8 +1,8 @@
-"""A segment of Ignite's write-ahead log, and the changes in it. Plain twin of `_wal.pyx`.
+"""Parse segments of Ignite's write-ahead log into changes. Plain twin of `_wal.pyx`.
 
-Only data records are parsed; of all others length, place and checksum are checked. Everything is
-little-endian, as nodes on x86 and ARM write it. Not here: files (`engines/ignite`), and what is
-inside a key or a value (`marshal.py`). Source: Apache Ignite 2.17, RecordV2Serializer,
+Only data records are parsed. Of all others, length, place and checksum are checked. Everything is
+little-endian, as nodes on x86 and ARM write it. Not here: files (`engines/ignite`), and the
+contents of keys and values (`marshal.py`). Source: Apache Ignite 2.17, RecordV2Serializer,
 RecordDataV1Serializer, RecordDataV2Serializer.
 """
 
@@ -67,7 +67,7 @@ ENDS = "an entry goes on behind the end of its record"
 
 
 class Version(NamedTuple):
-    """Version of a key's change: a later change of it has the greater version."""
+    """Version of a key's change; a later change has a greater version."""
 
     topology: int
     order: int
@@ -123,7 +123,7 @@ def find_record(
 ) -> tuple[Record | None, int]:
     """Return the next record of these kinds from an offset on, and the end of the read part.
 
-    That is the end of the last record, even if none was found. For `checked` see checked_end().
+    The end is that of the last record, even if none was found. For `checked` see checked_end().
     Raises WalBroken, WalUnsupported.
     """
     end = len(data)
@@ -156,8 +156,9 @@ def find_record(
 def checked_end(_data: Any, _number: int, begin: int) -> int:
     """Return the end of the records from an offset on whose checksums are right.
 
-    What gets it as `checked` does not compute them again. The kernel finds it out without the GIL,
-    beside other work; here nothing would be won, and nothing is checked.
+    A reader that gets it as `checked` does not compute these checksums again. The kernel computes
+    it without the GIL, in parallel to other work. The twin would gain nothing, so it checks
+    nothing.
     """
     return begin
 
@@ -171,9 +172,11 @@ def manager_place(data: Any, record: Record, name: str) -> Place:
 
 
 class Encrypted(NamedTuple):
-    """A record with changes of encrypted caches, as it is in the log.
+    """A record of the log with changes of encrypted caches.
 
-    kind: its number. groups: ids of the cache groups, as far as they are told without the key.
+    Attributes:
+        kind: its number.
+        groups: ids of the cache groups, as far as they are readable without the key.
     """
 
     offset: int
@@ -183,7 +186,7 @@ class Encrypted(NamedTuple):
 
 
 def encrypted(data: Any, record: Record) -> Encrypted:
-    """Return the known facts about a record of ENCRYPTED_DATA_KINDS; none of them is guessed."""
+    """Return the readable facts about a record of ENCRYPTED_DATA_KINDS; none is guessed."""
     begin = record.offset + RECORD_BYTES_MIN - 4
     content = bytes(data[begin : record.offset + record.length_bytes - 4])
     groups: dict[int, None] = {}
@@ -197,11 +200,11 @@ def encrypted(data: Any, record: Record) -> Encrypted:
     return Encrypted(record.offset, record.kind, tuple(groups), content)
 
 
-def made_group(data: Any, record: Record) -> int | None:
-    """Return the group whose files a record of TREE_KINDS begins; None if they were there before.
+def find_created_group(data: Any, record: Record) -> int | None:
+    """Return the group whose files a record of TREE_KINDS begins; None if they existed before.
 
-    A group is a single cache, or several that share files. Its first tree is made with it, and not
-    again when the node starts.
+    A group is a single cache, or several that share files. Its first tree is created with it, and
+    not again when the node starts.
     """
     begin = record.offset + RECORD_BYTES_MIN - 4
     if record.length_bytes - RECORD_BYTES_MIN < _TREE.size:
@@ -211,11 +214,15 @@ def made_group(data: Any, record: Record) -> int | None:
 
 
 class Entry:
-    """One change of one key. Key and value are decoded when they are asked for.
+    """One change of one key. Key and value are decoded on first use.
 
-    offset, index: the record and the place in it. time_ms: of the record. operation: as in the log,
-    1 CREATE to 4 TRANSFORM. near_version: of the transaction; None outside one. counter: of the
-    partition. expire_time_ms: 0 for never.
+    Attributes:
+        offset, index: the record, and the entry in it.
+        time_ms: time of the record.
+        operation: as in the log, 1 CREATE to 4 TRANSFORM.
+        near_version: version of the transaction; None outside one.
+        counter: update counter of the partition.
+        expire_time_ms: 0 for never.
     """
 
     __slots__ = (
@@ -253,32 +260,34 @@ class Entry:
 
     @property
     def key(self) -> Any:
-        """The key as a Python value. Raises ValueBroken, TypeUnknown."""
+        """Return the key as a Python value. Raises ValueBroken, TypeUnknown."""
         return self._decode(*self._key)
 
     @property
     def value(self) -> Any:
-        """The value as a Python value; None where the change removes the key."""
+        """Return the value as a Python value; None if the change removes the key."""
         return None if self._value is None else self._decode(*self._value)
 
     @property
     def key_kind(self) -> int:
-        """Kind of the key's bytes: 1 a marshalled value, 2 bytes, 100 an object, 101 an enum."""
+        """Return the kind of the key's bytes: 1 a marshalled value, 2 bytes, 100 an object, 101 an
+        enum.
+        """
         return self._key[1]
 
     @property
     def value_kind(self) -> int:
-        """Kind of the value's bytes, as in key_kind; 0 without a value."""
+        """Return the kind of the value's bytes, as in key_kind; 0 without a value."""
         return 0 if self._value is None else self._value[1]
 
     @property
     def key_bytes(self) -> bytes:
-        """The key as the node marshalled it."""
+        """Return the key as the node marshalled it."""
         return self._key[0]
 
     @property
     def value_bytes(self) -> bytes | None:
-        """The value as the node marshalled it."""
+        """Return the value as the node marshalled it."""
         return None if self._value is None else self._value[0]
 
     @property
@@ -293,11 +302,13 @@ class Entry:
 
 
 class Walk(Iterator[Any]):
-    """The changes of a segment, in order: entries that a consumer is told of.
+    """Iterator of a segment's changes, in order: the entries that a consumer gets.
 
-    count: entries read so far, also those it is not told of (loaded from elsewhere, or not a
-    change). time_ms: of the record of the next entry, or the last. unreadable: records with changes
-    of encrypted caches so far.
+    Attributes:
+        count: entries read so far, also those that a consumer does not get (loaded from elsewhere,
+            or not a change).
+        time_ms: time of the record of the next entry, or of the last one.
+        unreadable: records with changes of encrypted caches so far.
     """
 
     def __init__(
@@ -312,11 +323,17 @@ class Walk(Iterator[Any]):
         unreadable: Callable[[Encrypted], object] | None = None,
         checked: int = 0,
     ) -> None:
-        """data: the whole segment. number: of the segment. begin: an offset to begin with.
+        """Begin at an offset of a segment.
 
-        decode: makes a Python value from marshalled bytes and their kind. kind: of the entries.
-        unreadable: called with each record that has changes of encrypted caches. checked: see
-        checked_end().
+        Args:
+            data: the whole segment.
+            number: number of the segment.
+            name: its name, for errors.
+            begin: offset to begin with.
+            decode: turns marshalled bytes and their kind into a Python value.
+            kind: class of the entries.
+            unreadable: called with each record that has changes of encrypted caches.
+            checked: see checked_end().
         """
         self._data = data
         self._number = number
@@ -342,7 +359,7 @@ class Walk(Iterator[Any]):
         raise StopIteration
 
     def skip(self, count: int) -> int:
-        """Pass over so many entries, told or not; how many there were."""
+        """Skip this number of entries of any kind; return how many there were."""
         for passed in range(count):
             if not self._load():
                 return passed
@@ -356,10 +373,10 @@ class Walk(Iterator[Any]):
 
     @property
     def place(self) -> Place | None:
-        """Place of the next entry; at the end, after the last record with changes.
+        """Place of the next entry; at the end, the place after the last record with changes.
 
-        Without such a record, it is after the segment's last record; None if the segment has no
-        record.
+        Without such a record, it is the place after the segment's last record; None if the segment
+        has no record.
         """
         if self._load():
             assert self._record is not None
@@ -369,7 +386,7 @@ class Walk(Iterator[Any]):
         return Place(self._number, self._at, 0) if self._at > self._begin else None
 
     def _load(self) -> bool:
-        """Return whether there is one more entry; go on to its record."""
+        """Go on to the record of the next entry; return whether there is one."""
         while not self._left:
             found, self._at = find_record(
                 self._data, self._at, self._number, _WALKED, self._name, self._checked
@@ -475,11 +492,17 @@ class Walk(Iterator[Any]):
 
 
 class Scanned(NamedTuple):
-    """A segment at once. rows: the CHANGE of each entry that a consumer is told of, in order.
+    """A whole segment.
 
-    trees: records of TREE_KINDS. encrypted: of ENCRYPTED_DATA_KINDS. has_resent: whether there is a
-    record of RESENT_KIND. entry_count: of all. time_ms: of the last record with changes. place:
-    as that of a walk at its end. end: of the last record.
+    Attributes:
+        rows: the CHANGE of each entry that a consumer gets, in order.
+        trees: records of TREE_KINDS.
+        encrypted: records of ENCRYPTED_DATA_KINDS.
+        has_resent: whether there is a record of RESENT_KIND.
+        entry_count: number of all entries.
+        time_ms: time of the last record with changes.
+        place: place of a Walk at its end.
+        end: end of the last record.
     """
 
     rows: Rows
@@ -539,7 +562,7 @@ def _row(one: Entry, key_at: int, ordinal: int) -> tuple[Any, ...]:
 
 
 def _numbers(version: Version | None) -> tuple[int, int, int]:
-    """Topology, node with its data centre, order."""
+    """Return a version's numbers: topology, node with its data centre, order."""
     if version is None:
         return 0, 0, 0
     (node,) = struct.unpack("<i", struct.pack("<I", version.data_center << 27 | version.node_order))
@@ -552,12 +575,12 @@ def version_of(topology: int, node: int, order: int) -> Version:
 
 
 def wal_kernel() -> tuple[type[Walk], type[Entry], Any]:
-    """Walk, Entry, find_record: compiled, or the twins where not built or PENSTOCK_PURE=1."""
+    """Return Walk, Entry, find_record: compiled, or the twins if not built or PENSTOCK_PURE=1."""
     return (_Walk, _Entry, _find_record) if _is_compiled() else (Walk, Entry, find_record)
 
 
 def scan_kernel() -> tuple[Callable[..., Scanned], Callable[[Any, int, int], int]]:
-    """scan, checked_end: as wal_kernel()."""
+    """Return scan and checked_end, selected as in wal_kernel()."""
     return (_scan, _checked_end) if _is_compiled() else (scan, checked_end)
 
 

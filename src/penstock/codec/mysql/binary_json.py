@@ -1,7 +1,7 @@
-"""MySQL's binary JSON: to a tree, to the text that CAST(doc AS CHAR) prints, and back.
+"""Convert MySQL's binary JSON to a tree, to the text of CAST(doc AS CHAR), and back.
 
-A tree is made of None, bool, int, float, str, list, dict (members in stored order) and Opaque.
-The readable form of what `_binlog.pyx` does for common documents.
+A tree consists of None, bool, int, float, str, list, dict (members in stored order) and Opaque. The
+readable form of what `_binlog.pyx` does for common documents.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ class Opaque:
 
 
 def _member_order(name: str) -> tuple[int, bytes]:
-    """Members are stored in order of the length of their names, then of their bytes."""
+    """Return the sort key of a member's name: members are stored by length, then bytes,
+    of names.
+    """
     encoded = name.encode()
     return len(encoded), encoded
 
 
 class _Reader:
-    """Walks a document; what it visits is bounded by the document's size."""
+    """Reader of a document. The number of visited values is limited by the document's size."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -109,7 +111,7 @@ class _Reader:
             raise Malformed from error
 
     def length(self, at: int) -> tuple[int, int]:
-        """A length of seven bits per byte, low ones first; returns where it ends, and it."""
+        """Return where a length ends, and the length: seven bits per byte, low ones first."""
         number = 0
         for index in range(5):
             self.need(at + index, 1)
@@ -156,7 +158,7 @@ class _Reader:
         return members
 
     def entry(self, start: int, size: int, at: int, width: int, depth: int) -> Any:
-        """One element: its kind, and where it is or, when it is small, itself."""
+        """Return an element's kind, and its place or, if it is small, its value."""
         kind = self.data[at]
         if kind == LITERAL or kind in (INT16, UINT16) or (width == 4 and kind in (INT32, UINT32)):
             return self.value(kind, at + 1, depth + 1)

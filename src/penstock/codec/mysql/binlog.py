@@ -1,4 +1,4 @@
-"""Row changes from a binlog stream: the readable twin of the compiled kernel `_binlog.pyx`.
+"""Decode row changes of a binlog stream: the readable twin of the kernel `_binlog.pyx`.
 
 The twin is the specification, the oracle of the tests and the fallback without a compiler. Both
 have one class `Decoder` with the same results, stops and errors; `make_decoder` picks.
@@ -83,18 +83,23 @@ __all__ = ["COMPILED", "BinlogBroken", "Decoder", "Stop", "make_decoder"]
 
 
 class Decoder(Groups):
-    """Decodes whole blocks of packets into Arrow batches per relation version.
+    """Decoder of whole blocks of packets into Arrow batches per relation version.
 
-    gsn, trx: the last numbers assigned. gsn: also to rows of the open transaction, two to an update
-    that changed its key; trx: to a transaction from its first row or marker on. byte_count: bytes
-    of the rows buffered and of the text they became. commit_position: where the open or last
-    transaction starts; end_position: behind the last finished one; commit_time_us, xid, gtid: of
-    the open or last one (xid is known at its end). file_name, file_number, offset: where the stream
-    is.
-    stop, message, widen: about the last call; `widen` is (table id, column index).
+    Attributes:
+        gsn: last number assigned to a row, also of the open transaction. An update that changed its
+            key has two.
+        trx: last number assigned to a transaction; it gets one with its first row or marker.
+        byte_count: bytes of the buffered rows and of the text they became.
+        commit_position: where the open or last transaction starts.
+        end_position: the place after the last finished transaction.
+        commit_time_us, xid, gtid: facts about the open or last transaction. xid is known at its
+            end.
+        file_name, file_number, offset: where the stream is.
+        stop, message: results of the last call.
+        widen: table id and column index, after Stop.WIDEN.
 
-    After an error all rows before the broken one are still there to take; the stream cannot go
-    on, only `reset` and be read again from a position. One thread at a time.
+    After an error all rows before the broken one can still be taken. The stream cannot continue
+    then; it can only be `reset` and read again from a position. One thread at a time.
     """
 
     def __init__(
@@ -106,11 +111,11 @@ class Decoder(Groups):
         statements: bool = False,
         partial_inserts: bool = False,
     ) -> None:
-        """Start behind row `gsn` and transaction `trx`.
+        """Start after row `gsn` and transaction `trx`.
 
-        byte_limit: buffered bytes at which a batch is cut even inside a transaction.
-        statements: stop at ROWS_QUERY and ANNOTATE_ROWS events. partial_inserts: take inserted
-        rows that lack columns, which then are marked absent and mean the column's default.
+        byte_limit: buffered bytes at which a batch is cut even inside a transaction. statements:
+        stop at ROWS_QUERY and ANNOTATE_ROWS events. partial_inserts: accept inserted rows that lack
+        columns. These are marked absent and mean the column's default.
         """
         if not 1 <= byte_limit <= BYTE_LIMIT_MAX:
             raise ValueError(f"byte_limit must be from 1 to {BYTE_LIMIT_MAX}")
@@ -135,9 +140,9 @@ class Decoder(Groups):
         self._forget()
 
     def reset(self) -> None:
-        """Forget the stream: the next block begins a new dump. Buffered rows stay to be taken.
+        """Forget the stream: the next block begins a new dump. Buffered rows can still be taken.
 
-        A transaction that is open is dropped as by `abandon`, as far as it was not taken.
+        An open transaction is dropped as by `abandon`, as far as it was not taken.
         """
         if self.in_transaction:
             self.abandon()
@@ -165,7 +170,7 @@ class Decoder(Groups):
         relation: Relation | None,
         charsets: Sequence[str | None] = (),
     ) -> None:
-        """Decode rows of this table id as `relation` from now on; None: pass over them.
+        """Decode rows of this table id as `relation` from now on; skip them if it is None.
 
         charsets: per column the character set that the catalogue names, for a server that writes
         no metadata. Rows already decoded stay and are taken as batches of their relation.
@@ -188,7 +193,7 @@ class Decoder(Groups):
         return self._stores[-1]
 
     def _drop_stores(self) -> None:
-        """Keep the stores that are bound or have rows."""
+        """Remove the stores that are neither bound nor have rows."""
         used = {
             id(binding.store)
             for scope in (self._main, self._again)
@@ -197,7 +202,7 @@ class Decoder(Groups):
         self._stores = [store for store in self._stores if len(store) or id(store) in used]
 
     def bindings(self) -> dict[int, Relation | None]:
-        """Present bindings by table id; None for tables that are skipped."""
+        """Return the current bindings by table id; None for tables that are skipped."""
         return {number: one.relation for number, one in self._scope.bindings.items()}
 
     def table(self, table_id: int) -> TableMap:
@@ -205,7 +210,7 @@ class Decoder(Groups):
         return self._scope.bindings[table_id].table
 
     def unbind_all(self) -> None:
-        """Forget what table ids mean; buffered rows stay to be taken."""
+        """Forget what table ids mean. Buffered rows can still be taken."""
         self._scope.bindings.clear()
         self._drop_stores()
 
@@ -214,18 +219,17 @@ class Decoder(Groups):
     def feed(
         self, block: Block, start: int, end: int, row_limit: int, commit_limit: int | None = None
     ) -> int:
-        """Decode whole packets of block[start:end]; return the offset behind the last consumed.
+        """Decode whole packets of block[start:end]; return the offset after the last consumed one.
 
-        `stop` says why it returned:
-        COMMIT: behind the end of a transaction with row_count >= commit_limit (default:
-        row_limit; 0 stops at every one) or too many bytes. LIMIT: before a row, with row_count >=
-        row_limit or too many bytes: take, then go on from the offset. MESSAGE: the event is
-        consumed and `message` has its bytes, head and body without checksum; when it ends its
-        transaction (a DDL statement, ROLLBACK), that stays open until the next call. WIDEN: before
-        a row that needs its column as text: bind `table(id)` with the next version and feed again
-        from the offset. OTHER_FRAME: before a packet that is not an event. MORE: the rest is not a
-        whole packet. The caller feeds on from the offset that it got.
-        Raises BinlogBroken; nothing of the broken row is kept.
+        `stop` is the reason for returning. COMMIT: after the end of a transaction, with row_count
+        >= commit_limit (default: row_limit; 0 stops at each one) or too many bytes. LIMIT: before a
+        row, with row_count >= row_limit or too many bytes: take the rows, then continue from the
+        offset. MESSAGE: the event is consumed, and `message` has its head and body without
+        checksum; a transaction that it ends (a DDL statement, ROLLBACK) stays open until the next
+        call. WIDEN: before a row that needs its column as text: bind `table(id)` with the next
+        version and feed again from the offset. OTHER_FRAME: before a packet that is not an event.
+        MORE: the rest is not a whole packet. The caller continues from the returned offset. Raises
+        BinlogBroken; nothing of the broken row is kept.
         """
         self._limits(row_limit, commit_limit)
         return self._walk(block, start, end, self._packet)
@@ -233,21 +237,23 @@ class Decoder(Groups):
     def feed_file(
         self, block: Block, start: int, end: int, row_limit: int, commit_limit: int | None = None
     ) -> int:
-        """Like `feed`, for the bytes of a binlog file; call `start_file` before the first."""
+        """Decode like `feed` the bytes of a binlog file; call `start_file` before the
+        first ones.
+        """
         self._limits(row_limit, commit_limit)
         return self._walk(block, start, end, self._file_event)
 
     def start_file(self, name: str) -> None:
-        """Say which file's bytes follow for `feed_file`. Raises BinlogBroken for its name."""
+        """Set the file whose bytes follow for `feed_file`. Raises BinlogBroken for its name."""
         self.file_number = file_number(name.encode(), 0)
         self.file_name, self.offset = name, 0
 
     def park(self, block: Block, start: int, end: int, byte_limit: int) -> int:
-        """Like `feed`, but rows are put aside undecoded, for a transaction that may be undone.
+        """Read like `feed`, but put rows aside undecoded, for a transaction that may be undone.
 
-        They are given out by `take_parked` and decoded by `replay`. LIMIT: before an event, with
-        at least byte_limit bytes put aside: take them, then go on from the offset. MESSAGE: also
-        for a commit, whose transaction stays open until the next call.
+        `take_parked` returns them, and `replay` decodes them. LIMIT: before an event, with at least
+        byte_limit bytes put aside: take them, then continue from the offset. MESSAGE: also for a
+        commit, whose transaction stays open until the next call.
         """
         if byte_limit < 1:
             raise ValueError("byte_limit must be at least 1")
@@ -259,7 +265,7 @@ class Decoder(Groups):
             self._park_limit = 0
 
     def take_parked(self) -> bytes:
-        """Detach what `park` put aside: whole events, which may be kept for any length of time."""
+        """Detach what `park` put aside: whole events, which can be kept for any length of time."""
         taken = bytes(self._parked)
         self._parked.clear()
         return taken
@@ -398,7 +404,7 @@ class Decoder(Groups):
         return self._hand_out(block, start, end)
 
     def _rows_event(self, block: memoryview, start: int, end: int) -> Stop | None:
-        """Rows from `_row_at` on, where an earlier call left off."""
+        """Decode rows from `_row_at` on, where the previous call stopped."""
         self._require_transaction(start)
         at = start + HEAD_BYTES
         if end - at < 8:

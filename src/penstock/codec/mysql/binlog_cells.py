@@ -1,6 +1,6 @@
 """Plan for reading a table's columns, shared by the twin and the kernel.
 
-A plan is made once per TABLE_MAP and relation, from the event, the relation's types and the
+A plan is created once for each TABLE_MAP and relation, from the event, the relation's types and the
 character sets.
 """
 

@@ -1,8 +1,8 @@
-"""Compressed events: MySQL's TRANSACTION_PAYLOAD, MariaDB's compressed QUERY and rows events.
+"""Decompress events: MySQL's TRANSACTION_PAYLOAD, MariaDB's compressed QUERY and rows events.
 
-The result is the events as they would be in an uncompressed log, without checksums. Sizes that an
-event claims are never trusted before the bytes are there. A payload is decompressed piece by piece:
-however large it becomes, its packed bytes, two pieces and one event are all that is in memory.
+The results are events as in an uncompressed log, without checksums. Sizes that an event claims are
+never trusted before the bytes are there. A payload is decompressed in pieces: however large it
+becomes, only its compressed bytes, two pieces and one event are in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _INFLATED_KINDS = {
 
 
 def inflate(data: bytes) -> bytes:
-    """Decompress data of MariaDB: a byte 0x80 and the size's bytes, the size, a zlib stream.
+    """Decompress data of MariaDB: a byte, 0x80 plus the number of size bytes, the size, a zlib
+    stream.
 
     Raises Malformed.
     """
@@ -62,10 +63,12 @@ def _length(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 class Payload:
-    """The events inside a TRANSACTION_PAYLOAD event, handed over in pieces."""
+    """The events inside a TRANSACTION_PAYLOAD event, returned in pieces."""
 
     def __init__(self, event: bytes | memoryview) -> None:
-        """event: head and body; it is kept. Raises BinlogBroken (reason payload)."""
+        """Read the event's fields. event: head and body; it is kept. Raises BinlogBroken (reason
+        payload).
+        """
         self._size = 0
         self._claimed = -1
         try:
@@ -80,11 +83,11 @@ class Payload:
         return not self._ahead
 
     def more(self, rest: bytes) -> bytes:
-        """Return the next bytes, which follow the rest that was not a whole event.
+        """Return the next bytes, which follow `rest`, the remaining part of an event.
 
-        They hold the whole event that begins with `rest`, unless there is no more. The last bytes
-        are returned only after all was unpacked and has the right size: a commit in them is not
-        seen before. Raises BinlogBroken (reason payload).
+        They contain the whole event that begins with `rest`, unless there is no more. The last
+        bytes are returned only after everything was decompressed and has the right size, so a
+        commit in them is not seen earlier. Raises BinlogBroken (reason payload).
         """
         wanted = len(rest) + 1
         if len(rest) >= HEAD_BYTES:
@@ -139,9 +142,9 @@ class Payload:
 
 
 def inflated_rows(event: bytes) -> bytes:
-    """Return a rows event that MariaDB compressed, as it would be without compression.
+    """Return a rows event that MariaDB compressed in its uncompressed form.
 
-    The head's length is replaced. Raises BinlogBroken (reason payload).
+    The length in the head is replaced. Raises BinlogBroken (reason payload).
     """
     try:
         return _inflated_rows(bytes(event))

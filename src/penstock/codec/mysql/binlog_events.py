@@ -1,9 +1,8 @@
-"""Binlog events that are not rows, as dataclasses: what `Decoder.message` holds, read in Python.
+"""Parse binlog events that are not rows, given in `Decoder.message`, to dataclasses.
 
-Every parser takes a whole event, its head of 19 bytes and its body, without checksum. A body that
-is not as it should be raises BinlogBroken with the reason event_body. Not here: QUERY events
-(`binlog_query`), TABLE_MAP (`binlog_tables`), rows (`binlog_images`), compressed events
-(`binlog_compressed`).
+Each parser takes a whole event, its head of 19 bytes and its body, without checksum. An invalid
+body raises BinlogBroken with the reason event_body. Not here: QUERY events (`binlog_query`),
+TABLE_MAP (`binlog_tables`), rows (`binlog_images`), compressed events (`binlog_compressed`).
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def event_head(event: bytes) -> EventHead:
 
 
 def malformed_is_broken(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
-    """Let a parser fail with BinlogBroken whatever is wrong with the body."""
+    """Raise BinlogBroken for any error of a parser that the body causes."""
 
     @wraps(parse)
     def parse_event(event: bytes, *arguments: object, **more: object) -> Parsed:
@@ -137,7 +136,7 @@ def _piece(data: bytes, at: int, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatDescription:
-    """The first event of a file. created_s: not 0 when the server had been started then."""
+    """The first event of a file. created_s: not 0 if the server had just started."""
 
     server_version: str
     created_s: int
@@ -150,10 +149,10 @@ class FormatDescription:
 
 
 def format_description(event: bytes) -> FormatDescription:
-    """Read a FORMAT_DESCRIPTION event, given WITH its last five bytes: the algorithm and the CRC.
+    """Read a FORMAT_DESCRIPTION event WITH its last five bytes: algorithm and CRC.
 
-    Raises BinlogBroken (reason format) for another format than version 4, heads of another
-    length, and checksums of an unknown algorithm.
+    Raises BinlogBroken (reason format) if the format is not version 4, the heads have another
+    length, or the checksum algorithm is unknown.
     """
     body = bytes(event[HEAD_BYTES:])
     fixed = 2 + _VERSION_TEXT_BYTES + 4 + 1
@@ -172,7 +171,7 @@ def format_description(event: bytes) -> FormatDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotate:
-    """The stream goes on at `offset` of another file."""
+    """The stream continues at `offset` of another file."""
 
     file_name: str
     offset: int
@@ -187,7 +186,7 @@ def rotate(event: bytes) -> Rotate:
 
 @malformed_is_broken
 def previous_gtids(event: bytes) -> GtidSet:
-    """Read a PREVIOUS_GTIDS event: all that is in earlier files."""
+    """Read a PREVIOUS_GTIDS event: the GTIDs of all earlier files."""
     return GtidSet.decode(event[HEAD_BYTES:])
 
 
@@ -206,9 +205,13 @@ def gtid_list(event: bytes) -> MariaGtids:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gtid:
-    """The beginning of a transaction in MySQL. server: uuid; number 0: anonymous.
+    """The beginning of a transaction in MySQL.
 
-    commit_time_us: on this server, microseconds since 1970; 0 when the event has none (5.7).
+    Attributes:
+        server: uuid of the server.
+        number: 0 for an anonymous transaction.
+        commit_time_us: time of the commit on this server, microseconds since 1970; 0 if the event
+            has none (5.7).
     """
 
     server: str
@@ -217,7 +220,7 @@ class Gtid:
     commit_time_us: int
 
     def __str__(self) -> str:
-        """Return the text as the server prints it; empty if anonymous."""
+        """Return the GTID as the server prints it; empty if anonymous."""
         if not self.number:
             return ""
         return (
@@ -245,7 +248,9 @@ def gtid(event: bytes) -> Gtid:
 
 
 class _Serialized:
-    """The tagged fields of MySQL's newer events; a number's first byte gives its length."""
+    """Reader of the tagged fields of MySQL's newer events. A number's first byte gives
+    its length.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -313,7 +318,7 @@ class MariaFlag(IntEnum):
 
 
 class MariaExtraFlag(IntEnum):
-    """The two halves of an ALTER that replicas start before it is committed."""
+    """The two parts of an ALTER that replicas start before it is committed."""
 
     MULTI_ENGINE = 1
     START_ALTER = 2
@@ -325,8 +330,9 @@ class MariaExtraFlag(IntEnum):
 class MariaGtid:
     """The beginning of a group of events in MariaDB.
 
-    xid: of a prepared transaction, as (format, global part, branch part). alter_number: of the
-    START_ALTER that a COMMIT_ALTER or ROLLBACK_ALTER belongs to.
+    Attributes:
+        xid: format, global part and branch part of a prepared transaction.
+        alter_number: number of the START_ALTER that a COMMIT_ALTER or ROLLBACK_ALTER belongs to.
     """
 
     domain: int
@@ -338,7 +344,7 @@ class MariaGtid:
     alter_number: int = 0
 
     def __str__(self) -> str:
-        """Return the text as the server prints it."""
+        """Return the GTID as the server prints it."""
         return f"{self.domain}-{self.server_id}-{self.number}"
 
 
@@ -374,7 +380,7 @@ def maria_gtid(event: bytes) -> MariaGtid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XaPrepare:
-    """A transaction was prepared. one_phase: and committed at once."""
+    """A transaction was prepared. one_phase: whether it was committed at once."""
 
     one_phase: bool
     xid: tuple[int, bytes, bytes]

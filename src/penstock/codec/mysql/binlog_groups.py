@@ -1,7 +1,7 @@
 """Begin and end of transactions in a binlog, and their ids.
 
-The middle part of the decoder in `binlog`: it knows GTID, QUERY and XID events; rows come above,
-packets below (`binlog_walk`).
+The middle part of the decoder in `binlog`. It interprets GTID, QUERY and XID events. `binlog` adds
+rows; `binlog_walk` handles packets.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARIA_TELLING_EXTRA = (
 
 
 class Groups(Walker):
-    """Opens and closes transactions."""
+    """Part of the decoder that opens and closes transactions."""
 
     gsn: int
     trx: int
@@ -120,12 +120,14 @@ class Groups(Walker):
         return self._hand_out(block, start, end)
 
     def _parked_end(self, block: memoryview, start: int, end: int) -> Stop:
-        """A commit while rows are put aside: they are replayed before the transaction ends."""
+        """Stop at a commit while rows are put aside: they are replayed before the
+        transaction ends.
+        """
         self._closing = True
         return self._hand_out(block, start, end)
 
     def _close(self) -> Stop | None:
-        """End the transaction; COMMIT when there is enough to take."""
+        """End the transaction; return COMMIT if there is enough to take."""
         self.end_position = position_of(self.file_number, self.offset)
         self.in_transaction, self._closing = False, False
         self._again = Scope()
@@ -139,11 +141,11 @@ class Groups(Walker):
         return Stop.COMMIT if full else None
 
     def abandon(self) -> bool:
-        """Undo the open transaction: its rows are dropped and its numbers given back.
+        """Undo the open transaction: drop its rows, and use its numbers again.
 
-        False, and nothing is changed, when rows of it were taken already. At a ROLLBACK in the
-        log the transaction ends, empty, with the next call, so that its id and place are noted;
-        elsewhere (a server that died in it) it is as if it had never begun.
+        Returns False, and changes nothing, if some of its rows were already taken. At a ROLLBACK in
+        the log the transaction ends, empty, with the next call, so that its id and place are
+        recorded. Elsewhere (a server that died in it) it is as if it had never begun.
         """
         if not self.in_transaction:
             raise ValueError("no transaction is open")
@@ -161,16 +163,18 @@ class Groups(Walker):
         return True
 
     def note_marker(self) -> tuple[int, int]:
-        """Say that the open transaction holds a marker: it counts. Returns (gsn, trx)."""
+        """Record that the open transaction has a marker, so that it is numbered. Returns (gsn,
+        trx).
+        """
         if not self.in_transaction:
             raise ValueError("no transaction is open")
         self._count()
         return self.gsn, self.trx
 
     def skip(self, row_count: int, trx_count: int) -> None:
-        """Let numbers pass, of rows and transactions that come from elsewhere.
+        """Skip numbers that rows and transactions from elsewhere have.
 
-        Between transactions, when all rows were taken.
+        Call it between transactions, after all rows were taken.
         """
         if self.in_transaction or self.row_count:
             raise ValueError("rows are not given out")
@@ -185,12 +189,14 @@ class Groups(Walker):
     def take_gtids(self) -> list[str]:
         """Detach the ids of the transactions that ended, in order, as pieces of a GTID set.
 
-        Each is what `GtidSet.parse` or `MariaGtids.parse` reads; runs may be one piece.
+        `GtidSet.parse` or `MariaGtids.parse` reads a piece. A run of numbers may be one piece.
         """
         taken, self._gtids = self._gtids, []
         return taken
 
     def take_transactions(self) -> pa.RecordBatch | None:
-        """Detach the transactions that ended, as TRANSACTIONS_SCHEMA; None when there are none."""
+        """Detach the transactions that ended as a batch of TRANSACTIONS_SCHEMA; None if there are
+        none.
+        """
         taken, self._transactions = self._transactions, []
         return transactions_batch(taken)

@@ -1,7 +1,7 @@
-"""Rows events: the head, and images of one row to lists of values.
+"""Decode rows events: the head, and each image of a row to a list of values.
 
-The plain form of what `_binlog.pyx` does. Offsets in errors are where in the block the trouble
-sits: the event for its head, the row or the value otherwise.
+The plain form of what `_binlog.pyx` does. An offset in an error is the place in the block where the
+event begins, for its head, and where the row or value begins otherwise.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Widen(Exception):
     """A value of the row at hand does not fit its column's neutral type."""
 
     def __init__(self, column: int) -> None:
-        """column: its index in the relation."""
+        """Keep the index of the column in the relation."""
         super().__init__(column)
         self.column = column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Meaning of a table id: how its rows are read, and where they go.
+    """Meaning of a table id: how its rows are read, and where they are stored.
 
     Attributes:
         relation: None if the table is not captured, and its rows are skipped.
@@ -78,7 +78,7 @@ def make_binding(
 
 
 class Span(NamedTuple):
-    """One value as it lies in the block, without its length. sent: whether the image has it."""
+    """Place of one value in the block, without its length. sent: whether the image has it."""
 
     sent: bool
     is_null: bool
@@ -153,7 +153,7 @@ def has_bit(bitmap: bytes, index: int) -> bool:
 
 
 def check_head(binding: Binding, head: RowsHead, op: int, start: int, defaults: bool) -> None:
-    """Refuse images that lack what is needed. defaults: inserts may leave columns out."""
+    """Refuse images that lack required columns. defaults: inserts may omit columns."""
     relation = binding.relation
     assert relation is not None
     if head.width != len(binding.cells):
@@ -171,9 +171,12 @@ def check_head(binding: Binding, head: RowsHead, op: int, start: int, defaults: 
 
 
 class Images(NamedTuple):
-    """A decoded row. size: bytes it counts for; behind: where the next one starts.
+    """A decoded row.
 
-    moved: whether it is an update that changed the key.
+    Attributes:
+        size: bytes it counts as.
+        behind: where the next row starts.
+        moved: whether it is an update that changed the key.
     """
 
     after: list[Any] | None
@@ -249,7 +252,7 @@ def scan_image(
 
 
 def _has_other_key(relation: Relation, block: memoryview, old: list[Span], new: list[Span]) -> bool:
-    """Return whether an update changed the key; of all columns if the table has none."""
+    """Return whether an update changed the key, or any column if the table has no key."""
     for index in relation.identifying:
         one, other = old[index], new[index]
         if not other.sent:
@@ -278,7 +281,7 @@ def _value(binding: Binding, index: int, block: memoryview, span: Span) -> Any:
 
 
 def _text_bytes(relation: Relation, after: list[Any] | None, before: list[Any] | None) -> int:
-    """Bytes of text and binary values that the row keeps."""
+    """Return the number of bytes of text and binary values in the row."""
     kept = list(zip(relation.columns, after, strict=True)) if after else []
     if before:
         kept += [(relation.columns[index], before[index]) for index in relation.before]

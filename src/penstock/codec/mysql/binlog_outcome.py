@@ -1,7 +1,7 @@
-"""Ends of decoding a binlog: the stops and the errors, shared by the twin and the kernel.
+"""Results of decoding a binlog: the stops and the errors, shared by the twin and the kernel.
 
-Both report trouble as (reason, offset, column), and the error is made here, so a message cannot
-differ between them. Not here: the decoding (`binlog`, `_binlog.pyx`).
+Both report an error as (reason, offset, column), and the exception is created here, so messages
+cannot differ between them. Not here: the decoding (`binlog`, `_binlog.pyx`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ GAP_MAX_BYTES = 2**31 - 1
 
 
 class Stop(IntEnum):
-    """Why `Decoder.feed` returned. Numbers as for pgoutput; heartbeats (3) pass without a stop."""
+    """Reason why `Decoder.feed` returned. Numbers as for pgoutput; heartbeats (3) do
+    not stop it.
+    """
 
     MORE = 0  # the rest of the block is not a whole packet
     LIMIT = 1  # before a row, when enough rows or bytes are buffered; may be mid-transaction
@@ -115,11 +117,11 @@ _HINTS: dict[Reason, str] = {
 
 
 class BinlogBroken(DecodeError):
-    """Bytes from the server that are not what MySQL or MariaDB writes; nothing is skipped.
+    """Bytes from the server that MySQL and MariaDB do not write; nothing is skipped.
 
-    `offset` is the place in the block (or in the event, where it came in several packets or
-    compressed) that was given; `fields` also has `reason`, and `table`, `column` or `table_id`
-    where known. Never holds row values.
+    `offset` is a place in the block (or in the event, if it came in several packets or compressed)
+    that was given. `fields` also has `reason`, and `table`, `column` or `table_id` if known. It
+    never holds row values.
     """
 
     code = "DC60"
@@ -134,10 +136,10 @@ def binlog_error(
     column: int = -1,
     table_id: int = 0,
 ) -> BinlogBroken:
-    """Make the error for a reason.
+    """Return the error for a reason.
 
-    offset: byte in the block. relation, column: where in the table, when known (column < 0: no
-    column). table_id: of a table that is not bound.
+    offset: byte in the block. relation, column: place in the table, if known; column < 0 for none.
+    table_id: id of a table that is not bound.
     """
     place = ""
     fields: dict[str, object] = {"offset": offset, "reason": Reason(reason).name.lower()}

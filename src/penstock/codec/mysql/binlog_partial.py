@@ -1,7 +1,7 @@
-"""PARTIAL_UPDATE_ROWS: updates that hold changes of JSON documents instead of documents.
+"""Rewrite PARTIAL_UPDATE_ROWS events: updates with changes of JSON documents.
 
-They are rewritten as plain UPDATE_ROWS events with whole documents, which needs the documents
-of the before image; so the kernel never sees them. The changes themselves are read by `json_diff`.
+They become UPDATE_ROWS events with whole documents, which requires the documents of the before
+image. So the kernel never sees them. `json_diff` reads the changes.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ def _apply_changes(
 
 
 def rewritten(event: bytes, start: int, binding: Binding) -> bytes:
-    """Rewrite like `whole_updates`, with places in errors counted from the event's start in a
-    block.
-    """
+    """Rewrite like `whole_updates`; offsets in errors count from the event's start in a block."""
     try:
         return whole_updates(event, binding)
     except BinlogBroken as error:

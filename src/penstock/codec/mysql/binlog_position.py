@@ -1,7 +1,7 @@
 """Positions of MySQL and MariaDB: places in binlog files.
 
-Sets of transaction ids, which have no order, stand beside a position (`gtids.py`), not in its
-place.
+Sets of transaction ids, which have no order, are kept in addition to a position (`gtids.py`), not
+instead of it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ _BINLOG_DIGITS = 6
 class BinlogPosition:
     """A place in the binlog of a MySQL or MariaDB server: a file and a byte offset in it.
 
-    Means "everything before this byte of this file, and all files before it". ordinal: the file's
-    number shifted left by 40 bits, and the offset, so that positions of one server are in order.
-    base: the files' common name. Text form: `binlog.000003:154`.
+    It means "everything before this byte of this file, and all earlier files". Its text form is
+    `binlog.000003:154`.
+
+    Attributes:
+        ordinal: the file's number shifted left by 40 bits, plus the offset, so that positions of
+            one server are ordered.
+        base: the common part of the files' names.
     """
 
     ordinal: int
@@ -34,7 +38,7 @@ class BinlogPosition:
     BITS: ClassVar[int] = 64
 
     def __post_init__(self) -> None:
-        """Refuse numbers that do not fit 64 bits, and names that are none."""
+        """Refuse numbers that do not fit 64 bits, and invalid names."""
         if not 0 <= self.ordinal < 2**64:
             raise PositionInvalid(f"binlog position out of range: {self.ordinal}")
         if not self.base or "/" in self.base or "\0" in self.base:
@@ -55,7 +59,7 @@ class BinlogPosition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `binlog.000003:154`; raises PositionInvalid on anything else."""
+        """Read `binlog.000003:154`. Raises PositionInvalid for any other form."""
         file, colon, offset = text.strip().rpartition(":")
         place = parse_whole(offset)
         if not colon or place is None:
@@ -68,19 +72,19 @@ class BinlogPosition:
 
     @property
     def number(self) -> int:
-        """The file's number, from 1."""
+        """Number of the file, from 1."""
         return self.ordinal >> BINLOG_OFFSET_BITS
 
     @property
     def offset(self) -> int:
-        """The byte offset in the file; the first event is at 4."""
+        """Byte offset in the file; the first event is at 4."""
         return self.ordinal & BINLOG_OFFSET_MAX
 
     @property
     def file(self) -> str:
-        """The file's name, as the server has it."""
+        """Name of the file at the server."""
         return f"{self.base}.{self.number:0{_BINLOG_DIGITS}d}"
 
     def __str__(self) -> str:
-        """Print as in messages and in `wirekite_progress`."""
+        """Return the text form, as in messages and in `wirekite_progress`."""
         return f"{self.file}:{self.offset}"

@@ -1,4 +1,4 @@
-"""QUERY events: a statement and the settings it ran under."""
+"""Parse QUERY events: a statement and the settings it ran under."""
 
 from __future__ import annotations
 
@@ -29,13 +29,20 @@ _CLOCK = (_TIME_ZONE, _EXPLICIT_TIMESTAMPS, 13, 128)  # the last two: microsecon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A statement. text: decoded from the client's character set, `raw` as it is in the log.
+    """A statement.
 
-    schema: the current one. error: not 0 when the statement failed half-way. sql_mode: its bits.
-    schemas: those it changes, as the server noted; None when it did not. collation: of the text.
-    ddl_xid: number of an atomic DDL statement's transaction in MySQL 8, else 0. time_zone: of the
-    session, empty where the server did not note it. time_us: what now() was, microseconds since
-    1970 UTC. has_explicit_timestamps: explicit_defaults_for_timestamp; None: not noted.
+    Attributes:
+        text: decoded from the client's character set.
+        raw: bytes of the statement in the log.
+        schema: the current schema.
+        error: not 0 if the statement failed half-way.
+        sql_mode: bits of the mode.
+        schemas: schemas that it changes, as the server noted; None if it did not.
+        collation: collation of the text.
+        ddl_xid: number of the transaction of an atomic DDL statement in MySQL 8, else 0.
+        time_zone: time zone of the session, empty if the server did not note it.
+        time_us: value of now(), microseconds since 1970 UTC.
+        has_explicit_timestamps: explicit_defaults_for_timestamp; None if not noted.
     """
 
     text: str
@@ -75,7 +82,7 @@ class Query:
 
 @dataclass(slots=True)
 class _Status:
-    """The status variables that are of use."""
+    """The status variables that are used."""
 
     options: int = 0
     sql_mode: int = 0
@@ -134,7 +141,7 @@ def query(event: bytes) -> Query:
 
 
 def _status(data: bytes) -> _Status:
-    """Read the variables up to the first unknown one; the text is found without them."""
+    """Read the variables up to the first unknown one. The text is found without them."""
     status = _Status()
     at = 0
     while at < len(data):
@@ -169,7 +176,7 @@ def _status(data: bytes) -> _Status:
 
 
 def _clock(status: _Status, number: int, data: bytes, at: int) -> int:
-    """Read a variable that says what times mean; return the offset after it."""
+    """Read a variable about the meaning of times; return the offset after it."""
     if number == _TIME_ZONE:
         end = at + 1 + data[at]
         status.time_zone = data[at + 1 : end].decode()

@@ -1,4 +1,4 @@
-"""Rows of one relation version from a binlog, on their way into an Arrow batch.
+"""Store of one relation version's rows from a binlog, until they become an Arrow batch.
 
 A `RowStore` whose last rows can be dropped again.
 """
@@ -9,7 +9,7 @@ from penstock.codec.row_store import RowStore
 
 
 class Store(RowStore):
-    """Collects decoded rows; those of a transaction that is undone leave again."""
+    """Store of decoded rows; those of an undone transaction are dropped."""
 
     def count_of(self, trx: int) -> int:
         """Return how many of the last rows belong to a transaction."""

@@ -1,8 +1,8 @@
-"""TABLE_MAP events, and the relations they describe or are checked against.
+"""Parse TABLE_MAP events, and derive relations from them or check relations against them.
 
-With binlog_row_metadata=FULL the event has names, signedness, character sets, members and keys,
-and `relation_of` makes the relation from it. Otherwise the caller brings one, and
-`check_relation` refuses any that the event does not fit: a name is never guessed.
+With binlog_row_metadata=FULL the event has names, signedness, character sets, members and keys, and
+`relation_of` derives the relation. Otherwise the caller provides one, and `check_relation` refuses
+it if the event does not fit: a name is never guessed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TableMap:
 
 
 class _Body:
-    """Reads a body's parts; Malformed where it ends early."""
+    """Reader of a body's parts. Raises Malformed if the body ends early."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -126,10 +126,9 @@ class _Body:
 def table_map(body: bytes, *, is_mariadb: bool, server_version: str = "") -> TableMap:
     """Read a TABLE_MAP event's body (the event without its head of 19 bytes and its checksum).
 
-    is_mariadb, server_version: which server wrote it; see `Decoder`. An empty version: a new
-    server.
-
-    Raises BinlogBroken (reason event_body), TypeRefused for a type code that no known server has.
+    is_mariadb, server_version: the server that wrote it; see `Decoder`. An empty version means a
+    new server. Raises BinlogBroken (reason event_body), and TypeRefused for a type code that no
+    known server has.
     """
     try:
         year = True if is_mariadb else _year_is_numeric(server_version)
@@ -218,7 +217,7 @@ def _column(code: int, metadata: _Body, table: str) -> WireColumn:
 
 
 def _string_column(kind: TypeCode, first: int, second: int) -> WireColumn:
-    """STRING packs its real type and the upper bits of its length into one byte."""
+    """Return a STRING column; its real type and the upper bits of its length share a byte."""
     real, size = kind, second
     if kind in _STRING_LIKE and first:
         if first & 0x30 == 0x30:
@@ -246,7 +245,7 @@ _MEMBERS = frozenset((TypeCode.ENUM, TypeCode.SET))
 
 
 def _key(optional: dict[int, bytes], count: int) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """The primary key; an event with names and no key means that there is none."""
+    """Return the primary key. An event with names and without a key means that there is none."""
     if _KEY in optional:
         key = _Body(optional[_KEY]).lengths()
         prefixes = [0] * len(key)
@@ -330,7 +329,7 @@ def _signedness(
 def _bits(
     data: bytes | None, columns: list[WireColumn], counts: Callable[[WireColumn], bool]
 ) -> list[bool | None]:
-    """One bit, most significant first, for each column that counts; None for the others."""
+    """Return one bit, most significant first, for each column that counts; None for the others."""
     bits: list[bool | None] = []
     at = 0
     for column in columns:
@@ -350,7 +349,7 @@ def _with_collations(
     kinds: tuple[int, int],
     codes: frozenset[TypeCode],
 ) -> list[WireColumn]:
-    """Collations of the columns with these codes, in either of the two forms."""
+    """Set the collations of the columns with these codes, from either of the two forms."""
     counted = [index for index, column in enumerate(columns) if column.code in codes]
     default_kind, column_kind = kinds
     if column_kind in optional:
@@ -391,11 +390,10 @@ def _with_labels(columns: list[WireColumn], code: TypeCode, body: _Body) -> list
 def relation_of(
     table: TableMap, *, is_mariadb: bool, text_columns: Sequence[int] = ()
 ) -> Relation | None:
-    """Return the relation that an event with full metadata describes; None when it leaves
-    something open.
+    """Return the relation that an event with full metadata describes; None if something is missing.
 
-    Keyed tables have their key in before images, those without a key all columns. text_columns:
-    indexes of columns that are kept as text because of values met earlier. Raises TypeRefused.
+    Tables with a key have it in before images, those without a key all columns. text_columns:
+    indexes of columns that are kept as text because of earlier values. Raises TypeRefused.
     """
     if not table.has_names or table.key is None:
         return None
@@ -456,10 +454,10 @@ def refuse_type(table: TableMap, column: WireColumn, name: str) -> None:
 def check_relation(
     table: TableMap, relation: Relation, charsets: Sequence[str | None] = ()
 ) -> None:
-    """Refuse a relation that this event's table cannot be.
+    """Check that a relation fits this event's table.
 
-    charsets: per column the character set that the catalogue names (None: not a character
-    column); needed where the event has none. Raises ShapeMismatch, TypeRefused.
+    charsets: for each column the character set in the catalogue (None: not a character column);
+    required if the event has none. Raises ShapeMismatch, TypeRefused.
     """
     place = f"{table.schema}.{table.name}"
     if (relation.schema, relation.name) != (table.schema, table.name):

@@ -1,6 +1,6 @@
-"""Framing of events: from packets or file bytes to single events, checksums, the place in the log.
+"""Split packets or file bytes into single events, with checksums and the place in the log.
 
-This is the lower half of the decoder; `binlog` interprets the events.
+This is the lower part of the decoder; `binlog` interprets the events.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ _FILE_NAME = re.compile(rb"[!-~]+\.([0-9]{1,10})")
 class SideEvents:
     """Events that are not in the block: joined from packets, decompressed, rewritten.
 
-    sealed: as they came from the server, with checksums; they move the position. payload: has
-    more of them, once these are used.
+    Attributes:
+        sealed: whether they came from the server, with checksums; then they move the position.
+        payload: source of more events, once these are used.
     """
 
     data: memoryview
@@ -116,7 +117,7 @@ class SideEvents:
 
 @dataclass(slots=True)
 class Scope:
-    """Meaning of table ids, and events at the side: of the stream, or of a transaction replayed."""
+    """Table ids and events outside the block, of the stream or of a replayed transaction."""
 
     bindings: dict[int, Binding] = field(default_factory=dict)
     sides: list[SideEvents] = field(default_factory=list)
@@ -133,14 +134,14 @@ def file_number(name: bytes, at: int) -> int:
 
 
 def position_of(number: int, offset: int) -> int:
-    """Return a place in the log as one ordered number: file number, then offset in it."""
+    """Return a place in the log as one ordered number: file number, then offset in the file."""
     return number << OFFSET_BITS | offset
 
 
 def has_checksum(event: memoryview) -> bool:
-    """Return whether the last four bytes are the checksum of the rest; for a fake ROTATE event.
+    """Return whether the last four bytes are the checksum of the rest, for a fake ROTATE event.
 
-    The server writes it as this connection asked for it, whatever its files have.
+    The server writes it as this connection requested it, whatever its files have.
     """
     if len(event) < HEAD_BYTES + 8 + CHECKSUM_BYTES:
         return False
@@ -167,7 +168,7 @@ _EOF_BYTES_MAX = 9
 
 
 class Walker(ABC):
-    """Parses packets, file bytes and events at the side; keeps the place in the log."""
+    """Parser of packets, file bytes and events outside the block; it keeps the place in the log."""
 
     stop: Stop
     message: bytes
@@ -194,7 +195,7 @@ class Walker(ABC):
         end: int,
         take: Callable[[memoryview, int, int], Taken],
     ) -> int:
-        """Take packet after packet; events at the side come before what follows in the block."""
+        """Handle packet after packet; events outside the block precede the rest of the block."""
         view = checked(block, start, end)
         at = start
         self.stop, self.message = Stop.MORE, b""
@@ -241,7 +242,9 @@ class Walker(ABC):
         return (at if stop in (Stop.LIMIT, Stop.WIDEN) else behind), stop
 
     def _join(self, piece: memoryview, at: int) -> None:
-        """Put a piece of a long event behind the others; the last is shorter than it could be."""
+        """Append a piece of a long event to the others. The last piece is shorter than
+        the maximum.
+        """
         assert self._joining is not None
         is_last = len(piece) + (not self._joining) < _PACKET_MAX_BYTES
         self._joining.append(bytes(piece))
@@ -296,8 +299,8 @@ class Walker(ABC):
         return stop
 
     def _event(self, block: memoryview, start: int, end: int, *, sealed: bool) -> Stop | None:
-        """Return one event. sealed: it comes from the server, with a checksum, and moves the
-        position.
+        """Handle one event. sealed: it is from the server, with a checksum, and moves
+        the position.
         """
         if end - start < HEAD_BYTES or u32(block, start + 9) != end - start:
             raise binlog_error(Reason.EVENT_LENGTH, start)
@@ -361,12 +364,12 @@ def event_end(block: memoryview, at: int, end: int) -> int | None:
 
 
 def u16(block: memoryview, at: int) -> int:
-    """Two bytes as a number."""
+    """Return two bytes as a number."""
     return int.from_bytes(block[at : at + 2], "little")
 
 
 def u32(block: memoryview, at: int) -> int:
-    """Four bytes as a number."""
+    """Return four bytes as a number."""
     return int.from_bytes(block[at : at + 4], "little")
 
 

@@ -1,8 +1,8 @@
-"""MySQL's and MariaDB's character sets: collation ids to names, and bytes to text.
+"""Decode the character sets of MySQL and MariaDB: collation ids to names, bytes to text.
 
-A byte sequence that the server itself cannot turn into Unicode (it would answer `?`) raises
-UnicodeDecodeError here, as does one that is cut: nothing is replaced. The tables were compared
-with real servers, character by character (tests/unit/test_mysql_charsets.py).
+A byte sequence that the server itself cannot convert to Unicode (it would answer `?`) or that is
+cut raises UnicodeDecodeError: nothing is replaced. The tables were compared with real servers,
+character by character (tests/unit/test_mysql_charsets.py).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def charset_of(collation: int) -> str | None:
 
 
 def charset_named(name: str) -> str | None:
-    """Return the character set as this module calls it (`utf8` is `utf8mb3`); None when unknown."""
+    """Return the character set's name in this module (`utf8` is `utf8mb3`); None if unknown."""
     name = _ALIASES.get(name.lower(), name.lower())
     return name if name in _COLLATIONS else None
 
@@ -165,7 +165,7 @@ def widest_bytes(charset: str) -> int:
 
 @lru_cache(maxsize=64)
 def single_byte_table(charset: str) -> tuple[str | None, ...] | None:
-    """Return the characters of the 256 bytes, None for unused ones; None if multi-byte."""
+    """Return the characters of the 256 bytes, None for an unused one; None for a multi-byte set."""
     if charset in _WIDEST_BYTES or charset == "binary":
         return None
     table: list[str | None] = []
@@ -276,7 +276,7 @@ def _multi_byte_decoder(charset: str) -> Callable[[bytes], str]:
 
 
 def _decode_ucs2(data: bytes) -> str:
-    """UTF-16 without surrogates."""
+    """Decode UTF-16 without surrogates."""
     text = data.decode("utf_16_be")
     if 2 * len(text) != len(data):
         raise _refuse("ucs2", data, 0, len(data))
@@ -284,10 +284,9 @@ def _decode_ucs2(data: bytes) -> str:
 
 
 def label_charset(charset: str) -> str:
-    """Return the character set of the labels of an ENUM or SET; labels of a binary column stay
-    bytes.
+    """Return the character set of the labels of an ENUM or SET.
 
-    Those are text nevertheless, in an unknown character set: nearly always UTF-8.
+    Labels of a binary column are text in an unknown character set, nearly always UTF-8.
     """
     return "utf8mb4" if charset == "binary" else charset
 

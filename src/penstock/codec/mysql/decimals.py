@@ -1,6 +1,6 @@
-"""DECIMAL as MySQL stores it: groups of nine digits in big-endian numbers, sign in the first bit.
+"""Read MySQL's stored DECIMAL: groups of nine digits as big-endian numbers, the sign in a bit.
 
-The readable form of what `_binlog.pyx` does. The JSON wrapping of decimals is in `binary_json`.
+The readable form of what `_binlog.pyx` does. `binary_json` has the form of decimals in JSON.
 """
 
 from __future__ import annotations

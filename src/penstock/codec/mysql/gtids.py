@@ -27,10 +27,11 @@ Source = tuple[str, str]  # a server's uuid, and the tag or ""
 
 @dataclass(slots=True)
 class GtidSet:
-    """MySQL: which transactions of which server have been seen; gaps are normal.
+    """Set of transactions by server, as MySQL has it; gaps are normal.
 
-    `intervals`: by (uuid in lower case, tag): sorted, disjoint, not touching pairs
-    (first, behind the last).
+    Attributes:
+        intervals: for each (uuid in lower case, tag), pairs (first, last + 1): sorted, disjoint,
+            not touching.
     """
 
     intervals: dict[Source, list[tuple[int, int]]] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class GtidSet:
         return _Stored(data).whole()
 
     def add(self, source: Source, first: int, last: int) -> None:
-        """Put in the transactions from first to last."""
+        """Add the transactions from first to last."""
         runs = self.intervals.setdefault(source, [])
         low, high = first, last + 1
         start = bisect_right(runs, (low, low)) if runs else 0
@@ -76,12 +77,12 @@ class GtidSet:
         runs[start:end] = [(low, high)]
 
     def update(self, other: GtidSet) -> None:
-        """Put in all of another set."""
+        """Add all of another set."""
         for source, low, high in other:
             self.add(source, low, high - 1)
 
     def __iter__(self) -> Iterator[tuple[Source, int, int]]:
-        """Every interval as (source, first, behind the last), in order."""
+        """Yield each interval as (source, first, last + 1), in order."""
         for source in sorted(self.intervals):
             for low, high in self.intervals[source]:
                 yield source, low, high
@@ -129,7 +130,7 @@ class GtidSet:
 
 
 class _Stored:
-    """Reads the stored form of a set."""
+    """Reader of the stored form of a set."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -168,7 +169,7 @@ class _Stored:
 
 @dataclass(slots=True)
 class MariaGtids:
-    """MariaDB: the last transaction of each domain. `last`: domain -> (server id, number)."""
+    """Last transaction of each domain, as MariaDB has it. last: domain -> (server id, number)."""
 
     last: dict[int, tuple[int, int]] = field(default_factory=dict)
 
@@ -184,11 +185,11 @@ class MariaGtids:
         return made
 
     def add(self, domain: int, server: int, number: int) -> None:
-        """Note a transaction: the last one of its domain."""
+        """Record a transaction as the last one of its domain."""
         self.last[domain] = (server, number)
 
     def update(self, other: MariaGtids) -> None:
-        """Note all of another list."""
+        """Record all of another list."""
         self.last.update(other.last)
 
     def __str__(self) -> str:

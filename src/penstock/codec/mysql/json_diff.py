@@ -1,6 +1,6 @@
-"""Partial JSON updates: a stored list of changes, applied to the document before it.
+"""Apply partial JSON updates: a stored list of changes, applied to the previous document.
 
-With binlog_row_value_options=PARTIAL_JSON an update holds, instead of a document, what was
+With binlog_row_value_options=PARTIAL_JSON an update contains, instead of a document, what was
 replaced, inserted and removed in it, each with a path.
 """
 
@@ -69,7 +69,7 @@ def parse_path(text: str) -> tuple[Leg, ...]:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """Return a length-encoded number; returns it and where it ends."""
+    """Return a length-encoded number and where it ends."""
     if at >= len(data):
         raise Malformed
     first = data[at]
@@ -110,9 +110,9 @@ def parse_diffs(data: bytes) -> tuple[Diff, ...]:
 
 
 def apply_diffs(document: Any, diffs: tuple[Diff, ...]) -> Any:
-    """Apply changes to a document; return the new one, and keep the given one unchanged.
+    """Return a document after changes; the given document stays unchanged.
 
-    Raises Malformed if a change does not fit: then it was made for another document.
+    Raises Malformed if a change does not fit, because it was made for another document.
     """
     root = [deepcopy(document)]  # so that the root is an element like any other
     for diff in diffs:

@@ -1,11 +1,11 @@
-"""Rows of a MySQL SELECT, as they lie in packets, to lines for another server's bulk reader.
+"""Convert the packets of a MySQL SELECT to lines for another server's bulk reader.
 
 The result of a text query is a packet per row, a length and a text per cell. Lines are those of
-PostgreSQL's COPY or of LOAD DATA (`LineDialect`); most cells are only copied, with what would end a
-cell or a line escaped, so a row is never parsed further than that. What the text contains is
-decided by the expressions of the SELECT and by a `CellForm` per column. The specification of
-`_mysqltext.pyx`. Not here: which columns need which form (`penstock.sql.read_plan`).
-Source: MySQL Internals Manual, "Text Resultset"; PostgreSQL manual, COPY, "Text Format".
+PostgreSQL's COPY or of LOAD DATA (`LineDialect`). Most cells are only copied, with escapes for
+characters that would end a cell or a line, so a row is not parsed further. The expressions of the
+SELECT and a `CellForm` per column determine the contents of the text. The specification of
+`_mysqltext.pyx`. Not here: which columns need which form (`penstock.sql.read_plan`). Source: MySQL
+Internals Manual, "Text Resultset"; PostgreSQL manual, COPY, "Text Format".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Transcoder(Protocol):
 
     @property
     def stop(self) -> RowStop:
-        """Why the last feed ended."""
+        """Reason why the last feed ended."""
         ...
 
     def feed(self, block: Block, start: int, end: int) -> int:
@@ -68,14 +68,16 @@ _NO_CHARACTER = "bytes mean no character in"
 
 
 class RowLines:
-    """Turns rows into lines: the readable form of `_mysqltext.RowLines`.
+    """Converter of rows to lines: the readable form of `_mysqltext.RowLines`.
 
-    row_count: rows written so far. stop: why the last feed ended; message: the payload of the
-    error packet after Stop.ERROR.
+    Attributes:
+        row_count: rows written so far.
+        stop: reason why the last feed ended.
+        message: payload of the error packet after Stop.ERROR.
     """
 
     def __init__(self, cells: Sequence[TextCell], dialect: LineDialect) -> None:
-        """cells: one per column of the result."""
+        """Keep one cell form for each column of the result."""
         self.row_count = 0
         self.message = b""
         self.stop = RowStop.MORE
@@ -88,9 +90,9 @@ class RowLines:
     def feed(self, block: Block, start: int, end: int) -> int:
         """Write the lines of the whole rows in block[start:end], which begins with a packet.
 
-        Returns the offset behind what was used. Stops behind the packet that ends the result, or
-        where the rest is not a whole row. Raises TextBroken or CellUnfit; then nothing that was not
-        taken may be used.
+        Returns the offset after the used bytes. It stops after the packet that ends the result, or
+        before a row that is not whole. Raises TextBroken or CellUnfit; then lines that were not
+        taken must not be used.
         """
         if start < 0 or not start <= end <= len(block):
             raise ValueError(f"no span of {len(block)} bytes: {start} to {end}")
@@ -182,11 +184,11 @@ class RowLines:
 
 
 class _Zero(ValueError):
-    """Text with U+0000."""
+    """Raised for text with U+0000."""
 
 
 def _date(data: bytes, *, copy: bool, zero_is_null: bool) -> bytes:
-    """Return a date, or a date and a time. The year 0 is the first before Christ."""
+    """Return a date, or a date and a time. The year 0 is 1 BC."""
     match = _DATE.match(data)
     if match is None:
         return data

@@ -1,9 +1,9 @@
-"""MySQL's client protocol as far as a replica needs it: commands and packets, without I/O.
+"""Encode and parse the part of MySQL's protocol that a replica needs. No I/O.
 
-Log-in and SQL are PyMySQL's; what is here begins when its socket is taken over: the commands that
-start a dump of the binlog, and the packets that come back. Little-endian throughout. Not here: what
-the events in those packets mean (`binlog_events`), sockets (`host`).
-Source: MySQL Internals Manual, "Replication Protocol"; seen on MySQL 8.0 and MariaDB 10.11.
+PyMySQL logs in and runs SQL; then its socket is used for the commands that start a dump of the
+binlog, and for the packets of the dump. Little-endian throughout. Not here: the events in those
+packets (`binlog_events`), sockets (`host`). Source: MySQL Internals Manual, "Replication Protocol";
+seen on MySQL 8.0 and MariaDB 10.11.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHECKSUM_BYTES = 4
 
 
 class PacketInvalid(PenstockError):
-    """The server sent bytes that are not MySQL's protocol."""
+    """The server sent bytes that break MySQL's protocol."""
 
     code = "DC22"
     retry = "backoff"
@@ -47,7 +47,7 @@ class PacketInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerError:
-    """An error packet: the server's number, the SQLSTATE (empty in very early ones), its words."""
+    """An error packet: number, SQLSTATE (empty in very early ones) and message."""
 
     number: int
     sqlstate: str
@@ -70,9 +70,11 @@ class Packet(NamedTuple):
 
 
 class WireEventHead(NamedTuple):
-    """The common header of a binlog event. time_s: seconds since 1970 UTC, 0 in artificial ones.
+    """The common header of a binlog event.
 
-    end_position: the offset behind it in the file, modulo 2**32; 0 in artificial ones.
+    Attributes:
+        time_s: seconds since 1970 UTC, 0 in artificial events.
+        end_position: offset after the event in the file, modulo 2**32; 0 in artificial events.
     """
 
     time_s: int
@@ -84,7 +86,7 @@ class WireEventHead(NamedTuple):
 
     @property
     def is_artificial(self) -> bool:
-        """Return whether the event was made for the stream and is not in the file."""
+        """Return whether the event was created for the stream and is not in the file."""
         return bool(self.flags & _ARTIFICIAL)
 
 
@@ -99,9 +101,9 @@ def packet(payload: bytes) -> bytes:
 
 
 def register_replica(server_id: int, *, host: str = "", port: int = 0) -> bytes:
-    """COM_REGISTER_SLAVE, so that the server lists us among its replicas.
+    """Return COM_REGISTER_SLAVE, so that the server lists us among its replicas.
 
-    server_id: ours, 1 to 2**32 - 1. host, port: what it shows; user and password stay empty.
+    server_id: ours, 1 to 2**32 - 1. host, port: shown by the server; user and password stay empty.
     """
     name = host.encode()[:60]
     return packet(
@@ -112,9 +114,9 @@ def register_replica(server_id: int, *, host: str = "", port: int = 0) -> bytes:
 
 
 def dump(*, server_id: int, file: str, offset: int, flags: int = 0) -> bytes:
-    """COM_BINLOG_DUMP from an offset of a file on.
+    """Return COM_BINLOG_DUMP from an offset of a file on.
 
-    Raises PacketInvalid for an offset of 4 GiB or more, which the command cannot name.
+    Raises PacketInvalid for an offset of 4 GiB or more, which the command cannot express.
     """
     if offset >= 2**32:
         raise PacketInvalid(f"{file}:{offset} lies beyond 4 GiB: only a GTID set can name it")
@@ -122,7 +124,7 @@ def dump(*, server_id: int, file: str, offset: int, flags: int = 0) -> bytes:
 
 
 def dump_gtid(*, server_id: int, seen: bytes, flags: int = 0) -> bytes:
-    """COM_BINLOG_DUMP_GTID of MySQL: everything that is not in the set.
+    """Return COM_BINLOG_DUMP_GTID of MySQL, for everything that is not in the set.
 
     seen: the set in its stored form (`gtids.GtidSet.encode`).
     """
@@ -137,7 +139,7 @@ QUIT = packet(bytes([COM_QUIT]))
 
 
 def packet_at(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> Packet | None:
-    """Return the packet that starts at offset, or None while it is not all in buffer[:end]."""
+    """Return the packet that starts at offset; None until it is all in buffer[:end]."""
     start = offset + HEAD_BYTES
     if start > end:
         return None
@@ -161,12 +163,12 @@ def server_error(payload: bytes) -> ServerError:
 
 
 def is_end(payload: bytes) -> bool:
-    """Return whether a packet ends the dump: with DUMP_NON_BLOCK, where the log ends."""
+    """Return whether a packet ends the dump, as with DUMP_NON_BLOCK at the end of the log."""
     return payload[:1] == bytes([EOF]) and len(payload) <= EOF_BYTES_MAX
 
 
 def event_head(event: bytes | memoryview) -> WireEventHead:
-    """Read an event's header. Raises PacketInvalid when it is shorter than one or than it says."""
+    """Read an event's header. Raises PacketInvalid if it is shorter than a header or its length."""
     if len(event) < EVENT_HEAD_BYTES:
         raise PacketInvalid(f"an event of {len(event)} bytes is shorter than its header")
     head = WireEventHead(*_EVENT_HEAD.unpack_from(event))
@@ -176,10 +178,10 @@ def event_head(event: bytes | memoryview) -> WireEventHead:
 
 
 def log_identity(events: Sequence[bytes]) -> str:
-    """Return a text in hex that tells binlog files of the same name apart. Raises PacketInvalid.
+    """Return a hex text that distinguishes binlog files of the same name. Raises PacketInvalid.
 
     `events` are the first events of the file, read from offset 4 on: the format description, which
-    holds the second in which the file was made, the server's id and version, and the next one: the
+    has the second in which the file was created, the server's id and version; and the next one, the
     GTIDs of all earlier files. The first one's checksum is always there and does not include the
     flag that the file is being written.
     """
@@ -203,7 +205,7 @@ def column_name(payload: bytes) -> str:
 
 
 def _text_span(payload: bytes, at: int) -> tuple[int, int]:
-    """Return where a text with its length in front begins, and its length: all are short."""
+    """Return where a text that follows its length begins, and its length. All texts are short."""
     size = {0xFC: 2, 0xFD: 3}.get(payload[at], 0)
     length = int.from_bytes(payload[at + 1 : at + 1 + size], "little") if size else payload[at]
     return at + 1 + size, length

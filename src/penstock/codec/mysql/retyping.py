@@ -1,8 +1,8 @@
 """Check whether values stay the same when a column's type changes. Pure.
 
-MySQL converts the existing rows and does not log it. If every value of the old type is one of the
-new type, the target's own conversion gives the same. If some are not, a strict session fails
-instead of changing them, as long as nothing is rounded.
+MySQL converts the existing rows and does not log that. If every value of the old type is a value of
+the new type, the target's own conversion gives the same result. Otherwise a strict session fails
+instead of changing such values, unless it rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FRACTIONS = frozenset(("time", "datetime", "timestamp"))
 def keeps_values(old: str, new: str, *, strict: bool) -> bool:
     """Return whether a change of type leaves every value as it is.
 
-    With `strict` the session that made it refuses values that do not fit.
+    With `strict`, the session that made the change refuses values that do not fit.
     """
     before, after = parse_type(old), parse_type(new)
     if before is None or after is None:
@@ -80,12 +80,14 @@ def _range(kind: TypeText) -> tuple[int, int]:
 
 
 def _keeps_decimal(old: tuple[int, int], new: tuple[int, int], strict: bool) -> bool:
-    """Digits behind the point are rounded away without an error, those before it are not."""
+    """Return whether decimals stay the same. Only digits after the point are rounded silently."""
     return new[1] >= old[1] and (strict or new[0] - new[1] >= old[0] - old[1])
 
 
 def _capacity(kind: TypeText, family: tuple[str, ...]) -> int:
-    """Characters or bytes, as an order: only TINYTEXT may be shorter than a VARCHAR."""
+    """Return a capacity in characters or bytes, to compare: only TINYTEXT may be below
+    a VARCHAR.
+    """
     if kind.base in family:
         return (0, 2**16, 2**24, 2**32)[family.index(kind.base)]
     return _argument(kind, 1) if kind.arguments else 0

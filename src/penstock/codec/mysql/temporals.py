@@ -1,10 +1,10 @@
-"""Dates and times as MySQL and MariaDB store them, to Arrow's numbers or to the server's text.
+"""Convert stored dates and times of MySQL and MariaDB to Arrow's numbers or the server's text.
 
-Each reader takes the bytes of one value. `fields` readers give the calendar parts; `to_*` turn
-them into days or microseconds and raise Unfit for what has no such number (zero dates, 2024-02-31,
-times of day below zero or above 24 hours); `*_text` print what the server prints.
-The readable form of what `_binlog.pyx` does. Sources: the layouts are in the servers' manuals and
-were compared with what real servers print (tests/unit/test_binlog_recorded.py).
+Each reader takes the bytes of one value. `fields` readers return the calendar parts. `to_*` convert
+them to days or microseconds and raise Unfit for a value without such a number (zero dates,
+2024-02-31, times of day below zero or above 24 hours). `*_text` return what the server prints. The
+readable form of what `_binlog.pyx` does. Sources: the layouts are in the servers' manuals and were
+compared with what real servers print (tests/unit/test_binlog_recorded.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def fraction_bytes(fsp: int) -> int:
 
 
 def _fraction_us(data: bytes) -> int:
-    """Microseconds of a stored fraction: hundredths, ten-thousandths or millionths."""
+    """Return the microseconds of a stored fraction: hundredths, ten-thousandths or millionths."""
     number = int.from_bytes(data)
     if number >= 100 ** len(data):
         raise Malformed
@@ -77,13 +77,13 @@ def _check(moment: Moment) -> Moment:
 
 
 def date_fields(data: bytes) -> Moment:
-    """DATE: 24 bits, little-endian."""
+    """Read DATE: 24 bits, little-endian."""
     packed = int.from_bytes(data, "little")
     return _check(Moment(packed >> 9, packed >> 5 & 15, packed & 31))
 
 
 def datetime_fields(data: bytes) -> Moment:
-    """DATETIME since MySQL 5.6: 40 bits, big-endian, and the fraction."""
+    """Read DATETIME since MySQL 5.6: 40 bits, big-endian, and the fraction."""
     packed = int.from_bytes(data[:5]) - _DATETIME_SIGN
     if packed < 0:
         raise Malformed
@@ -102,7 +102,7 @@ def datetime_fields(data: bytes) -> Moment:
 
 
 def time_span(data: bytes) -> TimeSpan:
-    """TIME since MySQL 5.6: 24 bits and the fraction as one big-endian number."""
+    """Read TIME since MySQL 5.6: 24 bits and the fraction as one big-endian number."""
     size = len(data) - 3
     packed = int.from_bytes(data) - (_TIME_SIGN << 8 * size)
     negative = packed < 0
@@ -113,20 +113,22 @@ def time_span(data: bytes) -> TimeSpan:
 
 
 def timestamp_us(data: bytes) -> int:
-    """TIMESTAMP since MySQL 5.6: seconds since 1970, big-endian, and the fraction; Unfit: zero."""
+    """Read TIMESTAMP since MySQL 5.6: seconds since 1970, big-endian, and the fraction. Raises
+    Unfit for zero.
+    """
     seconds, micro = int.from_bytes(data[:4]), _fraction_us(data[4:])
     return _since_epoch(seconds, micro)
 
 
 def old_time_span(data: bytes) -> TimeSpan:
-    """TIME before MySQL 5.6: HHMMSS as a signed number of 24 bits, little-endian."""
+    """Read TIME before MySQL 5.6: HHMMSS as a signed number of 24 bits, little-endian."""
     number = int.from_bytes(data, "little", signed=True)
     packed = abs(number)
     return _span(number < 0, packed // 10_000, packed // 100 % 100, packed % 100, 0)
 
 
 def old_datetime_fields(data: bytes) -> Moment:
-    """DATETIME before MySQL 5.6: YYYYMMDDhhmmss as a number of 64 bits, little-endian."""
+    """Read DATETIME before MySQL 5.6: YYYYMMDDhhmmss as a number of 64 bits, little-endian."""
     date, time = divmod(int.from_bytes(data, "little"), 1_000_000)
     return _check(
         Moment(
@@ -141,12 +143,12 @@ def old_datetime_fields(data: bytes) -> Moment:
 
 
 def old_timestamp_us(data: bytes) -> int:
-    """TIMESTAMP before MySQL 5.6: seconds since 1970, little-endian; Unfit: zero."""
+    """Read TIMESTAMP before MySQL 5.6: seconds since 1970, little-endian. Raises Unfit for zero."""
     return _since_epoch(int.from_bytes(data, "little"), 0)
 
 
 def hires_time_span(data: bytes, fsp: int) -> TimeSpan:
-    """TIME with a fraction in MariaDB's own older format."""
+    """Read TIME with a fraction in MariaDB's own older format."""
     units = 10**fsp
     packed = int.from_bytes(data) - _HIRES_TIME_ZERO_S * units
     seconds, fraction = divmod(abs(packed), units)
@@ -160,7 +162,7 @@ def hires_time_span(data: bytes, fsp: int) -> TimeSpan:
 
 
 def hires_datetime_fields(data: bytes, fsp: int) -> Moment:
-    """DATETIME with a fraction in MariaDB's own older format."""
+    """Read DATETIME with a fraction in MariaDB's own older format."""
     packed, fraction = divmod(int.from_bytes(data), 10**fsp)
     packed, second = divmod(packed, 60)
     packed, minute = divmod(packed, 60)
@@ -172,7 +174,7 @@ def hires_datetime_fields(data: bytes, fsp: int) -> Moment:
 
 
 def hires_timestamp_us(data: bytes, fsp: int) -> int:
-    """TIMESTAMP with a fraction in MariaDB's own older format; Unfit: zero."""
+    """Read TIMESTAMP with a fraction in MariaDB's own older format. Raises Unfit for zero."""
     fraction = int.from_bytes(data[4:])
     if fraction >= 10**fsp:
         raise Malformed
@@ -196,7 +198,7 @@ def _since_epoch(seconds: int, micro: int) -> int:
 
 
 def days_since_epoch(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01; Unfit for a day that no calendar has (0000-00-00, 2024-02-31)."""
+    """Return days since 1970-01-01. Raises Unfit for a day that no calendar has (0000-00-00)."""
     if month == 0 or day == 0:
         raise Unfit
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
@@ -212,18 +214,18 @@ def days_since_epoch(year: int, month: int, day: int) -> int:
 
 
 def to_date(moment: Moment) -> int:
-    """Days since 1970-01-01."""
+    """Return days since 1970-01-01."""
     return days_since_epoch(moment.year, moment.month, moment.day)
 
 
 def to_timestamp(moment: Moment) -> int:
-    """Microseconds since 1970-01-01 00:00:00."""
+    """Return microseconds since 1970-01-01 00:00:00."""
     of_day = (moment.hour * 60 + moment.minute) * 60 + moment.second
     return to_date(moment) * _DAY_US + of_day * 1_000_000 + moment.micro
 
 
 def to_time(span: TimeSpan) -> int:
-    """Microseconds since midnight; Unfit below 0 and from 24 hours on."""
+    """Return microseconds since midnight. Raises Unfit below 0 and from 24 hours on."""
     if span.negative or span.micro >= _DAY_US:
         raise Unfit
     return span.micro
@@ -237,25 +239,25 @@ def _fraction_text(micro: int, fsp: int) -> str:
 
 
 def date_text(moment: Moment) -> str:
-    """`2024-02-29`."""
+    """Return text like `2024-02-29`."""
     return f"{moment.year:04d}-{moment.month:02d}-{moment.day:02d}"
 
 
 def datetime_text(moment: Moment, fsp: int) -> str:
-    """`2024-02-29 12:34:56.789`, with fsp digits behind the point."""
+    """Return text like `2024-02-29 12:34:56.789`, with fsp digits after the point."""
     time = f"{moment.hour:02d}:{moment.minute:02d}:{moment.second:02d}"
     return f"{date_text(moment)} {time}{_fraction_text(moment.micro, fsp)}"
 
 
 def time_text(span: TimeSpan, fsp: int) -> str:
-    """`-838:59:59.000000`, with fsp digits behind the point."""
+    """Return text like `-838:59:59.000000`, with fsp digits after the point."""
     seconds, micro = divmod(span.micro, 1_000_000)
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return ("-" if span.negative else "") + text + _fraction_text(micro, fsp)
 
 
 def timestamp_text(microseconds: int | None, fsp: int) -> str:
-    """Return a TIMESTAMP in UTC; None: the zero timestamp."""
+    """Return the text of a TIMESTAMP in UTC; None means the zero timestamp."""
     if microseconds is None:
         return datetime_text(Moment(0, 0, 0), fsp)
     seconds, micro = divmod(microseconds, 1_000_000)

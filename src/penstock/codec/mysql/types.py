@@ -1,6 +1,6 @@
-"""MySQL's and MariaDB's column types: as the binlog names them, as texts, and as neutral types.
+"""Column types of MySQL and MariaDB: in the binlog, as texts, and as neutral types.
 
-A `WireColumn` is what a TABLE_MAP event says of one column.
+A `WireColumn` is a TABLE_MAP event's description of a column.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.codec.mysql.charsets import BINARY_COLLATION, charset_of, widest_b
 
 
 class TypeCode(IntEnum):
-    """Column types in TABLE_MAP events, ENUM and SET already taken out of STRING."""
+    """Column types in TABLE_MAP events, with ENUM and SET separated from STRING."""
 
     TINY = 1
     SHORT = 2
@@ -122,12 +122,15 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireColumn:
-    """One column as a TABLE_MAP event describes it; None: the event does not say.
+    """One column as a TABLE_MAP event describes it; None if the event does not say.
 
-    size: most bytes of a VARCHAR or STRING, bytes of the length of a BLOB, GEOMETRY, JSON or
-    VECTOR, bytes of an ENUM or SET, bits of a BIT, bytes of a float. precision: of DECIMAL; for
-    times the digits of the fraction. collation: of character columns, ENUM and SET. geometry: its
-    subtype by number. dimension: of a VECTOR.
+    Attributes:
+        size: maximum bytes of a VARCHAR or STRING, bytes of the length of a BLOB, GEOMETRY, JSON or
+            VECTOR, bytes of an ENUM or SET, bits of a BIT, bytes of a float.
+        precision: precision of a DECIMAL; digits of the fraction of a time.
+        collation: collation of character columns, ENUM and SET.
+        geometry: number of its subtype.
+        dimension: dimension of a VECTOR.
     """
 
     code: TypeCode
@@ -145,7 +148,7 @@ class WireColumn:
 
     @property
     def charset(self) -> str | None:
-        """The character set's name; None when the event does not say or the id is unknown."""
+        """Name of the character set; None if the event does not say or the id is unknown."""
         return None if self.collation is None else charset_of(self.collation)
 
     @property
@@ -156,7 +159,7 @@ class WireColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeText:
-    """A type's text, parsed. arguments: numbers in parentheses; labels: of enum and set."""
+    """A type's parsed text. arguments: numbers in parentheses. labels: labels of an enum or set."""
 
     base: str
     arguments: tuple[int, ...] = ()
@@ -179,9 +182,7 @@ def _labels(text: str) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> TypeText | None:
-    """Return a type's text as the servers' catalogues and `source_type` have it; None: not
-    understood.
-    """
+    """Parse a type's text from the servers' catalogues or `source_type`; None if not understood."""
     compressed = re.search(r"/\*M?!\d+\s+COMPRESSED", text, re.IGNORECASE) is not None
     plain = text.strip()
     if not re.match(r"(?:enum|set)\s*\(", plain, re.IGNORECASE):
@@ -214,7 +215,7 @@ def _decimal_shape(parsed: TypeText) -> tuple[int, int]:
 
 
 def neutral_type(text: str) -> str:
-    """Return how the log keeps values of a type, by its text; unknown types are text."""
+    """Return the neutral type of a type's text; unknown types are text."""
     parsed = parse_type(text)
     if parsed is None:
         return "string"
@@ -230,7 +231,7 @@ def _quoted_labels(labels: tuple[str, ...]) -> str:
 
 
 def _character_type(column: WireColumn) -> str:
-    """Return the text of a character column's type; without a known collation, of a binary one."""
+    """Return the text of a character column's type; of a binary type without a known collation."""
     binary = column.collation is None or column.is_binary
     compressed = ""
     if column.code in (TypeCode.BLOB_COMPRESSED, TypeCode.VARCHAR_COMPRESSED):
@@ -275,7 +276,7 @@ def type_text(column: WireColumn) -> str:
 
 
 def needs_schema(column: WireColumn, is_mariadb: bool) -> bool:
-    """Return whether the event leaves a column's type open, even with full metadata.
+    """Return whether the event does not determine a column's type, even with full metadata.
 
     MariaDB writes UUID and INET6 as BINARY(16), INET4 as BINARY(4), and its older times with a
     fraction without the number of digits.
@@ -288,9 +289,9 @@ def needs_schema(column: WireColumn, is_mariadb: bool) -> bool:
 
 
 def agrees(column: WireColumn, text: str, charset: str) -> bool:
-    """Return whether a column of this type's text and character set is written like this.
+    """Return whether a column of this type and character set is written like this.
 
-    Facts that the event lacks do not count against the text. `charset` is "" if unknown.
+    Facts that the event lacks are ignored. `charset` is "" if unknown.
     """
     parsed = parse_type(text)
     if parsed is None:

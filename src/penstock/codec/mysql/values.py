@@ -1,9 +1,8 @@
-"""One stored value to what Arrow keeps: the specification of `_binlog.pyx`'s cells.
+"""Convert one stored value to Arrow's physical form: the specification of `_binlog.pyx`'s cells.
 
-Each reader takes the bytes of one value, without the length before it, and returns it in Arrow's
-physical form: dates as days and times as microseconds since 1970, decimals as Decimal, text as
-str. What a server would not store is Malformed, a value that is right but has no place in the
-neutral type is Unfit.
+Each reader takes the bytes of one value, without the length before it: dates become days and times
+microseconds since 1970, decimals Decimal, text str. What a server would not store is Malformed. A
+valid value that the neutral type cannot hold is Unfit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays of one dimension as PostgreSQL prints and reads them. Pure."""
+"""Read and print arrays of one dimension in PostgreSQL's text form. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ELEMENT = re.compile(r'"(?P<quoted>(?:[^"\\]|\\.)*)"\s*|(?P<plain>[^",{}]+)', r
 
 
 def read_array(text: str) -> list[str | None]:
-    """Return the elements of an array of one dimension, as it is printed. Raises Refused: 22P02."""
+    """Return the elements of a printed array of one dimension. Raises Refused: 22P02."""
     body = text.strip()
     if not (body.startswith("{") and body.endswith("}")):
         raise _make_malformed(text)
@@ -44,7 +44,7 @@ _BARE_ELEMENT = re.compile(r"[^\s{}\",\\]+")
 
 
 def print_array(cells: Iterable[str | None]) -> str:
-    """Return an array of texts; None for NULL."""
+    """Return the text form of an array of texts; None is NULL."""
     return "{" + ",".join(_array_element(cell) for cell in cells) + "}"
 
 

@@ -1,10 +1,10 @@
-"""Rows of Arrow batches as those of a binary COPY: the twin of `_copy_binary.pyx`.
+"""Encode Arrow batches as rows of a binary COPY: the twin of `_copy_binary.pyx`.
 
 The twin is the specification, the oracle of the tests and the fallback without a compiler;
-`make_row_writer` picks. Dates and times are counted from 2000 on. What the server takes for
-infinity, or for no date at all, is refused here: `infinity` comes as text.
-Source: PostgreSQL manual, "COPY", Binary Format; src/backend/utils/adt: numeric.c, numeric_recv;
-arrayfuncs.c, array_recv; date.c, date_recv; timestamp.c, timestamp_recv.
+`make_row_writer` selects one. Dates and times count from 2000. Values that the server would read as
+infinity, or as no date at all, are refused here: `infinity` is text. Source: PostgreSQL manual,
+"COPY", Binary Format; src/backend/utils/adt: numeric.c, numeric_recv; arrayfuncs.c, array_recv;
+date.c, date_recv; timestamp.c, timestamp_recv.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _NULL = b"\xff\xff\xff\xff"
 
 
 class _Form(NamedTuple):
-    """kind: the kernel's number. oid: of the type as an element. bits: seen as, or None."""
+    """Binary form. kind: the kernel's number. oid: of an element's type. bits: cast
+    type, or None.
+    """
 
     kind: int
     oid: int
@@ -74,22 +76,23 @@ REASONS = (NOT_IN_RANGE, TOO_LONG)
 
 
 class Unwritable(ValueError):
-    """A value that has no binary form. row: its place in the batch."""
+    """A value has no binary form. row: its index in the batch."""
 
     def __init__(self, column: str, row: int, why: str) -> None:
-        """why: what the value is."""
+        """Keep the row. why: what the value is."""
         super().__init__(f"column {column}, row {row} of the batch: {why}")
         self.column, self.row = column, row
 
 
 class RowWriter:
-    """Makes rows of batches of one schema."""
+    """Writer of the rows of batches of one schema."""
 
     def __init__(self, schema: pa.Schema, heads: Sequence[bytes] = ()) -> None:
-        """schema: fixed-size types, text, binary, decimal128, and lists of those.
+        """Plan the columns.
 
-        heads: for each column bytes that its type's form has before every value; not of lists.
-        Raises ValueError for a type that is not known here.
+        schema: fixed-size types, text, binary, decimal128, and lists of those. heads: for each
+        column the bytes that its type's form has before every value; not for lists. Raises
+        ValueError for an unknown type.
         """
         self._schema = schema
         self._heads = tuple(heads) or (b"",) * len(schema)
@@ -104,10 +107,9 @@ class RowWriter:
                 raise ValueError("a head before lists")
 
     def blocks(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """Yield the rows of a batch, in blocks of whole rows of about BLOCK_BYTES; no header or
-        trailer.
+        """Yield a batch's rows, in blocks of whole rows of about BLOCK_BYTES; no header or trailer.
 
-        Raises Unwritable, when the rows before have been given out, or ValueError.
+        Raises Unwritable, after the rows before it were returned, or ValueError.
         """
         if not batch.schema.equals(self._schema):
             raise ValueError("not a batch of this schema")
@@ -133,7 +135,7 @@ class RowWriter:
 
 
 class _NoFormError(Exception):
-    """The reason is its text."""
+    """Raised for a value without a form; its text is the reason."""
 
 
 def _form_of(kind: Any) -> _Form:
@@ -185,7 +187,10 @@ def _value(form: _Form, value: Any) -> bytes:
 
 
 def _arrays(values: Any) -> Callable[[int], bytes | None]:
-    """Lists: number of dimensions, whether there are NULLs, type; length, first index; values."""
+    """Return a function that gives a list in a row: header, then its values.
+
+    The header is the number of dimensions, whether there are NULLs, type, length, first index.
+    """
     element = _fields(values.values, b"")
     oid = _form_of(values.type.value_type).oid
     offsets = values.offsets.to_pylist()
@@ -205,7 +210,7 @@ def _arrays(values: Any) -> Callable[[int], bytes | None]:
 
 
 class _KernelWriter(RowWriter):
-    """The same, with the rows walked by the compiled kernel, without the GIL."""
+    """Writer that uses the compiled kernel for the rows, without the GIL."""
 
     def _blocks(self, batch: pa.RecordBatch) -> Iterator[bytes]:
         # The batch holds the memory that the addresses in the plans point to.
@@ -223,8 +228,8 @@ class _KernelWriter(RowWriter):
 
 
 def _plan(values: Any, head: bytes) -> tuple[Any, ...]:
-    """Return the kernel's plan of a column: kind, scale or oid, head, offset, addresses; its
-    elements.
+    """Return the kernel's plan of a column (kind, scale or oid, head, offset, addresses), and that
+    of its elements.
     """
     addresses = [0 if buffer is None else buffer.address for buffer in values.buffers()]
     places = (values.offset, *(*addresses, 0)[:3])

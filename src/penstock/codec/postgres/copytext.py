@@ -1,11 +1,11 @@
-r"""Lines of PostgreSQL's COPY, as they lie in CopyData frames, to lines for LOAD DATA.
+r"""Convert lines of PostgreSQL's COPY in CopyData frames to lines for LOAD DATA.
 
 Both have cells between tabs, `\N` for NULL and escapes that begin with a backslash, so most bytes
-are only copied; a `LineForm` per column says what differs. What MySQL has no place for (infinity,
-years before Christ, not a number) is refused or becomes NULL, never something near. The
+are only copied; a `LineForm` per column describes the differences. Values that MySQL cannot hold
+(infinity, years before Christ, not a number) are refused or become NULL, never a near value. The
 specification of `_copytext.pyx`. Not here: which columns need which form
-(`penstock.sql.read_plan`).
-Source: PostgreSQL manual, COPY, "Text Format"; MySQL manual, LOAD DATA, "Field and Line Handling".
+(`penstock.sql.read_plan`). Source: PostgreSQL manual, COPY, "Text Format"; MySQL manual, LOAD DATA,
+"Field and Line Handling".
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ _ESCAPED = {ord("\\"): b"\\\\", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"):
 
 
 class _Unfit(ValueError):
-    """A value that MySQL has no place for."""
+    """Raised for a value that MySQL cannot hold."""
 
 
 class _Broken(ValueError):
-    """A text that PostgreSQL would not write."""
+    """Raised for a text that PostgreSQL would not write."""
 
 
 class LoadLines:
-    """Turns lines of COPY into lines for LOAD DATA: the readable form of `_copytext.LoadLines`."""
+    """Converter of COPY's lines for LOAD DATA: the readable form of `_copytext.LoadLines`."""
 
     def __init__(self, cells: Sequence[LineCell]) -> None:
-        """cells: one per column of the COPY."""
+        """Keep one form for each column of the COPY."""
         self.row_count = 0
         self._out = bytearray()
         self._cells = tuple(cells)
@@ -68,8 +68,9 @@ class LoadLines:
     def feed(self, block: Block, start: int, end: int) -> int:
         """Write the lines of the whole CopyData frames in block[start:end].
 
-        Returns the offset behind what was used: of a frame that is not whole, or of another
-        message. Raises TextBroken or CellUnfit; then nothing that was not taken may be used.
+        Returns the offset after the used bytes. It stops before a frame that is not whole, and
+        before another message. Raises TextBroken or CellUnfit; then lines that were not taken must
+        not be used.
         """
         if start < 0 or not start <= end <= len(block):
             raise ValueError(f"no span of {len(block)} bytes: {start} to {end}")

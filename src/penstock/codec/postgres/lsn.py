@@ -16,8 +16,8 @@ _HALF = re.compile(r"[0-9A-Fa-f]{1,8}")  # int() takes signs and underscores, to
 class Lsn:
     """A PostgreSQL log sequence number: a byte offset in the write-ahead log.
 
-    Means "everything before this byte". Text form as PostgreSQL prints it: two hex numbers of at
-    most 32 bits with a slash between, no leading zeros.
+    It means "everything before this byte". Its text form is PostgreSQL's: two hex numbers of at
+    most 32 bits with a slash between, without leading zeros.
     """
 
     ordinal: int
@@ -31,7 +31,7 @@ class Lsn:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `X/Y`; raises PositionInvalid on anything else."""
+        """Read `X/Y`. Raises PositionInvalid for any other form."""
         high, slash, low = text.strip().partition("/")
         try:
             if not slash or not _HALF.fullmatch(high) or not _HALF.fullmatch(low):

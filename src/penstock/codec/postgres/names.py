@@ -1,4 +1,4 @@
-"""Names as SQL needs them: in quotes where they must be. Pure."""
+"""Quote names for SQL where they need it. Pure."""
 
 from __future__ import annotations
 
@@ -163,8 +163,8 @@ _RESERVED = frozenset(
 )
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL needs it: in quotes where it must be, as quote_ident."""
+def quote_ident(name: str) -> str:
+    """Return a name for SQL, in quotes only if it needs them, like PostgreSQL's quote_ident."""
     if _PLAIN.fullmatch(name) and name not in _RESERVED:
         return name
     return '"' + name.replace('"', '""') + '"'

@@ -1,9 +1,8 @@
-"""Values in the binary form of PostgreSQL's types, for clients that ask for it. Pure.
+"""Convert columns to the binary form of PostgreSQL's types, for clients that request it. Pure.
 
-A column has one where its type is PostgreSQL's own, its form is known here, and the log keeps the
-values in a way that all of them have it; the other columns are sent as text, which clients read in
-between.
-Source: the send functions of PostgreSQL's types.
+A column has a binary form if its type is PostgreSQL's own, the form is known here, and every value
+in the log has it. Other columns are sent as text, which clients accept in the same row. Source: the
+send functions of PostgreSQL's types.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ NO_SUCH_DATE = "has a date or timestamp that PostgreSQL has no place for"
 
 
 class Unencodable(ValueError):
-    """A row that cannot be sent. row: its place in the batch."""
+    """A row cannot be sent. row: its index in the batch."""
 
     def __init__(self, row: int, why: str) -> None:
-        """why: the rest of the sentence that names the row."""
+        """Keep the row. why: the rest of the sentence that names it."""
         super().__init__(f"row {row} of the batch {why}")
         self.row = row
 
 
 def binary_form(column: Column) -> Convert | None:
-    """Return a function from a column's Arrow array to an array of bytes; None: text is sent.
+    """Return a function from a column's Arrow array to an array of bytes; None to send text.
 
     NULL stays NULL.
     """
@@ -94,7 +93,7 @@ def _integers(oid: int, neutral: str) -> Convert | None:
 
 
 def _dates(values: Any, kind: str, epoch: int, bounds: range) -> Any:
-    """Make the form of dates or timestamps, counted from 2000. Raises Unencodable."""
+    """Return dates or timestamps in binary form, counted from 2000. Raises Unencodable."""
     numbers = np.asarray(values.fill_null(epoch))
     bad = (numbers < bounds.start) | (numbers >= bounds.stop)
     if bad.any():
@@ -103,7 +102,7 @@ def _dates(values: Any, kind: str, epoch: int, bounds: range) -> Any:
 
 
 def _to_network_order(values: Any, kind: str, less: int = 0) -> Any:
-    """Return numbers of one size in network order, after a subtraction."""
+    """Return numbers of one size in network order, after subtracting an origin."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     has_nulls = bool(values.null_count)
     if has_nulls:
@@ -123,7 +122,7 @@ def _booleans(values: Any) -> Any:
 
 
 def _documents(values: Any) -> Any:
-    """jsonb: its text behind the version of the format."""
+    """Return jsonb values: the version of the format, then the text."""
     found = [None if one is None else b"\1" + one.encode() for one in values.to_pylist()]
     return pa.array(found, pa.binary())
 
@@ -134,7 +133,7 @@ def _numerics(values: Any) -> Any:
 
 
 def numeric_bytes(text: str) -> bytes:
-    """Return a numeric from its text."""
+    """Return the binary form of a numeric's text."""
     if text in _SPECIAL:
         return _NUMERIC_HEAD.pack(0, 0, *_SPECIAL[text])
     sign, digits, exponent = Decimal(text).as_tuple()

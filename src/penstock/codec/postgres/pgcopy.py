@@ -1,8 +1,8 @@
-"""CopyData frames as they lie in a buffer, in plain Python: what `_pgcopy.pyx` says too.
+"""Find CopyData frames in a buffer: the readable twin of `_pgcopy.pyx`.
 
-A COPY's rows are framed alike in both directions, so that they can be passed on as they are; one
-only has to know where a frame ends and what begins there.
-Source: PostgreSQL manual, "Message Formats".
+A COPY's rows have the same frames in both directions, so they can be passed on unchanged. The
+reader only needs to know where a frame ends and what begins there. Source: PostgreSQL manual,
+"Message Formats".
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def next_head(block: Block, start: int, end: int) -> int:
     """Return where the first message begins that is not known to be CopyData.
 
     block[start:end] begins with a message, or start is past end: inside a frame that continues.
-    Returns an offset p. Up to p, or to end if that is first, all bytes belong to CopyData. p >
-    end: the last frame has p - end bytes still to come. p <= end: at p is another message, an
+    Returns an offset p. Up to p, or to end if that is first, all bytes belong to CopyData. If p >
+    end, p - end bytes of the last frame are missing. If p <= end, another message is at p, an
     incomplete head, a length that no message has, or nothing more. Raises ValueError if start or
     end is outside the block.
     """
@@ -63,13 +63,12 @@ def next_head(block: Block, start: int, end: int) -> int:
 
 
 def as_stream(block: bytearray, start: int, end: int) -> tuple[int, bool]:
-    """Make the rows of a binary COPY frames of a replication stream, where they lie.
+    """Convert the rows of a binary COPY to frames of a replication stream, in place.
 
-    The first byte behind the head of each CopyData frame becomes the letter of XLogData; other
-    messages stay as they are. block[start:end] begins with a message. Returns where the whole
-    frames end, and whether the COPY's trailer or its end is what comes there. A frame that is not
-    whole yet, or has a length that no message has, ends them too.
-    Raises ValueError when the span lies outside the block.
+    The first byte after the head of each CopyData frame becomes the letter of XLogData; other
+    messages stay unchanged. block[start:end] begins with a message. Returns where the whole frames
+    end, and whether the COPY's trailer or its end comes there. A frame that is incomplete, or has a
+    length that no message has, also ends them. Raises ValueError if the span is outside the block.
     """
     if not 0 <= start <= end <= len(block):
         raise ValueError(f"no span of {len(block)} bytes: {start} to {end}")
@@ -94,7 +93,7 @@ def make_next_head() -> NextHead:
 
 
 def make_as_stream() -> AsStream:
-    """Return the compiled `as_stream`, or the twin in the same way."""
+    """Return the compiled `as_stream`, or the twin, selected in the same way."""
     return _kernel_as_stream if _may_be_compiled() else as_stream
 
 

@@ -1,4 +1,4 @@
-"""pgoutput rows from raw wire frames: the readable twin of the compiled kernel `_pgoutput.pyx`.
+"""Decode pgoutput rows from raw wire frames: the readable twin of the kernel `_pgoutput.pyx`.
 
 The twin is the specification, the oracle of the tests and the fallback without a compiler. Both
 have one class `Decoder` with the same results, stops and errors; `make_decoder` picks.
@@ -79,16 +79,20 @@ def _u64(block: memoryview, at: int) -> int:
 
 
 class Decoder:
-    """Decodes whole blocks of wire frames into Arrow batches per relation version.
+    """Decoder of whole blocks of wire frames into Arrow batches per relation version.
 
-    gsn, trx: the last numbers assigned. gsn: also to rows of the open transaction, two to an update
-    that changed its key; trx: to a transaction from its first row or marker on. byte_count: bytes
-    of the row messages buffered. commit_position, end_position, commit_time_us, xid: of the open or
-    last transaction; end_position is that of the last committed one. stop, message, widen: about
-    the last call. `widen` is (relation oid, column index). ignored_count: rows passed over of
-    ignored relations.
+    Attributes:
+        gsn: last number assigned to a row, also of the open transaction. An update that changed its
+            key has two.
+        trx: last number assigned to a transaction; it gets one with its first row or marker.
+        byte_count: bytes of the buffered row messages.
+        commit_position, commit_time_us, xid: facts about the open or last transaction.
+        end_position: end of the last committed transaction.
+        stop, message: results of the last call.
+        widen: relation oid and column index, after Stop.WIDEN.
+        ignored_count: skipped rows of ignored relations.
 
-    After an error all rows before the broken one are still there to take. One thread at a time.
+    After an error all rows before the broken one can still be taken. One thread at a time.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class Decoder:
         trx: int = 0,
         byte_limit: int = BYTE_LIMIT_DEFAULT,
     ) -> None:
-        """Start behind row `gsn` and transaction `trx`.
+        """Start after row `gsn` and transaction `trx`.
 
         byte_limit: buffered bytes at which a batch is cut even inside a transaction.
         """
@@ -124,7 +128,7 @@ class Decoder:
     def bind(self, source_id: int, relation: Relation) -> None:
         """Decode rows of this oid as `relation` from now on.
 
-        Rows already decoded under another version stay and are taken as batches of that version.
+        Rows that were decoded with another version stay, and are taken as batches of that version.
         """
         self._ignored.discard(source_id)
         known = self._current.get(source_id)
@@ -136,9 +140,9 @@ class Decoder:
         self._stores.append(self._current[source_id])
 
     def ignore(self, source_id: int) -> None:
-        """Pass over the rows of this oid from now on, unread and uncounted, until it is bound.
+        """Skip the rows of this oid from now on, unread and uncounted, until it is bound.
 
-        Rows already decoded stay to be taken.
+        Rows that were already decoded can still be taken.
         """
         known = self._current.pop(source_id, None)
         if known is not None and not len(known):
@@ -146,11 +150,11 @@ class Decoder:
         self._ignored.add(source_id)
 
     def bindings(self) -> dict[int, Relation]:
-        """Present bindings, by oid."""
+        """Return the current bindings, by oid."""
         return {source_id: store.relation for source_id, store in self._current.items()}
 
     def unbind_all(self) -> None:
-        """Forget what oids mean (after a reconnect); buffered rows stay to be taken."""
+        """Forget what oids mean (after a reconnect). Buffered rows can still be taken."""
         self._current.clear()
         self._ignored.clear()
         self._stores = [store for store in self._stores if len(store)]
@@ -160,16 +164,15 @@ class Decoder:
     def feed(
         self, block: Block, start: int, end: int, row_limit: int, commit_limit: int | None = None
     ) -> int:
-        """Decode whole frames of block[start:end]; return the offset behind the last consumed.
+        """Decode whole frames of block[start:end]; return the offset after the last consumed one.
 
-        `stop` says why it returned:
-        COMMIT: behind a Commit with row_count >= commit_limit (default: row_limit; 0 stops at
-        every Commit) or too many bytes. LIMIT: before a row, with row_count >= row_limit or too
-        many bytes: take, then go on; the transaction is still open. KEEPALIVE, MESSAGE: the frame
-        is consumed; `message` spans its payload or its pgoutput message. WIDEN: before a row that
-        needs its column as text: bind the next version and feed again from the offset.
-        OTHER_FRAME: before a frame that is not CopyData. MORE: the rest is not a whole frame.
-        Raises DecodeError; nothing of the broken row is kept.
+        `stop` is the reason for returning. COMMIT: after a Commit with row_count >= commit_limit
+        (default: row_limit; 0 stops at every Commit) or too many bytes. LIMIT: before a row, with
+        row_count >= row_limit or too many bytes: take the rows, then continue; the transaction is
+        still open. KEEPALIVE, MESSAGE: the frame is consumed; `message` spans its payload or its
+        pgoutput message. WIDEN: before a row that needs its column as text: bind the next version
+        and feed again from the offset. OTHER_FRAME: before a frame that is not CopyData. MORE: the
+        rest is not a whole frame. Raises DecodeError; nothing of the broken row is kept.
         """
         self._limits(row_limit, commit_limit)
         return self._walk(block, start, end, self._plain_message)
@@ -177,17 +180,18 @@ class Decoder:
     def replay(
         self, block: Block, start: int, end: int, row_limit: int, dropped: Collection[int]
     ) -> int:
-        """Like `feed`, for the frames of one streamed transaction; call `begin` before.
+        """Decode like `feed` the frames of one streamed transaction; call `begin` before.
 
-        Messages carry an xid; rows whose xid is in `dropped` (rolled back) are passed over.
-        A Begin or Commit has no place here.
+        Messages have an xid; rows whose xid is in `dropped` (rolled back) are skipped. A Begin or
+        Commit is an error.
         """
         self._limits(row_limit, None)
         self._dropped = frozenset(dropped)
         return self._walk(block, start, end, self._streamed_message)
 
     def skip_rows(self, block: Block, start: int, end: int) -> int:
-        """Pass over the rows of a streamed block without decoding: they go to a side file as is.
+        """Skip the rows of a streamed block without decoding: they are written to a side file as
+        is.
 
         Stops like `feed`, with MESSAGE at anything but a row (StreamStop, Relation, ...).
         """
@@ -313,7 +317,7 @@ class Decoder:
         self._open(commit_position, commit_time_us, xid)
 
     def commit(self, end_position: int) -> None:
-        """Close the transaction that `begin` opened. end_position: behind its commit record."""
+        """Close the transaction that `begin` opened. end_position: end of its commit record."""
         if not self.in_transaction:
             raise ValueError("no transaction is open")
         self._close(end_position)
@@ -331,16 +335,18 @@ class Decoder:
             )
 
     def note_marker(self) -> tuple[int, int]:
-        """Say that the open transaction holds a marker: it counts. Returns (gsn, trx)."""
+        """Record that the open transaction has a marker, so that it is numbered. Returns (gsn,
+        trx).
+        """
         if not self.in_transaction:
             raise ValueError("no transaction is open")
         self._count()
         return self.gsn, self.trx
 
     def pass_rows(self, count: int) -> None:
-        """Let the numbers of rows pass that the open transaction has from elsewhere.
+        """Skip the numbers of the open transaction's rows from elsewhere.
 
-        When all rows were taken.
+        Call it after all rows were taken.
         """
         if not self.in_transaction or self.row_count:
             raise ValueError("no transaction is open, or rows are not given out")
@@ -439,7 +445,9 @@ class Decoder:
         return taken
 
     def take_transactions(self) -> pa.RecordBatch | None:
-        """Detach the transactions that ended, as TRANSACTIONS_SCHEMA; None when there are none."""
+        """Detach the transactions that ended as a batch of TRANSACTIONS_SCHEMA; None if there are
+        none.
+        """
         taken, self._transactions = self._transactions, []
         return transactions_batch(taken)
 

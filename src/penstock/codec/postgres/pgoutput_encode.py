@@ -1,14 +1,14 @@
-"""Rows of the log as pgoutput messages in wire frames: the twin of `_pgoutput_encode.pyx`.
+"""Encode rows of the log as pgoutput messages in wire frames: the twin of `_pgoutput_encode.pyx`.
 
-The inverse of `penstock.codec.postgres.pgoutput`: whole Arrow batches in, the bytes that a
-walsender writes out. The twin is the specification, the oracle of the tests and the fallback
-without a compiler; `make_encoder` picks. Values are sent as text, or where a client asks for it in
-binary form, which most types have (`pgbinary`).
+The inverse of `penstock.codec.postgres.pgoutput`: it converts whole Arrow batches to the bytes that
+a walsender writes. The twin is the specification, the oracle of the tests and the fallback without
+a compiler; `make_encoder` selects one. Values are sent as text, or in binary form if a client
+requests it and the type has one, as most do (`pgbinary`).
 
-An insert has the new image. An update has it too, with `u` for what the source did not send, and
-before it the old image where the log has one: all columns (O) with identity FULL, else the
-identity's columns (K) and NULL for the others. A delete has the old image alone.
-Source: PostgreSQL manual, "Logical Replication Message Formats".
+An insert has the new image. An update has it too, with `u` for columns that the source did not
+send, and before it the old image if the log has one: all columns (O) with identity FULL, else the
+identity's columns (K) and NULL for the others. A delete has the old image alone. Source: PostgreSQL
+manual, "Logical Replication Message Formats".
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ REASONS = (NO_SUCH_OP, NO_OLD_IMAGE, TOO_LONG)
 class Frames(NamedTuple):
     """Wire frames of the rows of one batch, in its order.
 
-    ends: int64 for each row, where its frame ends in `data`, so that rows of several tables can be
+    ends: int64 for each row, the end of its frame in `data`, so that rows of several tables can be
     put in the order of their numbers and cut where a transaction ends.
     """
 
@@ -83,10 +83,10 @@ class Frames(NamedTuple):
 
 
 class Encoder:
-    """Encodes batches of one relation version, under the oid that a client knows it by."""
+    """Encoder of batches of one relation version, with the oid that the client knows."""
 
     def __init__(self, relation: Relation, source_id: int, *, binary: bool = False) -> None:
-        """source_id: as in the Relation message that goes before. binary: where types have it."""
+        """Plan the columns. source_id: oid in the Relation message. binary: use binary forms."""
         self.relation = relation
         self.source_id = source_id
         self._schema = batch_schema(relation)
@@ -106,8 +106,8 @@ class Encoder:
     ) -> Frames:
         """Return all rows of a batch as frames.
 
-        batch: with the schema of `batch_schema(relation)`. positions: an LSN for each row.
-        time_us: when they are sent, microseconds since 1970 UTC. xid: inside a streamed
+        batch: rows with the schema of `batch_schema(relation)`. positions: an LSN for each row.
+        time_us: time of sending, microseconds since 1970 UTC. xid: transaction id inside a streamed
         transaction. Raises Unencodable, ValueError.
         """
         if not batch.schema.equals(self._schema):
@@ -193,7 +193,7 @@ def texts(values: Any, column: Column) -> list[bytes | None]:
 
 
 class _KernelEncoder(Encoder):
-    """The same, with the rows walked by the compiled kernel, without the GIL."""
+    """Encoder that uses the compiled kernel for the rows, without the GIL."""
 
     def _encode(
         self,
@@ -262,10 +262,9 @@ def _buffers(values: Any) -> tuple[int, ...]:
 
 
 def make_encoder(relation: Relation, source_id: int, *, binary: bool = False) -> Encoder:
-    """Return the encoder with the compiled kernel, or the twin when it is not built or
-    PENSTOCK_PURE=1.
+    """Return the encoder with the compiled kernel, or the twin if not built or PENSTOCK_PURE=1.
 
-    Arguments as for `Encoder`.
+    Arguments are as for `Encoder`.
     """
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         return _KernelEncoder(relation, source_id, binary=binary)

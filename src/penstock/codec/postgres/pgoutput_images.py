@@ -1,7 +1,7 @@
-"""Images of one row in a pgoutput message or a COPY line, to a list of values.
+"""Decode the images of one row in a pgoutput message or a COPY line to lists of values.
 
-The plain form of what `_pgoutput.pyx` does. Offsets in errors are where in the block the trouble
-sits: the value's first byte, or the place where bytes are missing.
+The plain form of what `_pgoutput.pyx` does. An offset in an error is the place of the value's first
+byte, or the place where bytes are missing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Widen(Exception):
     """A value of the row at hand does not fit its column's neutral type."""
 
     def __init__(self, column: int) -> None:
-        """column: its index in the relation."""
+        """Keep the index of the column in the relation."""
         super().__init__(column)
         self.column = column
 
 
 class _Cell(NamedTuple):
-    """One value as it lies in the block; kind is its letter."""
+    """Place of one value in the block; kind is its letter."""
 
     kind: int
     start: int
@@ -47,7 +47,7 @@ class _Cell(NamedTuple):
 
 
 class Images(NamedTuple):
-    """Both images of a row, a value per column; absent: indexes of columns not sent.
+    """Both images of a row, a value for each column. absent: indexes of columns not sent.
 
     moved: whether it is an update that changed the key.
     """
@@ -59,13 +59,13 @@ class Images(NamedTuple):
 
 
 def need(length: int, at: int, end: int) -> None:
-    """Refuse to read `length` bytes at `at` when the message ends before."""
+    """Raise if the message ends within the `length` bytes at `at`."""
     if end - at < length:
         raise decode_error(Reason.TRUNCATED, at)
 
 
 def find(block: memoryview, byte: bytes, start: int, end: int) -> int:
-    """Return where the byte is first in block[start:end], -1 if nowhere."""
+    """Return the first offset of the byte in block[start:end]; -1 if it is not there."""
     found = bytes(block[start:end]).find(byte)
     return found if found < 0 else start + found
 

@@ -1,11 +1,10 @@
-"""Parsers of the pgoutput messages that are not rows, and of the keepalive around them.
+"""Parsers of the pgoutput messages that are not rows, and of the keepalive.
 
-Pure: bytes in, one frozen dataclass out, DecodeError for anything that is too short, too long or
-not as described. Each parser takes the body, without the letter in front. `streamed` says that
-the message came inside a streamed transaction and so has the xid it belongs to. Positions are
-LSNs as numbers; times are microseconds since 1970 UTC. Rows, Begin and Commit are decoded by
-`penstock.codec.postgres.pgoutput`.
-Source: PostgreSQL manual, "Logical Replication Message Formats".
+Pure. Each takes a message's body, without the letter in front, and returns a frozen dataclass, or
+raises DecodeError for a body that is too short, too long or otherwise not as described. `streamed`
+means that the message came inside a streamed transaction and so has that one's xid. Positions are
+LSNs as numbers; times are microseconds since 1970 UTC. `penstock.codec.postgres.pgoutput` decodes
+rows, Begin and Commit. Source: PostgreSQL manual, "Logical Replication Message Formats".
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class OriginMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateMessage:
-    """T: tables emptied together."""
+    """T: tables truncated together."""
 
     xid: int | None
     cascade: bool
@@ -73,7 +72,7 @@ class TruncateMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalMessage:
-    """M: written by pg_logical_emit_message(); outside a transaction when not transactional."""
+    """M: a message of pg_logical_emit_message(); outside a transaction unless transactional."""
 
     xid: int | None
     transactional: bool
@@ -155,7 +154,7 @@ class RollbackPrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keepalive:
-    """k: how far the server has read its log. reply_now: it wants a status at once."""
+    """k: the server's read position in its log. reply_now: it wants a status at once."""
 
     position: int
     server_time_us: int
@@ -179,7 +178,7 @@ Message = (
 
 
 class _Reader:
-    """Takes values off the front of a message, checking each length before it reads."""
+    """Reader of values from the front of a message; it checks each length before it reads."""
 
     def __init__(self, body: Buffer) -> None:
         self._body = bytes(body)
@@ -207,7 +206,7 @@ class _Reader:
         return int.from_bytes(self._take(8))
 
     def time_us(self) -> int:
-        """PostgreSQL's microseconds since 2000, as ours since 1970."""
+        """Return microseconds since 1970 for PostgreSQL's, which count from 2000."""
         return int(struct.unpack(">q", self._take(8))[0]) + POSTGRES_EPOCH_US
 
     def xid(self, streamed: bool) -> int | None:
@@ -231,7 +230,7 @@ class _Reader:
         return len(self._body) - self._at
 
     def close(self) -> None:
-        """Refuse bytes behind the end: they mean that the form was misread."""
+        """Refuse bytes after the end: they mean that the form was misread."""
         if self.remaining():
             raise decode_error(Reason.TRAILING, self._at)
 
@@ -418,7 +417,7 @@ def rollback_prepared(body: Buffer) -> RollbackPrepared:
 
 
 def keepalive(payload: Buffer) -> Keepalive:
-    """Parse a keepalive as CopyData holds it, the letter `k` in front included."""
+    """Parse a keepalive in CopyData, with the letter `k` in front."""
     reader = _Reader(payload)
     if reader.u8() != ord("k"):
         raise decode_error(Reason.COPY_DATA, 0)
@@ -451,10 +450,10 @@ MESSAGE_KINDS = frozenset((*_PLAIN, *_IN_STREAM))
 
 
 def parse_message(message: Buffer, streamed: bool = False) -> Message:
-    """Parse any message of this module, the letter in front included.
+    """Parse any message of this module, with the letter in front.
 
-    message: what `Decoder.message` spans after Stop.MESSAGE. Raises DecodeError, whose offset
-    counts from behind the letter.
+    message: bytes that `Decoder.message` spans after Stop.MESSAGE. Raises DecodeError, whose offset
+    counts from after the letter.
     """
     if not message:
         raise decode_error(Reason.UNKNOWN_MESSAGE, 0)

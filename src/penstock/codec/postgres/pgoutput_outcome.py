@@ -1,7 +1,7 @@
-"""Ends of decoding pgoutput: the stops and the one error, shared by the twin and the kernel.
+"""Results of decoding pgoutput: the stops and the error, shared by the twin and the kernel.
 
-Both report trouble as (reason, offset, column), and the error is made here, so a message cannot
-differ between them.
+Both report an error as (reason, offset, column), and the exception is created here, so messages
+cannot differ between them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POSTGRES_EPOCH_US = 946_684_800_000_000
 
 
 class Stop(IntEnum):
-    """Why `Decoder.feed` returned."""
+    """Reason why `Decoder.feed` returned."""
 
     MORE = 0  # the rest of the block is not a whole frame
     LIMIT = 1  # before a row, when enough rows or bytes are buffered; may be mid-transaction
@@ -105,10 +105,10 @@ def decode_error(
     column: int = -1,
     source_id: int = 0,
 ) -> DecodeError:
-    """Make the error for a reason.
+    """Return the error for a reason.
 
-    offset: byte in the block. relation, column: where in the table, when known (column < 0: no
-    column). source_id: of an unbound relation.
+    offset: byte in the block. relation, column: place in the table, if known; column < 0 for none.
+    source_id: oid of an unbound relation.
     """
     place = ""
     fields: dict[str, object] = {"offset": offset, "reason": Reason(reason).name.lower()}

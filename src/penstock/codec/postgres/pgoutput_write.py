@@ -1,11 +1,10 @@
-"""pgoutput messages that are not rows, and the frames around all of them, as a server sends them.
+"""Write pgoutput messages that are not rows, and the frames around all messages.
 
-Pure: values in, bytes out. Positions are LSNs as numbers; times are microseconds since 1970 UTC. A
-message that may be inside a streamed transaction takes the `xid` it belongs to, None outside one.
-What is written here, `penstock.codec.postgres.pgoutput_messages` reads; rows are written by
-`penstock.codec.postgres.pgoutput_encode`.
-Source: PostgreSQL manual, "Streaming Replication Protocol" and "Logical Replication Message
-Formats".
+Pure. Positions are LSNs as numbers; times are microseconds since 1970 UTC. A message that may be
+inside a streamed transaction takes the `xid` it belongs to, None outside one.
+`penstock.codec.postgres.pgoutput_messages` reads these messages;
+`penstock.codec.postgres.pgoutput_encode` writes rows. Source: PostgreSQL manual, "Streaming
+Replication Protocol" and "Logical Replication Message Formats".
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _CASCADE, _RESTART_IDENTITY = 1, 2
 
 
 def xlog_data(message: bytes, position: int, time_us: int) -> bytes:
-    """Return a pgoutput message in XLogData in CopyData. time_us: when it is sent."""
+    """Return a pgoutput message in XLogData in CopyData. time_us: time of sending."""
     length = _FRAME_HEAD_BYTES + len(message)
     sent = time_us - POSTGRES_EPOCH_US
     return _FRAME.pack(b"d", length, b"w", position, position, sent) + message
@@ -47,22 +46,22 @@ def keepalive(position: int, time_us: int, *, reply_now: bool = False) -> bytes:
 
 
 def begin(position: int, time_us: int, xid: int) -> bytes:
-    """B. position, time_us: of the commit that ends the transaction."""
+    """Return B. position, time_us: those of the commit that ends the transaction."""
     return struct.pack(">cQqI", b"B", position, time_us - POSTGRES_EPOCH_US, xid)
 
 
 def commit(position: int, end_position: int, time_us: int) -> bytes:
-    """C. position: as its Begin has it. end_position: a subscriber asks for it on restart."""
+    """Return C. position: that of its Begin. end_position: where a subscriber restarts."""
     return struct.pack(">cBQQq", b"C", 0, position, end_position, time_us - POSTGRES_EPOCH_US)
 
 
 def relation(
     shape: Relation, source_id: int, *, xid: int | None = None, identity: str = ""
 ) -> bytes:
-    """R: the shape of the rows that follow under this oid.
+    """Return R: the shape of the rows that follow with this oid.
 
-    identity: the letter of its replica identity; empty for its own.
-    The types are those that PostgreSQL itself has; a type made by a user is announced as text.
+    identity: letter of its replica identity; empty for the relation's own. The types are
+    PostgreSQL's own; a user's type is announced as text.
     """
     named = range(len(shape.columns)) if shape.identity is Identity.FULL else shape.before
     parts = [
@@ -84,7 +83,7 @@ def truncate(
     restart_identity: bool = False,
     xid: int | None = None,
 ) -> bytes:
-    """T: these tables emptied together."""
+    """Return T: these tables were truncated together."""
     options = _CASCADE * cascade | _RESTART_IDENTITY * restart_identity
     head = struct.pack(">IB", len(source_ids), options)
     return b"T" + _xid(xid) + head + struct.pack(f">{len(source_ids)}I", *source_ids)
@@ -93,7 +92,7 @@ def truncate(
 def logical(
     prefix: str, content: bytes, position: int, *, transactional: bool, xid: int | None = None
 ) -> bytes:
-    """M: a message that the source's user wrote into the log."""
+    """Return M: a message that a user of the source wrote into the log."""
     head = struct.pack(">BQ", transactional, position)
     return b"M" + _xid(xid) + head + _text(prefix) + struct.pack(">I", len(content)) + content
 

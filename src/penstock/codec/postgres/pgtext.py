@@ -1,10 +1,10 @@
-"""PostgreSQL's text form of a value, to the number or bytes that Arrow keeps. The specification.
+"""Read PostgreSQL's text form of a value as Arrow's number or bytes. The specification.
 
-Assumes the settings of `engines.postgres.connect.EXACT_TEXT_SETTINGS` (DateStyle ISO, bytea_output
-hex, ...). Each reader takes the bytes of one value and returns it in Arrow's physical form: dates
-as days and times as microseconds since 1970, decimals as Decimal. It is strict: what PostgreSQL
-would not print is Malformed, a value that is right but has no place in the type is Unfit. The
-kernel (`_pgoutput.pyx`) does the same in C.
+The settings are those of `engines.postgres.connect.EXACT_TEXT_SETTINGS` (DateStyle ISO,
+bytea_output hex, ...). Each reader takes the bytes of one value and returns it in Arrow's physical
+form: dates as days and times as microseconds since 1970, decimals as Decimal. It is strict: text
+that PostgreSQL would not print is Malformed, and a valid value that the type cannot hold is Unfit.
+The kernel (`_pgoutput.pyx`) does the same in C.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _ZONE_HOUR_MAX = 15  # PostgreSQL refuses offsets of 16 hours and more
 
 
 class Malformed(ValueError):
-    """Not a form that PostgreSQL prints for this type."""
+    """Text is not a form that PostgreSQL prints for this type."""
 
 
 class Unfit(ValueError):
-    """A proper value that the neutral type cannot hold; the column must become text."""
+    """The neutral type cannot hold a valid value; the column must become text."""
 
 
 def read_bool(text: bytes) -> bool:
-    """`t` or `f`."""
+    """Read `t` or `f`."""
     if text == b"t":
         return True
     if text == b"f":
@@ -103,7 +103,7 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
 
 
 def read_float64(text: bytes) -> float:
-    """Return a double: nearest to the printed number, ties to even; refuses over- and underflow."""
+    """Return the double nearest to the printed number, ties to even; refuse over- and underflow."""
     special = _SPECIAL_FLOATS.get(text)
     if special is not None:
         return special
@@ -146,7 +146,7 @@ def _bits(value: float) -> int:
 
 
 def read_date(text: bytes) -> int:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar; `BC` years allowed."""
+    """Return days since 1970-01-01 in the proleptic Gregorian calendar; `BC` years are allowed."""
     if text in _UNBOUNDED_DATES:
         raise Unfit
     match = _DATE.fullmatch(text)
@@ -159,7 +159,7 @@ def read_date(text: bytes) -> int:
 
 
 def read_time(text: bytes) -> int:
-    """Microseconds since midnight; 24:00:00, which PostgreSQL allows, is Unfit."""
+    """Return microseconds since midnight. Raises Unfit for 24:00:00, which PostgreSQL allows."""
     if text == b"24:00:00":
         raise Unfit
     match = _TIME.fullmatch(text)
@@ -169,7 +169,7 @@ def read_time(text: bytes) -> int:
 
 
 def read_timestamp(text: bytes) -> int:
-    """Microseconds since 1970-01-01 00:00:00 of a timestamp without time zone."""
+    """Return microseconds since 1970-01-01 00:00:00 of a timestamp without time zone."""
     if text in _UNBOUNDED_DATES:
         raise Unfit
     match = _TIMESTAMP.fullmatch(text)
@@ -180,7 +180,7 @@ def read_timestamp(text: bytes) -> int:
 
 
 def read_timestamptz(text: bytes) -> int:
-    """Microseconds since 1970-01-01 00:00:00 UTC; the printed offset is taken off."""
+    """Return microseconds since 1970-01-01 00:00:00 UTC; the printed offset is subtracted."""
     if text in _UNBOUNDED_DATES:
         raise Unfit
     match = _TIMESTAMPTZ.fullmatch(text)
@@ -243,12 +243,12 @@ def read_bytea(text: bytes) -> bytes:
 
 
 def read_raw(text: bytes) -> bytes:
-    """Return the bytes as they are: text of a database whose encoding is not known."""
+    """Return the bytes unchanged: text of a database with an unknown encoding."""
     return bytes(text)
 
 
 def read_string(text: bytes) -> str:
-    """UTF-8 text; raises UnicodeDecodeError."""
+    """Return UTF-8 text. Raises UnicodeDecodeError."""
     return text.decode("utf-8")
 
 
@@ -266,7 +266,9 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 
 
 def is_hex_bytea(column: Column) -> bool:
-    """Return whether a `binary` column holds bytea's hex form; if not, text of unknown encoding."""
+    """Return whether a `binary` column holds bytea's hex form; otherwise text of
+    unknown encoding.
+    """
     return column.type_oid == BYTEA_OID or (column.base_type or column.source_type) == "bytea"
 
 

@@ -1,4 +1,4 @@
-"""Rows of PostgreSQL on their way into an Arrow batch: a `RowStore` with a reader per column."""
+"""Store of PostgreSQL's rows until they become an Arrow batch: a `RowStore` with readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class TextStore(RowStore):
-    """Collects rows whose values come as PostgreSQL prints them."""
+    """Store of rows whose values are PostgreSQL's texts."""
 
     def __init__(self, relation: Relation) -> None:
         """Start empty."""

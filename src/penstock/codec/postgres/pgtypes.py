@@ -1,8 +1,8 @@
 """Neutral types for the values of built-in PostgreSQL types, and their announcement.
 
-They are found by oid and modifier only, so this works for a Relation message. Types made by users
-(enums, domains, extensions) have no fixed oid: they are kept as exact text unless the catalogue
-reader knows a domain's base type and asks with that one's oid.
+They are found by oid and modifier only, so this works for a Relation message. Users' types (enums,
+domains, extensions) have no fixed oid: they are kept as exact text, unless the catalogue reader
+knows a domain's base type and passes that one's oid.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _NEUTRAL: dict[int, str] = {
 
 
 def neutral_type(type_oid: int, typmod: int) -> str:
-    """Return the neutral type's name for a built-in type; `string` for all that is not known.
+    """Return the neutral type's name for a built-in type; `string` for any unknown one.
 
-    type_oid: pg_type.oid. typmod: pg_attribute.atttypmod, -1 for none. numeric becomes a decimal
-    when its modifier bounds it to at most 38 digits; without a modifier it is text, because any
-    value may have any scale.
+    type_oid: pg_type.oid. typmod: pg_attribute.atttypmod, -1 for none. numeric becomes a decimal if
+    its modifier limits it to at most 38 digits. Without a modifier it is text, because each value
+    may have another scale.
     """
     if type_oid == NUMERIC_OID:
         return _numeric(typmod)
@@ -54,7 +54,9 @@ def neutral_type(type_oid: int, typmod: int) -> str:
 
 
 def numeric_modifier(typmod: int) -> tuple[int, int] | None:
-    """Precision and scale in a numeric's modifier; scale may be negative; None without one."""
+    """Return precision and scale in a numeric's modifier; None without one. Scale may
+    be negative.
+    """
     if typmod < _TYPMOD_HEADER:
         return None
     packed = typmod - _TYPMOD_HEADER
@@ -122,10 +124,11 @@ _PRINTED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<inside>[0-9, -]+)\))?(?P<zon
 
 
 def wire_type(column: Column) -> tuple[int, int]:
-    """Return the oid and the modifier under which a column is announced to a client.
+    """Return the oid and the modifier that announce a column to a client.
 
-    Those of the catalogue where it is PostgreSQL's own type; those of its printed name where the
-    log knows no oid, or where it is a domain; `text` for all else, as a client cannot know it.
+    They are those of the catalogue if the type is PostgreSQL's own; those of its printed name if
+    the log knows no oid, or if it is a domain; and `text` otherwise, because a client cannot know
+    it.
     """
     if 0 < column.type_oid < FIRST_USER_OID:
         return column.type_oid, column.typmod

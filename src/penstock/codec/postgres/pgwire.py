@@ -1,9 +1,9 @@
-"""PostgreSQL's frontend/backend protocol 3: messages to bytes and back, without I/O.
+"""Encode and parse PostgreSQL's frontend/backend protocol 3, as a client. No I/O.
 
-What a client sends is built by functions that return whole messages; what a server sends is cut
-into frames by `frame_at` and read by one parser per message. Big-endian throughout. Not here:
-what pgoutput puts into XLogData (`pgoutput`), the SCRAM computation (`scram`), sockets (`host`).
-Source: PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol".
+One function per message builds what a client sends. `frame_at` cuts what a server sends into
+frames, and one parser per message reads them. Big-endian throughout. Not here: the pgoutput
+messages in XLogData (`pgoutput`), the SCRAM computation (`scram`), sockets (`host`). Source:
+PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol".
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STATUS = struct.Struct(">cicQQQqB")
 
 
 class WireError(PenstockError):
-    """The server sent bytes that are not PostgreSQL's protocol."""
+    """The server sent bytes that break PostgreSQL's protocol."""
 
     code = "DC20"
     retry = "backoff"
@@ -46,7 +46,7 @@ class WireError(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMessage:
-    """An ErrorResponse or NoticeResponse. position: 1-based character in the query, 0: none."""
+    """An ErrorResponse or NoticeResponse. position: character in the query, from 1; 0 for none."""
 
     severity: str
     sqlstate: str
@@ -79,25 +79,25 @@ def _text(value: str) -> bytes:
 
 
 def startup(parameters: Mapping[str, str]) -> bytes:
-    """StartupMessage: `user`, `database`, `replication` and server settings by name."""
+    """Return StartupMessage: `user`, `database`, `replication` and server settings by name."""
     pairs = b"".join(_text(name) + _text(value) for name, value in parameters.items())
     body = _I32.pack(PROTOCOL_VERSION) + pairs + b"\0"
     return _I32.pack(len(body) + 4) + body
 
 
 def cancel_request(process_id: int, secret_key: bytes) -> bytes:
-    """CancelRequest, sent alone on a connection of its own."""
+    """Return CancelRequest, which is sent alone on its own connection."""
     body = struct.pack(">ii", CANCEL_REQUEST_CODE, process_id) + secret_key
     return _I32.pack(len(body) + 4) + body
 
 
 def query(sql: str) -> bytes:
-    """Query: the simple protocol, the only one a replication connection takes."""
+    """Return Query, of the simple protocol: a replication connection accepts no other."""
     return _message(b"Q", _text(sql))
 
 
 def password(secret: bytes) -> bytes:
-    """PasswordMessage, for a cleartext or an MD5 answer. secret: without the final NUL."""
+    """Return PasswordMessage, for a cleartext or an MD5 answer. secret: without the final NUL."""
     return _message(b"p", secret + b"\0")
 
 
@@ -109,17 +109,17 @@ def md5_password(user: str, secret: str, salt: bytes) -> bytes:
 
 
 def sasl_initial_response(mechanism: str, data: bytes) -> bytes:
-    """SASLInitialResponse: the chosen mechanism and the client-first-message."""
+    """Return SASLInitialResponse: the chosen mechanism and the client-first-message."""
     return _message(b"p", _text(mechanism) + _I32.pack(len(data)) + data)
 
 
 def sasl_response(data: bytes) -> bytes:
-    """SASLResponse: the client-final-message."""
+    """Return SASLResponse: the client-final-message."""
     return _message(b"p", data)
 
 
 def copy_data(payload: bytes) -> bytes:
-    """CopyData."""
+    """Return CopyData."""
     return _message(b"d", payload)
 
 
@@ -130,11 +130,11 @@ TERMINATE = _message(b"X", b"")
 def standby_status(
     *, write: int, flush: int, apply: int, time_us: int, reply_now: bool = False
 ) -> bytes:
-    """Standby status update, as one CopyData.
+    """Return a standby status update, as one CopyData.
 
-    write, flush, apply: LSNs; each says "everything before this byte" has been received, is on
-    disk, has been applied. Only flush moves a logical slot. time_us: now, microseconds since
-    1970 UTC. reply_now: ask for a keepalive at once.
+    write, flush, apply: LSNs; everything before this byte was received, is on disk, was applied.
+    Only flush moves a logical slot. time_us: now, in microseconds since 1970 UTC. reply_now:
+    request a keepalive at once.
     """
     postgres_us = time_us - UNIX_TO_POSTGRES_US
     return _STATUS.pack(b"d", 38, b"r", write, flush, apply, postgres_us, reply_now)
@@ -144,9 +144,9 @@ def standby_status(
 
 
 def frame_at(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> Frame | None:
-    """Return the message that starts at offset, or None while it is not all in buffer[:end].
+    """Return the message that starts at offset; None until it is all in buffer[:end].
 
-    Raises WireError on a length that no message can have.
+    Raises WireError for a length that no message can have.
     """
     if end - offset < FRAME_HEAD_BYTES:
         return None
@@ -262,7 +262,7 @@ def data_row(body: bytes) -> list[str | None]:
 
 
 def quoted_string(text: str) -> str:
-    """Return a string literal of the replication grammar, which knows no backslash escapes."""
+    """Return a string literal of the replication grammar, which has no backslash escapes."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -272,6 +272,6 @@ def quoted_name(name: str) -> str:
 
 
 def start_replication(slot: str, position: str, options: Sequence[tuple[str, str]]) -> str:
-    """START_REPLICATION for a logical slot. position: an LSN's text; options: in order."""
+    """Return START_REPLICATION for a logical slot. position: an LSN's text. options: in order."""
     words = ", ".join(f"{quoted_name(name)} {quoted_string(value)}" for name, value in options)
     return f"START_REPLICATION SLOT {quoted_name(slot)} LOGICAL {position} ({words})"

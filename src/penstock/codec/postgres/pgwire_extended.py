@@ -1,8 +1,8 @@
-"""The extended query protocol as a server has it: Parse to Close read, their answers written.
+"""Read the extended query protocol's messages, Parse to Close, and write a server's answers.
 
-Pure; the frames around messages are `pgwire_server`'s. Values are text or binary: the binary forms
-are those of the types that a catalogue answers with, any other is refused.
-Source: PostgreSQL manual, "Message Formats".
+Pure. `pgwire_server` has the frames around messages. Values are text or binary. Only types that a
+catalogue's answers have can be binary; others are refused. Source: PostgreSQL manual, "Message
+Formats".
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ class Described(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the column."""
+        """Return the name of the column."""
         ...
 
     @property
     def type_oid(self) -> int:
-        """Oid of its type."""
+        """Return the oid of its type."""
         ...
 
     @property
     def type_size(self) -> int:
-        """Size of its type; -1 if it varies."""
+        """Return the size of its type; -1 if it varies."""
         ...
 
     @property
     def typmod(self) -> int:
-        """Modifier of its type; -1 for none."""
+        """Return the modifier of its type; -1 for none."""
         ...
 
     @property
     def table_oid(self) -> int:
-        """Oid of its table, 0 for none."""
+        """Return the oid of its table; 0 for none."""
         ...
 
     @property
     def number(self) -> int:
-        """Number in that table, from 1; 0 for none."""
+        """Return the column's number in that table, from 1; 0 for none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parse:
-    """A statement to be prepared. types: oids of the parameters that the client knows of."""
+    """A statement to prepare. types: oids of the parameters that the client specified."""
 
     name: str
     sql: str
@@ -67,7 +67,7 @@ class Parse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bind:
-    """A portal to be made. formats, results: none, one for all, or one each."""
+    """A portal to create. formats, results: none, one for all, or one each."""
 
     portal: str
     statement: str
@@ -77,7 +77,7 @@ class Bind:
 
 
 class _Body:
-    """A message's body, read from its start. Whatever does not fit is a protocol violation."""
+    """Reader of a message's body. Anything that does not fit is a protocol violation."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self._at = body, 0
@@ -118,7 +118,7 @@ class _Body:
 
 
 def parse(body: bytes) -> Parse:
-    """Raises Refused."""
+    """Return the contents of a Parse. Raises Refused."""
     read = _Body(body)
     name, sql = read.text(), read.text()
     types = tuple(read.number(4) for _ in range(read.number(2)))
@@ -127,7 +127,7 @@ def parse(body: bytes) -> Parse:
 
 
 def bind(body: bytes) -> Bind:
-    """Raises Refused."""
+    """Return the contents of a Bind. Raises Refused."""
     read = _Body(body)
     portal, statement, formats = read.text(), read.text(), read.formats()
     values: list[bytes | None] = []
@@ -164,7 +164,7 @@ def execute(body: bytes) -> tuple[str, int]:
 
 
 def per_value(formats: Sequence[int], count: int) -> list[int]:
-    """Format codes as a message has them, for each of so many values. Raises Refused."""
+    """Return a format code for each of `count` values from a message's codes. Raises Refused."""
     if len(formats) <= 1:
         return list(formats or (TEXT,)) * count
     if len(formats) != count:
@@ -175,12 +175,12 @@ def per_value(formats: Sequence[int], count: int) -> list[int]:
 
 
 def parameter_description(types: Sequence[int]) -> bytes:
-    """ParameterDescription."""
+    """Return ParameterDescription."""
     return message(b"t", struct.pack(f">H{len(types)}I", len(types), *types))
 
 
 def row_description(columns: Sequence[Described], formats: Sequence[int] = ()) -> bytes:
-    """RowDescription."""
+    """Return RowDescription."""
     parts = [struct.pack(">H", len(columns))]
     codes = per_value(formats, len(columns))
     for column, code in zip(columns, codes, strict=True):
@@ -203,7 +203,7 @@ def row_description(columns: Sequence[Described], formats: Sequence[int] = ()) -
 def data_row(
     values: Sequence[str | None], columns: Sequence[Described], formats: Sequence[int]
 ) -> bytes:
-    """DataRow. formats: for each column. Raises Refused."""
+    """Return DataRow. formats: one for each column. Raises Refused."""
     parts = [struct.pack(">H", len(values))]
     for value, column, code in zip(values, columns, formats, strict=True):
         if value is None:

@@ -1,8 +1,8 @@
-"""PostgreSQL's protocol 3 as a server has it: a client's messages read, a server's written. No I/O.
+"""Read a client's messages of PostgreSQL's protocol 3 and write a server's. No I/O.
 
-The other end of `penstock.codec.postgres.pgwire`. What a client sends is cut by `start_packet`
-until it has said who it is, and by `frame_at` from then on; both refuse a length as soon as they
-see it, so no buffer grows for one. What it does wrong is `Refused`, which becomes an ErrorResponse.
+The other end of `penstock.codec.postgres.pgwire`. `start_packet` cuts the client's bytes until the
+client has identified itself, `frame_at` from then on. Both refuse a bad length as soon as they see
+it, so no buffer grows for one. A client's errors raise `Refused`, which becomes an ErrorResponse.
 Source: PostgreSQL manual, "Message Formats" and "Streaming Replication Protocol".
 """
 
@@ -40,7 +40,7 @@ class Refused(Exception):
     """A client's request cannot be fulfilled. The client gets the SQLSTATE."""
 
     def __init__(self, sqlstate: str, message: str, *, hint: str = "") -> None:
-        """sqlstate: five characters, see the manual's appendix A."""
+        """Keep the SQLSTATE: five characters, see the manual's appendix A."""
         super().__init__(message)
         self.sqlstate, self.message, self.hint = sqlstate, message, hint
 
@@ -79,7 +79,7 @@ class CancelRequest:
 
 
 class StandbyStatus(NamedTuple):
-    """Progress of a client, as LSNs; up to flush may be forgotten. reply_now: it wants
+    """Progress of a client, as LSNs. Everything up to flush can be discarded. reply_now: it wants
     an answer.
     """
 
@@ -96,7 +96,7 @@ StartPacket = Startup | EncryptionRequest | CancelRequest
 def start_packet(buffer: bytes | bytearray) -> tuple[StartPacket, int] | None:
     """Return the packet without a letter at the buffer's beginning and its length.
 
-    None while it is not whole. Raises Refused.
+    Returns None until it is complete. Raises Refused.
     """
     if len(buffer) < 4:
         return None
@@ -147,9 +147,9 @@ def _startup(body: bytes, minor: int) -> Startup:
 def frame_at(
     buffer: bytes | bytearray | memoryview, offset: int, end: int, length_max: int
 ) -> Frame | None:
-    """Return the message that starts at offset, or None while it is not all in buffer[:end].
+    """Return the message that starts at offset; None until it is all in buffer[:end].
 
-    length_max: of a message, its own length counted. Raises Refused.
+    length_max: limit of a message, its own length counted. Raises Refused.
     """
     if end - offset < FRAME_HEAD_BYTES:
         return None
@@ -182,8 +182,7 @@ def sasl_initial(body: bytes) -> tuple[str, bytes]:
 
 
 def standby_status(payload: bytes) -> StandbyStatus | None:
-    """Return the status in a CopyData; None for a hot standby's feedback, which says nothing to
-    us.
+    """Return the status in a CopyData; None for a hot standby's feedback, which is not used.
 
     Raises Refused.
     """
@@ -199,7 +198,7 @@ def standby_status(payload: bytes) -> StandbyStatus | None:
 
 
 def message(kind: bytes, body: bytes = b"") -> bytes:
-    """Any message: letter, length, body."""
+    """Return any message: letter, length, body."""
     return kind + struct.pack(">i", len(body) + 4) + body
 
 
@@ -217,44 +216,44 @@ COPY_BOTH = message(b"W", struct.pack(">bh", _TEXT_FORMAT, 0))
 
 
 def sasl_mechanisms(names: Sequence[str]) -> bytes:
-    """AuthenticationSASL: what is offered, the best first."""
+    """Return AuthenticationSASL: the mechanisms, the best first."""
     listed = b"".join(map(_text, names)) + b"\0"
     return message(b"R", struct.pack(">i", AUTHENTICATION_SASL) + listed)
 
 
 def sasl_continue(data: bytes) -> bytes:
-    """AuthenticationSASLContinue."""
+    """Return AuthenticationSASLContinue."""
     return message(b"R", struct.pack(">i", AUTHENTICATION_SASL_CONTINUE) + data)
 
 
 def sasl_final(data: bytes) -> bytes:
-    """AuthenticationSASLFinal."""
+    """Return AuthenticationSASLFinal."""
     return message(b"R", struct.pack(">i", AUTHENTICATION_SASL_FINAL) + data)
 
 
 def negotiate(options: Sequence[str]) -> bytes:
-    """NegotiateProtocolVersion: we speak 3.0, and know none of these options."""
+    """Return NegotiateProtocolVersion: we speak 3.0, and know none of these options."""
     listed = b"".join(map(_text, options))
     return message(b"v", struct.pack(">ii", PROTOCOL_VERSION & 0xFFFF, len(options)) + listed)
 
 
 def parameter_status(name: str, value: str) -> bytes:
-    """ParameterStatus."""
+    """Return ParameterStatus."""
     return message(b"S", _text(name) + _text(value))
 
 
 def backend_key(process_id: int, secret_key: bytes) -> bytes:
-    """BackendKeyData. secret_key: four bytes in protocol 3.0."""
+    """Return BackendKeyData. secret_key: four bytes in protocol 3.0."""
     return message(b"K", struct.pack(">I", process_id) + secret_key)
 
 
 def ready(state: str = "I") -> bytes:
-    """ReadyForQuery. state: `I` idle, `T` in a transaction, `E` in one that failed."""
+    """Return ReadyForQuery. state: `I` idle, `T` in a transaction, `E` in a failed one."""
     return message(b"Z", state.encode())
 
 
 def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
-    """RowDescription. columns: name and type oid of each; values come as text."""
+    """Return RowDescription. columns: name and type oid of each; values are sent as text."""
     parts = [struct.pack(">H", len(columns))]
     for name, type_oid in columns:
         parts.append(_text(name) + struct.pack(">IhIhih", 0, 0, type_oid, -1, -1, _TEXT_FORMAT))
@@ -262,7 +261,7 @@ def row_description(columns: Sequence[tuple[str, int]]) -> bytes:
 
 
 def data_row(values: Sequence[str | None]) -> bytes:
-    """DataRow, in text format; None is NULL."""
+    """Return DataRow, in text format; None is NULL."""
     parts = [struct.pack(">H", len(values))]
     for value in values:
         if value is None:
@@ -274,12 +273,12 @@ def data_row(values: Sequence[str | None]) -> bytes:
 
 
 def command_complete(tag: str) -> bytes:
-    """CommandComplete."""
+    """Return CommandComplete."""
     return message(b"C", _text(tag))
 
 
 def error_response(refused: Refused, *, severity: str = "ERROR") -> bytes:
-    """ErrorResponse. severity: FATAL where the connection ends with it."""
+    """Return ErrorResponse. severity: FATAL if the connection ends with it."""
     fields = {
         "S": severity,
         "V": severity,

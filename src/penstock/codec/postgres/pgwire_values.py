@@ -1,8 +1,8 @@
-"""Values of single types between text and the binary form that clients of the wire use. Pure.
+"""Convert single values between text and the binary form that clients use. Pure.
 
-For parameters and for what the catalogue answers: one value at a time. Whole columns go through
-`pgbinary.py`. A type without a form here is refused, and the client may send text.
-Source: PostgreSQL's send and receive functions.
+For parameters and for the catalogue's answers, one value at a time. Whole columns go through
+`pgbinary.py`. A type without a form here is refused, and the client may send text. Source:
+PostgreSQL's send and receive functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _JSONB_VERSION = 1
 
 
 def to_binary(text: str, type_oid: int) -> bytes:
-    """Return a printed value in its binary form. Raises Refused: 0A000."""
+    """Return the binary form of a printed value. Raises Refused: 0A000."""
     if type_oid in _TEXTS:
         return text.encode()
     try:

@@ -1,9 +1,9 @@
-r"""Rows and transactions as JSON, as the output plugin wal2json 2.6 writes them. Pure.
+r"""Write rows and transactions as JSON, as the output plugin wal2json 2.6 does. Pure.
 
-Format 1 is one object for a transaction, or a piece of it for each change (write-in-chunks); format
-2 one object for each row and each boundary. Values are texts as PostgreSQL prints them: numbers and
-booleans bare, bytea without its `\x`, all else in quotes.
-Source: wal2json's README, and its options as the plugin reads them.
+Format 1 is one object for each transaction, or a piece of it for each change (write-in-chunks);
+format 2 is one object for each row and each boundary. Values are texts as PostgreSQL prints them:
+numbers and booleans bare, bytea without its `\x`, others in quotes. Source: wal2json's README, and
+its options as the plugin reads them.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """An entry of filter-tables or add-tables. None: any."""
+    """An entry of filter-tables or add-tables. None means any."""
 
     schema: str | None
     table: str | None
 
     def takes(self, schema: str, table: str) -> bool:
-        """Return whether it is of this table."""
+        """Return whether the entry matches this table."""
         return self.schema in (None, schema) and self.table in (None, table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wal2Json:
-    """wal2json with its options: README, "Parameters"."""
+    """Plugin wal2json with its options: README, "Parameters"."""
 
     version: int = 1
     transaction: bool = True
@@ -155,7 +155,7 @@ class Wal2Json:
         return f"{'' if self.chunks else line}{tab}]{line}}}".encode()
 
     def change(self, body: bytes, *, is_first: bool) -> bytes:
-        """Return a change of format 1 as a part of its transaction. body: from `rows`,
+        """Return a change of format 1 as part of its transaction. body: from `rows` or
         `message`.
         """
         tab, line, _ = self._white
@@ -174,7 +174,7 @@ class Wal2Json:
         return f'{{"action":"{letter}"{self._of(transaction)}{where}}}'.encode()
 
     def _of(self, transaction: Transaction | None) -> str:
-        """Return the facts about a transaction for each object of format 2; None: it is in none."""
+        """Return the facts about a transaction for each object of format 2; None outside one."""
         told = transaction
         return (
             f',"xid":{told.xid if told else "null"}' * self.xids
@@ -187,7 +187,7 @@ class Wal2Json:
     def truncate(
         self, relations: Sequence[Relation], transaction: Transaction, position: int
     ) -> list[bytes]:
-        """Objects for tables that were emptied; format 1 has none."""
+        """Return objects for truncated tables; format 1 has none."""
         if self.version == 1:
             return []
         head = f'{{"action":"T"{self._of(transaction)}{self._where(position)}'
@@ -203,7 +203,7 @@ class Wal2Json:
     def message(
         self, prefix: str, content: bytes, transaction: Transaction | None, position: int
     ) -> bytes:
-        """Return a logical message; transaction: None for one that is in none."""
+        """Return a logical message. transaction: None outside one."""
         said = content.partition(b"\0")[0].decode("utf-8", "surrogateescape")
         truth = "true" if transaction else "false"
         if self.version == 2:
@@ -412,7 +412,7 @@ def _type_of(plugin: Wal2Json, column: Column) -> str:
 
 
 def _catalogue_name(printed: str) -> str:
-    """Return the name in pg_type of a type that format_type() prints so."""
+    """Return the name in pg_type of a type that format_type() prints like this."""
     element = printed.removesuffix("[]")
     if element != printed:
         return "_" + _catalogue_name(element)

@@ -1,8 +1,7 @@
-"""Rows and transactions as text, as the output plugin test_decoding prints them; and what plugins
-that print text have in common. Pure.
+"""Write rows and transactions as the output plugin test_decoding does; helpers for such plugins.
 
-Values are those of the log as PostgreSQL prints them with ISO dates in UTC.
-Source: contrib/test_decoding of PostgreSQL; PostgreSQL manual, "Logical Decoding Examples".
+Pure. Values are those of the log as PostgreSQL prints them with ISO dates in UTC. Source:
+contrib/test_decoding of PostgreSQL; PostgreSQL manual, "Logical Decoding Examples".
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from penstock.codec.exact_text import timestamp_text
-from penstock.codec.postgres.names import quoted
+from penstock.codec.postgres.names import quote_ident
 from penstock.codec.postgres.pgbinary import Unencodable
 from penstock.codec.postgres.pgoutput_encode import NO_OLD_IMAGE, texts
 from penstock.codec.postgres.pgwire_server import Refused
@@ -30,7 +29,9 @@ _TOAST = "unchanged-toast-datum"
 
 
 class Transaction(NamedTuple):
-    """Facts about a transaction in messages; `end` is its END, its COMMIT is one lower."""
+    """Facts about a transaction in messages. `end` is the LSN of its END; that of its COMMIT is one
+    lower.
+    """
 
     xid: int
     time_us: int
@@ -38,14 +39,14 @@ class Transaction(NamedTuple):
 
     @property
     def time(self) -> str:
-        """Time of the commit."""
+        """Return the time of the commit."""
         return timestamp_text(self.time_us, "+00")
 
 
 class Images(NamedTuple):
     """A batch's rows as texts, by column. after, before: None for NULL. absent: see `is_absent`.
 
-    has_before: whether a row has an old image.
+    has_before: whether each row has an old image.
     """
 
     ops: list[int]
@@ -99,7 +100,7 @@ _PLACES = {"float32": 6, "float64": 15}
 
 
 def float_text(text: str, neutral: str) -> str:
-    """Return a float as PostgreSQL prints it. text: the shortest one, in whichever notation."""
+    """Return a float as PostgreSQL prints it. text: the shortest text, in any notation."""
     number = Decimal(text)
     if not number.is_finite() or not number:
         return text
@@ -112,7 +113,7 @@ def float_text(text: str, neutral: str) -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """Return the bytes of a text that was decoded as above."""
+    """Return the bytes of a text that was decoded from the log."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -127,7 +128,7 @@ def type_name(column: Column) -> str:
 
 
 def boolean(name: str, value: str) -> bool:
-    """Return an option's value as PostgreSQL's parse_bool reads it; nothing stands for true.
+    """Return an option's value as PostgreSQL's parse_bool reads it; without a value it is true.
 
     Raises Refused.
     """
@@ -151,7 +152,7 @@ def unknown(name: str, value: str) -> Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestDecoding:
-    """test_decoding with its options. Its messages are bytes of text."""
+    """Plugin test_decoding with its options. Its messages are bytes of text."""
 
     __test__ = False  # not a test of pytest's
 
@@ -189,7 +190,7 @@ class TestDecoding:
     def truncate(
         self, relations: Sequence[Relation], *, cascade: bool, restart_identity: bool
     ) -> bytes:
-        """Return the line of tables that were emptied together."""
+        """Return the line of tables that were truncated together."""
         names = ", ".join(_name(one) for one in relations)
         words = " restart_seqs" * restart_identity + " cascade" * cascade
         return to_bytes(f"table {names}: TRUNCATE:{words or ' (no-flags)'}")
@@ -203,7 +204,7 @@ class TestDecoding:
         """Return a line for each row of a batch. Raises Unencodable."""
         found = images(relation, batch)
         columns = relation.columns
-        heads = [f" {quoted(one.name)}[{type_name(one)}]:" for one in columns]
+        heads = [f" {quote_ident(one.name)}[{type_name(one)}]:" for one in columns]
         literals = [_literal_of(one) for one in columns]
         after = [
             [f"{head}null" if v is None else head + literal(v) for v in values]
@@ -244,7 +245,7 @@ _NOTHING_IS_DEFAULT = ("force-binary", "include-rewrites", "stream-changes")
 
 
 def _name(relation: Relation) -> str:
-    return f"{quoted(relation.schema)}.{quoted(relation.name)}"
+    return f"{quote_ident(relation.schema)}.{quote_ident(relation.name)}"
 
 
 def _literal_of(column: Column) -> Callable[[str], str]:

@@ -1,9 +1,9 @@
-"""Commands of a replication connection, read as PostgreSQL's own grammar reads them. Pure.
+"""Parse commands of a replication connection as PostgreSQL's own grammar does. Pure.
 
-`parse` gives one frozen dataclass, or None if the text is not a command, and so is SQL. Both
-spellings of options are read: words (before PostgreSQL 15) and a list in parentheses. Positions are
-LSNs as numbers.
-Source: PostgreSQL manual, "Streaming Replication Protocol"; repl_gram.y, repl_scanner.l.
+`parse` returns a frozen dataclass, or None if the text is not a command and so is SQL. It reads
+both spellings of options: words (before PostgreSQL 15) and a list in parentheses. Positions are
+LSNs as numbers. Source: PostgreSQL manual, "Streaming Replication Protocol"; repl_gram.y,
+repl_scanner.l.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class IdentifySystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """SHOW. name: of the setting, as it was written."""
+    """SHOW. name: the setting's name as it was written."""
 
     name: str
 
@@ -67,7 +67,7 @@ class Show:
 class CreateSlot:
     """CREATE_REPLICATION_SLOT, of a logical slot. snapshot: one of SNAPSHOTS.
 
-    lsn_type: SEQUENCE or HYBRID_TIME, words of YugabyteDB's; empty where it was not said.
+    lsn_type: SEQUENCE or HYBRID_TIME, YugabyteDB's words; empty if not given.
     """
 
     slot: str
@@ -81,7 +81,7 @@ class CreateSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterSlot:
-    """ALTER_REPLICATION_SLOT. None: not said."""
+    """ALTER_REPLICATION_SLOT. None means not given."""
 
     slot: str
     two_phase: bool | None = None
@@ -90,7 +90,7 @@ class AlterSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSlot:
-    """DROP_REPLICATION_SLOT. wait: until no connection streams from it."""
+    """DROP_REPLICATION_SLOT. wait: whether to wait until no connection streams from it."""
 
     slot: str
     wait: bool = False
@@ -120,7 +120,7 @@ class StartReplication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPhysical:
-    """START_REPLICATION of a whole server. slot: None where none is named."""
+    """START_REPLICATION of a whole server. slot: None if none is named."""
 
     slot: str | None
 
@@ -152,9 +152,9 @@ Command = (
 
 
 def parse(text: str) -> Command | None:
-    """Return a command, None for SQL. Raises Refused: 42601, 42602, 0A000, 22023, XX000.
+    """Return a command; None for SQL. Raises Refused: 42601, 42602, 0A000, 22023, XX000.
 
-    Keywords are in capitals: `identify_system` is SQL, and as that a syntax error.
+    Keywords are in capitals: `identify_system` is SQL, and a syntax error there.
     """
     first = _TOKEN.match(text)
     word = (first["word"] or "") if first else ""
@@ -168,7 +168,7 @@ def parse(text: str) -> Command | None:
 
 
 class _Tokens:
-    """Walks over a command; whatever is not where the grammar wants it is a syntax error."""
+    """Reader of a command's tokens. A token that the grammar does not expect is a syntax error."""
 
     def __init__(self, text: str, at: int) -> None:
         self._found: list[tuple[str, str]] = []
@@ -202,21 +202,21 @@ class _Tokens:
         return text
 
     def need(self, word: str) -> None:
-        """This word must be next."""
+        """Take this word, which must be next."""
         if not self.word(word):
             raise _syntax(self._peek()[1])
 
     def sign(self, sign: str) -> bool:
-        """Take this sign if it is next; return whether it was."""
+        """Take this sign if it is next; return whether it was there."""
         if self._peek() != ("sign", sign):
             return False
         self._at += 1
         return True
 
     def name(self, *keywords: str) -> str:
-        """Return an identifier: in quotes as it is, else in small letters; at most 63 bytes.
+        """Return an identifier: unchanged in quotes, else in lower case; at most 63 bytes.
 
-        keywords: those that may be used as a name.
+        keywords: keywords that may be used as a name.
         """
         kind, text = self._peek()
         is_keyword = kind == "word" and text in _KEYWORDS and text not in keywords
@@ -227,7 +227,7 @@ class _Tokens:
         return found.encode()[:_NAME_BYTES].decode(errors="ignore")
 
     def value(self) -> str:
-        """Return what an option is set to; empty for nothing."""
+        """Return the value of an option; empty if it has none."""
         kind, text = self._peek()
         if kind not in ("string", "word", "name", "number"):
             return ""
@@ -237,7 +237,7 @@ class _Tokens:
         return text[1:-1].replace('""', '"') if kind == "name" else text
 
     def quoted_value(self) -> str:
-        """Return what an option of a plugin is set to, in quotes; empty for nothing."""
+        """Return the quoted value of a plugin's option; empty if it has none."""
         return self.value() if self._peek()[0] == "string" else ""
 
     def options(self, value: Callable[[], str]) -> list[tuple[str, str]]:
@@ -276,7 +276,7 @@ class _Tokens:
         return self._peek() == ("sign", "(")
 
     def end(self) -> None:
-        """Raise unless the rest is at most one semicolon."""
+        """Raise unless only a semicolon or nothing remains."""
         self.sign(";")
         if self._at < len(self._found):
             raise _syntax(self._peek()[1])
@@ -356,7 +356,9 @@ def _create(tokens: _Tokens) -> CreateSlot:
 
 
 def _create_words(tokens: _Tokens, found: dict[str, str], known: tuple[str, ...]) -> None:
-    """Add what is written as words behind the plugin: as before PostgreSQL 15, and Yugabyte's."""
+    """Add the options that are words after the plugin: those before PostgreSQL 15 and
+    Yugabyte's.
+    """
     while word := tokens.word(*known):
         name = "snapshot" if word in _SNAPSHOT_WORDS else word.lower()
         name = "lsn_type" if word in LSN_TYPES else name

@@ -1,6 +1,6 @@
 """Check whether one type of PostgreSQL holds every value of another unchanged. Pure.
 
-Types are texts as `format_type` prints them.
+Types are texts of `format_type`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of Arrow columns as messages of the wire: DataRow, and CopyData as text and as binary.
+"""Encode Arrow columns as wire messages: DataRow, and CopyData as text and as binary.
 
 Vectorized: a column becomes bytes as the server prints them, and all messages of a batch are one
 buffer. Source: PostgreSQL manual, "Message Formats" and COPY, "Text Format" and "Binary Format".
@@ -103,7 +103,7 @@ def _lines(cells: list[Any], count: int, delimiter: bytes, null: bytes) -> bytes
 
 
 def row_messages(letter: bytes, cells: Sequence[Any], count: int) -> bytes:
-    """Messages with the cells of one row each: `D` for DataRow, `d` for CopyData in binary."""
+    """Return a message for each row's cells: `D` for DataRow, `d` for CopyData in binary."""
     if not count:
         return b""
     total = np.full(count, 6, np.int64)

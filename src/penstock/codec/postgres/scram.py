@@ -1,8 +1,8 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-256-PLUS, the client's side, without I/O.
+"""Compute SCRAM-SHA-256 and SCRAM-SHA-256-PLUS, the client's side. No I/O.
 
-One `ScramClient` per log-in: `first()`, then `final(server_first)`, then `verify(server_final)`;
-only after the last one has returned is the server authenticated.
-Source: RFC 5802, 7677, 5929 (tls-server-end-point), 4013 (SASLprep).
+Use one `ScramClient` per login: `first()`, then `final(server_first)`, then `verify(server_final)`.
+The server is authenticated only after the last one has returned. Source: RFC 5802, 7677, 5929
+(tls-server-end-point), 4013 (SASLprep).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _PROHIBITED = (
 
 
 class ScramError(PenstockError):
-    """The server's part of the SCRAM exchange is broken, or proves that it is another server."""
+    """The server's part of the SCRAM exchange is broken, or shows that it is another server."""
 
     code = "DC21"
     retry = "operator"
 
 
 def saslprep(text: str) -> bytes:
-    """Return the password as RFC 4013 wants it; as it is where it cannot be prepared.
+    """Return the password prepared by RFC 4013; unchanged if that is impossible.
 
-    PostgreSQL does the same on both sides: a password that is not valid by the profile is used
-    byte by byte.
+    PostgreSQL does the same on both sides: a password that the profile does not allow is used byte
+    by byte.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char
@@ -74,9 +74,9 @@ def _is_allowed(text: str) -> bool:
 class ScramClient:
     """One exchange.
 
-    binding: the hash of the server's certificate, for SCRAM-SHA-256-PLUS; None otherwise.
-    over_tls: the connection is encrypted but the server offers no -PLUS; said in the exchange, so
-    that taking the offer away is detected.
+    binding: hash of the server's certificate, for SCRAM-SHA-256-PLUS; None otherwise. over_tls: the
+    connection is encrypted but the server does not offer -PLUS. The exchange contains this, so that
+    the removal of the offer by another party is detected.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ScramClient:
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name in the protocol."""
+        """Name of the mechanism in the protocol."""
         return SCRAM_PLUS if self._header.startswith(b"p=") else SCRAM
 
     def first(self) -> bytes:
@@ -107,7 +107,7 @@ class ScramClient:
         return self._header + self._first_bare.encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """Return the client-final-message, with the proof; raises ScramError on a broken
+        """Return the client-final-message, with the proof. Raises ScramError for a broken
         challenge.
         """
         fields = _fields(server_first)
@@ -131,7 +131,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Check that the server knows the password too; raises ScramError otherwise."""
+        """Check that the server knows the password too. Raises ScramError if not."""
         fields = _fields(server_final)
         if "e" in fields:
             raise ScramError(f"the server refused the SCRAM exchange: {fields['e']}")

@@ -1,9 +1,9 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-256-PLUS, the server's side, without I/O.
+"""Compute SCRAM-SHA-256 and SCRAM-SHA-256-PLUS, the server's side. No I/O.
 
-What is kept of a password is a `Verifier`, in the text form that PostgreSQL keeps: it lets a client
-be checked, but not used to log in. One `ScramServer` per login: `challenge(client_first)`, then
-`finish(client_final)`; only when the latter has returned is the client authenticated.
-Source: RFC 5802, 7677, 5929 (tls-server-end-point); PostgreSQL manual, "SASL Authentication".
+Only a `Verifier` of a password is kept, in PostgreSQL's text form: it can check a client, but
+cannot be used to log in. Use one `ScramServer` per login: `challenge(client_first)`, then
+`finish(client_final)`. The client is authenticated only after the latter has returned. Source: RFC
+5802, 7677, 5929 (tls-server-end-point); PostgreSQL manual, "SASL Authentication".
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Verifier:
 
     @classmethod
     def unknown(cls, user: str, secret: bytes) -> Self:
-        """Return a verifier for an unknown user: no password fits, and the answer looks like any
+        """Return a verifier for an unknown user. No password fits, and the answer looks like any
         other.
 
         `secret` belongs to this server, so a name gets the same salt each time.
@@ -93,7 +93,7 @@ class Verifier:
         )
 
     def text(self) -> str:
-        """Text as PostgreSQL keeps it in pg_authid."""
+        """Text form, as in PostgreSQL's pg_authid."""
         return (
             f"{SCRAM}${self.iterations}:{_base64(self.salt)}"
             f"${_base64(self.stored_key)}:{_base64(self.server_key)}"
@@ -104,7 +104,7 @@ class Verifier:
 
 
 class ScramServer:
-    """One exchange. binding: the hash of our certificate where -PLUS is offered; None otherwise."""
+    """One exchange. binding: the hash of our certificate if -PLUS is offered; None otherwise."""
 
     def __init__(
         self, verifier: Verifier, *, binding: bytes | None = None, nonce: str | None = None

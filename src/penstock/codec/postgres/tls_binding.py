@@ -1,4 +1,4 @@
-"""The hash of a certificate that binds SCRAM to a TLS channel, for both sides (RFC 5929)."""
+"""Compute a certificate's hash, which binds SCRAM to a TLS channel, for both sides (RFC 5929)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SIGNATURE_HASH = {
 def channel_binding(certificate: bytes) -> bytes | None:
     """Return the hash of a server's certificate, given as DER.
 
-    Returns None for a signature without a hash of its own, such as Ed25519, or one that is not
-    known here: SCRAM is then used without the binding.
+    Returns None for a signature without a hash of its own, such as Ed25519, or with an unknown one.
+    SCRAM is then used without the binding.
     """
     try:
         outer, _ = _element(certificate, 0)

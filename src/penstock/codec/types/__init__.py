@@ -1,10 +1,10 @@
-"""One table of types, from each source to each target: what holds a value, how, and at what loss.
+"""Mapping of types from each source to each target: the target's type, conversion and losses.
 
-`map_table` and `map_column` say it for a table and a column. Names across engines are here
-too. No I/O.
+`map_table` and `map_column` return it for a table and a column. Names across engines are here too.
+No I/O.
 """
 
-from penstock.codec.types.forms import FULL_YEAR, filled
+from penstock.codec.types.forms import FULL_YEAR, fill_template
 from penstock.codec.types.losses import (
     LOSSES,
     NO_CHOICES,
@@ -22,7 +22,7 @@ from penstock.codec.types.names import (
     target_columns,
     target_names,
 )
-from penstock.codec.types.prepare import prepared
+from penstock.codec.types.prepare import prepare_values
 from penstock.codec.types.sides import Engine, Server
 from penstock.codec.types.source_type import SourceType, builtin_types
 from penstock.codec.types.table import fit_row, key_room, map_column, map_table
@@ -44,13 +44,13 @@ __all__ = [
     "TypeChoiceUnknown",
     "Write",
     "builtin_types",
-    "filled",
+    "fill_template",
     "fit_row",
     "key_room",
     "map_column",
     "map_table",
     "parse_choices",
-    "prepared",
+    "prepare_values",
     "problems",
     "target_columns",
     "target_names",

@@ -1,4 +1,4 @@
-"""Rules for MySQL and MariaDB holding each other's types, and their own."""
+"""Rules by which MySQL and MariaDB hold each other's types, and their own."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ _WRITES = {
 def hold_type(
     kind: SourceType, server: Server, key_bytes: int | None, source: Server
 ) -> Held | None:
-    """Return how a type is held; None if it is not. A key has `key_bytes` for it; None: it is in
-    no key.
+    """Return how a type is held; None if it is not. key_bytes: its room in a key; None outside
+    keys.
     """
     if kind.base in ("uuid", "inet4", "inet6"):
         return _mariadb_only(kind, server)
@@ -131,11 +131,10 @@ def _mariadb_only(kind: SourceType, server: Server) -> Held:
 
 
 def _json(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    """MySQL's JSON is a type of its own, which normalises what it is given; MariaDB's is text that
-    it checks.
+    """Return how JSON is held. MySQL's JSON normalises documents; MariaDB's is checked text.
 
-    In MariaDB a check constraint makes any LONGTEXT a JSON column, which may be compared in another
-    way than JSON is.
+    In MariaDB a check constraint makes any LONGTEXT a JSON column, which may compare differently
+    from JSON.
     """
     form = Form(kind=Kind.TEXT)
     if kind.engine is server.engine:

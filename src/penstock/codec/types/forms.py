@@ -1,8 +1,8 @@
-"""The text that a value is compared as, computed by each server for itself.
+"""Comparable texts of values, which each server computes for itself.
 
-Two values of different engines are equal when these texts are. Templates hold `{}` where the
-quoted column goes; they are text in UTF-8, or NULL for NULL, under the settings that our sessions
-have: EXACT_TEXT_SETTINGS on PostgreSQL, time_zone '+00:00' on MySQL and MariaDB.
+Two values of different engines are equal if these texts are. Templates have `{}` in the place of
+the quoted column. They return text in UTF-8, or NULL for NULL, with our sessions' settings:
+EXACT_TEXT_SETTINGS on PostgreSQL, time_zone '+00:00' on MySQL and MariaDB.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ VALUE = "{}"  # where a template takes its operand
 FULL_YEAR = "lpad(if(year({}) = 1900, 0, year({})), 4, '0')"
 
 
-def filled(template: str, operand: str) -> str:
-    """Fill a template with its operand. Not str.format: patterns hold braces."""
+def fill_template(template: str, operand: str) -> str:
+    """Return a template with its operand. Not str.format: patterns contain braces."""
     return template.replace(VALUE, operand)
 
 
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 class Form:
     """A kind with its details.
 
-    fraction: digits behind the second in MySQL's column. width: of bits, or bytes of an address.
+    fraction: digits after the second in MySQL's column. width: bits, or bytes of an address.
     """
 
     kind: Kind
@@ -58,7 +58,7 @@ class Form:
     width: int = 0
 
     def sql(self, engine: Engine) -> str:
-        """Return the template for an engine. Raises KeyError where the engine has no such type."""
+        """Return the template for an engine. Raises KeyError if the engine has no such type."""
         if engine is Engine.POSTGRESQL:
             return _POSTGRES[self.kind]
         if engine is Engine.IGNITE:
@@ -150,14 +150,14 @@ _MYSQL = {
 
 
 def _without_zeros(text: str, fraction: int) -> str:
-    """Zeros at the end of a fraction left out, as PostgreSQL prints times."""
+    """Return SQL that removes zeros at the end of a fraction, as PostgreSQL prints times."""
     if not fraction:
         return text
     return f"trim(trailing '.' from trim(trailing '0' from {text}))"
 
 
 def _mysql_year_zero(text: str) -> str:
-    """MySQL's year 0 as PostgreSQL calls it, 1 BC."""
+    """Return SQL that prints MySQL's year 0 as PostgreSQL does: 1 BC."""
     return (
         f"if(left(cast({{}} as char), 5) = '0000-', concat('0001', substr({text}, 5), ' BC'), "
         f"{text})"

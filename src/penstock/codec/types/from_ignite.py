@@ -1,8 +1,7 @@
-"""Rules for PostgreSQL, MySQL and MariaDB holding the types of Ignite.
+"""Rules by which PostgreSQL, MySQL and MariaDB hold the types of Ignite.
 
-Its values are those of Java, so text may hold the character U+0000, a decimal any number of
-digits, and a timestamp nanoseconds. For MySQL and MariaDB a type is held as its counterpart of
-PostgreSQL.
+Its values are Java's, so text may contain the character U+0000, a decimal any number of digits, and
+a timestamp nanoseconds. In MySQL and MariaDB a type is held like its counterpart of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ NANOS = "[.][0-9]{7}"  # digits behind the microsecond
 
 
 def hold_type(kind: SourceType, target: Server, key_bytes: int | None) -> Held | None:
-    """Return how a type is held; None if it is not. A key has `key_bytes` for it; None: it is in
-    no key.
+    """Return how a type is held; None if it is not. key_bytes: its room in a key; None outside
+    keys.
     """
     if kind.base not in _COUNTERPARTS:
         return None
@@ -64,7 +63,7 @@ def _same(kind: SourceType, _: int | None) -> Held:
 
 
 def _is_text(kind: SourceType) -> bool:
-    """Return whether values wait as text, and are not text in the target."""
+    """Return whether values are staged as text, and are not text in the target."""
     return kind.neutral == "string"
 
 
@@ -91,7 +90,7 @@ def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
 
 
 def _json(_: SourceType, __: int | None) -> Held:
-    """Return `json`: the text stays as it is, and may have a backslash with u0000."""
+    """Return `json`, which keeps the text unchanged, even an escaped U+0000."""
     return plain("json", Kind.TEXT, cast="::json", note=NOTE_JSON)
 
 

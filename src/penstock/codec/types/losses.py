@@ -1,6 +1,6 @@
 """Losses between engines, by name, and the user's choices for them.
 
-A loss has a name for people and its possible choices; `[target.types]` chooses. Nothing lossy
+A loss has a name for people and its possible choices; `[target.types]` chooses one. Nothing lossy
 happens without a choice.
 """
 
@@ -22,7 +22,7 @@ _TEXT_MEANS = "the column is text in the target and holds what the source prints
 
 
 class TypeChoiceUnknown(PenstockError):
-    """A key of [target.types] that names no loss, type or column that penstock knows."""
+    """A key of [target.types] names no known loss, type or column."""
 
     code = "CF30"
 
@@ -137,14 +137,14 @@ class Choices:
     everything: str = ""
 
     def get(self, loss: str, kind: SourceType | None = None, column: str = "") -> str:
-        """Return the choice for a loss, empty when there is none. column: `schema.table.column`."""
+        """Return the choice for a loss; empty if there is none. column: `schema.table.column`."""
         for scope in (column, kind.base if kind is not None else "", ""):
             if found := self.by_scope.get((loss, scope)):
                 return found
         return self.everything if self.everything in LOSSES[loss].choices else ""
 
     def columns(self) -> Iterator[str]:
-        """Yield the named columns, so that one that does not exist can be reported."""
+        """Yield the named columns, so that missing ones can be reported."""
         for _, scope in self.by_scope:
             if "." in scope:
                 yield scope
@@ -156,8 +156,8 @@ NO_CHOICES = Choices()
 def parse_choices(given: Mapping[str, str], source: Engine) -> Choices:
     """Read `[target.types]`: `"zero dates" = "null"`, `"datetime zero dates" = "text"`.
 
-    A key is a loss, or a type or column and a loss behind it; `mysql:` may precede a type.
-    `"*" = "error"` is for all that have this choice. source: whose types may be named; MySQL
+    A key is a loss, or a type or column followed by a loss; `mysql:` may precede a type. `"*" =
+    "error"` is for all losses that have this choice. source: engine whose types may be named; MySQL
     includes MariaDB. Raises TypeChoiceUnknown, TypeChoiceInvalid.
     """
     by_scope: dict[tuple[str, str], str] = {}

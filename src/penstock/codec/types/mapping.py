@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping as AbstractMapping
 from dataclasses import dataclass, field, replace
 
-from penstock.codec.types.forms import VALUE, Form, filled
+from penstock.codec.types.forms import VALUE, Form, fill_template
 from penstock.codec.types.losses import ERROR, LOSSES, NULL, TEXT, Choices, Loss
 from penstock.codec.types.sides import Engine
 from penstock.codec.types.source_type import SourceType
@@ -22,15 +22,15 @@ class Write:
     """Conversion of a value for the target's column.
 
     Attributes:
-        sql: template over the value as it waits there, to be used where it meets the column. On
-            PostgreSQL the value waits in its neutral type (text for `string`, `uint32` and
-            `uint64`). On MySQL and MariaDB it waits as text in utf8mb4, `binary` as bytes: `1` and
-            `0` for bool, times as `2024-02-29 12:34:56.789` (UTC, without an offset, for
-            timestamptz), all else as usual.
-        prepare: our own process's change of the text before it is sent, or empty: see
+        sql: template over the staged value, used where it is written to the column. On PostgreSQL
+            the staged value has its neutral type (text for `string`, `uint32` and `uint64`). On
+            MySQL and MariaDB it is text in utf8mb4, or bytes for `binary`: `1` and `0` for bool,
+            times as `2024-02-29 12:34:56.789` (UTC, without an offset, for timestamptz), others as
+            usual.
+        prepare: change that our own process makes to the text before it is sent, or empty: see
             `prepare_values`.
-        needs_text: on MySQL and MariaDB the value has to wait as text, because the type that it
-            would wait as otherwise does not hold all of the source's values either.
+        needs_text: on MySQL and MariaDB the value must be staged as text, because its staging type
+            does not hold all of the source's values either.
     """
 
     name: str = AS_IS
@@ -41,7 +41,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equality:
-    """The texts that are compared. name: what kind of text. source, target: templates."""
+    """Texts to compare. name: kind of the text. source, target: templates."""
 
     name: str
     source: str
@@ -57,7 +57,7 @@ class Mapping:
         losses: values that may not arrive, whatever was chosen.
         chosen: loss to choice.
         missing: losses without a choice: a pipeline with one does not start.
-        refused: why there is no way at all.
+        refused: reason why no mapping is possible.
         note: for the reader of a plan.
     """
 
@@ -93,12 +93,15 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The values that a rule cannot hold.
+    """Values that a rule cannot hold.
 
-    waiting: condition over the value as it waits in the target; empty where none waits, or where
-    the target refuses it anyway. stored: condition over the source's column. refusal: text that
-    the target's type does not take, to stop with. instead: choice to (write, source's form).
-    prepare: choice to what our process does.
+    Attributes:
+        waiting: condition over the staged value; empty if such a value is never staged, or if the
+            target refuses it anyway.
+        stored: condition over the source's column.
+        refusal: text that the target's type refuses, to stop with.
+        instead: choice to (write, source's form).
+        prepare: choice to the change that our process makes.
     """
 
     loss: str
@@ -111,7 +114,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Result of a rule for a type; `cast` follows the whole expression, `text` is the mapping as
+    """Result of a rule for a type. `cast` follows the whole expression. `text` is the mapping as
     text.
     """
 
@@ -126,16 +129,14 @@ class Held:
 
 
 def refuse(kind: SourceType, reason: str) -> Mapping:
-    """Return the mapping of a type that has no way into the target."""
+    """Return the mapping of a type that the target cannot hold."""
     return Mapping(source_type=kind.text, refused=reason)
 
 
 def resolve(
     held: Held, kind: SourceType, target: Engine, choices: Choices, column: str = ""
 ) -> Mapping:
-    """Return a rule's mapping under the user's choices; `column` is `schema.table.column`, or
-    empty.
-    """
+    """Return a rule's mapping with the user's choices. column: `schema.table.column`, or empty."""
     losses = tuple(_offer(LOSSES[case.loss], held) for case in held.cases)
     chosen = {
         loss.name: choice
@@ -170,7 +171,7 @@ def resolve(
 
 
 def _offer(loss: Loss, held: Held) -> Loss:
-    """Return a loss with the choices for this type: not all types can be held as text."""
+    """Return a loss with this type's choices: only some types can be held as text."""
     if held.text is not None:
         return loss
     return replace(loss, choices={k: v for k, v in loss.choices.items() if k != TEXT})
@@ -179,7 +180,7 @@ def _offer(loss: Loss, held: Held) -> Loss:
 def _expressions(
     held: Held, kind: SourceType, chosen: AbstractMapping[str, str]
 ) -> tuple[Write, str]:
-    """Return how values are written, and the source's text of them, with the choices."""
+    """Return the conversion of values, and the source's text of them, with the choices."""
     sql, source = held.write.sql, held.source_form.sql(kind.engine)
     prepare = held.write.prepare
     for case in held.cases:
@@ -213,7 +214,7 @@ __all__ = [
     "Held",
     "Mapping",
     "Write",
-    "filled",
+    "fill_template",
     "refuse",
     "resolve",
 ]

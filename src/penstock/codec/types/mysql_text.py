@@ -1,4 +1,4 @@
-"""Text in MySQL and MariaDB: which type and collation holds it, in a key and outside of one."""
+"""Types and collations that hold text in MySQL and MariaDB, inside and outside keys."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ WITHIN_FLOAT = _within(_FLOAT_MAX)
 def within_digits(base: str, digits: int, scale: int) -> str:
     """Return the template for a FLOAT(digits, scale), or DOUBLE, in a column of the same type.
 
-    The greatest value is stored as the number next to it, which may be out of the type's own
-    range.
+    The greatest value is stored as the nearest number, which may be outside the type's own range.
     """
     if digits - scale > (_FLOAT_DIGITS if base == "float" else _DOUBLE_DIGITS):
         return WITHIN_FLOAT if base == "float" else "{}"
@@ -44,16 +43,16 @@ _SINCE_8_0_30 = ("_bg_0900", "_bs_0900", "_gl_0900", "_mn_cyrl_0900", "_nb_0900"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collated:
-    """Text compared by its bytes. sql: character set and collation. cases: what may be lost."""
+    """Text compared by its bytes. sql: character set and collation. pads: whether blanks at the end
+    are ignored.
+    """
 
     sql: str
     pads: bool
 
 
 def by_bytes(server: Server) -> Collated:
-    """Return the collation in which no two texts are equal; blanks at the end count where the
-    server has such a collation.
-    """
+    """Return the collation that compares bytes, also blanks at the end if the server has one."""
     if server.engine is Engine.MARIADB:
         return Collated(sql="character set utf8mb4 collate utf8mb4_nopad_bin", pads=False)
     if server.mysql(8, 0, 17):
@@ -62,7 +61,7 @@ def by_bytes(server: Server) -> Collated:
 
 
 def known_collation(collation: str, server: Server) -> str | None:
-    """Return a source's collation as the server calls it; None: it has none like this."""
+    """Return a source's collation by the server's name for it; None if the server lacks it."""
     if server.engine is Engine.MARIADB:
         if "0900" in collation or collation.startswith("gb18030"):
             return None
@@ -90,8 +89,7 @@ def text_type(
 ) -> tuple[str, tuple[Case, ...]]:
     """Return the type for text of at most this many characters, and its possible losses.
 
-    `characters` is None for any number; a key has `key_bytes` for the column, None: it is in no
-    key.
+    characters: None for any number. key_bytes: the column's room in a key; None outside keys.
     """
     collated = by_bytes(server)
     cases: list[Case] = []

@@ -1,7 +1,7 @@
 """Names of schemas, tables and columns, from one engine to another.
 
-What would be one name in the target and is two in the source is refused by name; what is too long
-is refused or, by choice, cut. Reserved words need no care: names are always quoted.
+Names that differ in the source and would be one name in the target are refused. A name that is too
+long is refused or, by choice, cut. Reserved words need no care: names are always quoted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOSS = "long names"
 
 
 class NameRefused(PenstockError):
-    """A name of the source cannot be one in the target, or two of them would be the same."""
+    """A name of the source is not allowed in the target, or two names would be the same there."""
 
     code = "CT71"
     retry = "operator"
@@ -62,7 +62,7 @@ class NameRules:
         return len(name.encode()) <= POSTGRES_BYTES_MAX
 
     def problem(self, name: str) -> str:
-        """Why a name cannot be one in the target; empty when it can."""
+        """Return why a name is not allowed in the target; empty if it is allowed."""
         if not self.fits(name) and not self.shorten:
             most = (
                 f"{MYSQL_CHARACTERS_MAX} characters"
@@ -81,7 +81,7 @@ class NameRules:
         return self._name(name, f"column {name}")
 
     def table(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
-        """Return a table's name in the target: its schema mapped ([target.map]). Raises
+        """Return a table's name in the target, with its schema mapped by [target.map]. Raises
         NameRefused.
 
         A schema of PostgreSQL becomes a database of MySQL or MariaDB, and vice versa.
@@ -110,7 +110,7 @@ class NameRules:
         return name if self.fits(name) else self._shorten(name)
 
     def _shorten(self, name: str) -> str:
-        """Return the name's beginning and a hash of all of it: the same on every run."""
+        """Return the name's beginning and a hash of the whole name, the same on every run."""
         digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_CHARACTERS // 2).hexdigest()
         kept = name
         while not self.fits(f"{kept}_{digest}"):
@@ -121,7 +121,9 @@ class NameRules:
 def target_names(
     tables: Iterable[TableName], namespaces: Mapping[str, str], rules: NameRules
 ) -> dict[TableName, TableName]:
-    """Return each table's name in the target. Raises NameRefused, with both if two are the same."""
+    """Return each table's name in the target. Raises NameRefused, with both names if they are
+    equal.
+    """
     result: dict[TableName, TableName] = {}
     taken: dict[tuple[str, str], TableName] = {}
     for name in tables:
@@ -140,7 +142,8 @@ def target_names(
 
 
 def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, str]:
-    """Return a table's columns in the target. Raises NameRefused, naming both when two are one.
+    """Return a table's columns in the target. Raises NameRefused, with both names if they are
+    equal.
 
     Names of columns are case-insensitive in MySQL and MariaDB, whatever the setting.
     """
@@ -164,7 +167,7 @@ def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, s
 def problems(
     definitions: Sequence[TableDefinition], namespaces: Mapping[str, str], rules: NameRules
 ) -> list[str]:
-    """Everything about names that keeps these tables from the target, one sentence each."""
+    """Return all problems with names of these tables in the target, one sentence each."""
     found: list[str] = []
     for definition in definitions:
         try:

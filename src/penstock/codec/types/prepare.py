@@ -1,4 +1,4 @@
-"""Changes of values in our own process that the target needs to accept them at all."""
+"""Change values in our own process if the target cannot accept them otherwise."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.codec.types.to_postgres import REMOVE_NUL
 _NUL = "\0"
 
 
-def prepared(values: pa.Array, what: str) -> pa.Array:
-    """Return a column as it is sent; `what` is `Write.prepare`, empty for no change. Raises
+def prepare_values(values: pa.Array, what: str) -> pa.Array:
+    """Return a column's values as they are sent. what: `Write.prepare`, empty for no change. Raises
     KeyError.
     """
     if not what:

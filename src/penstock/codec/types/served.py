@@ -1,7 +1,7 @@
-"""A column of any source as PostgreSQL's wire has it: the type it is announced as, and its values.
+"""Convert a column of any source for PostgreSQL's wire: its announced type, and its values.
 
-The same rules as for a PostgreSQL target (`to_postgres`), applied to Arrow columns: where the log
-goes to a client there is no SQL that could turn a value into another form.
+The rules are those of a PostgreSQL target (`to_postgres`), applied to Arrow columns, because no SQL
+can convert a value between the log and a client.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class Unservable(ValueError):
-    """A value that no client of PostgreSQL could take."""
+    """A client of PostgreSQL cannot receive this value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,7 @@ class ServedColumn:
 def served_column(
     column: Column, engine: str, *, table: TableName | None = None, choices: Choices = NO_CHOICES
 ) -> ServedColumn:
-    """Return a column of a log whose source is of this engine, by the name that the log has for
-    it.
-    """
+    """Return a column of a log whose source is of this engine, by the log's name for the engine."""
     try:
         source = Engine(engine)
     except ValueError:
@@ -120,7 +118,7 @@ def _ewkb(values: pa.Array) -> pa.Array:
 
 
 def _printed_days(name: str, suffix: str, *, as_null: bool) -> Convert:
-    """Dates and times that the log keeps as the source prints them."""
+    """Convert dates and times that the log keeps as the source prints them."""
 
     def one(text: str | None) -> str | None:
         if text is None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Engine(StrEnum):
-    """The engines whose types are known. Which one a URL names: `ports.registry.types_at`."""
+    """Engines whose types are known. `ports.registry.types_at` finds the one that a URL names."""
 
     POSTGRESQL = "postgresql"
     MYSQL = "mysql"
@@ -16,12 +16,12 @@ class Engine(StrEnum):
 
     @property
     def label(self) -> str:
-        """The name for people."""
+        """Name for people."""
         return _LABELS[self]
 
     @property
     def is_mysql(self) -> bool:
-        """Return whether it belongs to MySQL's family: MySQL or MariaDB."""
+        """Return whether the engine is MySQL or MariaDB."""
         return self in (Engine.MYSQL, Engine.MARIADB)
 
     @property

@@ -1,4 +1,4 @@
-"""A column's type at the source, parsed: PostgreSQL's spelling, MySQL's and Ignite's."""
+"""Parse column types of sources: PostgreSQL's spelling, MySQL's and Ignite's."""
 
 from __future__ import annotations
 
@@ -78,10 +78,15 @@ def builtin_types(engine: Engine) -> frozenset[str]:
 class SourceType:
     """A column's type at the source.
 
-    text: as the source prints it. base: its name alone, `timestamptz` for `timestamp with time
-    zone`; of a domain the type below it. arguments: numbers in parentheses. neutral: how the log
-    keeps the values. is_array: of `base` (PostgreSQL). charset, collation: of MySQL's text, empty
-    where not known. is_compressed: MariaDB's COMPRESSED.
+    Attributes:
+        text: as the source prints it.
+        base: name alone, `timestamptz` for `timestamp with time zone`; for a domain the name of its
+            base type.
+        arguments: numbers in parentheses.
+        neutral: neutral type in the log.
+        is_array: whether it is an array of `base` (PostgreSQL).
+        charset, collation: those of MySQL's text, empty if unknown.
+        is_compressed: whether it is MariaDB's COMPRESSED.
     """
 
     engine: Engine
@@ -99,7 +104,7 @@ class SourceType:
 
     @classmethod
     def of(cls, column: ColumnDefinition | Column, engine: Engine) -> Self:
-        """Return the type of a column as a catalogue or the log has it."""
+        """Return the type of a column from a catalogue or the log."""
         if isinstance(column, Column):
             printed, charset, collation = column.source_type, "", ""
         else:
@@ -115,7 +120,7 @@ class SourceType:
 
     @classmethod
     def postgres(cls, text: str, neutral: str, *, base_type: str = "") -> Self:
-        """Return a type as format_type() prints it. base_type: the one below a domain."""
+        """Return a type from the text of format_type(). base_type: the base type of a domain."""
         match = _POSTGRES.fullmatch(base_type or text)
         if match is None:
             return cls(engine=Engine.POSTGRESQL, text=text, base=text, neutral=neutral)
@@ -138,7 +143,7 @@ class SourceType:
     def mysql(
         cls, text: str, neutral: str, engine: Engine, *, charset: str = "", collation: str = ""
     ) -> Self:
-        """Return a type as information_schema has it."""
+        """Return a type from the text in information_schema."""
         parsed = parse_type(text)
         if parsed is None:
             return cls(engine=engine, text=text, base=text.split("(")[0].lower(), neutral=neutral)
@@ -156,7 +161,7 @@ class SourceType:
 
     @property
     def is_builtin(self) -> bool:
-        """Return whether it is one of the engine's own types, and not an array of them."""
+        """Return whether it is one of the engine's own types, and not an array."""
         return self.base in builtin_types(self.engine) and not self.is_array
 
     @property
@@ -166,9 +171,7 @@ class SourceType:
 
     @property
     def is_short_year(self) -> bool:
-        """Return whether it is MariaDB's YEAR(2), which holds a year and prints two
-        digits of it.
-        """
+        """Return whether it is MariaDB's YEAR(2), which holds a year and prints two digits."""
         return self.base == "year" and self.length == 2
 
     @property
@@ -179,7 +182,7 @@ class SourceType:
 
     @property
     def fraction(self) -> int:
-        """Digits behind the second that a time may have."""
+        """Digits after the second that a time may have."""
         if self.engine is Engine.POSTGRESQL:
             return 6 if not self.arguments else self.arguments[0]
         return self.arguments[0] if self.arguments else 0

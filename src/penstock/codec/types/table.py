@@ -1,4 +1,4 @@
-"""The table of types: how a source's column is held in a target, by engine and version.
+"""Mapping of a source's columns to a target, by engine and version.
 
 Not here: each pair's rules (`to_postgres`, `to_mysql`, `among_mysql`), names (`names`).
 """
@@ -38,10 +38,15 @@ def map_column(
 ) -> Mapping:
     """Return the mapping of one column to the target.
 
-    `column` is from the source's catalogue or from the log; its neutral type decides how values
-    are written, so call it again when a relation keeps it as text. `table` is the source's, for
-    the choices of one column. A key of the target has `key_bytes` for it, None if it is in no key.
-    `is_enum`: its type is an enum of PostgreSQL.
+    Args:
+        column: from the source's catalogue or from the log. Its neutral type determines how values
+            are written, so call this again if a relation keeps it as text.
+        source: server of the source.
+        target: server of the target.
+        choices: the user's choices.
+        table: the source's table, for the choices of one column.
+        key_bytes: room in the target's key; None if the column is not in a key.
+        is_enum: whether its type is an enum of PostgreSQL.
     """
     kind = replace(SourceType.of(column, source.engine), is_enum=is_enum)
     if source.engine.is_mysql and kind.charset and charset_named(kind.charset) is None:
@@ -60,11 +65,10 @@ def map_table(
     *,
     choices: Choices = NO_CHOICES,
 ) -> dict[str, Mapping]:
-    """Return the mapping of each column of a table, generated ones too, by name in the table's
-    order.
+    """Return the mapping of each column of a table, also generated ones, in the table's order.
 
-    The columns share the room that keys and rows of the target have. A table that is too wide for
-    the target has its first column refused.
+    The result is by name. The columns share the room of the target's keys and rows. If a table is
+    too wide for the target, its first column is refused.
     """
     enums = {f"{t.schema}.{t.name}" for t in definition.types if t.kind == "e"}
     room = key_room(definition, source, target)
@@ -130,9 +134,9 @@ def _hold_type(
 
 
 def key_room(definition: TableDefinition, source: Server, target: Server) -> dict[str, int]:
-    """Bytes that the target's keys have for each key column.
+    """Return the bytes in the target's keys for each key column.
 
-    Keys: primary and unique ones and what identifies a row. A column that needs less than its
+    Keys are primary and unique keys and the identity of rows. A column that needs less than its
     share leaves the rest to the others.
     """
     if source.engine is target.engine:
@@ -181,7 +185,7 @@ _PG_FIXED = frozenset(
 
 
 def _shares(wanted: dict[str, int | None], total: int) -> dict[str, int]:
-    """Share bytes out: who wants little gets it, the others get equal parts of what is left."""
+    """Distribute bytes: small needs are met, and the others get equal parts of the rest."""
     result: dict[str, int] = {}
     left = total
     order = sorted(wanted, key=lambda name: (wanted[name] is None, wanted[name] or 0))
@@ -194,7 +198,7 @@ def _shares(wanted: dict[str, int | None], total: int) -> dict[str, int]:
 
 
 def fit_row(mappings: dict[str, Mapping], in_key: Collection[str] = ()) -> None:
-    """Make the longest varchars long texts until a row of MySQL's can hold all columns."""
+    """Turn the longest varchars into long texts until a row of MySQL can hold all columns."""
     sizes = {name: _row_bytes(mapping.target_type) for name, mapping in mappings.items()}
     movable = [name for name in sizes if name not in in_key and sizes[name] > _LONG_BYTES]
     for name in sorted(movable, key=lambda name: -sizes[name]):

@@ -1,4 +1,4 @@
-"""Rules for MySQL and MariaDB holding the types of PostgreSQL."""
+"""Rules by which MySQL and MariaDB hold the types of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _IN_REPLACE_OF_TEXT = 40  # characters that dates, times and numbers print at mo
 
 
 def hold_type(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    """Return how a type is held. A key has `key_bytes` for it; None: it is in no key."""
+    """Return how a type is held. key_bytes: its room in a key; None outside keys."""
     if kind.neutral == "binary" and kind.base != "bytea":
         return _raw(key_bytes)
     if kind.is_array or not kind.is_builtin:
@@ -60,8 +60,8 @@ def hold_type(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
 
 
 def hold_printed(server: Server, key_bytes: int | None, most: int | None) -> Held:
-    """Return a type without a counterpart in the target; its text has `most` characters, or any
-    number.
+    """Return how a type without a counterpart is held: as text of `most` characters, or
+    any number.
     """
     target, cases = text_type(server, most, key_bytes)
     form = Form(kind=Kind.PRINTED)
@@ -81,7 +81,7 @@ def _same(target: str, kind: Kind, *, note: str = "") -> Held:
 
 
 def _raw(key_bytes: int | None) -> Held:
-    """Text of a SQL_ASCII database: in no known encoding, so bytes."""
+    """Return bytes for text of a SQL_ASCII database, whose encoding is unknown."""
     target, cases = bytes_type(None, key_bytes)
     form = Form(kind=Kind.RAW_TEXT)
     return Held(
@@ -168,7 +168,9 @@ def _hold_sized(kind: SourceType, server: Server, key_bytes: int | None) -> Held
 
 
 def _hold_padded(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    """Return character(n): blanks at the end mean nothing, and MySQL's CHAR does not keep them."""
+    """Return character(n). Blanks at the end have no meaning, and MySQL's CHAR does not
+    keep them.
+    """
     form = Form(kind=Kind.PADDED)
     target, cases = text_type(server, kind.length, key_bytes)
     if kind.length is not None and kind.length <= CHAR_MAX and not cases:
@@ -184,7 +186,7 @@ def _bytea(_: SourceType, __: Server, key_bytes: int | None) -> Held:
 
 
 def _printed_temporal(kind: SourceType, text: Held) -> Held:
-    """Return a date or time as PostgreSQL prints it, from what Arrow makes of it."""
+    """Return a date or time as PostgreSQL prints it, from Arrow's text of it."""
     if kind.neutral == "string":
         return text
     zone = "+00" if kind.base == "timestamptz" else ""
@@ -203,7 +205,9 @@ def _printed_temporal(kind: SourceType, text: Held) -> Held:
 
 
 def _out_of_range(low: str, high: str) -> Case:
-    """Dates whose year has not four digits, or is of another era. low, high: SQL of the source."""
+    """Return the case of dates whose year lacks four digits, or is BC. low, high: SQL of the
+    source.
+    """
     return Case(
         loss="dates out of range",
         waiting="substr({}, 5, 1) <> '-' or left({}, 4) = '0000' or right({}, 3) = ' BC'",
@@ -251,7 +255,7 @@ def _time(kind: SourceType, _: Server, __: int | None) -> Held:
 
 
 def _uuid(_: SourceType, __: Server, ___: int | None) -> Held:
-    """Return text, in MariaDB, too: its UUID refuses some that PostgreSQL holds."""
+    """Return text, also for MariaDB, whose UUID refuses some that PostgreSQL holds."""
     return _same("char(36) character set ascii collate ascii_bin", Kind.TEXT)
 
 

@@ -1,4 +1,4 @@
-"""Rules for PostgreSQL holding the types of MySQL and MariaDB."""
+"""Rules by which PostgreSQL holds the types of MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ EWKB_OF_DIGITS = "EWKB from its hexadecimal digits"
 
 
 def _no_such_day(text: str, number: Callable[[str], str]) -> str:
-    """SQL: whether a date as MySQL prints it is on no calendar. number: text to whole number."""
+    """Return SQL for whether no calendar has a date that MySQL prints. number: text to whole
+    number.
+    """
     year = number(f"left({text}, 4)")
     leap = f"(mod({year}, 4) = 0 and (mod({year}, 100) <> 0 or mod({year}, 400) = 0))"
     return (
@@ -54,8 +56,8 @@ _YEAR_ZERO = "case when left({}, 5) = '0000-' then '0001' || substr({}, 5) || ' 
 
 
 def hold_type(kind: SourceType, key_bytes: int | None) -> Held | None:
-    """Return how a type is held; None if it is not. A key has `key_bytes` for it; None: it is in
-    no key.
+    """Return how a type is held; None if it is not. key_bytes: its room in a key; None outside
+    keys.
     """
     base = kind.base
     if base in ("tinyint", "smallint", "mediumint", "int", "bigint"):
@@ -77,7 +79,9 @@ def hold_type(kind: SourceType, key_bytes: int | None) -> Held | None:
 
 
 def plain(target: str, kind: Kind, *, cast: str = "", note: str = "") -> Held:
-    """Return a type that has a counterpart. kind: of the text that both sides print."""
+    """Return how a type with a counterpart is held. kind: kind of the text that both
+    sides print.
+    """
     form = Form(kind=kind)
     return Held(target_type=target, source_form=form, target_form=form, cast=cast, note=note)
 
@@ -122,7 +126,7 @@ def _time(kind: SourceType) -> Held:
 
 
 def _printed_as_text(kind: SourceType, pattern: str) -> Held:
-    """Return a date or time held as the text that the source prints. pattern: of to_char()."""
+    """Return a date or time held as the text that the source prints. pattern: for to_char()."""
     native = f"to_char({{}}, '{pattern}')"
     if kind.base == "timestamp":
         native = f"to_char({{}} at time zone 'UTC', '{pattern}')"
@@ -216,7 +220,7 @@ def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
 
 
 def _labels(kind: SourceType) -> Held:
-    """Text; only few have a label that text of PostgreSQL's cannot be."""
+    """Return text. Only few enums have a label that PostgreSQL's text cannot hold."""
     note = "the label" if kind.base == "enum" else "the labels, with commas between them"
     labels = plain("text", Kind.TEXT, note=note)
     parsed = parse_type(kind.text)
@@ -226,7 +230,7 @@ def _labels(kind: SourceType) -> Held:
 
 
 def _json(kind: SourceType) -> Held:
-    """MariaDB's JSON is text that it checks, and not as strictly as others."""
+    """Return `json`. MariaDB's JSON is text, which it checks less strictly than others."""
     note = "the document's text, unchanged"
     json = plain("json", Kind.TEXT, cast="::json", note=note)
     if kind.engine is not Engine.MARIADB:

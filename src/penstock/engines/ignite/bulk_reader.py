@@ -19,7 +19,7 @@ from penstock.codec.arrow_lines import copy_lines, load_data_lines
 from penstock.codec.errors import unfit
 from penstock.codec.exact_text import exact_texts
 from penstock.codec.lines import LineDialect
-from penstock.codec.types import prepared
+from penstock.codec.types import prepare_values
 from penstock.codec.types.from_ignite import NANOS
 from penstock.engines.ignite.directory import open_any
 from penstock.engines.ignite.source.read_plan import ColumnRead, Exact
@@ -151,7 +151,7 @@ def _as_postgres(column: Any, how: ColumnRead, place: int, first_row: int) -> An
     """Return a column in the form that PostgreSQL needs, as its statement does on the other
     path.
     """
-    column = prepared(column, how.prepare)
+    column = prepare_values(column, how.prepare)
     if how.exact is Exact.AS_TEXT:
         return pa.array(exact_texts(column, how.neutral), pa.string())
     if how.exact in (Exact.REFUSED, Exact.NULL):

@@ -327,7 +327,7 @@ def _database_hint(said: str) -> str:
     """The GRANTs that let an account in, for the account as the server calls it."""
     found = _REFUSED.search(said.replace("`", "'"))
     user, host, database = found.groups() if found else ("USER", "HOST", "DATABASE")
-    on = f"on {quoted(database)}.* to {literal(user)}@{literal(host)};"
+    on = f"on {quote(database)}.* to {literal(user)}@{literal(host)};"
     return (
         "Check the database's name in the URL. To let the account use it, as a source: "
         f"grant select {on} as a target: grant all {on} `penstock doctor` says what else it "
@@ -409,7 +409,7 @@ def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockE
 # -- SQL text ------------------------------------------------------------------------------------
 
 
-def quoted(*names: str) -> str:
+def quote(*names: str) -> str:
     """Give identifiers in backticks, joined by dots: of schema s and table t, `` `s`.`t` ``.
 
     Raises ValueError for an empty name or one with a zero byte: no catalogue holds such.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from penstock.codec.types import Engine, Server
-from penstock.engines.mysql.connect import Connection, connect, quoted, rows
+from penstock.engines.mysql.connect import Connection, connect, quote, rows
 from penstock.engines.mysql.source.catalog import Exclusion, open_catalog, survey
 from penstock.engines.mysql.strict_values import convert_sql, strict_refusal
 from penstock.host.errors import StatementFailed
@@ -83,7 +83,7 @@ def _find_refused_rows(
     sums = ", ".join(f"coalesce(sum({one}), 0) as c{place}" for place, (_, one) in enumerate(asked))
     doing = f"computing generated columns of {table.name}"
     try:
-        counts = rows(session, f"select {sums} from {quoted(*table.name)}", doing=doing)[0]
+        counts = rows(session, f"select {sums} from {quote(*table.name)}", doing=doing)[0]
     except StatementFailed:
         return  # the expression itself fails for a row, which `_warnings` reports
     for place, (column, condition) in enumerate(asked):
@@ -91,7 +91,7 @@ def _find_refused_rows(
             yield (
                 f"{table.name}.{column.name} is generated, and its expression gives {count} values "
                 f"that {column.type_text} does not hold: a strict server refuses these rows; "
-                f"select * from {quoted(*table.name)} where {condition} lists them"
+                f"select * from {quote(*table.name)} where {condition} lists them"
             )
 
 
@@ -102,7 +102,7 @@ def _warnings(
     doing = f"computing generated columns of {table.name}"
     counts = ", ".join(f"count({convert_sql(column)})" for column in columns)
     try:
-        rows(session, f"select {counts} from {quoted(*table.name)}", doing=doing)
+        rows(session, f"select {counts} from {quote(*table.name)}", doing=doing)
     except StatementFailed as error:
         yield error.message
         return

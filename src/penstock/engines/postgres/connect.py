@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import LiteralString
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote as percent_encode
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from psycopg import conninfo
@@ -226,7 +227,7 @@ def connect_error(url: str, text: str) -> ConnectFailed:
         role = unquote(urlsplit(url).username or "ROLE")
         return DatabaseRefused(
             f"no connection to {mask(url)}: {said}",
-            hint=f"As its owner: grant connect on database {quoted(refused[1])} to {quoted(role)};",
+            hint=f"As its owner: grant connect on database {quote(refused[1])} to {quote(role)};",
         )
     # The password and role cases name TLS words in a suffix ("no encryption") on every pg_hba
     # refusal, so these come first.
@@ -255,7 +256,7 @@ def with_database(url: str, database: str) -> str:
     match = re.match(r"(\w+://[^/?#]*)(?:/[^?#]*)?(.*)\Z", url, re.DOTALL)
     if match is None:
         raise UrlInvalid(f"not the URL of a PostgreSQL database: {mask(url)}")
-    return f"{match[1]}/{quote(database, safe='')}{match[2]}"
+    return f"{match[1]}/{percent_encode(database, safe='')}{match[2]}"
 
 
 def is_table_in_motion(error: psycopg.Error) -> bool:
@@ -273,8 +274,8 @@ def is_table_in_motion(error: psycopg.Error) -> bool:
     )
 
 
-def quoted(*names: str) -> str:
-    """Identifiers quoted and joined by dots: `quoted("s", "t")` is `"s"."t"`.
+def quote(*names: str) -> str:
+    """Return identifiers in quotes, joined by dots: `quote("s", "t")` is `"s"."t"`.
 
     Raises ValueError for an empty name or one with a zero byte: no catalogue holds such.
     """
@@ -298,7 +299,7 @@ def literal(text: str) -> str:
 
 
 def statement(text: str) -> LiteralString:
-    """Mark SQL put together through `quoted` and `literal` as fit for psycopg's signatures."""
+    """Mark SQL put together through `quote` and `literal` as fit for psycopg's signatures."""
     return text
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import psycopg
 
 from penstock.codec.postgres.lsn import Lsn
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quote, server_errors
 from penstock.engines.postgres.source.slot import ConsistentPoint, list_published
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, Retry, TableName
@@ -89,7 +89,7 @@ def check_publication_there(
     if standby is not None and standby[0] and there is None:
         raise PublicationOnPrimary(
             f"publication {name} does not exist, and a standby cannot make it",
-            hint=f"On the primary, run: create publication {quoted(name)} for table "
+            hint=f"On the primary, run: create publication {quote(name)} for table "
             f"{list_published(tables)} with (publish_via_partition_root = true);",
         )
 

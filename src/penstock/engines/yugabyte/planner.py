@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.codec.postgres.lsn import Lsn
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.slots import HistoryGone
 from penstock.model import LOAD_AGAIN, TableDefinition, TableName
@@ -75,9 +75,9 @@ class YugabytePlanner:
 
 def copy_sql(read: TableRead) -> str:
     """Return the COPY command of a whole table."""
-    columns = ", ".join(quoted(name) for name in read.columns)
+    columns = ", ".join(quote(name) for name in read.columns)
     form = " with (format binary)" if read.binary else ""
-    return f"copy (select {columns} from {quoted(*read.definition.name)}) to stdout{form}"
+    return f"copy (select {columns} from {quote(*read.definition.name)}) to stdout{form}"
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> YugabytePlanner:

@@ -13,7 +13,7 @@ import psycopg
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgwire import quoted_name
-from penstock.engines.postgres.connect import literal, quoted, server_errors
+from penstock.engines.postgres.connect import literal, quote, server_errors
 from penstock.engines.postgres.source import slot as postgres
 from penstock.engines.postgres.source import slot_names
 from penstock.engines.postgres.source.client import ReplicationConnection, Row
@@ -163,15 +163,15 @@ def ensure_publication(connection: psycopg.Connection, name: str, tables: list[T
     missing = [table for table in tables if table not in found]
     if not missing:
         return
-    listed = ", ".join(quoted(*table) for table in missing)
+    listed = ", ".join(quote(*table) for table in missing)
     if found:
         raise postgres.PublicationUnfit(
             f"publication {name} lacks {len(missing)} of the pipeline's tables: "
             f"{', '.join(map(str, missing))}",
-            hint=f"alter publication {quoted(name)} add table {listed};",
+            hint=f"alter publication {quote(name)} add table {listed};",
         )
     with server_errors(f"making publication {name}"):
-        connection.execute(f"create publication {quoted(name)} for table {listed}".encode())
+        connection.execute(f"create publication {quote(name)} for table {listed}".encode())
 
 
 def choose_names(config: Config) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.codec.postgres.names import quoted
+from penstock.codec.postgres.names import quote_ident
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Identity
 from penstock.serve.catalog.functions import Context, function
@@ -87,12 +87,16 @@ def _index_definition(context: Context, oid: int, column: int = 0, pretty: int =
     table = _of_index(context, oid)
     if table is None:
         return None
-    names = [quoted(table.columns[place].name) for place in table.key]
+    names = [quote_ident(table.columns[place].name) for place in table.key]
     if column:
         return names[column - 1] if 0 < column <= len(names) else ""
     shown = visible(context, table.oid) if pretty else False
-    on = quoted(table.name) if shown else f"{quoted(table.schema)}.{quoted(table.name)}"
-    index = quoted(table.index_name)
+    on = (
+        quote_ident(table.name)
+        if shown
+        else f"{quote_ident(table.schema)}.{quote_ident(table.name)}"
+    )
+    index = quote_ident(table.index_name)
     return f"CREATE UNIQUE INDEX {index} ON {on} USING btree ({', '.join(names)})"
 
 
@@ -100,7 +104,7 @@ def _index_definition(context: Context, oid: int, column: int = 0, pretty: int =
 def _constraint_definition(context: Context, oid: int, _pretty: int = 0) -> str | None:
     for table in context.model.tables.values():
         if table.key and table.constraint_oid == oid:
-            names = ", ".join(quoted(table.columns[place].name) for place in table.key)
+            names = ", ".join(quote_ident(table.columns[place].name) for place in table.key)
             return f"PRIMARY KEY ({names})"
     for table in context.model.tables.values():
         for column in table.columns:
@@ -108,7 +112,7 @@ def _constraint_definition(context: Context, oid: int, _pretty: int = 0) -> str 
                 context.model.find_oid("not null", table.schema, f"{table.name}.{column.name}")
                 == oid
             ):
-                return f"NOT NULL {quoted(column.name)}"
+                return f"NOT NULL {quote_ident(column.name)}"
     return None
 
 

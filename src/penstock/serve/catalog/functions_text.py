@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.codec.postgres.names import quoted
+from penstock.codec.postgres.names import quote_ident
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context, function
 from penstock.serve.catalog.patterns import first_match, replace_matches
@@ -106,7 +106,7 @@ def _trim_right(_: Context, text: str, characters: str = " ") -> str:
 
 @function("quote_ident(text) -> text")
 def _quote_name(_: Context, text: str) -> str:
-    return quoted(text)
+    return quote_ident(text)
 
 
 @function("quote_literal(text) -> text")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.codec.postgres.names import quoted
+from penstock.codec.postgres.names import quote_ident
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.grammar import parse_query, type_name
@@ -180,14 +180,16 @@ def print_reg(context: Context, kind: int, oid: int) -> str:
         if found is None:
             return str(oid)
         shown = visible(context, oid)
-        return quoted(found[1]) if shown else f"{quoted(found[0])}.{quoted(found[1])}"
+        return (
+            quote_ident(found[1]) if shown else f"{quote_ident(found[0])}.{quote_ident(found[1])}"
+        )
     if kind == REGTYPE:
         return context.types.name(oid) if context.types.get(oid) else str(oid)
     if kind in (REGPROC, REGPROCEDURE, REGCOLLATION):
         rows = context.facts.rows["collation" if kind == REGCOLLATION else "proc"]
-        return next((quoted(row[1]) for row in rows if row[0] == oid), str(oid))
+        return next((quote_ident(row[1]) for row in rows if row[0] == oid), str(oid))
     if kind == REGNAMESPACE:
-        return quoted(schema_names(context).get(oid, str(oid)))
+        return quote_ident(schema_names(context).get(oid, str(oid)))
     if kind == REGROLE:
-        return quoted(context.model.roles.get(oid, str(oid)))
+        return quote_ident(context.model.roles.get(oid, str(oid)))
     return str(oid)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from penstock.codec.postgres.names import quoted
+from penstock.codec.postgres.names import quote_ident
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.coercions import Coercions
@@ -389,7 +389,7 @@ def _widen(types: Types, value: Value) -> str:
 
 def _value(types: Types, value: Value) -> str:
     if isinstance(value, ColumnValue):
-        return quoted(value.name)
+        return quote_ident(value.name)
     if value.text is None:
         return f"NULL::{types.name(value.type_oid)}"
     if value.type_oid == BOOL:

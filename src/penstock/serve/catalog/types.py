@@ -19,7 +19,7 @@ from penstock.codec.exact_text import timestamp_text
 from penstock.codec.postgres import pgtext
 from penstock.codec.postgres.array_text import print_array, read_array
 from penstock.codec.postgres.lsn import Lsn
-from penstock.codec.postgres.names import quoted
+from penstock.codec.postgres.names import quote_ident
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.position import PositionInvalid
 from penstock.model.whole_number import parse_whole
@@ -187,12 +187,16 @@ class Types:
             return '"char"'
         if kind.schema_oid != self.system_schema:
             return self._qualify(kind)
-        return _with_modifier(_PRINTED.get(kind.name) or quoted(kind.name), oid, typmod)
+        return _with_modifier(_PRINTED.get(kind.name) or quote_ident(kind.name), oid, typmod)
 
     def _qualify(self, kind: PgType) -> str:
         schemas, path = self.where()
         schema = schemas.get(kind.schema_oid, "???")
-        return quoted(kind.name) if schema in path else f"{quoted(schema)}.{quoted(kind.name)}"
+        return (
+            quote_ident(kind.name)
+            if schema in path
+            else f"{quote_ident(schema)}.{quote_ident(kind.name)}"
+        )
 
     # -- conversions --------------------------------------------------------------------------
 

@@ -258,7 +258,7 @@ class NodeReader:
         self.recent = self._before(segment, begin, held) if found.has_resent else None
         marks = []
         for record in found.trees:
-            group = wal.made_group(held.data, record)
+            group = wal.find_created_group(held.data, record)
             if group is not None and group in self._groups:
                 marks.append((group, LogPlace(segment, record.offset, 0)))
         if not marks:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
-from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.source.catalog import OWN_SCHEMA
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.dump_errors import (
@@ -225,7 +225,7 @@ def heartbeats(probe: MySQLProbe) -> Iterator[Finding]:
             f"{probe.account} lacks privileges on {TABLE} in the source: "
             f"{', '.join(lacking).lower()}",
             "without heartbeats, an idle path is not measured; changes flow all the same",
-            f"grant {', '.join(sorted(RIGHTS)).lower()} on {quoted(OWN_SCHEMA)}.* to "
+            f"grant {', '.join(sorted(RIGHTS)).lower()} on {quote(OWN_SCHEMA)}.* to "
             f"{probe.account};",
         )
 
@@ -235,14 +235,14 @@ def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
     """Each captured table is selected from, without rows."""
     for table in probe.tables:
         try:
-            probe.rows(f"select * from {quoted(*table.name)} limit 0")
+            probe.rows(f"select * from {quote(*table.name)} limit 0")
         except PrivilegeMissing as error:
             yield probe.found(
                 "MY016",
                 Severity.ERROR,
                 f"{probe.account} may not read {table.name}: {error.message}",
                 "its rows cannot be loaded",
-                f"grant select on {quoted(*table.name)} to {probe.account};",
+                f"grant select on {quote(*table.name)} to {probe.account};",
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
-from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.source.catalog import Exclusion
 from penstock.engines.mysql.source.strategies import WITH_SNAPSHOTS
 from penstock.model import Identity
@@ -29,7 +29,7 @@ def keys(probe: MySQLProbe) -> Iterator[Finding]:
                 f"{table.name} has no primary key, and no unique key without NULLs",
                 "an update or delete looks for a row that is equal in all columns, which is slow; "
                 "duplicate rows cannot be distinguished",
-                f"alter table {quoted(*table.name)} add column id bigint unsigned auto_increment "
+                f"alter table {quote(*table.name)} add column id bigint unsigned auto_increment "
                 "primary key;",
             )
 
@@ -45,7 +45,7 @@ def engines(probe: MySQLProbe) -> Iterator[Finding]:
                 f"{table.name} uses the storage engine {table.engine}",
                 "it has no consistent snapshots, and a statement that fails half way leaves its "
                 "first half behind",
-                f"alter table {quoted(*table.name)} engine = InnoDB;",
+                f"alter table {quote(*table.name)} engine = InnoDB;",
             )
 
 
@@ -69,10 +69,10 @@ def cascades(probe: MySQLProbe) -> Iterator[Finding]:
                     f"{' and '.join(sorted(rules))}",
                     "InnoDB changes the referencing rows without logging it: they would stay as "
                     "they are in the target",
-                    f"alter table {quoted(*table.name)} drop foreign key {quoted(key.name)}, "
-                    f"add constraint {quoted(key.name)} foreign key "
-                    f"({', '.join(map(quoted, key.columns))}) references "
-                    f"{quoted(*key.target)} ({', '.join(map(quoted, key.target_columns))});",
+                    f"alter table {quote(*table.name)} drop foreign key {quote(key.name)}, "
+                    f"add constraint {quote(key.name)} foreign key "
+                    f"({', '.join(map(quote, key.columns))}) references "
+                    f"{quote(*key.target)} ({', '.join(map(quote, key.target_columns))});",
                 )
 
 
@@ -95,7 +95,7 @@ def old_times(probe: MySQLProbe) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"{table.name} has times in an old format: {names(old)}",
                 "the log does not say how many digits they have; the table's definition must",
-                f"alter table {quoted(*table.name)} force;",
+                f"alter table {quote(*table.name)} force;",
             )
 
 
@@ -109,15 +109,15 @@ def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
             parsed = parse_type(column.base_type or column.type_text)
             if parsed is None or parsed.base not in DATES:
                 continue
-            name = quoted(column.name)
+            name = quote(column.name)
             zero = f"{name} = 0 or month({name}) = 0 or dayofmonth({name}) = 0"
-            if probe.rows(f"select 1 as one from {quoted(*table.name)} where {zero} limit 1"):
+            if probe.rows(f"select 1 as one from {quote(*table.name)} where {zero} limit 1"):
                 yield probe.found(
                     "MY023",
                     Severity.WARNING,
                     f"{table.name} has dates in {column.name} whose year, month or day is zero",
                     "a target of another engine has no such dates: the column becomes text there",
-                    f"update {quoted(*table.name)} set {name} = null where {zero};",
+                    f"update {quote(*table.name)} set {name} = null where {zero};",
                 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.engines.mysql.checks.probe import TARGET_CHECKS, MySQLProbe
-from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.model import TableDefinition, TableName
 from penstock.ports.checks import Finding, Severity
@@ -72,7 +72,7 @@ def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
                     f"the key of {table.name} compares {name} by {collation} in the target, by "
                     f"{source or 'its bytes'} in the source",
                     "rows that differ in the source, as 'a' and 'A', are one row there",
-                    f"alter table {quoted(*table.name)} modify {quoted(name)} "
+                    f"alter table {quote(*table.name)} modify {quote(name)} "
                     f"{column.type_text} character set {column.charset} collate "
                     f"{column.charset}_bin{' not null' if column.not_null else ''};",
                 )
@@ -175,7 +175,7 @@ def triggers(probe: MySQLProbe) -> Iterator[Finding]:
     for row in probe.rows(TRIGGERS):
         table = TableName(row["trigger_schema"], row["table_name"])
         if table in wanted:
-            trigger = quoted(row["trigger_schema"], row["trigger_name"])
+            trigger = quote(row["trigger_schema"], row["trigger_name"])
             yield probe.found(
                 "MY037",
                 Severity.WARNING,
@@ -204,7 +204,7 @@ def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
                     f"the column {column.name} of {table.name} is a UUID of MariaDB in the target",
                     "MariaDB refuses some values of PostgreSQL's uuid, and the load stops at the "
                     "first of them",
-                    f"alter table {quoted(*table.name)} modify {quoted(column.name)} char(36) "
+                    f"alter table {quote(*table.name)} modify {quote(column.name)} char(36) "
                     f"character set ascii collate ascii_bin{' not null' if ours.not_null else ''};",
                 )
 
@@ -235,6 +235,6 @@ def rights(probe: MySQLProbe) -> Iterator[Finding]:
                 "the loader keeps its progress and its merge tables there"
                 if schema == SCHEMA
                 else "tables are made, filled, changed, emptied and altered there",
-                f"grant {', '.join(sorted(needed)).lower()} on {quoted(schema)}.* to "
+                f"grant {', '.join(sorted(needed)).lower()} on {quote(schema)}.* to "
                 f"{probe.account};",
             )

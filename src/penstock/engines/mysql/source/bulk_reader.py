@@ -42,10 +42,10 @@ class MySQLBulkReader:
         """Compare names and time of the definition: a renamed column shows no other way."""
         if not task.chunk.shape:
             return False
-        from penstock.engines.mysql.connect import literal, quoted  # with the driver
+        from penstock.engines.mysql.connect import literal, quote  # with the driver
 
         # Looking at the columns keeps an ALTER waiting until the chunk is read.
-        names = self._session.columns(f"select * from {quoted(*task.table)} limit 0", doing=READ)
+        names = self._session.columns(f"select * from {quote(*task.table)} limit 0", doing=READ)
         schema, name = literal(task.table.schema), literal(task.table.name)
         changed_s = self.number(_CHANGED_S.format(schema=schema, name=name), keeps=True)
         return _shape_text(names, changed_s) != task.chunk.shape

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.codec.mysql.types import parse_type
-from penstock.engines.mysql.connect import Connection, literal, quoted, rows
+from penstock.engines.mysql.connect import Connection, literal, quote, rows
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
 
 CHUNK_SIZE_BYTES = 64 * 2**20
@@ -53,17 +53,17 @@ class KeyChunk:
             parts.append(_from(self.key, self.lower))
         if self.upper is not None:
             parts.append(f"not ({_from(self.key, self.upper)})" if len(self.key) > 1 else
-                         f"{quoted(self.key[0])} < {self.upper[0]}")  # fmt: skip
+                         f"{quote(self.key[0])} < {self.upper[0]}")  # fmt: skip
         return " and ".join(parts) or "true"
 
     def query(self, expressions: Sequence[str]) -> str:
         """The statement that reads these expressions of the chunk's rows."""
-        return f"select {', '.join(expressions)} from {quoted(*self.table)} where {self.condition}"
+        return f"select {', '.join(expressions)} from {quote(*self.table)} where {self.condition}"
 
 
 def _from(key: Sequence[str], bound: Bound) -> str:
     """`key >= bound`, column by column: no server uses an index well for row constructors."""
-    names = [quoted(name) for name in key]
+    names = [quote(name) for name in key]
     alternatives = []
     for place, name in enumerate(names):
         comparison = ">=" if place == len(names) - 1 else ">"
@@ -197,7 +197,7 @@ def _usable_key(definition: TableDefinition) -> list[ColumnDefinition]:
 
 def _read_and_write(column: ColumnDefinition) -> tuple[str, Callable[[str], str]]:
     """The expression that gives a value's exact text, and how that becomes a literal."""
-    name, base = quoted(column.name), _base(column)
+    name, base = quote(column.name), _base(column)
     if base in _NUMBERS:
         return f"cast({name} as char)", lambda text: text
     if base in _BY_NUMBER:
@@ -247,10 +247,10 @@ class _Range:
 
 
 def _ends(place: int, one: _Keyed) -> str:
-    name = quoted(one.key[0].name)
+    name = quote(one.key[0].name)
     return (
         f"select {place} as place, cast(min({name}) as char) as low,"
-        f" cast(max({name}) as char) as high from {quoted(*one.table)}"
+        f" cast(max({name}) as char) as high from {quote(*one.table)}"
     )
 
 
@@ -260,8 +260,8 @@ def _estimates(connection: Connection, ranges: Sequence[_Range]) -> list[int]:
     for at in range(0, len(ranges), SELECTS_AT_ONCE):
         some = ranges[at : at + SELECTS_AT_ONCE]
         selects = [
-            f"select {quoted(one.of.key[0].name)} from {quoted(*one.of.table)}"
-            f" where {quoted(one.of.key[0].name)} between {one.low} and {one.high}"
+            f"select {quote(one.of.key[0].name)} from {quote(*one.of.table)}"
+            f" where {quote(one.of.key[0].name)} between {one.low} and {one.high}"
             for one in some
         ]
         explained = _together(connection, selects, explain=True)
@@ -315,8 +315,8 @@ def _next(
     listed = ", ".join(f"{text} as c{at}" for at, text in enumerate(texts))
     found = bounds[one.table]
     condition = _from(names, found[-1][0]) if found else "true"
-    order = ", ".join(quoted(name) for name in names)
+    order = ", ".join(quote(name) for name in names)
     return (
-        f"(select {place} as place, {listed} from {quoted(*one.table)} where {condition} "
+        f"(select {place} as place, {listed} from {quote(*one.table)} where {condition} "
         f"order by {order} limit 1 offset {one.target})"
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.codec.mysql.charsets import single_byte_table
 from penstock.codec.mysql.types import neutral_type
-from penstock.engines.mysql.connect import Connection, literal, quoted, rows
+from penstock.engines.mysql.connect import Connection, literal, quote, rows
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import (
     ColumnDefinition,
@@ -145,12 +145,12 @@ def _gather_json(
 ) -> None:
     """Note MariaDB's columns that were made as JSON."""
     for row in rows(connection, JSON_CHECKS, (schema,), doing="reading the catalogue"):
-        if row["check_clause"] == f"json_valid({quoted(row['column_name'])})":
+        if row["check_clause"] == f"json_valid({quote(row['column_name'])})":
             into[TableName(row["table_schema"], row["table_name"])].add(row["column_name"])
 
 
 def _create_sql(connection: Connection, name: TableName) -> str:
-    found = rows(connection, f"show create table {quoted(*name)}", doing=f"reading {name}")
+    found = rows(connection, f"show create table {quote(*name)}", doing=f"reading {name}")
     return str(found[0]["create table"])
 
 
@@ -312,14 +312,14 @@ def _definition(index: str, parts: Sequence[Row]) -> str:
     columns = ", ".join(
         f"({part['expression']})"
         if part["column_name"] is None
-        else quoted(part["column_name"])
+        else quote(part["column_name"])
         + (f"({part['sub_part']})" if part["sub_part"] and part["index_type"] != "SPATIAL" else "")
         for part in parts
     )
     kind = "" if parts[0]["non_unique"] else "unique "
     if parts[0]["index_type"] in ("SPATIAL", "FULLTEXT"):
         kind = f"{parts[0]['index_type'].lower()} "
-    return f"{kind}key {quoted(index)} ({columns})"
+    return f"{kind}key {quote(index)} ({columns})"
 
 
 def _keys(indexes: Sequence[Row]) -> dict[str, UniqueKey]:
@@ -378,8 +378,8 @@ def _foreign_keys(found: Sequence[Row]) -> list[ForeignKey]:
         columns = tuple(part["column_name"] for part in parts)
         target_columns = tuple(part["referenced_column_name"] for part in parts)
         definition = (
-            f"foreign key ({', '.join(map(quoted, columns))}) references {quoted(*target)} "
-            f"({', '.join(map(quoted, target_columns))}) "
+            f"foreign key ({', '.join(map(quote, columns))}) references {quote(*target)} "
+            f"({', '.join(map(quote, target_columns))}) "
             f"on delete {first['delete_rule'].lower()} on update {first['update_rule'].lower()}"
         )
         keys.append(

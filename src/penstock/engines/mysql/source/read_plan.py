@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from penstock.codec.lines import CellForm, TextCell
 from penstock.codec.mysql.charsets import charset_named, label_charset
 from penstock.codec.mysql.types import parse_type
-from penstock.codec.types import FULL_YEAR, Engine, Mapping, SourceType, filled
-from penstock.engines.mysql.connect import quoted
+from penstock.codec.types import FULL_YEAR, Engine, Mapping, SourceType, fill_template
+from penstock.engines.mysql.connect import quote
 from penstock.model import ColumnDefinition
 from penstock.ports.server_pair import ReadPlan, ServerPair
 from penstock.sql.read_plan import AS_IS
@@ -66,7 +66,7 @@ def log_plan(columns: Sequence[ColumnDefinition]) -> ReadPlan:
 
 
 def _into_log(column: ColumnDefinition) -> tuple[str, TextCell]:
-    name, base = quoted(column.name), _base(column)
+    name, base = quote(column.name), _base(column)
     if base in _BYTES:
         return name, TextCell(form=CellForm.BYTES)
     if base in _GEOMETRIES:
@@ -87,13 +87,13 @@ def _base(column: ColumnDefinition) -> str:
 
 def _number(column: ColumnDefinition) -> str | None:
     """The expression of a number whose plain text is not exact; None for any other column."""
-    name, base = quoted(column.name), _base(column)
+    name, base = quote(column.name), _base(column)
     if base in ("float", "double"):
         # By itself a FLOAT is printed with six digits; times one, not plus zero, which would lose
         # the sign of -0.
         return f"{name} * 1e0"
     if base == "year" and SourceType.of(column, Engine.MYSQL).is_short_year:
-        return filled(FULL_YEAR, name)
+        return fill_template(FULL_YEAR, name)
     return f"{name} + 0" if base == "bit" else None
 
 
@@ -104,7 +104,7 @@ def _text_cell(charset: str, *, remove_zero: bool = False) -> TextCell:
 
 
 def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
-    name, base = quoted(column.name), _base(column)
+    name, base = quote(column.name), _base(column)
     if base in _BYTES:
         return name, TextCell(form=CellForm.BYTES), AS_IS
     if base in _GEOMETRIES:
@@ -134,7 +134,7 @@ def target_charset(column: ColumnDefinition, mapping: Mapping) -> str:
 
 
 def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCell, str]:
-    name, base = quoted(column.name), _base(column)
+    name, base = quote(column.name), _base(column)
     if base in _BYTES or base in _GEOMETRIES:
         return name, TextCell(form=CellForm.RAW), AS_IS
     if base == "json" and mapping.target_type == "json":

@@ -26,7 +26,7 @@ from penstock.codec.columns import transactions_batch
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.connect import Connection, quoted, rows, run
+from penstock.engines.mysql.connect import Connection, quote, rows, run
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk, tells_rewritten
 from penstock.engines.mysql.source.catalog import open_catalog
@@ -112,7 +112,7 @@ class ReloadJob:
         """Whole lines of all the table's rows."""
         there = {column.name: column for column in self.definition.columns}
         plan = log_plan([there[column.name] for column in relation.columns])
-        select = f"select {', '.join(plan.expressions)} from {quoted(*self.definition.name)}"
+        select = f"select {', '.join(plan.expressions)} from {quote(*self.definition.name)}"
         yield from RowsOfChunk(self.session, select, plan.cells, LineDialect.LOAD_DATA)
 
 
@@ -247,7 +247,7 @@ def _exact_choices(url: str, table: TableDefinition) -> Sequence[Choice]:
     if not exact:
         raise NoConsistentPoint(
             f"{table.name} cannot be read at an exact position: {'; '.join(found[0].lacking)}",
-            hint=f"Run at the server: grant lock tables on {quoted(table.name.schema)}.* to "
+            hint=f"Run at the server: grant lock tables on {quote(table.name.schema)}.* to "
             "'USER'@'HOST';",
         )
     return exact
@@ -258,7 +258,7 @@ def _held(reader: Connection, name: TableName, live: LiveTables) -> TableDefinit
     doing = f"holding {name}"
     run(reader, f"set session lock_wait_timeout = {LOCK_TIMEOUT_S}", doing=doing)
     try:
-        rows(reader, f"select 1 from {quoted(*name)} limit 0", doing=doing)
+        rows(reader, f"select 1 from {quote(*name)} limit 0", doing=doing)
     except StatementFailed as error:
         if live.read(name) is None:
             raise table_unknown(name) from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, value
+from penstock.engines.mysql.connect import Connection, connect, quote, rows, run, value
 from penstock.engines.mysql.source.dump_errors import LogOff
 from penstock.engines.mysql.source.rights import read_rights
 from penstock.engines.mysql.source.status import LogStatus, read_identity, read_status
@@ -311,7 +311,7 @@ class _Taking:
         return self._at_one_point(choice, self._status_at(place), held)
 
     def _table_locks(self, choice: Choice) -> Snapshots:
-        names = ", ".join(f"{quoted(*table.name)} read" for table in self._tables)
+        names = ", ".join(f"{quote(*table.name)} read" for table in self._tables)
         # Without autocommit InnoDB locks too, which prevents cascades of foreign keys.
         doing = "locking the tables"
         self._run("set session autocommit = 0", doing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from penstock.codec.mysql.binlog_query import NO_BACKSLASH_ESCAPES, Query
 from penstock.codec.mysql.types import parse_type
-from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, value
+from penstock.engines.mysql.connect import Connection, connect, quote, rows, run, value
 from penstock.engines.mysql.source.added_columns import Added, certain_value
 from penstock.host.errors import StatementFailed
 from penstock.model import TableName
@@ -67,14 +67,14 @@ def read_stored_value(url: str, table: TableName, added: Added, query: Query) ->
 
 
 def _ask(connection: Connection, table: TableName, added: Added, query: Query) -> str | None:
-    place = quoted(table.schema, TEMPORARY)
+    place = quote(table.schema, TEMPORARY)
     for setting in _settings(query, added):
         run(connection, f"set session {setting}", doing=DOING)
     collation = value(connection, TABLE_COLLATION, tuple(table), doing=DOING)
     options = f" collate {collation}" if collation else ""
     run(connection, f"create temporary table {place} (penstock_id int){options}", doing=DOING)
     run(connection, f"insert into {place} values (1)", doing=DOING)
-    column = quoted(added.name)
+    column = quote(added.name)
     run(connection, f"alter table {place} add column {column} {added.definition}", doing=DOING)
     kind = _type_of(connection, place, added.name)
     run(connection, "set session time_zone = '+00:00'", doing=DOING)

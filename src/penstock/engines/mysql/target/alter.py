@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.codec.types import Engine, Server, filled
+from penstock.codec.types import Engine, Server, fill_template
 from penstock.codec.types import Mapping as TypeMapping
-from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.target.layout import default_of, same_type
 from penstock.engines.mysql.target.target import TargetColumn, TargetTable
 from penstock.model import LOAD_AFRESH, Column, Relation
@@ -94,7 +94,7 @@ class Alterer:
         """
         return [
             Clause(
-                f"rename column {quoted(old)} to {quoted(new)}",
+                f"rename column {quote(old)} to {quote(new)}",
                 f"column {old} makes room for another of that name",
             )
             for old, new in names.items()
@@ -120,8 +120,8 @@ class Alterer:
             found = self._leaving(change.name)
             if found is not None and not found.generated:
                 for key in {key for key, name in self.table.references if name == found.name}:
-                    yield Clause(f"drop foreign key {quoted(key)}", f"{key} went with a column")
-                yield Clause(f"drop column {quoted(change.name)}", change.what)
+                    yield Clause(f"drop foreign key {quote(key)}", f"{key} went with a column")
+                yield Clause(f"drop column {quote(change.name)}", change.what)
         if change.kind is ChangeKind.CHANGE_KEY and change.columns:
             yield from self._unique_dropped(change)
             return
@@ -156,7 +156,7 @@ class Alterer:
                 "then `penstock run` again, and `penstock verify`.",
                 table=str(self.table.name),
             )
-        sql = f"rename column {quoted(found.name)} to {quoted(column.name)}"
+        sql = f"rename column {quote(found.name)} to {quote(column.name)}"
         yield Clause(sql, change.what)
 
     def _leaving(self, name: str) -> TargetColumn | None:
@@ -172,7 +172,7 @@ class Alterer:
             _check(column, mapping, self.table)
             if column.name in self._coming_key():
                 what = f"column {column.name} was added to the key"
-                sql = f"add column {quoted(column.name)} {_collated(mapping.target_type)} not null"
+                sql = f"add column {quote(column.name)} {_collated(mapping.target_type)} not null"
                 yield Clause(sql, what, empties=True)
             else:
                 yield _added(column, mapping, self.server)
@@ -189,7 +189,7 @@ class Alterer:
             raise ShapeNotApplicable(
                 f"column {name} was added at the source, and target table {self.table.name} still "
                 "has the values of an earlier column of that name",
-                hint=f"Run: alter table {table} drop column {quoted(name)}; then `penstock run` "
+                hint=f"Run: alter table {table} drop column {quote(name)}; then `penstock run` "
                 "again.",
                 table=str(self.table.name),
             )
@@ -206,7 +206,7 @@ class Alterer:
         wanted = {name.lower() for name in change.columns}
         for index in self.table.unique:
             if index.name != "PRIMARY" and {name.lower() for name in index.columns} == wanted:
-                yield Clause(f"drop index {quoted(index.name)}", change.what)
+                yield Clause(f"drop index {quote(index.name)}", change.what)
 
     @property
     def _primary(self) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ class Alterer:
                 yield _without_numbers(found)
         if primary:
             yield Clause("drop primary key", change.what)
-        yield Clause(f"add primary key ({', '.join(map(quoted, new))})", change.what)
+        yield Clause(f"add primary key ({', '.join(map(quote, new))})", change.what)
 
     def _coming_key(self) -> set[str]:
         """Return the columns of the key that the table gets now, if no row is left without them."""
@@ -274,7 +274,7 @@ class Alterer:
         """The column under its new name, with the values that rows have under the old one."""
         if self.table.column(change.name) is None:
             return
-        fill = f"{quoted(column.name)} = {quoted(change.name)}"
+        fill = f"{quote(column.name)} = {quote(change.name)}"
         added = list(self._added_somehow(column)) or [Clause("", change.what)]
         yield from (replace(clause, fill=fill) for clause in added)
 
@@ -300,11 +300,11 @@ class Alterer:
                 f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
                 "cannot be kept as text",
                 hint=f"Run: alter table {self.table.sql_name} modify column "
-                f"{quoted(column.name)} {kind}; then `penstock run` again.",
+                f"{quote(column.name)} {kind}; then `penstock run` again.",
                 table=str(self.table.name),
             )
         null = "not null" if found.not_null else "null"
-        sql = f"modify column {quoted(found.name)} {TEXT} {null}"
+        sql = f"modify column {quote(found.name)} {TEXT} {null}"
         yield Clause(sql, f"{change.what}, kept as text", modifies=found.name)
 
 
@@ -343,7 +343,7 @@ def _missing(column: Column, kind: str, table: TargetTable) -> ShapeNotApplicabl
     return ShapeNotApplicable(
         f"target table {table.name} has no column {column.name}, the source has it as "
         f"{column.source_type}",
-        hint=f"Run: alter table {table.sql_name} add column {quoted(column.name)} {kind}; then "
+        hint=f"Run: alter table {table.sql_name} add column {quote(column.name)} {kind}; then "
         f"`penstock run`, and `penstock verify`. {LOAD_AFRESH}",
         table=str(table.name),
     )
@@ -375,13 +375,13 @@ def _filled_later(column: Column, kind: str, server: Server) -> bool:
 
 
 def _fill(column: Column, mapping: TypeMapping) -> str:
-    name = quoted(column.name)
-    return f"{name} = {filled(mapping.write.sql, default_of(column))}"
+    name = quote(column.name)
+    return f"{name} = {fill_template(mapping.write.sql, default_of(column))}"
 
 
 def _added(column: Column, mapping: TypeMapping, server: Server) -> Clause:
     kind = mapping.target_type
-    sql, what = f"add column {quoted(column.name)} {_collated(kind)}", f"column {column.name} was"
+    sql, what = f"add column {quote(column.name)} {_collated(kind)}", f"column {column.name} was"
     what = f"{what} added as {kind}"
     if column.missing is None:
         return Clause(f"{sql} null default null", what)
@@ -393,7 +393,7 @@ def _added(column: Column, mapping: TypeMapping, server: Server) -> Clause:
 
 def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
     """more: default and comment, where they are right for the new type too."""
-    name = quoted(column.name)
+    name = quote(column.name)
     null = " not null" if found.not_null else " null"
     definition = f"{name} {_collated(kind, found)}{null}{more}"
     if found.auto_increment:
@@ -409,7 +409,7 @@ def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> 
 def _loosened(found: TargetColumn, what: str) -> Clause:
     """A column's definition as it is, but nullable and without AUTO_INCREMENT."""
     kind = _collated(found.type_text, found)
-    sql = f"modify column {quoted(found.name)} {kind} null{found.more_sql}"
+    sql = f"modify column {quote(found.name)} {kind} null{found.more_sql}"
     return Clause(sql, what, modifies=found.name, loosens=True)
 
 
@@ -421,7 +421,7 @@ def _collation_of(kind: str) -> str:
 def _without_numbers(found: TargetColumn) -> Clause:
     """Take AUTO_INCREMENT off a column; the log has its values."""
     null = "not null" if found.not_null else "null"
-    sql = f"modify column {quoted(found.name)} {_collated(found.type_text, found)} {null}"
+    sql = f"modify column {quote(found.name)} {_collated(found.type_text, found)} {null}"
     return Clause(f"{sql}{found.more_sql}", f"column {found.name} gets no numbers of its own")
 
 

@@ -20,7 +20,7 @@ from penstock.codec.types import Mapping as TypeMapping
 from penstock.engines.mysql.connect import (
     Connection,
     connect,
-    quoted,
+    quote,
     rows,
     run,
     server_errors,
@@ -178,7 +178,7 @@ class MySQLTarget:
                 f"target table {table.name} has triggers that would act a second time: "
                 + ", ".join(table.triggers),
                 hint="Drop them in the target: drop trigger "
-                f"{quoted(table.name.schema, table.triggers[0])};",
+                f"{quote(table.name.schema, table.triggers[0])};",
                 table=str(table.name),
             )
 

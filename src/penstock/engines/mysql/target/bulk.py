@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import structlog
 
-from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run
+from penstock.engines.mysql.connect import Connection, connect, quote, rows, run
 from penstock.engines.mysql.target.deferred_keys import run_unless_there
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
 from penstock.engines.mysql.target.shapes import (
@@ -82,7 +82,7 @@ class MySQLBulk:
     def _is_empty(self, table: TableName) -> bool:
         found = rows(
             self._connection,
-            f"select 1 as here from {quoted(*table)} limit 1",
+            f"select 1 as here from {quote(*table)} limit 1",
             doing="looking at the target tables",
         )
         return not found
@@ -110,7 +110,7 @@ class MySQLBulk:
             # DDL commits: a table that a kill leaves behind must be known to be ours.
             self._record(definition, name, made=name not in present)
             if name not in present:
-                database = f"create database if not exists {quoted(name.schema)}"
+                database = f"create database if not exists {quote(name.schema)}"
                 run(connection, database, doing=f"making database {name.schema}")
                 statement, lacking = create_sql(definition, name, self._servers)
                 run(connection, statement, doing=f"creating table {name}")
@@ -175,7 +175,7 @@ class MySQLBulk:
                 self._progress.forget_chunks(plan.source)
         for plan in plans:
             if not self._is_empty(plan.target):
-                run(connection, f"truncate table {quoted(*plan.target)}", doing=doing)
+                run(connection, f"truncate table {quote(*plan.target)}", doing=doing)
 
     def finish_table(self, plan: TablePlan) -> int:
         """See BulkTarget."""
@@ -192,7 +192,7 @@ class MySQLBulk:
     def drop_if_made(self, target: TableName) -> None:
         """See BulkTarget."""
         if target in self._progress.made_tables():
-            run(self._connection, f"drop table {quoted(*target)}", doing=f"dropping {target}")
+            run(self._connection, f"drop table {quote(*target)}", doing=f"dropping {target}")
 
     def add_keys(
         self,
@@ -213,7 +213,7 @@ class MySQLBulk:
                 self._add_indexes(definition, name)
             rows(
                 self._connection,
-                f"analyze no_write_to_binlog table {quoted(*name)}",
+                f"analyze no_write_to_binlog table {quote(*name)}",
                 doing=f"analyzing {name} with {threads} threads at most",
             )
 
@@ -285,6 +285,6 @@ class MySQLBulk:
 def _fires(table: TargetTable) -> TargetFires:
     return TargetFires(
         f"target table {table.name} has trigger {table.triggers[0]}, which would do its work twice",
-        hint=f"Run: drop trigger {quoted(table.name.schema, table.triggers[0])};",
+        hint=f"Run: drop trigger {quote(table.name.schema, table.triggers[0])};",
         table=str(table.name),
     )

@@ -23,7 +23,7 @@ from penstock.engines.mysql.connect import (
     KEY_REQUIRED,
     Connection,
     connect,
-    quoted,
+    quote,
     rows,
     run,
     server_errors,
@@ -185,7 +185,7 @@ class MySQLChangelogs:
 
     def quote(self, *names: str) -> str:
         """See ChangelogSession."""
-        return quoted(*names)
+        return quote(*names)
 
     def begin(self) -> None:
         """See ChangelogSession."""
@@ -214,9 +214,9 @@ class MySQLChangelogs:
     def create_state(self, names: StateNames) -> None:
         """See ChangelogSession."""
         doing = "making the state tables"
-        self.run(f"create database if not exists {quoted(names.namespace)}", doing=doing)
+        self.run(f"create database if not exists {quote(names.namespace)}", doing=doing)
         tables = {
-            field: quoted(names.namespace, getattr(names, field))
+            field: quote(names.namespace, getattr(names, field))
             for field in ("mvlogs", "binlog_consumer_status", "mview_uow", "place")
         }
         for statement in STATE_TABLES:
@@ -227,13 +227,13 @@ class MySQLChangelogs:
     def drop(self, table: TableName) -> None:
         """See ChangelogSession."""
         self._forget(table)
-        self.run(f"drop table if exists {quoted(*table)}", doing=f"dropping {table}")
+        self.run(f"drop table if exists {quote(*table)}", doing=f"dropping {table}")
 
     def rename(self, table: TableName, name: str) -> None:
         """See ChangelogSession."""
         self._forget(table)
-        to = quoted(table.schema, name)
-        self.run(f"alter table {quoted(*table)} rename to {to}", doing=f"renaming {table}")
+        to = quote(table.schema, name)
+        self.run(f"alter table {quote(*table)} rename to {to}", doing=f"renaming {table}")
 
     def shape(self, table: TableName) -> Mapping[str, str] | None:
         """See ChangelogSession."""
@@ -282,39 +282,39 @@ class MySQLChangelogs:
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """See ChangelogSession."""
         own = zip(OWN_COLUMNS, OWN_TYPES, strict=True)
-        parts = [f"{quoted(name)} {kind}" for name, kind in own]
-        parts += [f"{quoted(name)} {_typed(kind)}" for name, kind in columns]
-        parts.append(f"key ({quoted(UOW_ID)}, {quoted(DML_TYPE)})")
+        parts = [f"{quote(name)} {kind}" for name, kind in own]
+        parts += [f"{quote(name)} {_typed(kind)}" for name, kind in columns]
+        parts.append(f"key ({quote(UOW_ID)}, {quote(DML_TYPE)})")
         body = ",\n    ".join(parts)
         self._forget(table)
-        numbered = f"{quoted(NUMBER)} bigint not null auto_increment primary key,\n    {body}"
+        numbered = f"{quote(NUMBER)} bigint not null auto_increment primary key,\n    {body}"
         doing = f"making the changelog {table}"
         try:
-            self.run(_CHANGELOG.format(table=quoted(*table), body=body), doing=doing)
+            self.run(_CHANGELOG.format(table=quote(*table), body=body), doing=doing)
         except StatementFailed as error:
             if error.fields.get("errno") not in KEY_REQUIRED:
                 raise
-            self.run(_CHANGELOG.format(table=quoted(*table), body=numbered), doing=doing)
+            self.run(_CHANGELOG.format(table=quote(*table), body=numbered), doing=doing)
 
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"add column {quoted(name)} {_typed(kind)} after {quoted(after)}")
+        self._alter(table, f"add column {quote(name)} {_typed(kind)} after {quote(after)}")
 
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"modify column {quoted(name)} {_typed(kind)}")
+        self._alter(table, f"modify column {quote(name)} {_typed(kind)}")
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"rename column {quoted(old)} to {quoted(new)}")
+        self._alter(table, f"rename column {quote(old)} to {quote(new)}")
 
     def drop_column(self, table: TableName, name: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"drop column {quoted(name)}")
+        self._alter(table, f"drop column {quote(name)}")
 
     def _alter(self, table: TableName, clause: str) -> None:
         self._forget(table)
-        self.run(f"alter table {quoted(*table)} {clause}", doing=f"altering the changelog {table}")
+        self.run(f"alter table {quote(*table)} {clause}", doing=f"altering the changelog {table}")
 
     def _forget(self, table: TableName) -> None:
         self._tables.pop(table, None)
@@ -380,7 +380,7 @@ class MySQLChangelogs:
             name = f"penstock_images_{next(self._numbers)}"
             merge = Merge(relation=wide, table=target, staging=name, counts=Counts(), writes=writes)
             sql = MergeSql(merge)
-            sql.staging = quoted(self._namespace, name)
+            sql.staging = quote(self._namespace, name)
             doing = "making a place for row images"
             self.run(f"drop temporary table if exists {sql.staging}", doing=doing)
             sql.layout.make(

@@ -17,7 +17,7 @@ from penstock.engines.mysql.connect import (
     AGAIN,
     Connection,
     connect,
-    quoted,
+    quote,
     server_errors,
     value,
 )
@@ -132,7 +132,7 @@ class MySQLWriter:
             raise CopyCountsDiffer(
                 f"the source sent {lines.row_count} rows and the target took in {taken}",
                 hint="Look for rows in the target table that have the same key: run select count(*)"
-                f" from {quoted(*task.target)};",
+                f" from {quote(*task.target)};",
                 sent=lines.row_count,
                 taken=taken,
             )
@@ -150,8 +150,8 @@ class MySQLWriter:
     def _insert(self, task: ChunkTask, lines: Lines) -> tuple[int, int]:
         """Send the rows as statements; rows taken, and warnings."""
         assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
-        names = ", ".join(quoted(name) for name in task.read_plan.columns)
-        head = f"insert into {quoted(*task.target)} ({names})"
+        names = ", ".join(quote(name) for name in task.read_plan.columns)
+        head = f"insert into {quote(*task.target)} ({names})"
         taken = warnings = 0
         try:
             for statement in insert_statements(
@@ -191,7 +191,7 @@ def _without_label(task: ChunkTask, reader: BulkReader) -> int:
     if not task.read_plan.enums or not isinstance(reader, MySQLBulkReader):
         return 0
     empty = " + ".join(
-        f"coalesce(sum(length(c.{quoted(name)}) = 0), 0)" for name in task.read_plan.enums
+        f"coalesce(sum(length(c.{quote(name)}) = 0), 0)" for name in task.read_plan.enums
     )
     counted = f"select {empty} from ({task.chunk.copy_out}) as c"
     return reader.number(counted)
@@ -205,13 +205,13 @@ def load_sql(task: ChunkTask) -> str:
         zip(task.read_plan.columns, task.read_plan.templates, strict=True)
     ):
         if template == AS_IS:
-            listed.append(quoted(name))
+            listed.append(quote(name))
             continue
         listed.append(f"@v{place}")
         text = f"convert(@v{place} using utf8mb4)"
-        computed.append(f"{quoted(name)} = {template.replace(AS_IS, text)}")
+        computed.append(f"{quote(name)} = {template.replace(AS_IS, text)}")
     settings = f" set {', '.join(computed)}" if computed else ""
     return (
-        f"load data local infile '{FILE_NAME}' into table {quoted(*task.target)} "
+        f"load data local infile '{FILE_NAME}' into table {quote(*task.target)} "
         f"character set binary {FIELDS} ({', '.join(listed)}){settings}"
     )

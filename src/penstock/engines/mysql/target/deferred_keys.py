@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from penstock.engines.mysql.connect import Connection, connect, quoted, run
+from penstock.engines.mysql.connect import Connection, connect, quote, run
 from penstock.engines.mysql.target.target import read_target_tables
 from penstock.host.errors import StatementFailed
 from penstock.ports.deferred_keys import APPLICATION_NAME, DeferredTable, key_refused
@@ -65,7 +65,7 @@ def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
 def _drop(connection: Connection, table: DeferredTable) -> list[str]:
     notes = []
     for key in table.keys:
-        statement = f"alter table {quoted(*table.target)} drop key {quoted(key.name)}"
+        statement = f"alter table {quote(*table.target)} drop key {quote(key.name)}"
         try:
             run(connection, statement, doing="the target says")
         except StatementFailed as error:

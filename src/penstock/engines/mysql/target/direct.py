@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import structlog
 
 from penstock.codec.types import Choices
-from penstock.engines.mysql.connect import Connection, quoted, value
+from penstock.engines.mysql.connect import Connection, quote, value
 from penstock.engines.mysql.target.layout import MergeLayout, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays
@@ -99,7 +99,7 @@ def direct_load(merge: MergeSql) -> str | None:
             continue
         if merge.template(index) != "{}" or not takes(column, found[1]):
             return None
-        name = quoted(found[1].name)
+        name = quote(found[1].name)
         if found[1].data_type == "json":  # which takes no bytes
             names.append(held)
             sets.append(f"{name} = convert({held} using utf8mb4)")

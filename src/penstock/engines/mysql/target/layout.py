@@ -21,7 +21,7 @@ from penstock.codec.columns import arrow_type
 from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Mapping, Server, map_column
-from penstock.engines.mysql.connect import KEY_REQUIRED, literal, quoted
+from penstock.engines.mysql.connect import KEY_REQUIRED, literal, quote
 from penstock.engines.mysql.target.target import TargetColumn
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import StatementFailed
@@ -140,7 +140,7 @@ class MergeLayout:
 
     def reference(self, index: int, alias: str = "penstock_m") -> str:
         """The relation's column of this index, quoted."""
-        return f"{alias}.{quoted(self.relation.columns[index].name)}"
+        return f"{alias}.{quote(self.relation.columns[index].name)}"
 
     def make(self, run: Callable[[str], object], table: str, *, kind: str = "table") -> None:
         """Create it, with a primary key of its own if the server takes no table without.
@@ -159,9 +159,9 @@ class MergeLayout:
 
         is_numbered: rows are numbered, as they are without a key.
         """
-        columns = [f"{quoted(name)} {sql} null" for name, sql in self.sql_columns]
+        columns = [f"{quote(name)} {sql} null" for name, sql in self.sql_columns]
         if is_numbered or not self.relation.key:
-            columns.append(f"{quoted(self.number)} bigint not null auto_increment primary key")
+            columns.append(f"{quote(self.number)} bigint not null auto_increment primary key")
         body = ",\n    ".join(columns)
         return (
             f"create {kind} {table} (\n    {body}\n) engine = InnoDB row_format = dynamic"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import closing
 
-from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run
+from penstock.engines.mysql.connect import Connection, connect, quote, rows, run
 from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.model import TableName
 from penstock.model.removal import Removal
@@ -54,7 +54,7 @@ def _empty(
     # No order would satisfy all foreign keys between them.
     unchecked = "set session foreign_key_checks = 0;"
     if dropped:
-        listed = ", ".join(quoted(*table) for table in dropped)
+        listed = ", ".join(quote(*table) for table in dropped)
         yield Removal(
             what=f"{count_words(len(dropped), 'table')} at the target that penstock made: "
             f"{names_of(dropped)}",
@@ -63,7 +63,7 @@ def _empty(
     if kept:
         yield Removal(
             what=f"all rows of {count_words(len(kept), 'table')} at the target: {names_of(kept)}",
-            statements=(unchecked, *(f"truncate table {quoted(*table)};" for table in kept)),
+            statements=(unchecked, *(f"truncate table {quote(*table)};" for table in kept)),
         )
 
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.codec.types import Mapping as Mapped
-from penstock.codec.types import filled
-from penstock.engines.mysql.connect import quoted
+from penstock.codec.types import fill_template
+from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.target.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout, template_for
 from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.engines.mysql.target.target import BYTES, TargetColumn, TargetIndex, TargetTable
@@ -100,7 +100,7 @@ class MergeSql:
         self.merge = merge
         self.table = merge.table
         self.layout = MergeLayout(merge.relation)
-        self.staging = quoted(SCHEMA, merge.staging)
+        self.staging = quote(SCHEMA, merge.staging)
         self.key = merge.relation.key
         # By index the columns of the relation that the target has.
         self.columns: dict[int, tuple[Column, TargetColumn]] = {
@@ -118,7 +118,7 @@ class MergeSql:
             raise KeyNotInTarget(
                 f"target table {self.table.name} has no column {name}",
                 hint=f"Add it as the source has it: alter table {self.table.sql_name} add column "
-                f"{quoted(name)} ...;",
+                f"{quote(name)} ...;",
                 table=str(self.table.name),
             )
         return column
@@ -140,7 +140,7 @@ class MergeSql:
         return [i for i, (_, target) in self.columns.items() if not target.generated]
 
     def _name(self, index: int) -> str:
-        return quoted(self.columns[index][1].name)
+        return quote(self.columns[index][1].name)
 
     def _value(self, index: int) -> str:
         """The merge table's value of a column, as it is assigned to the target's."""
@@ -156,7 +156,7 @@ class MergeSql:
         # A FLOAT that rows are found by is staged as FLOAT: any expression makes it another number.
         is_float = is_compared and self.layout.staged_sql(index) == "float"
         if template != "{}" and not is_float:
-            return filled(template, value)
+            return fill_template(template, value)
         if self._is_label(index) and target.data_type != "enum":
             value = f"convert({value} using utf8mb4)"  # its number is nothing to other types
         return _assigned(value, column, target, is_text=self._waits_as_text(index))
@@ -185,7 +185,7 @@ class MergeSql:
         return self._on_key(self.layout.reference(index) for index in self.key)
 
     def _match_origin(self) -> str:
-        return self._on_key(f"penstock_m.{quoted(name)}" for name in self.layout.origin)
+        return self._on_key(f"penstock_m.{quote(name)}" for name in self.layout.origin)
 
     def _joined(self, match: str) -> str:
         """Both tables, the merge table first: its rows are looked up by key in the other."""
@@ -193,11 +193,11 @@ class MergeSql:
 
     @property
     def _n(self) -> str:
-        return f"penstock_m.{quoted(self.layout.count)}"
+        return f"penstock_m.{quote(self.layout.count)}"
 
     @property
     def _absent(self) -> str:
-        return f"penstock_m.{quoted(self.layout.absent)}"
+        return f"penstock_m.{quote(self.layout.absent)}"
 
     def _is_absent(self, index: int) -> str:
         return f"ord(substring({self._absent}, {index // 8 + 1}, 1)) & {1 << index % 8}"
@@ -206,7 +206,7 @@ class MergeSql:
     def _stays(self) -> str:
         """Whether a row with unsent columns keeps its key."""
         pairs = (
-            f"{self.layout.reference(index)} = penstock_m.{quoted(origin)}"
+            f"{self.layout.reference(index)} = penstock_m.{quote(origin)}"
             for index, origin in zip(self.key, self.layout.origin, strict=True)
         )
         return f"({self._absent} is not null and " + " and ".join(pairs) + ")"
@@ -341,7 +341,7 @@ class MergeSql:
     def surplus(self) -> str:
         """COUNT: the numbers of the rows to delete copies of, and how many of each."""
         return (
-            f"select penstock_m.{quoted(self.layout.number)} as number, -{self._n} as copies"
+            f"select penstock_m.{quote(self.layout.number)} as number, -{self._n} as copies"
             f" from {self.staging} as penstock_m where {self._n} < 0"
         )
 
@@ -357,7 +357,7 @@ class MergeSql:
         value = _compared_whole(staged, target, is_text=is_text)
         row = (
             f"(select {value} from {self.staging} as penstock_m"
-            f" where penstock_m.{quoted(self.layout.number)} = {number})"
+            f" where penstock_m.{quote(self.layout.number)} = {number})"
         )
         return f"{_comparable(own, target)} <=> {row}"
 

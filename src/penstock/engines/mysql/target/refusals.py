@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.connect import quote
 from penstock.model import PenstockError, Retry, TableName
 from penstock.ports.refusals import (
     ForeignKeyBlocked,
@@ -105,7 +105,7 @@ def refused(said: str, number: int, table: TableName) -> ValueRefused:
     what = _VALUES.get(number, "a value is refused")
     return ValueRefused(
         f"applying to {table}: {what}{where}, error {number}",
-        hint=f"Make the column or constraint of {quoted(*table)} as it is in the source, then "
+        hint=f"Make the column or constraint of {quote(*table)} as it is in the source, then "
         "run again: nothing of the batch was applied.",
         table=str(table),
         errno=number,

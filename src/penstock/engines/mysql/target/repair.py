@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.engines.mysql.connect import quoted, rows, run, server_errors, value
+from penstock.engines.mysql.connect import quote, rows, run, server_errors, value
 from penstock.engines.mysql.target.chunk import MySQLWriter
 from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.mysql.target.shapes import check_shape
@@ -81,7 +81,7 @@ class MySQLRepair(MySQLWriter):
 
     def delete(self, table: TableName, condition: str) -> int:
         """See RepairTarget."""
-        statement = f"delete from {quoted(*table)} where {condition}"
+        statement = f"delete from {quote(*table)} where {condition}"
         return run(self._connection, statement, doing=f"deleting rows of {table}")
 
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:

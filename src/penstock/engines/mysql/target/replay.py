@@ -22,7 +22,7 @@ import pymysql
 import structlog
 
 from penstock.codec.mysql.types import parse_type
-from penstock.engines.mysql.connect import Connection, quoted, rows, server_errors
+from penstock.engines.mysql.connect import Connection, quote, rows, server_errors
 from penstock.engines.mysql.target.merge import MergeSql, MergeStrategy
 from penstock.engines.mysql.target.refusals import RowsUnexpected, apply_error
 from penstock.engines.mysql.target.row_events import (
@@ -104,7 +104,7 @@ def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
     """How a table's rows go as events; None where they cannot."""
     table, relation = merge.table, merge.merge.relation
     checks = set(table.checks)
-    documents = {f"json_valid({quoted(column.name)})": column.name for column in table.columns}
+    documents = {f"json_valid({quote(column.name)})": column.name for column in table.columns}
     if (
         merge.strategy is not MergeStrategy.UPSERT
         or table.triggers
@@ -130,7 +130,7 @@ def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
             target.type_text,
             charset=target.charset,
             not_null=target.not_null,
-            is_document=f"json_valid({quoted(target.name)})" in checks,
+            is_document=f"json_valid({quote(target.name)})" in checks,
             has_zero=_has_zero(column),
         )
         kind = column.neutral.partition("(")[0]

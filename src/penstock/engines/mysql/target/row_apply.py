@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from pymysql.cursors import Cursor
 
-from penstock.engines.mysql.connect import Connection, connect, quoted, run, server_errors, value
+from penstock.engines.mysql.connect import Connection, connect, quote, run, server_errors, value
 from penstock.engines.mysql.source.catalog import captured_tables
 from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.engines.mysql.target.row_values import BYTES, GEOMETRIES, converter, data_type
@@ -41,7 +41,7 @@ APPLICATION_NAME = "penstock stage"
 LOCK_TIMEOUT_S = 60
 FOREIGN_KEYS = frozenset({1216, 1217, 1451, 1452})
 STATEMENT_ROWS = 1_000
-PLACE = quoted("penstock place")
+PLACE = quote("penstock place")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -156,7 +156,7 @@ class MySQLRowSession:
             with _typed(f"deleting from {table.name}"):
                 scratch = self._filled(table, rules, some)
                 count += self._run(
-                    f"delete t from {quoted(*table.name)} as t join {scratch} as r"
+                    f"delete t from {quote(*table.name)} as t join {scratch} as r"
                     f" on {_same_key(table)}"
                 )
         return count
@@ -165,7 +165,7 @@ class MySQLRowSession:
         """See `RowSession`."""
         names = ("dlq_name", "source_nanos", "source_logical", "data_after", "data_before")
         sql = (
-            f"insert into {_escaped(quoted(*table.name))} ({', '.join(map(quoted, names))})"
+            f"insert into {_escaped(quote(*table.name))} ({', '.join(map(quote, names))})"
             f" values ({', '.join(['%s'] * len(names))})"
         )
         with _typed(f"writing to {table.name}"):
@@ -180,20 +180,20 @@ class MySQLRowSession:
 
     def quote(self, *names: str) -> str:
         """See `RowSession`."""
-        return quoted(*names)
+        return quote(*names)
 
     # --- upserts ----------------------------------------------------------------------------------
 
     def _upsert_plainly(self, table: TableDefinition, documents: Documents) -> None:
         changes = ", ".join(
-            f"{quoted(name)} = values({quoted(name)})"
+            f"{quote(name)} = values({quote(name)})"
             for name in documents.names
             if name not in table.primary_key
         )
-        key = quoted(table.primary_key[0])
+        key = quote(table.primary_key[0])
         self._run(
-            f"insert into {_escaped(quoted(*table.name))} "
-            f"({_escaped(', '.join(map(quoted, documents.names)))}) values {_marks(documents)}"
+            f"insert into {_escaped(quote(*table.name))} "
+            f"({_escaped(', '.join(map(quote, documents.names)))}) values {_marks(documents)}"
             f" on duplicate key update {_escaped(changes or f'{key} = {key}')}",
             _values(table, documents),
         )
@@ -202,19 +202,19 @@ class MySQLRowSession:
         self, table: TableDefinition, rules: RowRules, documents: Documents
     ) -> list[Conflict]:
         scratch = self._filled(table, rules, documents)
-        name, same_key = quoted(*table.name), _same_key(table)
+        name, same_key = quote(*table.name), _same_key(table)
         conflicts: list[Conflict] = []
         if rules.has_conditions:
             conflicts = self._refused(table, rules, documents, scratch)
         changes = [one for one in documents.names if one not in table.primary_key]
         if changes:
-            pairs = ", ".join(f"t.{quoted(one)} = r.{quoted(one)}" for one in changes)
+            pairs = ", ".join(f"t.{quote(one)} = r.{quote(one)}" for one in changes)
             self._run(f"update {name} as t join {scratch} as r on {same_key} set {pairs}")
-        names = ", ".join(map(quoted, documents.names))
-        values = ", ".join(f"r.{quoted(one)}" for one in documents.names)
+        names = ", ".join(map(quote, documents.names))
+        values = ", ".join(f"r.{quote(one)}" for one in documents.names)
         absent = (
             f"from {scratch} as r left join {name} as t on {same_key}"
-            f" where t.{quoted(table.primary_key[0])} is null"
+            f" where t.{quote(table.primary_key[0])} is null"
         )
         # MariaDB refuses an insert that leaves a column out which it must have, also of no rows.
         if self._rows(f"select 1 {absent} limit 1"):
@@ -226,7 +226,7 @@ class MySQLRowSession:
     ) -> list[Conflict]:
         """Take the rows that may not be written out; those they would replace are locked."""
         in_time = " and ".join(
-            f"r.{quoted(name)} > now(6) - interval {seconds!r} second"
+            f"r.{quote(name)} > now(6) - interval {seconds!r} second"
             for name, seconds in rules.deadlines.items()
         )
         late: set[int] = set()
@@ -238,14 +238,14 @@ class MySQLRowSession:
         there = dict(
             self._rows(
                 f"select r.{PLACE}, coalesce({conditions}, 0) from {scratch} as r"
-                f" join {quoted(*table.name)} as t on {_same_key(table)} order by 1 for update"
+                f" join {quote(*table.name)} as t on {_same_key(table)} order by 1 for update"
             )
         )
         lost = sorted(late | {place for place, wins in there.items() if not wins})
         targets = {
             place: self._rows(
                 f"select {_as_json('t', [c for c in table.columns if not c.generated])}"
-                f" from {scratch} as r join {quoted(*table.name)} as t on {_same_key(table)}"
+                f" from {scratch} as r join {quote(*table.name)} as t on {_same_key(table)}"
                 f" where r.{PLACE} = {place}"
             )[0][0]
             for place in lost
@@ -299,21 +299,21 @@ class MySQLRowSession:
         name = self._scratch.get((table.name, columns))
         if name is None:
             number = len(self._scratch)
-            name = quoted(table.name.schema, f"penstock rows {number}")
-            made = ", ".join(f"{quoted(column.name)} {_type(column)} null" for column in columns)
+            name = quote(table.name.schema, f"penstock rows {number}")
+            made = ", ".join(f"{quote(column.name)} {_type(column)} null" for column in columns)
             self._run(f"create temporary table {name} ({PLACE} int primary key, {made})")
             self._scratch[table.name, columns] = name
         self._run(f"delete from {name}")
         if not documents.rows:
             return name
         marks = _marks(documents, numbered=True)
-        names = ", ".join((PLACE, *map(quoted, documents.names)))
+        names = ", ".join((PLACE, *map(quote, documents.names)))
         self._run(
             f"insert into {_escaped(name)} ({_escaped(names)}) values {marks}",
             _values(table, documents, numbered=True),
         )
         changes = ", ".join(
-            f"{quoted(column)} = {rules.exprs[column].replace(VALUE, quoted(column))}"
+            f"{quote(column)} = {rules.exprs[column].replace(VALUE, quote(column))}"
             for column in documents.names
             if column in rules.exprs
         )
@@ -350,7 +350,7 @@ def _gives_all(table: TableDefinition, documents: Documents) -> bool:
 
 def _same_key(table: TableDefinition) -> str:
     return " and ".join(
-        f"t.{quoted(column.name)} = r.{quoted(column.name)}" for column in key_columns(table)
+        f"t.{quote(column.name)} = r.{quote(column.name)}" for column in key_columns(table)
     )
 
 
@@ -358,9 +358,9 @@ def _greater(rules: RowRules, documents: Documents) -> str:
     if not rules.cas:
         return ""
     proposed = ", ".join(
-        f"r.{quoted(name)}" if name in documents.names else "null" for name in rules.cas
+        f"r.{quote(name)}" if name in documents.names else "null" for name in rules.cas
     )
-    there = ", ".join(f"t.{quoted(name)}" for name in rules.cas)
+    there = ", ".join(f"t.{quote(name)}" for name in rules.cas)
     return f"({proposed}) > ({there})"
 
 
@@ -404,7 +404,7 @@ def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
     """A row's JSON, with its values as changefeeds write them as far as that can be."""
     parts = []
     for column in columns:
-        shown_value = f"{row}.{quoted(column.name)}"
+        shown_value = f"{row}.{quote(column.name)}"
         kind = data_type(column)
         if kind in BYTES:
             shown_value = f"concat('\\\\x', lower(hex({shown_value})))"

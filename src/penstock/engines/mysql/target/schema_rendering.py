@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.codec.types import Engine, Mapping, Server, filled
+from penstock.codec.types import Engine, Mapping, Server, fill_template
 from penstock.engines.mysql.connect import literal
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition
 from penstock.sql.schema_translation import (
@@ -62,7 +62,7 @@ def _literal(value: str, column: ColumnDefinition, mapping: Mapping, target: Ser
         return text
     # MySQL has no ALTER TABLE that would give a text its default.
     is_mariadb = target.engine is Engine.MARIADB
-    return f"({filled(mapping.write.sql, text)})" if is_mariadb else None
+    return f"({fill_template(mapping.write.sql, text)})" if is_mariadb else None
 
 
 def index_part(

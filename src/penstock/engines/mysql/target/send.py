@@ -19,7 +19,7 @@ import structlog
 from pymysql.constants import COMMAND
 
 from penstock.codec.exact_cast import cast_exactly
-from penstock.engines.mysql.connect import Connection, connect, quoted, statement_error, value
+from penstock.engines.mysql.connect import Connection, connect, quote, statement_error, value
 from penstock.engines.mysql.connect import rows as rows_of
 from penstock.engines.mysql.target.claims import claim_staging
 from penstock.engines.mysql.target.layout import MergeLayout
@@ -99,7 +99,7 @@ def send(place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
 def _send(session: StagingSession, place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
     connection = session.connection
     layout = MergeLayout(place.relation)
-    table = quoted(SCHEMA, place.staging)
+    table = quote(SCHEMA, place.staging)
     claim_staging(connection, place.staging)
     connection.begin()
     _check_stamp(connection, place)
@@ -135,7 +135,7 @@ def put_rows(
     table: quoted. Raises pymysql.Error, or what the batches' iterator does.
     """
     connection = session.connection
-    names = ", ".join(quoted(name) for name in layout.schema.names)
+    names = ", ".join(quote(name) for name in layout.schema.names)
     counted = _Counted(batches, layout.without_label(), layout.floats())
     if session.takes_files:
         statement = f"load data local infile '{FILE_NAME}' into table {table} character set binary"

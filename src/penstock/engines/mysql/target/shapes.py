@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.types import Mapping
-from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.source.read_plan import target_charset
 from penstock.engines.mysql.target.layout import same_type
 from penstock.engines.mysql.target.target import TargetTable
@@ -59,7 +59,7 @@ def create_sql(
         elif is_same:
             stored = "stored" if column.generated == "s" else "virtual"
             parts.append(
-                f"{quoted(column.name)} {mapping.target_type} "
+                f"{quote(column.name)} {mapping.target_type} "
                 f"generated always as ({column.default}) {stored}"
             )
         else:
@@ -68,13 +68,13 @@ def create_sql(
         parts.append(f"primary key ({_primary_key(definition)})")
     body = ",\n    ".join(parts)
     options = "engine = InnoDB row_format = dynamic"
-    return f"create table {quoted(*name)} (\n    {body}\n) {options}", notes
+    return f"create table {quote(*name)} (\n    {body}\n) {options}", notes
 
 
 def _column(column: ColumnDefinition, mapping: Mapping) -> str:
     # NULL is explicit: without it older servers give a TIMESTAMP a default of their own.
     null = "not null" if column.not_null and not mapping.may_be_null else "null"
-    return f"{quoted(column.name)} {mapping.target_type} {null}"
+    return f"{quote(column.name)} {mapping.target_type} {null}"
 
 
 def _primary_key(definition: TableDefinition) -> str:
@@ -92,7 +92,7 @@ def _primary_key(definition: TableDefinition) -> str:
 def _key(columns: Sequence[str], prefixes: Sequence[int]) -> str:
     lengths = prefixes or (0,) * len(columns)
     return ", ".join(
-        quoted(name) + (f"({length})" if length else "")
+        quote(name) + (f"({length})" if length else "")
         for name, length in zip(columns, lengths, strict=True)
     )
 
@@ -119,7 +119,7 @@ def _unique_keys(definition: TableDefinition, servers: ServerPair) -> list[Uniqu
 
 def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
     columns = _key(key.columns, key.prefixes)
-    return f"alter table {quoted(*name)} add {kind} {quoted(key.name)} ({columns})"
+    return f"alter table {quote(*name)} add {kind} {quote(key.name)} ({columns})"
 
 
 def deferred_keys(
@@ -167,7 +167,7 @@ def default_statements(
 ) -> dict[str, str]:
     """By column the statement that gives it its default. Rows never need it."""
     return {
-        column: f"alter table {quoted(*name)} alter column {quoted(column)} set default "
+        column: f"alter table {quote(*name)} alter column {quote(column)} set default "
         + (f"({sql})" if sql.lower().startswith("current_timestamp") else sql)
         for column, sql in extras_in_mysql(definition, servers).defaults.items()
     }
@@ -178,9 +178,9 @@ def index_statements(
 ) -> dict[str, str]:
     """By description, the statement for each index that is not a key."""
     if servers.source.engine.is_mysql:
-        return {text: f"alter table {quoted(*name)} add {text}" for text in definition.indexes}
+        return {text: f"alter table {quote(*name)} add {text}" for text in definition.indexes}
     return {
-        f"index {index.name}": f"alter table {quoted(*name)} {mysql_index(index)}"
+        f"index {index.name}": f"alter table {quote(*name)} {mysql_index(index)}"
         for index in extras_in_mysql(definition, servers).indexes
     }
 
@@ -191,7 +191,7 @@ def foreign_key_statement(
     """The statement that makes a foreign key. Their names are unique in a database here."""
     if not servers.source.engine.is_mysql:
         key = replace(key, name=f"{name.name}_{key.name}")
-    return f"alter table {quoted(*name)} {mysql_foreign_key(key, parent)}"
+    return f"alter table {quote(*name)} {mysql_foreign_key(key, parent)}"
 
 
 def _takes(charset: str, written: str) -> bool:
@@ -241,7 +241,7 @@ def check_shape(definition: TableDefinition, table: TargetTable, servers: Server
             f"target table {table.name} has another shape than the source's: "
             + "; ".join(differing),
             hint=f"Alter it, or rename it so that penstock makes its own: rename table "
-            f"{table.sql_name} to {quoted(table.name.schema, table.name.name + '_before')};",
+            f"{table.sql_name} to {quote(table.name.schema, table.name.name + '_before')};",
             table=str(table.name),
         )
 
@@ -258,18 +258,18 @@ def mysql_name(name: str) -> str:
 def mysql_index(index: Index) -> str:
     """The clause of an ALTER TABLE that makes an index."""
     parts = ", ".join(
-        quoted(name) + (f"({prefix})" if prefix else "") + (" desc" if is_down else "")
+        quote(name) + (f"({prefix})" if prefix else "") + (" desc" if is_down else "")
         for name, prefix, is_down in index.parts
     )
-    return f"add key {quoted(mysql_name(index.name))} ({parts})"
+    return f"add key {quote(mysql_name(index.name))} ({parts})"
 
 
 def mysql_foreign_key(key: ForeignKey, target: TableName) -> str:
     """The clause of an ALTER TABLE that makes a foreign key. target: its name there."""
-    columns = ", ".join(map(quoted, key.columns))
-    referred = ", ".join(map(quoted, key.target_columns))
+    columns = ", ".join(map(quote, key.columns))
+    referred = ", ".join(map(quote, key.target_columns))
     return (
-        f"add constraint {quoted(mysql_name(key.name))} foreign key ({columns}) references "
-        f"{quoted(*target)} ({referred}) on delete {key.on_delete.lower()} "
+        f"add constraint {quote(mysql_name(key.name))} foreign key ({columns}) references "
+        f"{quote(*target)} ({referred}) on delete {key.on_delete.lower()} "
         f"on update {key.on_update.lower()}"
     )

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from penstock.engines.mysql.connect import Connection, quoted, rows, run, server_errors, value
+from penstock.engines.mysql.connect import Connection, quote, rows, run, server_errors, value
 from penstock.engines.mysql.target.claims import end_workers
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.progress import transaction
@@ -67,12 +67,12 @@ class StagingArea:
         used, self._used = sorted(self._used & self._shapes.keys()), set()
         for name in used:
             stamp = self._new_stamp(name)
-            self._empty(quoted(SCHEMA, name))
+            self._empty(quote(SCHEMA, name))
             self._emptied[name] = stamp
 
     def _one(self, name: str, layout: MergeLayout, stamp_now: int | None) -> int:
         shape = json.dumps(layout.sql_columns)
-        table = quoted(SCHEMA, name)
+        table = quote(SCHEMA, name)
         kept = self._shapes.get(name) == shape
         self._used.add(name)
         emptied = self._emptied.pop(name, None)
@@ -182,7 +182,7 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
                 doing=doing,
             )
     for name, (stamp, count) in expected.items():
-        table = quoted(SCHEMA, name)
+        table = quote(SCHEMA, name)
         held = value(connection, f"select count(*) from {table}", doing=doing)
         if held != count or stamps.get(name) != stamp:
             what = f"holds {held} rows, {count} were staged" if held != count else "was emptied"
@@ -207,7 +207,7 @@ def _nobody_hangs(connection: Connection, name: str) -> Iterator[None]:
 def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
     """Drop merge tables that only one batch needed. Their stamps stay, and keep counting."""
     for name in names:
-        run(connection, f"drop table if exists {quoted(SCHEMA, name)}", doing="dropping")
+        run(connection, f"drop table if exists {quote(SCHEMA, name)}", doing="dropping")
         with server_errors("dropping a merge table"), transaction(connection):
             run(
                 connection,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.engines.mysql.connect import Connection, literal, quoted, rows, value
+from penstock.engines.mysql.connect import Connection, literal, quote, rows, value
 from penstock.model import TableName
 from penstock.ports.refusals import TargetTableMissing
 
@@ -121,7 +121,7 @@ class TargetTable:
     @property
     def sql_name(self) -> str:
         """The quoted, qualified name."""
-        return quoted(*self.name)
+        return quote(*self.name)
 
 
 def read_target_tables(

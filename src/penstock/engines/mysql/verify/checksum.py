@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.codec.types import filled
-from penstock.engines.mysql.connect import quoted
+from penstock.codec.types import fill_template
+from penstock.engines.mysql.connect import quote
 from penstock.model import TableDefinition
 from penstock.ports.verify import KEY_TEXT_LENGTH_MAX, ComparedCell, Hasher, Image, Part
 
@@ -45,14 +45,14 @@ def _joined(cells: Sequence[ComparedCell]) -> str:
 
 
 def _text(cell: ComparedCell) -> str:
-    return f"({filled(cell.text, quoted(cell.name))})"
+    return f"({fill_template(cell.text, quote(cell.name))})"
 
 
 def _marked(cell: ComparedCell) -> str:
     """A column as it enters the image."""
     text = _text(cell)
     if cell.is_long:
-        digested = quoted(cell.name) if cell.is_bytes else text
+        digested = quote(cell.name) if cell.is_bytes else text
         text = f"sha2({digested}, 256)"
     elif cell.is_any:
         text = f"concat(char_length({text}), ':', {text})"
@@ -81,7 +81,7 @@ def bucket_query(image: Image, part: Part, buckets: int, _hasher: Hasher) -> str
                count(*),
                sum({hash_of(image.row, 1)}),
                0
-          from {quoted(*part.relation)}
+          from {quote(*part.relation)}
          where {part.condition}
          group by bucket
     """
@@ -99,7 +99,7 @@ def rows_query(
                {hash_of(image.key, 2)},
                {hash_of(image.row, 1)},
                {hash_of(image.row, 2)}
-          from {quoted(*parts[0].relation)}
+          from {quote(*parts[0].relation)}
          where {wanted}
          order by key1
     """
@@ -111,7 +111,7 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], _has
         select {hash_of(image.key, 1)},
                {hash_of(image.key, 2)},
                left({image.name or image.key}, {KEY_TEXT_LENGTH_MAX})
-          from {quoted(*parts[0].relation)}
+          from {quote(*parts[0].relation)}
          where {hash_of(image.key, 1)} in ({_numbers(hashes)})
     """
 
@@ -129,7 +129,7 @@ def select_rows(
     table: TableDefinition, _: Sequence[str], expressions: Sequence[str], where: str
 ) -> str:
     """See Dialect."""
-    return f"select {', '.join(expressions)} from {quoted(*table.name)} where {where}"
+    return f"select {', '.join(expressions)} from {quote(*table.name)} where {where}"
 
 
 def _bucket(image: Image, buckets: int) -> str:

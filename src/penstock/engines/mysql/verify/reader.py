@@ -17,7 +17,7 @@ import numpy as np
 import pymysql
 from pymysql.cursors import SSCursor
 
-from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, server_errors
+from penstock.engines.mysql.connect import Connection, connect, quote, rows, run, server_errors
 from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
 from penstock.engines.mysql.source.catalog import CANDIDATES
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
@@ -89,7 +89,7 @@ class MySQLVerifyReader:
     def _touch(self, table: TableName, side: str) -> None:
         doing = f"looking at {table} in the {side}"
         try:
-            rows(self._lead, f"select 1 from {quoted(*table)} limit 0", doing=doing)
+            rows(self._lead, f"select 1 from {quote(*table)} limit 0", doing=doing)
         except StatementFailed as error:
             if error.fields.get("errno") != _NO_SUCH_TABLE:
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.checks.server import finding
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.source.catalog import Exclusion
 from penstock.ports.checks import Finding, Severity
 
@@ -137,14 +137,14 @@ def _without(row: dict[str, Any]) -> str:
 
 def _identity_sql(probe: Probe, row: dict[str, Any]) -> str:
     """Return the SQL that gives a table an identity with which it can be updated."""
-    table = quoted(row["schema"], row["name"])
+    table = quote(row["schema"], row["name"])
     if row["usable_is_primary"]:
         return f"alter table {table} replica identity default;"
     if row["usable_index"]:
-        return f"alter table {table} replica identity using index {quoted(row['usable_index'])};"
+        return f"alter table {table} replica identity using index {quote(row['usable_index'])};"
     if probe.version < REFUSES_GENERATED or not row["has_generated"]:
         return f"alter table {table} replica identity full;"
-    key = quoted(f"{row['name']}_row_id")
+    key = quote(f"{row['name']}_row_id")
     return (
         f"alter table {table} add column row_id bigint generated always as identity "
         f"constraint {key} unique; alter table {table} replica identity using index {key};"
@@ -179,5 +179,5 @@ def full_identity(probe: Probe) -> Iterator[Finding]:
             f"{row['schema']}.{row['name']} does not have replica identity FULL",
             "fullBeforeImages asks for the whole old row of each update and delete, and the "
             "server sends only the columns of the replica identity",
-            f"alter table {quoted(row['schema'], row['name'])} replica identity full;",
+            f"alter table {quote(row['schema'], row['name'])} replica identity full;",
         )

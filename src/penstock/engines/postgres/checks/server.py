@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
-from penstock.engines.postgres.connect import literal, quoted, server_errors
+from penstock.engines.postgres.connect import literal, quote, server_errors
 from penstock.engines.postgres.source.heartbeat import PREFIX, SEND
 from penstock.engines.postgres.source.slot import blockers
 from penstock.engines.postgres.standby import NotAStandby, StandbyTooOld, check_standby
@@ -161,8 +161,8 @@ def replication_role(probe: Probe) -> Iterator[Finding]:
 def replication_grant(probe: Probe) -> str:
     """Return the statement that lets our role replicate."""
     return (
-        f"alter role {quoted(probe.user)} replication;  "
-        f"-- on Amazon RDS: grant rds_replication to {quoted(probe.user)};"
+        f"alter role {quote(probe.user)} replication;  "
+        f"-- on Amazon RDS: grant rds_replication to {quote(probe.user)};"
     )
 
 

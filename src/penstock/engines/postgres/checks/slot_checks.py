@@ -11,7 +11,7 @@ from penstock.engines.postgres.checks.server import (
     own_slot,
     replication_grant,
 )
-from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quote
 from penstock.engines.postgres.extraction import read_identity
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import (
@@ -68,7 +68,7 @@ def _tables(probe: Probe) -> str:
 def create_publication(probe: Probe) -> str:
     """Return the statement for an administrator if we may not create the publication ourselves."""
     return (
-        f"create publication {quoted(_publication(probe))} for table {_tables(probe)} "
+        f"create publication {quote(_publication(probe))} for table {_tables(probe)} "
         "with (publish_via_partition_root = true);"
     )
 
@@ -290,7 +290,7 @@ def publication(probe: Probe) -> Iterator[Finding]:
     ]
     partitioned = any(table.partition_leaves for table in probe.tables)
     fix = (
-        f"alter publication {quoted(_publication(probe))} set "
+        f"alter publication {quote(_publication(probe))} set "
         "(publish = 'insert, update, delete, truncate', publish_via_partition_root = true);"
     )
     if lacking:
@@ -378,7 +378,7 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"{table.name} is not in the publication {_publication(probe)}",
                 "its changes would not arrive; once it is, the next run loads it and follows it",
-                f"alter publication {quoted(_publication(probe))} add table "
+                f"alter publication {quote(_publication(probe))} add table "
                 f"{list_published([table.name])};",
             )
 
@@ -407,7 +407,7 @@ def publication_filters(probe: Probe) -> Iterator[Finding]:
             Severity.WARNING,
             f"the publication {_publication(probe)} has {what} on {row['name']}",
             "the stream holds less than the table, so source and target differ",
-            f"alter publication {quoted(_publication(probe))} set table {_tables(probe)};",
+            f"alter publication {quote(_publication(probe))} set table {_tables(probe)};",
         )
 
 
@@ -426,7 +426,7 @@ def spilling(probe: Probe) -> Iterator[Finding]:
             f"{count_words(row['spill_txns'], 'transaction')}, "
             f"{count_words(row['spill_bytes'], 'byte')}",
             "that slows decoding down",
-            f"alter role {quoted(probe.user)} set logical_decoding_work_mem = '512MB';",
+            f"alter role {quote(probe.user)} set logical_decoding_work_mem = '512MB';",
         )
 
 

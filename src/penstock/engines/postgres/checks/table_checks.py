@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.checks.server import finding
-from penstock.engines.postgres.connect import quoted, server_errors, statement
+from penstock.engines.postgres.connect import quote, server_errors, statement
 from penstock.engines.postgres.source.catalog import Excluded, Exclusion
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import TableName
@@ -159,7 +159,7 @@ def readable(probe: Probe) -> Iterator[Finding]:
     for table in probe.tables:
         try:
             with server_errors(f"reading {table.name}"):
-                name = quoted(*table.name)
+                name = quote(*table.name)
                 probe.connection.execute(statement(f"select * from {name} limit 0"))
         except PrivilegeMissing as error:
             if "row-level security" not in error.message:  # PG22 says so
@@ -170,7 +170,7 @@ def readable(probe: Probe) -> Iterator[Finding]:
             Severity.ERROR,
             f"{probe.user} may not read {_names(map(str, refused))}",
             "the bulk load and `penstock verify` read the tables themselves",
-            _grants(refused, quoted(probe.user)),
+            _grants(refused, quote(probe.user)),
         )
 
 
@@ -178,11 +178,11 @@ def _grants(tables: Sequence[TableName], user: str) -> str:
     """Return the statements with which a user may read these tables, for each schema."""
     statements = []
     for schema in sorted({table.schema for table in tables}):
-        names = [quoted(*table) for table in tables if table.schema == schema]
+        names = [quote(*table) for table in tables if table.schema == schema]
         listed = ", ".join(names)
         if len(names) > GRANTED_MAX:
-            listed = f"all tables in schema {quoted(schema)}"
-        statements.append(f"grant usage on schema {quoted(schema)} to {user};")
+            listed = f"all tables in schema {quote(schema)}"
+        statements.append(f"grant usage on schema {quote(schema)} to {user};")
         statements.append(f"grant select on {listed} to {user};")
     return " ".join(statements)
 
@@ -211,7 +211,7 @@ def row_security(probe: Probe) -> Iterator[Finding]:
             Severity.ERROR if probe.config.pipeline.mode.has_data else Severity.WARNING,
             f"{names} {has} row security, and {probe.user} may not pass it",
             "the bulk load stops rather than copy only a part of the table",
-            f"alter role {quoted(probe.user)} bypassrls;",
+            f"alter role {quote(probe.user)} bypassrls;",
         )
 
 
@@ -243,7 +243,7 @@ def careful_types(probe: Probe) -> Iterator[Finding]:
             "its text depends on lc_monetary: penstock reads and writes it as C, with cents"
             if money
             else "it names an object of the source, which the target must have too",
-            f"alter table {row['name']} alter column {quoted(row['column'])} type "
+            f"alter table {row['name']} alter column {quote(row['column'])} type "
             + ("numeric;" if money else "text;"),
         )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.engines.postgres.connect import connect, quoted, server_errors, statement
+from penstock.engines.postgres.connect import connect, quote, server_errors, statement
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.ports.demo import DemoServer, WorkloadCounts, WorkloadOptions
 
@@ -262,7 +262,7 @@ def demo_server() -> Iterator[DemoServer]:
             connect(server.url(), application_name="penstock demo") as connection,
             server_errors("making the demo's database"),
         ):
-            connection.execute(statement(f"create database {quoted(DATABASE)}"))
+            connection.execute(statement(f"create database {quote(DATABASE)}"))
         yield DemoServer(
             url=server.url(DATABASE), port=server.port, shown=f"PostgreSQL {server.version}"
         )

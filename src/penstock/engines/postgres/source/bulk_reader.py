@@ -14,7 +14,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
     literal,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.source.copy_lines import LinesOfCopy, PlainLines
@@ -134,8 +134,8 @@ def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
     A TRUNCATE or rewriting ALTER that committed after the snapshot leaves no rows in it; with the
     lock held none can follow.
     """
-    connection.execute(f"lock table only {quoted(*relation)} in access share mode")
-    row = connection.execute(FILENODES, {"name": quoted(*relation)}).fetchone()
+    connection.execute(f"lock table only {quote(*relation)} in access share mode")
+    row = connection.execute(FILENODES, {"name": quote(*relation)}).fetchone()
     return row is None or row[0] != row[1]
 
 
@@ -144,10 +144,10 @@ def was_renamed(connection: psycopg.Connection, table: TableName, columns: Itera
 
     The catalogue answers from the snapshot, the description of a result from what is there now.
     """
-    connection.execute(f"lock table only {quoted(*table)} in access share mode")
-    seen = connection.execute(COLUMNS_THEN, {"name": quoted(*table)}).fetchall()
+    connection.execute(f"lock table only {quote(*table)} in access share mode")
+    seen = connection.execute(COLUMNS_THEN, {"name": quote(*table)}).fetchall()
     then: dict[str, int] = dict(seen)
-    result = connection.execute(f"select * from only {quoted(*table)} where false").pgresult
+    result = connection.execute(f"select * from only {quote(*table)} where false").pgresult
     assert result is not None, "a SELECT has a result"
     now = {(result.fname(at) or b"").decode(): result.ftablecol(at) for at in range(result.nfields)}
     return any(then.get(name) != now.get(name) for name in columns)

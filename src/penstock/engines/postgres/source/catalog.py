@@ -15,7 +15,7 @@ from enum import StrEnum
 import psycopg
 from psycopg.rows import dict_row
 
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quote
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.relation_building import relation_of
 from penstock.engines.postgres.source.relations import RelationResolver
@@ -160,7 +160,7 @@ def _full_identities(root: _Candidate, leaves: Sequence[_Candidate]) -> str:
     lacking = [one for one in leaves if not identity_covers(one.identity, root.identity, key)]
     if not root.identity and not key:  # then its consumers could not identify its rows either
         lacking.insert(0, root)
-    return " ".join(f"alter table {quoted(*one.name)} replica identity full;" for one in lacking)
+    return " ".join(f"alter table {quote(*one.name)} replica identity full;" for one in lacking)
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
@@ -325,7 +325,7 @@ class _Pick:
         if candidate.kind in by_kind:
             return Excluded(name=name, reason=by_kind[candidate.kind], is_named=named)
         if candidate.persistence != "p" and candidate.kind == "r":
-            fix = f"alter table {quoted(*name)} set logged;"
+            fix = f"alter table {quote(*name)} set logged;"
             return Excluded(name=name, reason=Exclusion.UNLOGGED, fix=fix, is_named=named)
         if not candidate.has_columns:
             return Excluded(name=name, reason=Exclusion.NO_COLUMNS, is_named=named)
@@ -335,7 +335,7 @@ class _Pick:
                 reason, fix = Exclusion.PART_FOREIGN, ""
             elif leaf.persistence != "p":
                 reason = Exclusion.PART_UNLOGGED
-                fix = f"alter table {quoted(*leaf.name)} set logged;"
+                fix = f"alter table {quote(*leaf.name)} set logged;"
             elif not identity_covers(leaf.identity, candidate.identity, candidate.key or ()):
                 reason = Exclusion.PART_IDENTITY
                 fix = _full_identities(candidate, leaves)

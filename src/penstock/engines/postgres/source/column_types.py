@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from penstock.codec.postgres.pgtypes import neutral_type
-from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quote
 from penstock.model import TypeDefinition
 
 # A domain may be over another domain: the innermost one's base type has the modifier that counts.
@@ -261,7 +261,7 @@ def _order(rows: dict[int, dict[str, Any]], oids: Iterable[int]) -> tuple[TypeDe
 
 def _definition(row: dict[str, Any]) -> TypeDefinition | None:
     """CREATE TYPE or CREATE DOMAIN; None for arrays and multiranges."""
-    name = quoted(row["schema"], row["name"])
+    name = quote(row["schema"], row["name"])
     if row["kind"] == "e":
         sql = f"create type {name} as enum ({', '.join(map(literal, row['labels']))})"
     elif row["kind"] == "c":
@@ -273,7 +273,7 @@ def _definition(row: dict[str, Any]) -> TypeDefinition | None:
         if not row["is_default_opclass"]:
             options.append(f"subtype_opclass = {row['opclass']}")
         # Without a schema the multirange goes where the range goes.
-        options.append(f"multirange_type_name = {quoted(row['schema'], row['multirange'])}")
+        options.append(f"multirange_type_name = {quote(row['schema'], row['multirange'])}")
         sql = f"create type {name} as range ({', '.join(options)})"
     else:
         return None

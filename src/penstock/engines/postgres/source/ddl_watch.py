@@ -18,7 +18,7 @@ import psycopg
 import structlog
 
 from penstock.codec.postgres.lsn import Lsn
-from penstock.engines.postgres.connect import is_table_in_motion, quoted, server_errors
+from penstock.engines.postgres.connect import is_table_in_motion, quote, server_errors
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.shape_text import read_shape
 from penstock.engines.postgres.source.table_shape import (
@@ -481,7 +481,7 @@ class DdlWatch:
     ) -> ReloadReason | None:
         for leaf in difference.new_leaves:
             links = list(new_links(before, after, leaf))
-            table = quoted(*leaf.name)
+            table = quote(*leaf.name)
             if all(link.made_in_place for link in links):
                 # Made and linked by one transaction: only what it wrote in between was not sent.
                 rows = " union all ".join(

@@ -14,7 +14,7 @@ import psycopg
 import structlog
 from psycopg.rows import dict_row
 
-from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quote
 from penstock.model import TableName
 
 logger = structlog.get_logger()
@@ -99,7 +99,7 @@ class Key:
     @property
     def sql(self) -> str:
         """The columns as one side of a comparison."""
-        return self._row([quoted(column) for column in self.columns])
+        return self._row([quote(column) for column in self.columns])
 
     def bind_values(self, values: Sequence[str]) -> str:
         """Return values, as the server prints them, as the other side of a comparison."""
@@ -172,7 +172,7 @@ def read_cuts(
     connection: psycopg.Connection, key: Key, storage: TableName, *, blocks: int, count: int
 ) -> list[tuple[str, ...]]:
     """Ascending values of the key that cut a storage into about `count` equal parts."""
-    table = f"only {quoted(*storage)}"
+    table = f"only {quote(*storage)}"
     share = min(100.0, 100.0 * SAMPLE_BLOCKS / max(blocks, 1))
     try:
         with connection.transaction():
@@ -186,7 +186,7 @@ def read_cuts(
 
 def _cuts(connection: psycopg.Connection, key: Key, rows: str, count: int) -> list[tuple[str, ...]]:
     # Names of our own: a column may be called place.
-    named = [(quoted(column), f"key{n}", f"before{n}") for n, column in enumerate(key.columns)]
+    named = [(quote(column), f"key{n}", f"before{n}") for n, column in enumerate(key.columns)]
     statement = CUTS.format(
         columns=", ".join(f"{column} as {name}" for column, name, _ in named),
         rows=rows,

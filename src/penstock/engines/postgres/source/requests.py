@@ -25,7 +25,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
     literal,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.source.assemble import Assembler
@@ -317,7 +317,7 @@ class Captures:
     def publish(self, table: TableName) -> None:
         """Add a table to the publication unless it is in it. Raises what the server refuses."""
         name = self._publication
-        statement = f"alter publication {quoted(name)} add table {list_published([table])}"
+        statement = f"alter publication {quote(name)} add table {list_published([table])}"
         with (
             self._open() as connection,
             server_errors(f"adding {table} to publication {name}"),
@@ -330,7 +330,7 @@ class Captures:
 
     def _unpublish(self, table: TableName) -> None:
         name = self._publication
-        statement = f"alter publication {quoted(name)} drop table {list_published([table])}"
+        statement = f"alter publication {quote(name)} drop table {list_published([table])}"
         keys = {"publication": name, "schema": table.schema, "name": table.name}
         with (
             self._open() as connection,
@@ -349,9 +349,9 @@ class Captures:
     ) -> None:
         try:
             if lock:
-                row = connection.execute(PARTITIONED, (quoted(*table),)).fetchone()
+                row = connection.execute(PARTITIONED, (quote(*table),)).fetchone()
                 only = "" if row is not None and row[0] else "only "
-                locking = f"lock table {only}{quoted(*table)} in share row exclusive mode"
+                locking = f"lock table {only}{quote(*table)} in share row exclusive mode"
                 connection.execute(locking.encode())
             connection.execute(statement.encode())
         except (

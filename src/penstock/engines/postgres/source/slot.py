@@ -22,7 +22,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
     literal,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.source.client import ReplicationConnection, Row, open_replication
@@ -305,7 +305,7 @@ def check_publication(connection: ReplicationConnection, name: str) -> None:
         raise PublicationMissing(
             f"publication {name} does not exist",
             hint=f"If it was dropped while the slot was in use, changes may be missing: load "
-            f"again. For a new pipeline: create publication {quoted(name)} for table only ... with "
+            f"again. For a new pipeline: create publication {quote(name)} for table only ... with "
             "(publish_via_partition_root = true);",
         )
 
@@ -315,7 +315,7 @@ def list_published(tables: Iterable[TableName]) -> str:
 
     Partitions are included with their root nevertheless.
     """
-    return ", ".join(f"only {quoted(*table)}" for table in tables)
+    return ", ".join(f"only {quote(*table)}" for table in tables)
 
 
 def ensure_publication(
@@ -332,7 +332,7 @@ def ensure_publication(
         if not tables:
             raise PublicationUnfit(f"publication {name} would hold no table")
         statement = (
-            f"create publication {quoted(name)} for table {list_published(tables)}"
+            f"create publication {quote(name)} for table {list_published(tables)}"
             " with (publish = 'insert, update, delete, truncate',"
             " publish_via_partition_root = true)"
         )
@@ -343,7 +343,7 @@ def ensure_publication(
         raise PublicationUnfit(
             f"publication {name} does not publish every operation by the root of partitioned "
             "tables",
-            hint=f"alter publication {quoted(name)} set (publish = 'insert, update, delete, "
+            hint=f"alter publication {quote(name)} set (publish = 'insert, update, delete, "
             "truncate', publish_via_partition_root = true);",
         )
     with server_errors(f"looking at publication {name}"):
@@ -353,7 +353,7 @@ def ensure_publication(
         raise PublicationUnfit(
             f"publication {name} lacks {len(missing)} of the pipeline's tables: "
             f"{', '.join(map(str, missing))}",
-            hint=f"alter publication {quoted(name)} add table {list_published(missing)};",
+            hint=f"alter publication {quote(name)} add table {list_published(missing)};",
         )
     return False
 

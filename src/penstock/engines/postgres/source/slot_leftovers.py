@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from penstock.engines.postgres.connect import connect, literal, quoted, server_errors, statement
+from penstock.engines.postgres.connect import connect, literal, quote, server_errors, statement
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import SlotInUse, read_slot, start_when_free
 from penstock.model.removal import Removal
@@ -79,7 +79,7 @@ def _publication(url: str, name: str) -> Iterator[Removal]:
         by_hand = "a standby cannot; run it on the primary" if on_standby else ""
     yield Removal(
         what=f"publication {name} at the source",
-        statements=(f"drop publication {quoted(name)};",),
+        statements=(f"drop publication {quote(name)};",),
         by_hand=by_hand,
     )
 

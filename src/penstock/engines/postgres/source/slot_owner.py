@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from penstock.engines.postgres.connect import literal, quoted, server_errors
+from penstock.engines.postgres.connect import literal, quote, server_errors
 from penstock.engines.postgres.source.slot import SlotInUse
 from penstock.engines.postgres.source.slot_names import own_names_hint
 from penstock.model import LOAD_AGAIN, PenstockError
@@ -175,4 +175,4 @@ def _without(comment: str, slot: str) -> str:
 def _write(connection: psycopg.Connection, publication: str, comment: str) -> None:
     said = literal(comment.rstrip("\n")) if comment.strip() else "null"
     with server_errors(f"commenting publication {publication}"):
-        connection.execute(f"comment on publication {quoted(publication)} is {said}".encode())
+        connection.execute(f"comment on publication {quote(publication)} is {said}".encode())

@@ -23,7 +23,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
     literal,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.source.key_ranges import key_ranges
@@ -254,7 +254,7 @@ def lock_tables(
     if not tables:
         return
     names = ", ".join(
-        f"{'' if table.is_partitioned else 'only '}{quoted(*table.name)}" for table in tables
+        f"{'' if table.is_partitioned else 'only '}{quote(*table.name)}" for table in tables
     )
     with server_errors("locking the tables against changes of their shape"):
         connection.execute(f"set local lock_timeout = '{int(timeout_s * 1000)}ms'")
@@ -434,7 +434,7 @@ def _piece(
 
 def copy_sql(chunk: StorageChunk, columns: Sequence[str], *, binary: bool = False) -> str:
     """Return the COPY TO STDOUT that reads a chunk's rows, columns in the given order."""
-    names = ", ".join(quoted(column) for column in columns)
+    names = ", ".join(quote(column) for column in columns)
     bounds = [chunk.condition] if chunk.condition else []
     if chunk.first_block > 0:
         bounds.append(f"ctid >= '({chunk.first_block},0)'::tid")
@@ -442,4 +442,4 @@ def copy_sql(chunk: StorageChunk, columns: Sequence[str], *, binary: bool = Fals
         bounds.append(f"ctid < '({chunk.last_block + 1},0)'::tid")
     where = f" where {' and '.join(bounds)}" if bounds else ""
     form = " (format binary)" if binary else ""
-    return f"copy (select {names} from only {quoted(*chunk.storage)}{where}) to stdout{form}"
+    return f"copy (select {names} from only {quote(*chunk.storage)}{where}) to stdout{form}"

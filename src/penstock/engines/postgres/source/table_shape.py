@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.source.type_shape import (
     TYPES,
     TypeShape,
@@ -413,7 +413,7 @@ def why_not_followed(shape: TableShape) -> PenstockError | None:
     if unlogged:
         return ChangesNotLogged(
             f"{unlogged[0]} is unlogged now: its changes are not sent",
-            hint=f"Run: alter table {quoted(*unlogged[0])} set logged; and start again: the table "
+            hint=f"Run: alter table {quote(*unlogged[0])} set logged; and start again: the table "
             "is then read again.",
             table=str(shape.name),
         )
@@ -423,7 +423,7 @@ def why_not_followed(shape: TableShape) -> PenstockError | None:
     if foreign:
         return ChangesNotLogged(
             f"{shape.name} has the partition {foreign[0]} on another server now",
-            hint=f"Run: alter table {quoted(*shape.name)} detach partition {quoted(*foreign[0])}; "
+            hint=f"Run: alter table {quote(*shape.name)} detach partition {quote(*foreign[0])}; "
             "and start again: the table is then read again.",
             table=str(shape.name),
         )
@@ -432,7 +432,7 @@ def why_not_followed(shape: TableShape) -> PenstockError | None:
         return PartitionIdentityDiffers(
             f"partition {wrong.name} has a lesser replica identity than {shape.name}: what its "
             "changes are sent with is incomplete",
-            hint=f"Run: alter table {quoted(*wrong.name)} replica identity full; and start again: "
+            hint=f"Run: alter table {quote(*wrong.name)} replica identity full; and start again: "
             "the table is then read again.",
             table=str(shape.name),
         )
@@ -449,11 +449,11 @@ def why_not_followed(shape: TableShape) -> PenstockError | None:
 
 
 def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
-    name = quoted(*after.name)
+    name = quote(*after.name)
     if before.name != after.name:
-        back = f"alter table {name} rename to {quoted(before.name.name)};"
+        back = f"alter table {name} rename to {quote(before.name.name)};"
         if before.name.schema != after.name.schema:
-            back = f"alter table {name} set schema {quoted(before.name.schema)};"
+            back = f"alter table {name} set schema {quote(before.name.schema)};"
         return TableRenamed(
             f"{before.name} is named {after.name} now",
             hint=f"Undo it ({back}) and start again; or add the new name to [source] tables "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.model import PenstockError, TableName
 
 # Of the user's own types below the columns of table k: enums by the oids of their labels, composite
@@ -107,7 +107,7 @@ def find_altered(
         last = old.get(kind.id)
         if last is None or [n for n, _ in last.parts] == [n for n, _ in kind.parts]:
             continue
-        name = quoted(*kind.name)
+        name = quote(*kind.name)
         return TypeAltered(
             f"composite type {kind.name} has other attributes now: every row of {table} that has "
             "a value of it is printed differently, and none was sent",

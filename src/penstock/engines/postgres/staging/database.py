@@ -18,7 +18,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
     connect,
-    quoted,
+    quote,
     server_errors,
     statement,
     with_database,
@@ -100,7 +100,7 @@ class PostgresStaging:
             self._warn(connection)
 
     def _create_database(self) -> None:
-        name = quoted(self._database)
+        name = quote(self._database)
         with self._maintenance() as connection, server_errors(f"creating database {name}"):
             self._check_server(connection)
             for attempt in range(_CREATE_ATTEMPTS_MAX):
@@ -166,7 +166,7 @@ class PostgresStaging:
     def _missing(self, error: DatabaseUnknown) -> StagingMissing:
         return StagingMissing(
             f"there is no staging database: {error.message}",
-            hint=f"Create it: create database {quoted(self._database)}; or run: "
+            hint=f"Create it: create database {quote(self._database)}; or run: "
             "penstock stage FILE --create",
         )
 
@@ -194,7 +194,7 @@ class PostgresStaging:
                     Severity.ERROR,
                     error.message,
                     "changefeeds are staged in it",
-                    f"create database {quoted(self._database)};",
+                    f"create database {quote(self._database)};",
                 ),
                 *advice,
             ]
@@ -231,7 +231,7 @@ class PostgresStaging:
             )
 
     def _operator_statements(self) -> dict[str, str]:
-        name = quoted(self._database)
+        name = quote(self._database)
         statements = self._dialect.operator_statements
         return {text.format(database=name): why for text, why in statements.items()}
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psycopg
 
-from penstock.engines.postgres.connect import quoted, statement
+from penstock.engines.postgres.connect import quote, statement
 from penstock.engines.postgres.staging.names import (
     OWNERS_PREFIX,
     exact,
@@ -69,14 +69,14 @@ def prepare(
         connection.execute(LOCK)
         name = _name_of(connection, dialect, table)
         columns = _columns(connection, name)
-        place = quoted(SCHEMA, name)
+        place = quote(SCHEMA, name)
         if not columns:
             index = _index_name(connection, dialect, table, name)
             connection.execute(
                 statement(
                     dialect.mutations.format(
                         table=place,
-                        index=quoted(index),
+                        index=quote(index),
                         kept=storage_of_generated(connection.info.server_version),
                     )
                 )
@@ -87,7 +87,7 @@ def prepare(
         if not _has_index(connection, dialect, table, name):
             index = _index_name(connection, dialect, table, name)
             connection.execute(
-                statement(dialect.mutation_index.format(table=place, index=quoted(index)))
+                statement(dialect.mutation_index.format(table=place, index=quote(index)))
             )
     return name
 
@@ -105,7 +105,7 @@ def staged_groups(connection: psycopg.Connection[Any]) -> tuple[Group, ...]:
 def mutation_tables(connection: psycopg.Connection[Any], group: Group) -> dict[StagedTable, str]:
     """Return the tables of a target schema, in order, with their mutation tables' SQL names."""
     names = _owners(connection)
-    return {table: quoted(SCHEMA, names[table]) for table in sorted(names) if table.group == group}
+    return {table: quote(SCHEMA, names[table]) for table in sorted(names) if table.group == group}
 
 
 def _owners(connection: psycopg.Connection[Any]) -> dict[StagedTable, str]:
@@ -133,7 +133,7 @@ def _name_of(
             return name
     raise StagingUnusable(
         f"no mutation table can be made for {table}: {' and '.join(names)} are other relations",
-        hint=f"Rename what has the name: alter table {quoted(SCHEMA, names[-1])} rename to NAME;",
+        hint=f"Rename what has the name: alter table {quote(SCHEMA, names[-1])} rename to NAME;",
         table=str(table),
     )
 

@@ -15,7 +15,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors
 
-from penstock.engines.postgres.connect import quoted, statement_error
+from penstock.engines.postgres.connect import quote, statement_error
 from penstock.engines.postgres.staging import (
     checkpoints,
     leases,
@@ -76,7 +76,7 @@ class PostgresStagingSession:
             if table not in self._names:
                 with self._doing(f"making the mutation table of {table}"):
                     name = prepare(self._connection, self._dialect, table)
-                self._names[table] = quoted(SCHEMA, name)
+                self._names[table] = quote(SCHEMA, name)
 
     def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
         """See `StagingSession`."""

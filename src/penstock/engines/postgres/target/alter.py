@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quote
 from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
@@ -58,7 +58,7 @@ class Alterer:
                 raise ShapeNotApplicable(
                     f"target table {self.table.name} has no column {column.name}, the source has "
                     f"it as {column.source_type}",
-                    hint=f"Run: {self._alter} add column {quoted(column.name)} {kind}; then "
+                    hint=f"Run: {self._alter} add column {quote(column.name)} {kind}; then "
                     f"`penstock run`, and `penstock verify`. {LOAD_AFRESH}",
                     table=str(self.table.name),
                 )
@@ -80,7 +80,7 @@ class Alterer:
         before = dict(self.record.columns or ())
         return [
             Alteration(
-                f"{self._alter} alter column {quoted(column.name)} drop expression",
+                f"{self._alter} alter column {quote(column.name)} drop expression",
                 f"column {column.name} is no longer generated",
             )
             for column in self.relation.columns
@@ -93,7 +93,7 @@ class Alterer:
         """Give columns other names for the time being, so that their names are free."""
         return [
             Alteration(
-                f"{self._alter_at(found)} rename column {quoted(old)} to {quoted(new)}",
+                f"{self._alter_at(found)} rename column {quote(old)} to {quote(new)}",
                 f"column {old} makes room for another of that name",
             )
             for old, new in names.items()
@@ -123,7 +123,7 @@ class Alterer:
         if change.kind is ChangeKind.DROP_COLUMN:
             found = self.table.column(change.name)
             if found is not None and not found.generated:
-                yield Alteration(f"{self._alter} drop column {quoted(change.name)}", change.what)
+                yield Alteration(f"{self._alter} drop column {quote(change.name)}", change.what)
         if change.kind is ChangeKind.CHANGE_KEY and change.columns:
             yield from self._unique_dropped(change)
             return
@@ -146,15 +146,15 @@ class Alterer:
 
         Nothing where the target is so already, perhaps by hand.
         """
-        found, new = self.table.column(change.name), quoted(column.name)
+        found, new = self.table.column(change.name), quote(column.name)
         if change.kind is ChangeKind.DROP_COLUMN:
             if found is not None and found.generated:
-                yield Alteration(f"{self._alter} drop column {quoted(change.name)}", change.what)
+                yield Alteration(f"{self._alter} drop column {quote(change.name)}", change.what)
         elif self.table.column(column.name) is not None:
             return
         elif change.kind is ChangeKind.RENAME_COLUMN:
             if found is not None:
-                sql = f"{self._alter} rename column {quoted(change.name)} to {new}"
+                sql = f"{self._alter} rename column {quote(change.name)} to {new}"
                 yield Alteration(sql, change.what)
         else:
             kind = map_namespaces(column.source_type, self.namespaces)
@@ -177,7 +177,7 @@ class Alterer:
                 table=str(self.table.name),
             )
         at = self._alter_at(self.table.column(change.name))
-        sql = f"{at} rename column {quoted(change.name)} to {quoted(column.name)}"
+        sql = f"{at} rename column {quote(change.name)} to {quote(column.name)}"
         yield Alteration(sql, change.what)
 
     def _add(self, column: Column, change: ShapeChange, *, strict: bool) -> Iterator[Alteration]:
@@ -185,7 +185,7 @@ class Alterer:
             self._refuse_kept(column.name)
             return
         kind = self._kind(column)
-        sql = f"{self._alter} add column {quoted(column.name)} "
+        sql = f"{self._alter} add column {quote(column.name)} "
         value = ""
         if column.missing is not None:
             value = f" default {fill_template(literal(column.missing), column.name, self.writes)}"
@@ -199,13 +199,13 @@ class Alterer:
             raise ShapeNotApplicable(
                 f"column {name} was added at the source, and target table {self.table.name} still "
                 "has the values of an earlier column of that name",
-                hint=f"Run: {self._alter} rename column {quoted(name)} to {quoted(name + '_old')}; "
+                hint=f"Run: {self._alter} rename column {quote(name)} to {quote(name + '_old')}; "
                 "or drop it; then `penstock run` again.",
                 table=str(self.table.name),
             )
 
     def _retype(self, found: TargetColumn, kind: str, change: ShapeChange) -> Alteration:
-        column = quoted(found.name)
+        column = quote(found.name)
         needs_values = found.not_null or found.name in key_of(self.relation)
         is_free = self.emptied and not (self.replaced and needs_values) and found.origin is None
         using = "null" if is_free else column
@@ -220,7 +220,7 @@ class Alterer:
         """
         found = self.table.column(name)
         if nullable and found is not None and found.not_null and name not in self._primary_columns:
-            sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
+            sql = f"{self._alter_at(found)} alter column {quote(name)} drop not null"
             yield Alteration(sql, change.what)
 
     def _unique_dropped(self, change: ShapeChange) -> Iterator[Alteration]:
@@ -228,7 +228,7 @@ class Alterer:
         for index in self.table.unique:
             if index.primary or not index.plain or set(index.columns) != set(change.columns):
                 continue
-            constraint, name = quoted(index.name), quoted(self.table.name.schema, index.name)
+            constraint, name = quote(index.name), quote(self.table.name.schema, index.name)
             sql = f"{self._alter} drop constraint if exists {constraint}"
             yield Alteration(f"{sql}; drop index if exists {name}", change.what)
 
@@ -240,7 +240,7 @@ class Alterer:
         columns = set(self._primary_columns)
         if old and not new and primary is not None and columns == there:
             # Rows that are equal in it may follow.
-            yield Alteration(f"{self._alter} drop constraint {quoted(primary.name)}", change.what)
+            yield Alteration(f"{self._alter} drop constraint {quote(primary.name)}", change.what)
         if not new or columns == set(new) or columns not in (there, set()):
             return
         known = {name for name, _ in self.record.columns or ()}
@@ -248,8 +248,8 @@ class Alterer:
             return
         if not set(new) <= known and (self.replaced or not self.emptied):
             return  # rows that are there have no values for it yet
-        dropped = f"drop constraint {quoted(primary.name)}, " if primary is not None else ""
-        listed = ", ".join(map(quoted, new))
+        dropped = f"drop constraint {quote(primary.name)}, " if primary is not None else ""
+        listed = ", ".join(map(quote, new))
         yield Alteration(f"{self._alter} {dropped}add primary key ({listed})", change.what)
 
     def _refuse_inherited(self, found: TargetColumn, kind: str, change: ShapeChange) -> None:
@@ -258,7 +258,7 @@ class Alterer:
             raise ShapeNotApplicable(
                 f"{change.what}, and {self.table.name} inherits the column from {found.origin}",
                 hint=f"If all tables of that tree changed, run: {self._alter_at(found)} alter "
-                f"column {quoted(found.name)} type {kind} using ...; if not: {self._alter} no "
+                f"column {quote(found.name)} type {kind} using ...; if not: {self._alter} no "
                 "inherit ...; then `penstock run` again, and `penstock verify`.",
                 table=str(self.table.name),
             )
@@ -275,7 +275,7 @@ class Alterer:
             yield from self._add(column, change, strict=False)
         is_renamed = change.kind is ChangeKind.RENAME_COLUMN
         if is_renamed and column is not None and self.table.column(change.name):
-            kind, old, new = self._kind(column), quoted(change.name), quoted(column.name)
+            kind, old, new = self._kind(column), quote(change.name), quote(column.name)
             sql = f"update {self.table.own_rows} set {new} = {old}::"
             yield Alteration(f"{sql}{kind}", f"{change.what}, and has its values", f"{sql}text")
         if change.kind in (ChangeKind.NULLABILITY, ChangeKind.CHANGE_KEY, ChangeKind.WIDEN_TYPE):
@@ -290,13 +290,13 @@ class Alterer:
             return
         primary = self._primary
         if primary is not None and name in primary.columns:
-            sql = f"{self._alter} drop constraint {quoted(primary.name)}"
+            sql = f"{self._alter} drop constraint {quote(primary.name)}"
             yield Alteration(sql, f"column {name} is no longer of the key")
         if found.identity:
-            sql = f"{self._alter} alter column {quoted(name)} drop identity"
+            sql = f"{self._alter} alter column {quote(name)} drop identity"
             yield Alteration(sql, f"column {name} is no longer an identity column")
         if found.not_null:
-            sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
+            sql = f"{self._alter_at(found)} alter column {quote(name)} drop not null"
             yield Alteration(sql, f"{change.what}, and stays")
 
     def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
@@ -309,14 +309,14 @@ class Alterer:
             raise ShapeNotApplicable(
                 f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
                 "cannot be kept as text",
-                hint=f"Run: {self._alter} alter column {quoted(column.name)} type {kind} using "
+                hint=f"Run: {self._alter} alter column {quote(column.name)} type {kind} using "
                 "...; then `penstock run` again.",
                 table=str(self.table.name),
             )
         wide = kind if kind in TEXTS else "text"
         yield Alteration(
-            f"{self._alter} alter column {quoted(column.name)} type {wide} "
-            f"using {quoted(column.name)}::text",
+            f"{self._alter} alter column {quote(column.name)} type {wide} "
+            f"using {quote(column.name)}::text",
             f"{change.what}, kept as {wide}",
         )
 
@@ -332,7 +332,7 @@ class Alterer:
         """
         if column is None or column.origin is None:
             return self._alter
-        return f"alter table {quoted(*column.origin)}"
+        return f"alter table {quote(*column.origin)}"
 
     @property
     def _primary(self) -> TargetIndex | None:

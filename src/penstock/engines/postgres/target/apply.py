@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quoted
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quote
 from penstock.engines.postgres.target.enums import prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
@@ -233,7 +233,7 @@ class _PhaseApply:
                     f"target table {name} is emptied at the source, but {key.child} refers to it "
                     f"by foreign key {key.name}",
                     hint=f"{grant_replica(self.target.connection.info.user)} or drop the foreign "
-                    f"key: alter table {quoted(*key.child)} drop constraint {quoted(key.name)};",
+                    f"key: alter table {quote(*key.child)} drop constraint {quote(key.name)};",
                     table=str(name),
                 )
             self._run(f"delete from {self.target.tables[name].own_rows}", name)

@@ -9,7 +9,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
     connect,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.target import bulk_keys, bulk_marks
@@ -118,7 +118,7 @@ class PostgresBulk:
         """See BulkTarget."""
         with server_errors(f"dropping {target}"):
             if target in self._progress.made_tables():
-                self._connection.execute(f"drop table {quoted(*target)}")
+                self._connection.execute(f"drop table {quote(*target)}")
 
     def add_keys(
         self,

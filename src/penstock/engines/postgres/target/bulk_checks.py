@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import psycopg
 
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.target import TargetTable
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import TargetFires
@@ -67,7 +67,7 @@ def check_quiet(table: TargetTable) -> None:
 
 def check_no_cascade(connection: psycopg.Connection, tables: Sequence[TableName]) -> None:
     """Refuse to empty tables when that would change or delete rows of others that refer to them."""
-    names = [quoted(*table) for table in tables]
+    names = [quote(*table) for table in tables]
     row = connection.execute(CASCADES, {"names": names}).fetchone()
     if row is None:
         return

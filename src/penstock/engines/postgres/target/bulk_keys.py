@@ -14,7 +14,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
     connect,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.target.progress import PostgresProgress
@@ -80,18 +80,18 @@ def analyze(connection: psycopg.Connection, definition: TableDefinition, table: 
     makes better ones: it finds the rows counted as changed, because an ANALYZE that names columns
     does not reset that count.
     """
-    row = connection.execute(AUTOVACUUM_COMES, {"name": quoted(*table)}).fetchone()
+    row = connection.execute(AUTOVACUUM_COMES, {"name": quote(*table)}).fetchone()
     there = read_target_tables(connection, [table]).get(table)
     columns = ", ".join(
-        quoted(c.name)
+        quote(c.name)
         for c in definition.columns
         if not c.generated and there is not None and there.column(c.name) is not None
     )
     if row is None or not row[0] or not columns:
-        connection.execute(f"analyze {quoted(*table)}")
+        connection.execute(f"analyze {quote(*table)}")
         return
     connection.execute(f"set default_statistics_target = {ROUGH_STATISTICS}")
-    connection.execute(f"analyze {quoted(*table)} ({columns})")
+    connection.execute(f"analyze {quote(*table)} ({columns})")
 
 
 def make_foreign_keys(

@@ -17,12 +17,20 @@ import pyarrow as pa
 from psycopg.rows import dict_row
 
 from penstock.codec.exact_text import exact_texts
-from penstock.codec.types import Choices, Engine, Server, SourceType, filled, map_column, prepared
+from penstock.codec.types import (
+    Choices,
+    Engine,
+    Server,
+    SourceType,
+    fill_template,
+    map_column,
+    prepare_values,
+)
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
-    quoted,
+    quote,
     server_errors,
     statement,
     statement_error,
@@ -130,7 +138,7 @@ class PostgresChangelogs:
 
     def quote(self, *names: str) -> str:
         """See ChangelogSession."""
-        return quoted(*names)
+        return quote(*names)
 
     def begin(self) -> None:
         """See ChangelogSession."""
@@ -159,13 +167,13 @@ class PostgresChangelogs:
         """See ChangelogSession."""
         doing = "making the state tables"
         tables = {
-            field: quoted(names.namespace, getattr(names, field))
+            field: quote(names.namespace, getattr(names, field))
             for field in ("mvlogs", "binlog_consumer_status", "mview_uow", "place")
         }
         if not self.rows(
             "select from pg_namespace where nspname = %s", (names.namespace,), doing=doing
         ):
-            self.run(f"create schema {quoted(names.namespace)}", doing=doing)
+            self.run(f"create schema {quote(names.namespace)}", doing=doing)
         for text in STATE_TABLES:
             self.run(text.format(**tables), doing=doing)
         self.run(f"insert into {tables['mview_uow']} values (1, null, 1)", doing=doing)
@@ -175,14 +183,12 @@ class PostgresChangelogs:
     def drop(self, table: TableName) -> None:
         """See ChangelogSession."""
         self._forget(table)
-        self.run(f"drop table if exists {quoted(*table)}", doing=f"dropping {table}")
+        self.run(f"drop table if exists {quote(*table)}", doing=f"dropping {table}")
 
     def rename(self, table: TableName, name: str) -> None:
         """See ChangelogSession."""
         self._forget(table)
-        self.run(
-            f"alter table {quoted(*table)} rename to {quoted(name)}", doing=f"renaming {table}"
-        )
+        self.run(f"alter table {quote(*table)} rename to {quote(name)}", doing=f"renaming {table}")
 
     def shape(self, table: TableName) -> Mapping[str, str] | None:
         """See ChangelogSession."""
@@ -240,13 +246,13 @@ class PostgresChangelogs:
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """See ChangelogSession."""
         named = [*zip(OWN_COLUMNS, OWN_TYPES, strict=True), *columns]
-        body = ",\n    ".join(f"{quoted(name)} {kind}" for name, kind in named)
+        body = ",\n    ".join(f"{quote(name)} {kind}" for name, kind in named)
         doing = f"making the changelog {table}"
-        index = quoted(f"{table.name}_uow")
+        index = quote(f"{table.name}_uow")
         self._forget(table)
         self.run(
-            f"begin; create table {quoted(*table)} (\n    {body}\n); create index {index} on "
-            f"{quoted(*table)} ({quoted(UOW_ID)}, {quoted(DML_TYPE)}); commit",
+            f"begin; create table {quote(*table)} (\n    {body}\n); create index {index} on "
+            f"{quote(*table)} ({quote(UOW_ID)}, {quote(DML_TYPE)}); commit",
             doing=doing,
         )
 
@@ -259,24 +265,24 @@ class PostgresChangelogs:
         after: str,  # noqa: ARG002 - new columns are always the last ones here
     ) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"add column {quoted(name)} {kind}")
+        self._alter(table, f"add column {quote(name)} {kind}")
 
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
         """See ChangelogSession."""
-        column = quoted(name)
+        column = quote(name)
         self._alter(table, f"alter column {column} type {kind} using {column}::{kind}")
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"rename column {quoted(old)} to {quoted(new)}")
+        self._alter(table, f"rename column {quote(old)} to {quote(new)}")
 
     def drop_column(self, table: TableName, name: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"drop column {quoted(name)}")
+        self._alter(table, f"drop column {quote(name)}")
 
     def _alter(self, table: TableName, clause: str) -> None:
         self._forget(table)
-        self.run(f"alter table {quoted(*table)} {clause}", doing=f"altering the changelog {table}")
+        self.run(f"alter table {quote(*table)} {clause}", doing=f"altering the changelog {table}")
 
     def _forget(self, table: TableName) -> None:
         self._tables.pop(table, None)
@@ -292,10 +298,10 @@ class PostgresChangelogs:
         target = self._table(table)
         mapped = self._expressions(relation)
         lines = _lines(relation, images, target, mapped)
-        names = ", ".join(quoted(name) for name in (*OWN_COLUMNS, *_names(relation)))
+        names = ", ".join(quote(name) for name in (*OWN_COLUMNS, *_names(relation)))
         try:
             if all(mapping.write.sql == AS_IS for mapping in mapped.values()):
-                taken = self._copy(f"{quoted(*table)} ({names})", lines)
+                taken = self._copy(f"{quote(*table)} ({names})", lines)
             else:
                 taken = self._through_staging(table, target, relation, mapped, lines)
         except psycopg.Error as error:
@@ -325,13 +331,13 @@ class PostgresChangelogs:
         columns = [(name, f"m.own{place}") for place, name in enumerate(OWN_COLUMNS)]
         for index, column in enumerate(relation.columns):
             found = target.column(column.name)
-            value = filled(mapped[column.name].write.sql, f"m.c{index}")
+            value = fill_template(mapped[column.name].write.sql, f"m.c{index}")
             if staging_of(column).needs_cast and found is not None and found.cast_type != "text":
                 value = f"({value})::{found.cast_type}"
             columns.append((column.name, value))
-        names = ", ".join(quoted(name) for name, _ in columns)
+        names = ", ".join(quote(name) for name, _ in columns)
         values = ", ".join(value for _, value in columns)
-        sql = f"insert into {quoted(*table)} ({names}) select {values} from {staging} as m"
+        sql = f"insert into {quote(*table)} ({names}) select {values} from {staging} as m"
         taken = self._connection.execute(statement(sql)).rowcount
         self._connection.execute(statement(f"truncate {staging}"))
         return taken
@@ -381,7 +387,7 @@ def _lines(
     for column, values in zip(relation.columns, images.columns, strict=True):
         found = target.column(column.name)
         is_bytea = found is not None and found.type_text == "bytea"
-        values = prepared(values, mapped[column.name].write.prepare)
+        values = prepare_values(values, mapped[column.name].write.prepare)
         cells.append(_cells(values, column.neutral, is_bytea=is_bytea))
     return b"".join(b"\t".join(row) + b"\n" for row in zip(*cells, strict=True))
 

@@ -16,7 +16,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     TAKING_KEEPALIVE,
     connect,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
@@ -89,10 +89,10 @@ class PostgresWriter:
 
 def copy_in(task: ChunkTask) -> str:
     """Return the statement; without a list COPY takes all columns that are not generated."""
-    names = ", ".join(quoted(column) for column in task.columns)
+    names = ", ".join(quote(column) for column in task.columns)
     columns = f" ({names})" if names else ""
     form = " (format binary)" if task.binary else ""
-    return f"copy {quoted(*task.target)}{columns} from stdin{form}"
+    return f"copy {quote(*task.target)}{columns} from stdin{form}"
 
 
 def into_postgres(rows: Lines, target: psycopg.Connection, statement: str) -> int:

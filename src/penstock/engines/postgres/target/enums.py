@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import psycopg
 import structlog
 
-from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quote
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.schema import ensure_type
 from penstock.model import PenstockError, Relation, TableName, TypeDefinition
@@ -71,11 +71,11 @@ def add_missing_labels(
     for table, staging, layout in merges:
         places = {column.name: place for place, column in enumerate(layout.relation.columns)}
         for column, oid, schema, name, is_array in connection.execute(
-            ENUM_COLUMNS, (quoted(*table),)
+            ENUM_COLUMNS, (quote(*table),)
         ).fetchall():
             if column not in places or layout.relation.columns[places[column]].neutral != "string":
                 continue  # the target's own, or one that had this name before
-            source = f"{quoted(SCHEMA, staging)} as m"
+            source = f"{quote(SCHEMA, staging)} as m"
             value = layout.reference(places[column], "m")
             if is_array:
                 source += f", unnest({value}::text[]) as label"
@@ -87,7 +87,7 @@ def add_missing_labels(
                 (oid,),
             ).fetchall()
             for (label,) in labels:
-                _add(connection, quoted(schema, name), label)
+                _add(connection, quote(schema, name), label)
                 added += 1
     return added
 
@@ -120,7 +120,7 @@ def _follow_labels(
     place = ""
     for label in kind.labels:
         if label not in there:
-            added = f"alter type {quoted(schema, kind.name)} add value if not exists"
+            added = f"alter type {quote(schema, kind.name)} add value if not exists"
             first = f" before {literal(rows[0][0])}" if rows else ""
             connection.execute(f"{added} {literal(label)}{place or first}")
         place = f" after {literal(label)}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.codec import types as typemap
-from penstock.codec.types import NO_CHOICES, Choices, Engine, Server, map_column, prepared
+from penstock.codec.types import NO_CHOICES, Choices, Engine, Server, map_column, prepare_values
 from penstock.model import LOAD_AFRESH, Column, Relation, TableName
 from penstock.ports.refusals import ShapeNotApplicable
 
@@ -76,7 +76,7 @@ class Foreign:
 
 def fill_template(text: str, column: str, writes: Mapping[str, str]) -> str:
     """Return a staged value, given as SQL, with the column's template around it."""
-    return typemap.filled(writes.get(column, AS_IS), text)
+    return typemap.fill_template(writes.get(column, AS_IS), text)
 
 
 def preparations(relation: Relation, source_engine: str, choices: Choices) -> dict[str, str]:
@@ -114,7 +114,7 @@ def _prepared_struct(values: pa.StructArray, wanted: Mapping[str, str]) -> pa.St
     if not any(field.name in wanted for field in kind):
         return values
     children = [
-        prepared(values.field(place), wanted.get(field.name, ""))
+        prepare_values(values.field(place), wanted.get(field.name, ""))
         for place, field in enumerate(kind)
     ]
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())

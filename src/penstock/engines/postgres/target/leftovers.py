@@ -7,7 +7,7 @@ from contextlib import closing
 
 import psycopg
 
-from penstock.engines.postgres.connect import connect, quoted, server_errors, statement
+from penstock.engines.postgres.connect import connect, quote, server_errors, statement
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
 from penstock.model.removal import Removal
@@ -55,8 +55,7 @@ def _empty(
         return
     # A table that others inherit from keeps their rows; a partitioned one has none of its own.
     listed = ", ".join(
-        quoted(*table) if kind == "p" else f"only {quoted(*table)}"
-        for table, kind in present.items()
+        quote(*table) if kind == "p" else f"only {quote(*table)}" for table, kind in present.items()
     )
     yield Removal(
         what=f"all rows of {count_words(len(present), 'table')} at the target: {names_of(present)}",
@@ -66,7 +65,7 @@ def _empty(
     if dropped:
         yield Removal(
             what=f"{len(dropped)} of these tables themselves, which penstock made",
-            statements=(f"drop table {', '.join(quoted(*table) for table in dropped)};",),
+            statements=(f"drop table {', '.join(quote(*table) for table in dropped)};",),
         )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.merge_rows import DONE, MergeLayout
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
@@ -65,7 +65,7 @@ class MergeSql:
         self.merge = merge
         self.table = merge.table
         self.layout = MergeLayout(merge.relation)
-        self.staging = quoted(SCHEMA, merge.staging)
+        self.staging = quote(SCHEMA, merge.staging)
         self.key = tuple(merge.relation.columns[index].name for index in merge.relation.key)
         self._columns = {
             place: (column, self._target(column.name))
@@ -89,7 +89,7 @@ class MergeSql:
             raise KeyNotInTarget(
                 f"target table {self.table.name} has no column {name}",
                 hint=f"Add it as the source has it: alter table {self.table.sql_name} add column "
-                f"{quoted(name)} ...;",
+                f"{quote(name)} ...;",
                 table=str(self.table.name),
             )
         return column
@@ -131,7 +131,7 @@ class MergeSql:
 
     def _origin(self, place: int) -> str:
         column, target = self._columns[self.merge.relation.key[place]]
-        text = f"m.{quoted(self.layout.origin[place])}"
+        text = f"m.{quote(self.layout.origin[place])}"
         text = fill_template(text, column.name, self.merge.writes)
         return _cast(text, column, target.cast_type) if staging_of(column).needs_cast else text
 
@@ -143,7 +143,7 @@ class MergeSql:
 
     def _on_key(self, values: Iterable[str], alias: str = "t") -> str:
         return " and ".join(
-            f"{alias}.{quoted(name)} {self._operator(place)} {value}"
+            f"{alias}.{quote(name)} {self._operator(place)} {value}"
             for place, (name, value) in enumerate(zip(self.key, values, strict=True))
         )
 
@@ -155,17 +155,17 @@ class MergeSql:
 
     @property
     def _n(self) -> str:
-        return f"m.{quoted(self.layout.count)}"
+        return f"m.{quote(self.layout.count)}"
 
     @property
     def _absent(self) -> str:
-        return f"m.{quoted(self.layout.absent)}"
+        return f"m.{quote(self.layout.absent)}"
 
     @property
     def _stays(self) -> str:
         """Condition for a row with unsent columns to keep its key."""
         pairs = (
-            f"m.{quoted(name)} = m.{quoted(origin)}"
+            f"m.{quote(name)} = m.{quote(origin)}"
             for name, origin in zip(self.key, self.layout.origin, strict=True)
         )
         return f"{self._absent} is not null and " + " and ".join(pairs)
@@ -182,7 +182,7 @@ class MergeSql:
 
     def analyze(self) -> str:
         """Have the planner know how many rows there are, of which kind, and their keys."""
-        names = ", ".join(map(quoted, [self.layout.count, *self.key]))
+        names = ", ".join(map(quote, [self.layout.count, *self.key]))
         return f"analyze {self.staging} ({names})"
 
     def fill_absent(self) -> str | None:
@@ -195,7 +195,7 @@ class MergeSql:
             return None
         parts = []
         for index in self._absent_columns:
-            name = quoted(self._columns[index][0].name)
+            name = quote(self._columns[index][0].name)
             kind, own = self.layout.kind(index).sql, self.layout.reference(index)
             parts.append(
                 f"{own} = case when get_bit({self._absent}, {index}) = 1"
@@ -225,7 +225,7 @@ class MergeSql:
         for index, (column, target) in self._columns.items():
             if target.generated or column.name in self.key:
                 continue
-            name, value = quoted(column.name), self._value(column.name)
+            name, value = quote(column.name), self._value(column.name)
             if index in self._absent_columns:
                 value = (
                     f"case when get_bit({self._absent}, {index}) = 1 then t.{name} else {value} end"
@@ -244,7 +244,7 @@ class MergeSql:
         """
         only = ""
         if late:
-            n = quoted(self.layout.count)
+            n = quote(self.layout.count)
             same = " and ".join(
                 f"{self._key_value('u', place)} {self._operator(place)}"
                 f" {self._key_value('m', place)}"
@@ -258,7 +258,7 @@ class MergeSql:
 
     def _key_value(self, alias: str, place: int) -> str:
         column, target = self._columns[self.merge.relation.key[place]]
-        text = fill_template(f"{alias}.{quoted(column.name)}", column.name, self.merge.writes)
+        text = fill_template(f"{alias}.{quote(column.name)}", column.name, self.merge.writes)
         return _cast(text, column, target.cast_type)
 
     def delete_others(self) -> str:
@@ -295,7 +295,7 @@ class MergeSql:
 
         Call only where changed_columns says that there is something to set.
         """
-        sets = ", ".join(f"{quoted(name)} = {self._value(name)}" for name in self.changed_columns)
+        sets = ", ".join(f"{quote(name)} = {self._value(name)}" for name in self.changed_columns)
         return (
             f"update {self.table.own_rows} as t set {sets}\n  from {self._source}"
             f"\n where {self._n} = {UPSERT}{self._whole} and {self._match()}"
@@ -307,7 +307,7 @@ class MergeSql:
         if upsert and self.strategy in (MergeStrategy.UPSERT, MergeStrategy.PLACE):
             conflict = "\n    on conflict " + self._conflict()
         return (
-            f"insert into {self.table.sql_name} as t ({', '.join(map(quoted, names))})"
+            f"insert into {self.table.sql_name} as t ({', '.join(map(quote, names))})"
             f"{self._overriding()}\nselect {', '.join(self._value(name) for name in names)}"
             f"\n  from {self._source}\n where {only}{self._whole}{conflict}"
         )
@@ -332,12 +332,10 @@ class MergeSql:
         return [name for name in self._writable() if name not in self.key or name in loose]
 
     def _conflict(self) -> str:
-        target = f"({', '.join(map(quoted, self.key))})"
+        target = f"({', '.join(map(quote, self.key))})"
         if not self.changed_columns:
             return f"{target} do nothing"
-        sets = ", ".join(
-            f"{quoted(name)} = excluded.{quoted(name)}" for name in self.changed_columns
-        )
+        sets = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in self.changed_columns)
         return f"{target} do update set {sets}"
 
     @property
@@ -360,7 +358,7 @@ class MergeSql:
             if any(name not in self._places for name in index.columns):
                 continue  # of columns that the target alone has: no row changes them
             same = " and ".join(
-                f"o.{quoted(name)} operator({operator}) {self._value(name)}"
+                f"o.{quote(name)} operator({operator}) {self._value(name)}"
                 for name, operator in zip(index.columns, index.operators, strict=True)
             )
             conditions.append(
@@ -376,13 +374,13 @@ class MergeSql:
             [
                 self._match(),
                 *(
-                    f"t.{quoted(n)}::text is not distinct from {self._value(n, exact=True)}::text"
+                    f"t.{quote(n)}::text is not distinct from {self._value(n, exact=True)}::text"
                     for n in names
                 ),
             ]
         )
         return (
-            f"update {self.staging} as m set {quoted(self.layout.count)} = {DONE}"
+            f"update {self.staging} as m set {quote(self.layout.count)} = {DONE}"
             f"\n  from {self.table.own_rows} as t\n where {self._waits} and {same}"
         )
 
@@ -399,12 +397,12 @@ class MergeSql:
     def _image(self, side: str) -> str:
         names = [column.name for column, _ in self._columns.values()]
         if side == "t":
-            return f"row({', '.join(f't.{quoted(name)}' for name in names)})::text"
+            return f"row({', '.join(f't.{quote(name)}' for name in names)})::text"
         return f"row({', '.join(self._value(name, exact=True) for name in names)})::text"
 
     def delete_copies(self) -> str:
         """COUNT: delete so many copies of each row, compared by the exact text of all columns."""
-        n = quoted(self.layout.count)
+        n = quote(self.layout.count)
         return f"""
 delete from {self.table.own_rows} as t
  using (select found.part, found.place
@@ -420,7 +418,7 @@ delete from {self.table.own_rows} as t
         """COUNT: insert so many copies of each row."""
         names = self._writable()
         return (
-            f"insert into {self.table.sql_name} ({', '.join(map(quoted, names))})"
+            f"insert into {self.table.sql_name} ({', '.join(map(quote, names))})"
             f"{self._overriding()}\nselect {', '.join(self._value(name) for name in names)}"
             f"\n  from {self._source}, generate_series(1, {self._n})"
         )
@@ -454,8 +452,8 @@ def _arbiter(table: TargetTable, key: tuple[str, ...]) -> TargetIndex | None:
 
 def create_merge_table(layout: MergeLayout, name: str) -> str:
     """Return the statement that makes a merge table. It holds nothing that cannot be made again."""
-    columns = ",\n    ".join(f"{quoted(column)} {kind}" for column, kind in layout.sql_columns)
+    columns = ",\n    ".join(f"{quote(column)} {kind}" for column, kind in layout.sql_columns)
     return (
-        f"create unlogged table {quoted(SCHEMA, name)} (\n    {columns}\n)"
+        f"create unlogged table {quote(SCHEMA, name)} (\n    {columns}\n)"
         " with (autovacuum_enabled = false)"
     )

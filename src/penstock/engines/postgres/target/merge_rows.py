@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.exact_cast import cast_exactly
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staging_of
 from penstock.model import Column, Relation
 
@@ -107,7 +107,7 @@ class MergeLayout:
     def reference(self, index: int, alias: str = "") -> str:
         """Return the relation's column of this index, quoted, as a value or as a target of SET."""
         name, place = self._packed.get(index, (self.relation.columns[index].name, 0))
-        column = f"{alias}.{quoted(name)}" if alias else quoted(name)
+        column = f"{alias}.{quote(name)}" if alias else quote(name)
         return f"{column}[{place}]" if place else column
 
     def source(self, table: str) -> str:
@@ -121,9 +121,9 @@ class MergeLayout:
         names = [name for name, _ in self.sql_columns]
         packed = {pack.name: pack.kind.sql for pack in self._packs}
         parts = [
-            f"array_cat(m.{quoted(name)}, '{{}}'::{packed[name]}[]) as {quoted(name)}"
+            f"array_cat(m.{quote(name)}, '{{}}'::{packed[name]}[]) as {quote(name)}"
             if name in packed
-            else f"m.{quoted(name)}"
+            else f"m.{quote(name)}"
             for name in names
         ]
         return f"(select m.ctid, {', '.join(parts)} from {table} as m offset 0) as m"

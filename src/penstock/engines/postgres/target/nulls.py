@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import psycopg
 import structlog
 
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
@@ -41,7 +41,7 @@ def drop_not_null(
         if table not in made:
             continue
         places = {column.name: place for place, column in enumerate(layout.relation.columns)}
-        rows = connection.execute(NOT_NULL_COLUMNS, (quoted(*table),)).fetchall()
+        rows = connection.execute(NOT_NULL_COLUMNS, (quote(*table),)).fetchall()
         names = [name for (name,) in rows if name in places]
         if not names:
             continue
@@ -49,12 +49,12 @@ def drop_not_null(
             f"coalesce(bool_or({_is_null(layout, places[name])}), false)" for name in names
         )
         row = connection.execute(
-            f"select {found} from {quoted(SCHEMA, staging)} as m where m.{quoted(layout.count)} > 0"
+            f"select {found} from {quote(SCHEMA, staging)} as m where m.{quote(layout.count)} > 0"
         ).fetchone()
         for name, has_null in zip(names, row or (), strict=True):
             if has_null:
                 connection.execute(
-                    f"alter table {quoted(*table)} alter column {quoted(name)} drop not null"
+                    f"alter table {quote(*table)} alter column {quote(name)} drop not null"
                 )
                 logger.warning("column may be null from now on", table=str(table), column=name)
                 dropped += 1
@@ -65,5 +65,5 @@ def _is_null(layout: MergeLayout, place: int) -> str:
     value = f"{layout.reference(place, 'm')} is null"
     if not layout.relation.key:
         return value
-    absent = f"m.{quoted(layout.absent)}"
+    absent = f"m.{quote(layout.absent)}"
     return f"{value} and ({absent} is null or get_bit({absent}, {place}) = 0)"

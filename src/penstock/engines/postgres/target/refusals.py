@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
-from penstock.engines.postgres.connect import choice_hint, quoted, statement_error
+from penstock.engines.postgres.connect import choice_hint, quote, statement_error
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import (
@@ -30,7 +30,7 @@ _NAMELESS = frozenset({"42P01", "42883", "42725", "42704", "3F000", "42602", "3D
 def grant_replica(user: str) -> str:
     """Return the statement that lets a role switch foreign keys and triggers off in its session."""
     return (
-        f"As a superuser, run: grant set on parameter session_replication_role to {quoted(user)}; "
+        f"As a superuser, run: grant set on parameter session_replication_role to {quote(user)}; "
         "(PostgreSQL 15 or newer)"
     )
 
@@ -78,7 +78,7 @@ def apply_error(
         make = f"{choice} Otherwise make" if choice else "Make"
         return ValueRefused(
             f"applying to {table}: {said.partition(':')[0]}",
-            hint=f"{make} the column or constraint of {quoted(*table)} as it is in the source"
+            hint=f"{make} the column or constraint of {quote(*table)} as it is in the source"
             f"{_loosening(error, table)}, then run again: nothing of the batch was applied.",
             **fields,
         )
@@ -100,12 +100,12 @@ def _loosening(error: psycopg.Error, table: TableName) -> str:
     """Return the statement that drops what the source cannot have, since it has such rows."""
     column, constraint = error.diag.column_name, error.diag.constraint_name
     if error.sqlstate == "23502" and column and error.diag.table_name == table.name:
-        return f" (alter table {quoted(*table)} alter column {quoted(column)} drop not null;)"
+        return f" (alter table {quote(*table)} alter column {quote(column)} drop not null;)"
     if error.sqlstate == "23514" and constraint and error.diag.table_name == table.name:
-        return f" (alter table {quoted(*table)} drop constraint {quoted(constraint)};)"
+        return f" (alter table {quote(*table)} drop constraint {quote(constraint)};)"
     if error.sqlstate == "23514" and constraint and error.diag.datatype_name:
-        domain = quoted(error.diag.schema_name or table.schema, error.diag.datatype_name)
-        return f" (alter domain {domain} drop constraint {quoted(constraint)};)"
+        domain = quote(error.diag.schema_name or table.schema, error.diag.datatype_name)
+        return f" (alter domain {domain} drop constraint {quote(constraint)};)"
     return ""
 
 
@@ -119,15 +119,14 @@ def _name_refused(
     staging, columns = next((name, found) for name, found in naming.items() if found)
     shown = ", ".join(reference for _, reference in columns)
     alters = " ".join(
-        f"alter table {quoted(*table)} alter column {quoted(name)} type text;"
-        for name, _ in columns
+        f"alter table {quote(*table)} alter column {quote(name)} type text;" for name, _ in columns
     )
     nameless = re.sub(r'"[^"]*"|\S+\(.*\)', "...", said)
     return ValueRefused(
         f"applying to {table}: {nameless}, which a value of "
         f"{', '.join(name for name, _ in columns)} names",
         hint=f"Make in the target what the values name; they are in the merge table: select "
-        f"distinct {shown} from {quoted(SCHEMA, staging)}; or keep the names as text: {alters} "
+        f"distinct {shown} from {quote(SCHEMA, staging)}; or keep the names as text: {alters} "
         "Then run again: nothing of the batch was applied.",
         **fields,
     )
@@ -138,8 +137,8 @@ def statement_error_with_grant(error: psycopg.Error, table: TableName, user: str
     plain = statement_error(f"applying to {table}", error)
     plain.fields.setdefault("table", str(table))
     plain.hint = (
-        f"Run: grant usage on schema {quoted(table.schema)} to {quoted(user)}; grant select, "
-        f"insert, update, delete, truncate on {quoted(*table)} to {quoted(user)}; changes of "
+        f"Run: grant usage on schema {quote(table.schema)} to {quote(user)}; grant select, "
+        f"insert, update, delete, truncate on {quote(*table)} to {quote(user)}; changes of "
         "shape need the table's owner."
     )
     return plain

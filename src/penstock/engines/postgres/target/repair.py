@@ -9,7 +9,7 @@ from typing import Any
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.target.bulk_checks import may_be_replica
@@ -85,7 +85,7 @@ class PostgresRepair(PostgresWriter):
 
     def _check_quiet(self, table: TableName) -> None:
         parameters = {
-            "name": quoted(*table),
+            "name": quote(*table),
             "letters": ["A", "R"] if self.replica else ["O", "A"],
         }
         with server_errors("looking at the target table"):

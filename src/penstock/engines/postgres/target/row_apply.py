@@ -18,7 +18,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
     connect,
-    quoted,
+    quote,
     server_errors,
     statement,
 )
@@ -53,7 +53,7 @@ from penstock.sql.row_documents import (
 APPLICATION_NAME = "penstock stage"
 LOCK_TIMEOUT = "60s"
 FOREIGN_KEY = "23503"
-PLACE = quoted("penstock place")
+PLACE = quote("penstock place")
 _GEOMETRY = re.compile(r"(?:(.*)\.)?\"?(geometry|geography)\"?(?:\(.*\))?", re.DOTALL)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 Connection = psycopg.Connection[Any]
@@ -156,9 +156,7 @@ class PostgresRowSession:
         types = {column.name: column.type_text for column in table.columns}
         names = ("dlq_name", "source_nanos", "source_logical", "data_after", "data_before")
         values = ", ".join(f"%s::{types[name]}".replace("%s", "\0") for name in names)
-        sql = (
-            f"insert into {quoted(*table.name)} ({', '.join(map(quoted, names))}) values ({values})"
-        )
+        sql = f"insert into {quote(*table.name)} ({', '.join(map(quote, names))}) values ({values})"
         sql = sql.replace("%", "%%").replace("\0", "%s")
         with _typed_errors(f"writing to {table.name}"):
             for one in letters:
@@ -174,7 +172,7 @@ class PostgresRowSession:
 
     def quote(self, *names: str) -> str:
         """See `RowSession`."""
-        return quoted(*names)
+        return quote(*names)
 
     # --- upserts ----------------------------------------------------------------------------------
 
@@ -270,20 +268,19 @@ class _Rows:
 
     def __init__(self, table: TableDefinition, rules: RowRules, documents: Documents) -> None:
         self.table, self.rules, self.documents = table, rules, documents
-        self.name = quoted(*table.name)
+        self.name = quote(*table.name)
         self.same_key = " and ".join(
-            f"t.{quoted(column.name)} = r.{quoted(column.name)}" for column in key_columns(table)
+            f"t.{quote(column.name)} = r.{quote(column.name)}" for column in key_columns(table)
         )
 
     @property
     def source(self) -> str:
         """A subquery of the rows, numbered from 1, with the table's names and types."""
         pairs = list(zip(self.documents.columns, self.documents.properties, strict=True))
-        typed = ", ".join(f"{quoted(name)} {_received_type(column)}" for column, name in pairs)
-        names = ", ".join(quoted(name) for _, name in pairs)
+        typed = ", ".join(f"{quote(name)} {_received_type(column)}" for column, name in pairs)
+        names = ", ".join(quote(name) for _, name in pairs)
         values = ", ".join(
-            f"{self._value(column, quoted(name))} as {quoted(column.name)}"
-            for column, name in pairs
+            f"{self._value(column, quote(name))} as {quote(column.name)}" for column, name in pairs
         )
         return (
             f"(select {values}, {PLACE} from rows from ("
@@ -304,7 +301,7 @@ class _Rows:
     def in_time(self) -> str:
         """The condition of deadlines, if there are any."""
         return " and ".join(
-            f"r.{quoted(name)} > now() - make_interval(secs => {seconds!r})"
+            f"r.{quote(name)} > now() - make_interval(secs => {seconds!r})"
             for name, seconds in self.rules.deadlines.items()
         )
 
@@ -317,10 +314,10 @@ class _Rows:
         if not self.rules.cas:
             return ""
         proposed = ", ".join(
-            f"{row}.{quoted(name)}" if name in self.documents.names else "null"
+            f"{row}.{quote(name)}" if name in self.documents.names else "null"
             for name in self.rules.cas
         )
-        there = ", ".join(f"t.{quoted(name)}" for name in self.rules.cas)
+        there = ", ".join(f"t.{quote(name)}" for name in self.rules.cas)
         return f"row({proposed}) > row({there})"
 
     @property
@@ -328,17 +325,17 @@ class _Rows:
         """Insert the rows, or bring those that are there up to them."""
         columns = self.documents.columns
         required = absent_required(self.table, self.documents)
-        names = ", ".join(quoted(column.name) for column in (*columns, *required))
+        names = ", ".join(quote(column.name) for column in (*columns, *required))
         values = ", ".join(
             (
-                *(f"r.{quoted(column.name)}" for column in columns),
-                *(f"t.{quoted(column.name)}" for column in required),
+                *(f"r.{quote(column.name)}" for column in columns),
+                *(f"t.{quote(column.name)}" for column in required),
             )
         )
         joined = f" left join {self.name} as t on {self.same_key}" if required else ""
-        key = ", ".join(map(quoted, self.table.primary_key))
+        key = ", ".join(map(quote, self.table.primary_key))
         changes = ", ".join(
-            f"{quoted(column.name)} = excluded.{quoted(column.name)}"
+            f"{quote(column.name)} = excluded.{quote(column.name)}"
             for column in columns
             if column.name not in self.table.primary_key and column.identity_kind != "a"
         )
@@ -364,14 +361,14 @@ def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
     """Return a row's JSON, with its times as changefeeds write them."""
     parts = []
     for column in columns:
-        value = f"{row}.{quoted(column.name)}"
+        value = f"{row}.{quote(column.name)}"
         if column.base_type.startswith("timestamp") and column.base_type.endswith("with time zone"):
             text = f"to_char({value} at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
             value = (
                 f"case when isfinite({value}) then rtrim(rtrim({text}, '0'), '.') || 'Z'"
                 f" else {value}::text end"
             )
-        parts.append(f"{value} as {quoted(column.name)}")
+        parts.append(f"{value} as {quote(column.name)}")
     return f"(select row_to_json(one)::text from (select {', '.join(parts)}) as one)"
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import psycopg
 import structlog
 
-from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.connect import literal, quote
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.types import map_namespaces, same_type
@@ -153,7 +153,7 @@ def check_shape(
             f"target table {table.name} has another shape than the source's: "
             + "; ".join(differing),
             hint=f"Alter it, or rename it so that penstock makes its own: alter table "
-            f"{table.sql_name} rename to {quoted(table.name.name + '_before')};",
+            f"{table.sql_name} rename to {quote(table.name.name + '_before')};",
             table=str(table.name),
         )
 
@@ -180,7 +180,7 @@ def _create(
             notes.append(f"{name}.{column.name} is virtual in the source and stored in the target")
     body = ",\n    ".join(columns)
     with ddl_errors(f"creating table {name}"):
-        connection.execute(f"create table {quoted(*name)} (\n    {body}\n)")
+        connection.execute(f"create table {quote(*name)} (\n    {body}\n)")
     for column in definition.columns:
         _set_default(connection, name, column, namespaces, notes)
     _try_keys(connection, definition, namespaces)
@@ -207,7 +207,7 @@ def _try_keys(
 def _column_sql(
     column: ColumnDefinition, type_text: str, namespaces: Mapping[str, str], version: int
 ) -> str:
-    parts = [quoted(column.name), type_text]
+    parts = [quote(column.name), type_text]
     if column.collation:
         parts.append(f"collate {map_namespaces(column.collation, namespaces)}")
     if column.generated:
@@ -239,11 +239,11 @@ def _set_default(
                 sequence = map_namespaces(match[1].replace("''", "'"), namespaces)
                 connection.execute(f"create sequence if not exists {sequence}")
                 connection.execute(
-                    f"alter sequence {sequence} owned by {quoted(*name, column.name)}"
+                    f"alter sequence {sequence} owned by {quote(*name, column.name)}"
                 )
                 expression = f"nextval({literal(sequence)}::regclass)"
             connection.execute(
-                f"alter table {quoted(*name)} alter column {quoted(column.name)}"
+                f"alter table {quote(*name)} alter column {quote(column.name)}"
                 f" set default {expression}"
             )
     except psycopg.Error as error:
@@ -257,13 +257,13 @@ def _ensure_schema(connection: psycopg.Connection, schema: str) -> None:
         return
     try:
         with connection.transaction():
-            connection.execute(f"create schema {quoted(schema)}")
+            connection.execute(f"create schema {quote(schema)}")
     except psycopg.errors.InsufficientPrivilege as error:
         database, user = connection.info.dbname, connection.info.user
         raise TargetSchemaMissing(
             f"the target has no schema {schema}, and {user} may not create one",
-            hint=f"Run: create schema {quoted(schema)} authorization {quoted(user)}; or: grant "
-            f"create on database {quoted(database)} to {quoted(user)};",
+            hint=f"Run: create schema {quote(schema)} authorization {quote(user)}; or: grant "
+            f"create on database {quote(database)} to {quote(user)};",
         ) from error
 
 
@@ -335,7 +335,7 @@ def _extension_type(connection: psycopg.Connection, type_text: str) -> str | Non
         """,
         (name,),
     ).fetchone()
-    return None if row is None else f"{quoted(row[0], name)}{match[2]}"
+    return None if row is None else f"{quote(row[0], name)}{match[2]}"
 
 
 def _without_modifiers(type_text: str) -> str:
@@ -397,10 +397,10 @@ def add_keys(
     made: list[str] = []
     present = _index_names(connection, name)
     if definition.primary_key and not any(present.values()):
-        columns = ", ".join(quoted(column) for column in definition.primary_key)
+        columns = ", ".join(quote(column) for column in definition.primary_key)
         later = " deferrable" if definition.primary_key_deferrable else ""
         with _unless_lacking(name, "the primary key"), connection.transaction():
-            connection.execute(f"alter table {quoted(*name)} add primary key ({columns}){later}")
+            connection.execute(f"alter table {quote(*name)} add primary key ({columns}){later}")
             made.append("primary key")
     for key in definition.unique_keys:
         if key.name in present:
@@ -440,8 +440,8 @@ def _unique_key_sql(
     if key.is_constraint:
         later = " deferrable" if key.deferrable else ""
         yield (
-            f"alter table {quoted(*name)} add constraint {quoted(key.name)}"
-            f" unique using index {quoted(key.name)}{later}"
+            f"alter table {quote(*name)} add constraint {quote(key.name)}"
+            f" unique using index {quote(key.name)}{later}"
         )
 
 
@@ -498,7 +498,7 @@ def drop_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> 
             continue
         try:
             with connection.transaction():
-                connection.execute(f"drop index {quoted(table.target.schema, key.name)}")
+                connection.execute(f"drop index {quote(table.target.schema, key.name)}")
         except psycopg.errors.DependentObjectsStillExist as error:
             notes.append(
                 f"unique key {key.name} of {table.target} stays: {error.diag.message_primary}"
@@ -535,7 +535,7 @@ def add_foreign_keys(
                 body = re.sub(r"\s*\bNOT DEFERRABLE\b", "", body) + " deferrable"
             with ddl_errors(f"adding foreign key {key.name} of {name}"):
                 connection.execute(
-                    f"alter table {quoted(*name)} add constraint {quoted(key.name)} {body}"
+                    f"alter table {quote(*name)} add constraint {quote(key.name)} {body}"
                 )
     for note in notes:
         logger.warning("target table differs from the source", note=note)
@@ -545,7 +545,7 @@ def add_foreign_keys(
 def _foreign_key_names(connection: psycopg.Connection, name: TableName) -> set[str]:
     rows = connection.execute(
         "select conname from pg_constraint where contype = 'f' and conrelid = to_regclass(%s)",
-        (quoted(*name),),
+        (quote(*name),),
     ).fetchall()
     return {row[0] for row in rows}
 
@@ -555,7 +555,7 @@ def _index_names(connection: psycopg.Connection, name: TableName) -> dict[str, b
     rows = connection.execute(
         "select x.relname, i.indisprimary from pg_index i join pg_class x on x.oid = i.indexrelid"
         " where i.indrelid = to_regclass(%s)",
-        (quoted(*name),),
+        (quote(*name),),
     ).fetchall()
     return {row[0]: row[1] for row in rows}
 

@@ -17,7 +17,7 @@ from penstock.engines.postgres.connect import (
     TAKING_KEEPALIVE,
     connect,
     literal,
-    quoted,
+    quote,
     statement,
 )
 from penstock.engines.postgres.target.claims import WORKER_NAME
@@ -85,8 +85,8 @@ class PostgresStagingWriter:
 
 
 def _copy(staging: str, layout: MergeLayout) -> LiteralString:
-    columns = ", ".join(quoted(name) for name, _ in layout.sql_columns)
-    return statement(f"copy {quoted(SCHEMA, staging)} ({columns}) from stdin with (format binary)")
+    columns = ", ".join(quote(name) for name, _ in layout.sql_columns)
+    return statement(f"copy {quote(SCHEMA, staging)} ({columns}) from stdin with (format binary)")
 
 
 def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
@@ -95,7 +95,7 @@ def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
     A worker whose job was given up, as when a table leaves the batches to be copied, may come
     after the next batch has the table: its rows would be too many there.
     """
-    table = quoted(SCHEMA, writer.staging)
+    table = quote(SCHEMA, writer.staging)
     cursor.execute(f"select pg_relation_filenode({literal(table)})::bigint")
     if cursor.fetchone()[0] != writer.stamp:
         raise StagingChanged(
@@ -107,7 +107,7 @@ def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
 def _staging_error(writer: PostgresStagingWriter, error: Exception) -> PenstockError:
     state = getattr(error, "sqlstate", None) or ""
     said = " ".join(str(error).split())
-    message = f"staging {writer.table} into {quoted(SCHEMA, writer.staging)}: {said}"
+    message = f"staging {writer.table} into {quote(SCHEMA, writer.staging)}: {said}"
     lost = not state or state.startswith(("08", "57", "53"))
     if isinstance(error, psycopg.OperationalError) and lost:
         return StagingLost(message, hint="penstock retries automatically.")

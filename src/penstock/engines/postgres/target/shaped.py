@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.model import ForeignKey, TableDefinition, TableName, UniqueKey
 from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import copied_columns
@@ -40,7 +40,7 @@ def postgres_definition(
         for column in copied_columns(definition, servers)
     )
     schema, table = definition.name
-    name = quoted(namespaces.get(schema, schema), table)
+    name = quote(namespaces.get(schema, schema), table)
     unique = tuple(
         _unique_index(key, postgres_name(f"{table}_{key.name}"), name)
         for key in definition.unique_keys
@@ -59,11 +59,11 @@ def postgres_definition(
 
 
 def _unique_index(key: UniqueKey, name: str, table: str) -> UniqueKey:
-    columns = ", ".join(map(quoted, key.columns))
+    columns = ", ".join(map(quote, key.columns))
     return UniqueKey(
         name=name,
         columns=key.columns,
-        definition=f"create unique index {quoted(name)} on {table} ({columns})",
+        definition=f"create unique index {quote(name)} on {table} ({columns})",
         is_constraint=False,
     )
 
@@ -79,22 +79,22 @@ def postgres_name(name: str) -> str:
 def postgres_index(index: Index, table: TableName) -> str:
     """CREATE INDEX, whose names are unique in a schema. table: the source's, mapped later."""
     parts = ", ".join(
-        quoted(name) + (" desc" if is_down else "") for name, _, is_down in index.parts
+        quote(name) + (" desc" if is_down else "") for name, _, is_down in index.parts
     )
-    name = quoted(postgres_name(f"{table.name}_{index.name}"))
-    return f"CREATE INDEX {name} ON {quoted(*table)} ({parts})"
+    name = quote(postgres_name(f"{table.name}_{index.name}"))
+    return f"CREATE INDEX {name} ON {quote(*table)} ({parts})"
 
 
 def postgres_foreign_key(key: ForeignKey) -> ForeignKey:
     """Return a foreign key with its definition in PostgreSQL's syntax; schemas are the source's."""
-    columns = ", ".join(map(quoted, key.columns))
-    referred = ", ".join(map(quoted, key.target_columns))
+    columns = ", ".join(map(quote, key.columns))
+    referred = ", ".join(map(quote, key.target_columns))
     return ForeignKey(
         name=postgres_name(key.name),
         columns=key.columns,
         target=key.target,
         target_columns=key.target_columns,
-        definition=f"FOREIGN KEY ({columns}) REFERENCES {quoted(*key.target)} "
+        definition=f"FOREIGN KEY ({columns}) REFERENCES {quote(*key.target)} "
         f"({referred}) ON DELETE {key.on_delete} ON UPDATE {key.on_update}",
         deferrable=True,
         on_update=key.on_update,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 
-from penstock.engines.postgres.connect import literal, quoted, server_errors
+from penstock.engines.postgres.connect import literal, quote, server_errors
 from penstock.engines.postgres.target.claims import end_workers
 from penstock.engines.postgres.target.merge import create_merge_table
 from penstock.engines.postgres.target.merge_rows import MergeLayout
@@ -80,7 +80,7 @@ class StagingArea:
         """Empty those that earlier batches used, so that the next batch need not wait for it."""
         used, self._used = sorted(self._used & self._shapes.keys()), set()
         for names in _pieces(used):
-            listed = ", ".join(quoted(SCHEMA, name) for name in names)
+            listed = ", ".join(quote(SCHEMA, name) for name in names)
             with server_errors("emptying merge tables"), self._connection.transaction():
                 self._connection.execute(f"truncate {listed}")
                 self._emptied |= _stamps(self._connection, names)
@@ -111,11 +111,11 @@ class StagingArea:
                 kept.append(name)
                 continue
             if found is not None:
-                self._connection.execute(f"drop table {quoted(SCHEMA, name)}")
+                self._connection.execute(f"drop table {quote(SCHEMA, name)}")
             self._connection.execute(create_merge_table(layout, name))
             self._shapes[name] = layout.sql_columns
         if kept:
-            listed = ", ".join(quoted(SCHEMA, name) for name in kept)
+            listed = ", ".join(quote(SCHEMA, name) for name in kept)
             self._connection.execute(f"truncate {listed}")
 
     def forget(self, names: Iterable[str]) -> None:
@@ -143,7 +143,7 @@ def check_staged(connection: psycopg.Connection, expected: Mapping[str, tuple[in
     the transaction that applies them; raises StagingChanged.
     """
     for names in _pieces(list(expected)):
-        tables = {name: quoted(SCHEMA, name) for name in names}
+        tables = {name: quote(SCHEMA, name) for name in names}
         connection.execute(f"lock table {', '.join(tables.values())} in share mode")
         stamps = _stamps(connection, names)
         found = " union all ".join(
@@ -173,7 +173,7 @@ def drop_merge_tables(connection: psycopg.Connection, names: Iterable[str]) -> N
     """Drop merge tables that only one batch needed."""
     for name in names:
         with server_errors("dropping a merge table"):
-            connection.execute(f"drop table if exists {quoted(SCHEMA, name)}")
+            connection.execute(f"drop table if exists {quote(SCHEMA, name)}")
 
 
 def _same(found: Shape, wanted: Shape) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.model import TableName
 from penstock.ports.refusals import TargetTableMissing
 
@@ -92,7 +92,7 @@ class TargetTable:
     @property
     def sql_name(self) -> str:
         """The quoted, qualified name."""
-        return quoted(*self.name)
+        return quote(*self.name)
 
     @property
     def own_rows(self) -> str:
@@ -102,7 +102,7 @@ class TargetTable:
 
 def own_rows(table: TableName, *, partitioned: bool) -> str:
     """Return a table for statements about its rows; ONLY of a partitioned one selects no row."""
-    return quoted(*table) if partitioned else f"only {quoted(*table)}"
+    return quote(*table) if partitioned else f"only {quote(*table)}"
 
 
 COLUMNS = """
@@ -240,7 +240,7 @@ def read_target_tables(
 
 def read_own_rows(connection: psycopg.Connection, table: TableName) -> str:
     """`own_rows` of one table, as the catalogue has it."""
-    row = connection.execute(PARTITIONED, {"name": quoted(*table)}).fetchone()
+    row = connection.execute(PARTITIONED, {"name": quote(*table)}).fetchone()
     return own_rows(table, partitioned=row is not None and bool(row[0]))
 
 

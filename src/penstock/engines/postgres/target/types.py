@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.codec.columns import arrow_type
-from penstock.engines.postgres.connect import quoted
+from penstock.engines.postgres.connect import quote
 from penstock.model import Column
 from penstock.ports.target import target_name as target_name
 
@@ -44,7 +44,7 @@ def map_namespaces(sql: str, namespaces: Mapping[str, str]) -> str:
         after = tokens[place + 1][1] if place + 1 < len(tokens) else ""
         if kind in ("quoted", "word") and after == "." and before != ".":
             name = text[1:-1].replace('""', '"') if kind == "quoted" else text
-            result.append(quoted(namespaces[name]) if name in namespaces else text)
+            result.append(quote(namespaces[name]) if name in namespaces else text)
         else:
             result.append(text)
     return "".join(result)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from penstock.codec.types import filled
-from penstock.engines.postgres.connect import quoted
+from penstock.codec.types import fill_template
+from penstock.engines.postgres.connect import quote
 from penstock.model import TableDefinition
 from penstock.ports.verify import (
     KEY_TEXT_LENGTH_MAX,
@@ -54,14 +54,14 @@ def _join(cells: Sequence[ComparedCell]) -> str:
 
 
 def _text(cell: ComparedCell) -> str:
-    return f"({filled(cell.text, quoted(cell.name))})"
+    return f"({fill_template(cell.text, quote(cell.name))})"
 
 
 def _mark(cell: ComparedCell) -> str:
     """Return a column as it enters the image."""
     text = _text(cell)
     if cell.is_long and cell.is_bytes:
-        text = f"encode(sha256({quoted(cell.name)}), 'hex')"
+        text = f"encode(sha256({quote(cell.name)}), 'hex')"
     elif cell.is_long:
         text = f"encode(sha256(convert_to({text}, 'UTF8')), 'hex')"
     elif cell.is_any:
@@ -83,7 +83,7 @@ def printed_images(
 
 def source_image(table: TableDefinition) -> Image:
     """Return the SQL that prints a source row: every column raw, generated ones too."""
-    return _image({c.name: quoted(c.name) for c in table.columns}, key_columns(table))
+    return _image({c.name: quote(c.name) for c in table.columns}, key_columns(table))
 
 
 def target_image(table: TableDefinition, target_types: Mapping[str, str]) -> Image:
@@ -92,7 +92,7 @@ def target_image(table: TableDefinition, target_types: Mapping[str, str]) -> Ima
     target_types: column name to type as format_type() prints it; must name every column.
     """
     expressions = {
-        c.name: as_source_prints(quoted(c.name), c.type_text, target_types[c.name])
+        c.name: as_source_prints(quote(c.name), c.type_text, target_types[c.name])
         for c in table.columns
     }
     return _image(expressions, key_columns(table))
@@ -159,7 +159,7 @@ def bucket_query(image: Image, part: Part, buckets: int, hasher: Hasher) -> str:
                {second}
           from (select {_hash(hasher, image.key, 1)} & {buckets - 1} as bucket,
                        {image.row} as image
-                  from only {quoted(*part.relation)}
+                  from only {quote(*part.relation)}
                  where {part.condition}
                 offset 0) as piece
          group by bucket
@@ -208,16 +208,16 @@ def select_rows(
     table: TableDefinition, columns: Sequence[str], _: Sequence[str], where: str
 ) -> str:
     """See Dialect."""
-    names = ", ".join(map(quoted, columns))
+    names = ", ".join(map(quote, columns))
     only = "" if table.is_partitioned else "only "
-    return f"copy (select {names} from {only}{quoted(*table.name)} where {where}) to stdout"
+    return f"copy (select {names} from {only}{quote(*table.name)} where {where}) to stdout"
 
 
 def _union(image: Image, parts: Sequence[Part], wanted: str) -> str:
     return "\n union all\n".join(
         f"""
         (select {image.key} as key, {image.row} as image, {image.name or image.key} as name
-           from only {quoted(*part.relation)}
+           from only {quote(*part.relation)}
           where {part.condition} and {wanted}
          offset 0)
         """

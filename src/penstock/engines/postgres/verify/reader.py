@@ -16,7 +16,7 @@ from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
     literal,
-    quoted,
+    quote,
     server_errors,
 )
 from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
@@ -144,7 +144,7 @@ class PostgresVerifyReader:
     def column_types(self, table: TableName) -> dict[str, str]:
         """See VerifyReader."""
         with server_errors(f"reading the columns of {table}"):
-            found = self.lead.execute(COLUMN_TYPES, {"name": quoted(*table)}).fetchall()
+            found = self.lead.execute(COLUMN_TYPES, {"name": quote(*table)}).fetchall()
         return {str(name): str(type_text) for name, type_text in found}
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
@@ -176,13 +176,13 @@ def read_parts(
     lead: psycopg.Connection, table: TableName, side: str, *, part_bytes: int = PART_BYTES
 ) -> tuple[tuple[Part, ...], int]:
     """Lock a table and cut it into parts; also an estimate of its rows."""
-    name = {"name": quoted(*table)}
+    name = {"name": quote(*table)}
     with server_errors(f"looking at {table} in the {side}"):
         found = lead.execute(KIND, name).fetchone()
         if found is None:
             raise table_gone(table, side)
         only = "" if found[0] == "p" else "only "  # tables that inherit are compared by themselves
-        lead.execute(f"lock table {only}{quoted(*table)} in access share mode")
+        lead.execute(f"lock table {only}{quote(*table)} in access share mode")
         leaves = lead.execute(LEAVES, name).fetchall() or lead.execute(PLAIN, name).fetchall()
     parts: list[Part] = []
     rows = 0
