@@ -1,1 +1,1 @@
-"""Sources: they follow a database's transaction log and know nothing of targets."""
+"""The extract process: it follows a source's transaction log and knows nothing about targets."""

@@ -1,4 +1,4 @@
-"""The log's base as an engine asks for it: a table's rows at the end of what is durable."""
+"""Read a table's rows from the log's base, at the end of the durable part of the log."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ROWS_MAX = 20_000  # of a batch
 
 
 class LogBaseRows:
-    """See BaseRows. Used by the thread that decodes."""
+    """See BaseRows. Only the decoding thread uses it."""
 
     def __init__(self, holder: Holder, *, clock: Clock = REAL_CLOCK) -> None:
-        """holder: of the base, with an owner of its own."""
+        """Keep the holder of the base, which has an owner of its own."""
         self._holder, self._clock = holder, clock
         holder.clear()
 
@@ -53,7 +53,7 @@ class LogBaseRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """See TableRows. pieces: behind the first."""
+    """See TableRows. pieces: those after the first."""
 
     relation: Relation
     pieces: Iterator[Piece]

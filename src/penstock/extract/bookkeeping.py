@@ -1,8 +1,8 @@
-"""Work beside the extraction that must never stop it: progress rows, and the action.
+"""Run work beside the extraction that must never stop it: progress rows, and the action.
 
-Each runs on a thread of its own, because a target or a disk that hangs must not keep changes from
-the log. What cannot be recorded now is kept and tried again; the segments themselves are the
-truth.
+Each runs on its own thread, because a target or a disk that hangs must not delay changes on their
+way into the log. Calls that fail now are kept and retried. The segments themselves are
+authoritative.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ PENDING_MAX = 10_000
 
 
 class BackgroundTasks:
-    """Calls that are made in order, each until it succeeds, on a thread of its own.
+    """Calls that a thread makes in order, each until it succeeds.
 
-    error: why the first call in line does not succeed, empty when all is well. pending_count:
-    calls that wait. dropped_count: calls given up because too many waited.
+    Attributes:
+        error: reason why the first waiting call fails; empty if none fails.
+        pending_count: number of waiting calls.
+        dropped_count: number of calls that were dropped because too many waited.
     """
 
     def __init__(self, name: str) -> None:
-        """Nothing runs before the with block is entered."""
+        """Keep the settings; the thread starts when the with block is entered."""
         self.error = ""
         self.dropped_count = 0
         self._waiting: deque[Callable[[], None]] = deque()
@@ -60,11 +62,11 @@ class BackgroundTasks:
 
     @property
     def pending_count(self) -> int:
-        """Calls that were not made yet."""
+        """Number of calls that were not made yet."""
         return len(self._waiting)
 
     def add(self, call: Callable[[], None]) -> None:
-        """Make this call as soon as those before it have succeeded."""
+        """Make this call as soon as the earlier ones have succeeded."""
         with self._changed:
             if len(self._waiting) >= PENDING_MAX:
                 self._waiting.popleft()
@@ -104,13 +106,13 @@ class BackgroundTasks:
 
 
 class Poll:
-    """Asks something again and again on a thread of its own; `value` is the last answer.
+    """Question that a thread repeats; `value` is the last answer.
 
-    An answer that raises leaves the value as it was; error says why.
+    If an answer raises, the value stays, and `error` has the reason.
     """
 
     def __init__(self, ask: Callable[[], Any], *, every_s: float, first: Any, name: str) -> None:
-        """Nothing is asked before the with block is entered."""
+        """Keep the settings; the thread starts when the with block is entered."""
         self.value = first
         self.error = ""
         self._ask = ask
@@ -129,7 +131,7 @@ class Poll:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop asking; an answer that hangs is not waited for longer than CLOSE_WAIT_S."""
+        """Stop asking; wait at most CLOSE_WAIT_S for an answer that hangs."""
         self._stopping.set()
         self._thread.join(CLOSE_WAIT_S)
 

@@ -1,10 +1,10 @@
-"""The extractor: from a source's stream into the change log, until stopped.
+"""Write a source's stream into the change log, until stopped.
 
-The loop of document 000: wait for runs, write them, make them durable, tell the source, rotate at
-a COMMIT, record the file. What the log has on disk decides where to go on after any failure: a lost
-connection and a killed process are handled alike. No other module of this package knows the log,
-and this one knows no engine (`ports/source.py`). Not here: the progress table, which is reached
-through `ProgressRecorder`.
+The loop of document 000: wait for runs, write them, make them durable, acknowledge to the source,
+rotate at a COMMIT, record the file. The position on disk determines where to continue after any
+failure, so a lost connection and a killed process are handled alike. No other module of this
+package knows the log, and this one knows no engine (`ports/source.py`). Not here: the progress
+table, which is reached through `ProgressRecorder`.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ __all__ = [
 
 logger = structlog.get_logger()
 STATUS_FILE = "extract.json"
-ACTION_INTERVAL_S = 5.0  # document 000: the action is looked at every five seconds
+ACTION_INTERVAL_S = 5.0  # document 000: the action is read every five seconds
 SOURCE_INTERVAL_S = 5.0
-QUIET_FLUSH_S = 0.2  # caught up for so long: make durable what there is
+QUIET_FLUSH_S = 0.2  # after being caught up for so long, pending rows are made durable
 WAIT_S = 0.5
-BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)  # after an outage the server is to be found again soon
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 5.0)  # short, to find the server soon after an outage
 BACKOFF_JITTER = 0.3
-STEADY_S = 60.0  # a connection that lasted so long starts the back-off anew
+STEADY_S = 60.0  # a connection that lasted so long resets the back-off
 
 declare(
     "extract.write.after",
@@ -82,18 +82,19 @@ declare(
 
 
 class ProgressRecorder(Protocol):
-    """Where progress is kept (the CE rows). Called in order, from one thread, until it succeeds.
+    """Store of the progress (the CE rows). One thread makes its calls in order, each until it
+    succeeds.
 
-    Both calls may be repeated for the same segment; neither may be needed for recovery: the
-    segments are the truth.
+    Both calls may be repeated for the same segment. Recovery needs neither: the segments are
+    authoritative.
     """
 
     def note_opened(self, number: int, position: int) -> None:
-        """Segment `number` was begun; it goes on from position."""
+        """Record that segment `number` was begun; it continues from `position`."""
         ...
 
     def note_closed(self, segment: ClosedSegment) -> None:
-        """A segment has its final name."""
+        """Record that a segment has its final name."""
         ...
 
 
@@ -117,8 +118,8 @@ class _StateFiles:
 class Extractor:
     """One extraction into one directory.
 
-    `run` returns when the source is idle (exit_when_idle) or an end was asked for, and raises what
-    connecting again cannot repair.
+    `run` returns if the source is idle (exit_when_idle) or an end was requested, and raises errors
+    that reconnecting cannot fix.
     """
 
     def __init__(
@@ -135,11 +136,11 @@ class Extractor:
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Say from where to where.
+        """Connect source and log.
 
-        engine: the source; it serves this extraction alone. directory: the pipeline's. stop: called
-        again and again; True ends the extraction at a flush point. base: of the log, if it has
-        one.
+        engine: the source, which serves this extraction alone. directory: directory of the
+        pipeline. stop: called repeatedly; True ends the extraction at a flush point. base: base of
+        the log, if it has one.
         """
         self.progress = ExtractProgress(started_us=clock.now_us())
         self._engine = engine
@@ -164,10 +165,10 @@ class Extractor:
         )
         self._status = StatusFile(self._layout.run / STATUS_FILE, files=files, clock=clock)
 
-    # -- the whole ---------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Extract until idle or stopped. Raises typed errors; the log is whole then too."""
+        """Extract until idle or stopped. Raises typed errors; the log is whole then as well."""
         origin = self._engine.begin(
             EnginePlace(
                 state=_StateFiles(self._layout.state, self._files),
@@ -211,7 +212,7 @@ class Extractor:
                 self._report(writer, force=True)
 
     def _run(self, writer: Writer) -> Outcome:
-        """Connect, pump, and connect again as long as that may help."""
+        """Connect, pump, and reconnect as long as that may help."""
         attempt = 0
         while True:
             began_s = self._clock.monotonic_s()
@@ -255,14 +256,14 @@ class Extractor:
         )
         self._record_recovered(writer)
         if writer.durable.position == 0 and origin.begin:
-            # Durable before the first change: should all of the log be lost again, the source is
-            # seen to be further than the log, and its position is not taken for a new beginning.
+            # Durable before the first change: if the whole log is lost again, the source is seen to
+            # be further than the log, and its position is not mistaken for a new beginning.
             writer.write(Run(end=FlushPoint(position=origin.begin)))
             writer.flush()
         return writer
 
     def _catch_up(self, writer: Writer) -> bool:
-        """Read ranges as long as the source is far ahead; True when asked to stop."""
+        """Read ranges as long as the source is far ahead; return True if asked to stop."""
         ranges = self._engine.ranges(writer.durable)
         if ranges is None:
             return False
@@ -302,7 +303,7 @@ class Extractor:
             if writer.at_commit:
                 self._make_durable(writer, source, quiet=run is None)
                 self._engine.tend(_AtEnd(self, writer, source))
-            if self._is_idle(writer, source):  # heartbeats may come more often than we wait
+            if self._is_idle(writer, source):  # heartbeats may arrive more often than we wait
                 return self._finish(writer, source, Ended.IDLE)
             self._report(writer)
 
@@ -327,14 +328,16 @@ class Extractor:
         self._pace.segment_open = number
 
     def _wait_s(self, writer: Writer) -> float:
-        """How long to wait for a run: no longer than until the loader gets what there is."""
+        """Return how long to wait for a run: at most until the loader is due to get the pending
+        rows.
+        """
         if not writer.has_unflushed or not writer.at_commit:
             return WAIT_S
         left_s = self._pace.flushed_s + self._flush_interval_s - self._clock.monotonic_s()
         return min(WAIT_S, max(0.0, left_s))
 
     def _make_durable(self, writer: Writer, source: SourceStream, *, quiet: bool) -> None:
-        """Flush and acknowledge when enough came, or time has passed, or nothing more comes."""
+        """Flush and acknowledge if enough has arrived, time has passed, or nothing more arrives."""
         pace, now_s = self._pace, self._clock.monotonic_s()
         if writer.has_unflushed and (
             pace.rows_since_flush >= self._options.events_per_flush
@@ -400,7 +403,7 @@ class Extractor:
         return str(self._action.value) if self._action is not None else "RUN"
 
     def _pause(self, writer: Writer, source: SourceStream) -> None:
-        """Hold at a flush point; the connection lives on and the queue is bounded."""
+        """Pause at a flush point; the connection stays open, and the queue is bounded."""
         if self.progress.state != "paused":
             while not writer.at_commit and not self._asked_to_stop():
                 run = source.next_run(WAIT_S)
@@ -419,10 +422,11 @@ class Extractor:
             logger.info("extraction goes on")
 
     def _is_idle(self, writer: Writer, source: SourceStream) -> bool:
-        """Whether nothing came for long enough and the server has nothing more to send.
+        """Return whether nothing has arrived for long enough and the server has nothing more to
+        send.
 
-        A silent server may still be reading its log: it must have got as far as
-        its log reached when the silence was first noticed.
+        A silent server may still be reading its log: it must have reached the position that its log
+        had when the silence was first noticed.
         """
         pace = self._pace
         if not self._options.exit_when_idle:
@@ -453,7 +457,7 @@ class Extractor:
         return Outcome(ended=ended, end=writer.durable)
 
     def _leave(self, writer: Writer, error: PenstockError) -> None:
-        """Before an error goes up: close what is whole, and show why it ended."""
+        """Before an error is raised, close what is whole, and show the reason."""
         self.progress.state = "failed"
         self.progress.last_error = error.message
         if self._engine.is_loss(error) and writer.cut_files:
@@ -490,7 +494,7 @@ class Extractor:
     # -- the report --------------------------------------------------------------------------
 
     def facts(self, writer: Writer) -> dict[str, Any]:
-        """What run/extract.json holds; positions as the source writes them."""
+        """Return the contents of run/extract.json; positions are in the source's notation."""
         end: ServerEnd = self._server.value if self._server is not None else ServerEnd()
         if end.position:
             self._watermark.look(end.position, end.now_us)
@@ -515,7 +519,7 @@ class Extractor:
 
 
 def _is_heartbeat(marker: Marker) -> bool:
-    """Our own: a source is idle though it has some."""
+    """Return whether a marker is our own heartbeat. A source that has only these is idle."""
     return marker.kind is MarkerKind.HEARTBEAT
 
 

@@ -1,4 +1,4 @@
-"""What an extraction reports in run/extract.json."""
+"""Contents of run/extract.json, the report of an extraction."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ def facts_of(
     heartbeats: Poll | None,
     now_us: int,
 ) -> dict[str, Any]:
-    """Everything for display, JSON-able; positions as the source writes them.
+    """Return everything for display, fit for JSON; positions are in the source's notation.
 
-    engine: of the source. end: the last flush point. segment: the number that
-    is open or comes next. server: asks for the server's own position; action: for the operator's
-    action; heartbeats: commits them. watermark_us: see `Watermark`. Times are microseconds since
-    1970.
+    end is the last flush point. segment is the number of the open or next segment. server asks for
+    the server's own position, action for the operator's action; heartbeats commits them.
+    watermark_us: see `Watermark`. Times are microseconds since 1970.
     """
     position = server.value.position if server is not None else 0
     counted = source.counts if source is not None else None

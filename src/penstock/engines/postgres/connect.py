@@ -1,7 +1,7 @@
-"""SQL connections to PostgreSQL: the one door, with typed errors and exact text settings.
+"""Open SQL connections to PostgreSQL, with typed errors and exact text settings.
 
-psycopg serves everything that is plain SQL or COPY; the replication protocol has a client of its
-own (`penstock.engines.postgres.source.client`).
+psycopg runs plain SQL and COPY. The replication protocol has its own client
+(`penstock.engines.postgres.source.client`).
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ EXACT_TEXT_SETTINGS: Mapping[str, str] = MappingProxyType(
 # guesses so high on a fresh catalogue that it compiles nearly all of them.
 _ALWAYS = {"jit": "off"}
 
-# A machine of ours that vanishes leaves sessions whose locks others wait for. By default a server
-# looks after two hours. The last limit also ends a session whose other side lives and takes nothing
-# for so long, as a reader does that waits for its target: so it is short only where rows are only
-# taken in. Nothing on a Unix socket.
+# If one of our machines vanishes, its sessions keep locks that others wait for. By default a server
+# notices after two hours. The last limit also ends a session whose other side lives but accepts
+# nothing for so long, as a reader that waits for its target. So it is short only for sessions that
+# only receive rows. Unix sockets ignore these settings.
 SERVER_KEEPALIVE: Mapping[str, str] = MappingProxyType(
     {
         "tcp_keepalives_idle": "20",
@@ -83,7 +83,7 @@ SERVER_KEEPALIVE: Mapping[str, str] = MappingProxyType(
 TAKING_KEEPALIVE: Mapping[str, str] = MappingProxyType(
     {**SERVER_KEEPALIVE, "tcp_user_timeout": "40000"}
 )
-"""Of a server to which a worker sends rows, and which answers little."""
+"""Keepalive settings of a server to which a worker sends rows, and which answers little."""
 
 CLIENT_KEEPALIVE: Mapping[str, int] = MappingProxyType(
     {
@@ -109,7 +109,7 @@ def connect(
     url: `postgresql://user:password@host:port/database?...`; every libpq parameter is understood.
     options: server settings for the session, such as EXACT_TEXT_SETTINGS; they win over what the
     role, the database or the URL's own `options` set. Statements are not compiled, and never
-    prepared by themselves: penstock changes tables, and a cached plan would fail afterwards.
+    prepared automatically: penstock changes tables, and a cached plan would fail afterwards.
     Raises a subclass of ConnectFailed; messages never hold the password.
     """
     settings = {**_ALWAYS, **SERVER_KEEPALIVE, **options}
@@ -217,7 +217,7 @@ _NOT_ALLOWED = re.compile(r'permission denied for database "(.+?)"')
 
 
 def connect_error(url: str, text: str) -> ConnectFailed:
-    """Return the typed error for what libpq or the server said when a connection failed.
+    """Return the typed error for a message of libpq or the server about a failed connection.
 
     text: the message; SQLSTATE is not known before a connection is made, so the words decide. A
     message in another language becomes the plain ConnectFailed, with the message as it came.
@@ -260,7 +260,7 @@ def with_database(url: str, database: str) -> str:
 
 
 def is_table_in_motion(error: psycopg.Error) -> bool:
-    """Return whether a look at the catalogue failed because a table is altered at this moment.
+    """Return whether a catalogue query failed because a table is being altered.
 
     The functions that print types and expressions read the newest catalogue, which may lack what
     the query's snapshot still has: "cache lookup failed for attribute 1 of relation", or "could not
@@ -286,7 +286,7 @@ def quote(*names: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Text as an SQL string literal, for statements that take no parameters.
+    """Return text as an SQL string literal, for statements that take no parameters.
 
     Safe whatever standard_conforming_strings is: a backslash makes it an escape string.
     """
@@ -299,7 +299,7 @@ def literal(text: str) -> str:
 
 
 def statement(text: str) -> LiteralString:
-    """Mark SQL put together through `quote` and `literal` as fit for psycopg's signatures."""
+    """Mark SQL that `quote` and `literal` made safe as fit for psycopg's signatures."""
     return text
 
 
