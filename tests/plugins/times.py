@@ -50,7 +50,7 @@ class Recorder:
 
         for kind in (EmbeddedPostgres, *KINDS.values()):
             kind.__enter__ = self._counting("server", kind.__enter__)  # type: ignore[attr-defined, method-assign]
-        session._started = self._counting("spark", session._started)
+        session._start_context = self._counting("spark", session._start_context)
         time.sleep = self._sleeping(time.sleep)
         self._java_logs.mkdir(parents=True, exist_ok=True)
         self._new_javas()

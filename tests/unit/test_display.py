@@ -351,10 +351,10 @@ def test_schema_changes_that_were_applied_are_reported_once() -> None:
     clock, out = Hands(), io.StringIO()
     view = LineView(console(out), clock=clock)
     earlier, loader = LoaderState(pid=11), LoaderState(pid=12)
-    earlier.altered("public.item", "column old was dropped")
+    earlier.note_alteration("public.item", "column old was dropped")
     view.show(status(gsn=9, applied=9, loader=earlier))
     for change in ("column a was added as text", "column b was dropped"):
-        loader.altered("public.item", change)
+        loader.note_alteration("public.item", change)
         view.show(status(gsn=9, applied=9, loader=loader))
         view.show(status(gsn=9, applied=9, loader=loader))
     text = out.getvalue()

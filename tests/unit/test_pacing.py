@@ -31,14 +31,14 @@ def test_few_rows_are_read_at_once() -> None:
     """Whatever came before the first batch, and behind small ones."""
     pacing, _ = _pacing()
     assert _is_due(pacing, 5)
-    pacing.staged(MANY_ROWS - 1)
+    pacing.note_staged(MANY_ROWS - 1)
     assert _is_due(pacing, 6)
 
 
 def test_many_rows_are_read_once_a_second_while_they_come() -> None:
     """Each look finds the log grown: they wait for the rest of the interval."""
     pacing, clock = _pacing()
-    pacing.staged(INTERVAL_ROWS)
+    pacing.note_staged(INTERVAL_ROWS)
     trx = 1
     end_s = clock.now_s + INTERVAL_S
     while clock.now_s < end_s - 0.06:
@@ -52,7 +52,7 @@ def test_many_rows_are_read_once_a_second_while_they_come() -> None:
 def test_a_pause_of_the_flow_ends_the_waiting() -> None:
     """The last rows are not kept for the rest of the interval."""
     pacing, clock = _pacing()
-    pacing.staged(MANY_ROWS)
+    pacing.note_staged(MANY_ROWS)
     assert not _is_due(pacing, 7)
     clock.sleep(PAUSE_S / 2)
     assert not _is_due(pacing, 7)
@@ -63,7 +63,7 @@ def test_a_pause_of_the_flow_ends_the_waiting() -> None:
 def test_enough_rows_are_read_at_once() -> None:
     """What the batch costs by itself does not matter then."""
     pacing, _ = _pacing()
-    pacing.staged(MANY_ROWS)
+    pacing.note_staged(MANY_ROWS)
     assert not _is_due(pacing, 7, ENOUGH_ROWS - 1)
     assert _is_due(pacing, 8, ENOUGH_ROWS)
 
@@ -71,7 +71,7 @@ def test_enough_rows_are_read_at_once() -> None:
 def test_fewer_rows_are_followed_sooner() -> None:
     """The fewer a batch had, the more of the flow's rows are fresh."""
     pacing, clock = _pacing()
-    pacing.staged(INTERVAL_ROWS // 4)
+    pacing.note_staged(INTERVAL_ROWS // 4)
     assert not _is_due(pacing, 7)
     clock.sleep(INTERVAL_S / 8)
     assert not _is_due(pacing, 8)
@@ -82,7 +82,7 @@ def test_fewer_rows_are_followed_sooner() -> None:
 def test_a_backlog_is_read_at_once() -> None:
     """It costs nobody anything who makes changes; a commit without a time is none."""
     pacing, clock = _pacing()
-    pacing.staged(INTERVAL_ROWS)
+    pacing.note_staged(INTERVAL_ROWS)
     now_us = clock.now_us()
     assert not _is_due(pacing, 7, committed_us=now_us)
     assert not _is_due(pacing, 8, committed_us=now_us - int((BACKLOG_S - 1) * 1e6))
@@ -94,7 +94,7 @@ def test_a_batch_without_rows_waits_until_the_log_rests() -> None:
     pacing, clock = _pacing()
     durable = FlushPoint(position=7, trx=7, gsn=MANY_ROWS)
     assert pacing.is_due(durable, Applied())
-    pacing.staged(MANY_ROWS)
+    pacing.note_staged(MANY_ROWS)
     applied = Applied(trx=7, gsn=MANY_ROWS)
     assert not pacing.is_due(durable, applied)
     clock.sleep(REST_S / 2)

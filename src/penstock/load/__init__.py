@@ -1,1 +1,1 @@
-"""Loading through Spark: the only package, beside the lake engines, that imports pyspark."""
+"""The load process on Spark. Apart from the lake engines, only this package imports pyspark."""

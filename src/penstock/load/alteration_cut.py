@@ -1,10 +1,10 @@
-"""Where a batch ends when a table changes its shape in it and the target's DDL commits.
+"""End a batch before a change of shape, for targets whose DDL commits.
 
-There the rows before the change and those after it cannot share a transaction with the ALTER
-between them. So the batch ends with the last transaction before the change, and the next batch
-begins with the change: between the two the target is altered, as the source was. A transaction that
-changes a shape after rows of its own cannot be divided: its batch has all of it, and the target is
-altered before it. Not here: what is altered (`SqlTarget.reshape`).
+On such a target the rows before and after the change cannot share a transaction, because the ALTER
+is between them. So the batch ends with the last transaction before the change, and the next batch
+begins with the change. The target is altered between the two, as the source was. A transaction that
+changes a shape after its own rows cannot be divided: its batch has all of it, and the target is
+altered before the batch. Not here: the alterations (`SqlTarget.reshape`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.ports.target import Applied
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """One row change: which transaction it belongs to."""
+    """One row change and the number of its transaction."""
 
     gsn: int
     trx: int
@@ -35,9 +35,10 @@ class _Row:
 def cut_at_alteration(
     segments: Sequence[Segment], window: Window, plan: BatchPlan, *, applied: Applied
 ) -> tuple[Window, Applied] | None:
-    """The part of a batch up to its first change of shape; None: it must not be divided.
+    """Return the part of a batch up to its first change of shape; None if it must not be divided.
 
-    segments: open. plan: the batch's, of several phases. applied: where it begins.
+    segments: open ones. plan: the plan of the batch, with several phases. applied: where the batch
+    begins.
     """
     for barrier in [phase.gsn_upto for phase in plan.phases[:-1]]:
         last, following = _last_upto(segments, barrier), _first_behind(segments, barrier)
@@ -83,7 +84,7 @@ def _has_news(segment: Segment, gsn: int) -> bool:
 
 
 def _first_of(segments: Sequence[Segment], row: _Row) -> int:
-    """The number of the first row of a row's transaction, as far as the segments hold it."""
+    """Return the number of the first row of a row's transaction in these segments."""
     first = row.gsn
     for segment, entry in _frames(segments):
         if entry.gsn_first > row.gsn:
@@ -97,7 +98,7 @@ def _first_of(segments: Sequence[Segment], row: _Row) -> int:
 
 
 def _last_upto(segments: Sequence[Segment], gsn: int) -> _Row | None:
-    """The last row up to this number; None when the segments hold none."""
+    """Return the last row up to this number; None if the segments have none."""
     before = [
         (min(entry.gsn_last, gsn), segment, entry)
         for segment, entry in _frames(segments)
@@ -114,7 +115,7 @@ def _last_upto(segments: Sequence[Segment], gsn: int) -> _Row | None:
 
 
 def _first_behind(segments: Sequence[Segment], gsn: int) -> _Row | None:
-    """The first row behind this number; None when the segments hold none."""
+    """Return the first row after this number; None if the segments have none."""
     behind = [
         (max(entry.gsn_first, gsn + 1), segment, entry)
         for segment, entry in _frames(segments)
@@ -145,5 +146,5 @@ def _row(segment: Segment, batch: Any, at: int) -> _Row:
 
 
 def _frames(segments: Sequence[Segment]) -> Iterator[tuple[Segment, FrameEntry]]:
-    """The frames with rows, of all tables."""
+    """Yield the frames with rows, of all tables."""
     return ((segment, entry) for segment in segments for entry in segment.row_frames())

@@ -1,9 +1,9 @@
-"""The base's Spark jobs: reading it from the source, and moving it forward beside the flow.
+"""Run the base's Spark jobs: read it from the source, and advance it while changes flow.
 
-One job reads all chunks of the tables that are missing; one job per step of compaction adds some
-closed segments: tasks are groups of a table's files, and the rows that changes bring. The manifest
-is replaced when all tasks have ended, and only then are old files and links removed. Not here:
-when (`control/run/base_keeper.py`), and how one task does it (`base_job.py`).
+One job reads all chunks of the missing tables. One job per compaction step adds some closed
+segments; its tasks are groups of a table's files, and the changed rows. The manifest is replaced
+after all tasks have ended, and only then are old files and links removed. Not here: when to run
+(`control/run/base_keeper.py`), and a single task (`base_job.py`).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ SHARE = 4  # a step is due when the changes have a fourth of the base's bytes
 def read_tables(
     session: Session, tasks: Sequence[ReadTask]
 ) -> tuple[dict[TableName, tuple[Written, ...]], set[TableName]]:
-    """Read chunks: what was written of each table, and tables whose point is gone.
+    """Read chunks; return the files written for each table, and the tables whose point is gone.
 
-    Raises the error of a chunk that failed, and what a job raises.
+    Raises the error of a failed chunk, and the errors of a job.
     """
     partitions = [list(found) for found in _shared_out(tasks, session.parallelism, _chunk_cost)]
     outcomes = session.run(partitions, read_chunks, description="base: rows of the source")
@@ -66,7 +66,7 @@ def read_tables(
 def table_of(
     relation: Relation, written: Sequence[Written], *, ordinal: int = 0, settled: int = 0
 ) -> BaseTable:
-    """A table of files in several shapes. relation: its own, and the last of them."""
+    """Return a table with files in several shapes. relation: its own, which is the last of them."""
     relations: list[Relation] = []
     files = []
     for one in written:
@@ -89,21 +89,23 @@ def table_of(
 
 
 class BaseHole(PenstockError):
-    """A segment is gone that the base does not have yet: somebody took its link."""
+    """A segment is gone that the base does not include yet: its link was removed."""
 
     code = "BA06"
     retry = "backoff"
 
 
 class Compaction:
-    """Moves the base of one log forward. For one thread, the base's only writer."""
+    """Compaction of one log's base. Only one thread may use it, the base's only writer."""
 
     def __init__(self, place: BasePlace) -> None:
-        """Nothing is read yet."""
+        """Keep the settings; nothing is read yet."""
         self._place = place
 
     def due(self, manifest: Manifest) -> list[SegmentFile]:
-        """The segments of the next step; none while it would cost more than it frees."""
+        """Return the segments of the next step; none while the step would cost more
+        than it frees.
+        """
         found = self.waiting(manifest)
         size = sum(file.path.stat().st_size for file in found)
         if len(found) < SEGMENTS_MAX and size * SHARE < manifest.size_bytes:
@@ -111,7 +113,7 @@ class Compaction:
         return found
 
     def waiting(self, manifest: Manifest) -> list[SegmentFile]:
-        """The next closed segments behind the base, at most as many as one step takes."""
+        """Return the next closed segments after the base, at most as many as one step handles."""
         place = self._place
         links.release(
             place.links,
@@ -133,9 +135,9 @@ class Compaction:
         return list(_without_hole(found))[:SEGMENTS_MAX]
 
     def step(self, session: Session, manifest: Manifest, files: Sequence[SegmentFile]) -> Manifest:
-        """Add some segments to it; the new base. Raises what tasks and job raise.
+        """Add some segments; return the new base. Raises the errors of tasks and job.
 
-        A table whose rows must be read again is not in it any more.
+        A table whose rows must be read again is not part of the new base.
         """
         if not files:
             return manifest
@@ -155,13 +157,13 @@ class Compaction:
                     trx_from=first_trx(segments, int(table.ordinal)),
                 )
                 changes = changes_of(segments, table.table, window)
-                shaped = _shaped(table, changes)
+                shaped = _reshape(table, changes)
                 if shaped is not None:
                     moved.append(shaped)
                     if not changes.is_empty:
                         tasks += self._tasks(manifest, table, files, end, changes)
         outcomes = self._run(session, tasks)
-        tables = [_moved(_past(one, end), tasks, outcomes) for one in moved]
+        tables = [_advance(_past(one, end), tasks, outcomes) for one in moved]
         made = replace(
             manifest,
             number=manifest.number + 1,
@@ -240,7 +242,9 @@ class Compaction:
 
 
 def _groups(table: BaseTable) -> Iterator[tuple[int, ...]]:
-    """Files that are rewritten together: large ones alone, small ones until they are large."""
+    """Return groups of files to rewrite: a large one alone, small ones until they are large
+    together.
+    """
     waiting: list[int] = []
     size = 0
     for place, file in enumerate(table.files):
@@ -257,15 +261,15 @@ def _groups(table: BaseTable) -> Iterator[tuple[int, ...]]:
 
 
 def _without_hole(files: Sequence[SegmentFile]) -> Iterator[SegmentFile]:
-    """Those that follow one another; what is behind a hole is met when it is the next."""
+    """Return the segments before the first gap. The gap is reported when it is next."""
     for place, file in enumerate(files):
         if file.number != files[0].number + place:
             return
         yield file
 
 
-def _shaped(table: BaseTable, changes: TableChanges) -> BaseTable | None:
-    """The table in its newest shape, which its files have when they are read; None: they cannot."""
+def _reshape(table: BaseTable, changes: TableChanges) -> BaseTable | None:
+    """Return the table in its newest shape, in which its files are read; None if they cannot be."""
     newest = last_shape(changes, table.relations)
     if newest.same_shape(table.relations[-1]):
         return table
@@ -279,15 +283,15 @@ def _shaped(table: BaseTable, changes: TableChanges) -> BaseTable | None:
 
 
 def _past(table: BaseTable, end: FlushPoint) -> BaseTable:
-    """A table whose point the base is past needs not know it any more."""
+    """Return the table without its point if the base is past it."""
     is_past = end.position >= max(int(table.ordinal), int(table.settled))
     return replace(table, ordinal="0", settled="0") if is_past else table
 
 
-def _moved(
+def _advance(
     table: BaseTable, tasks: Sequence[CompactTask], outcomes: Sequence[Outcome]
 ) -> BaseTable | None:
-    """The table with its new files; None: it must be read again."""
+    """Return the table with its new files; None if it must be read again."""
     own = [task for task in tasks if task.table.table == table.table]
     if not own:
         return table
@@ -314,7 +318,7 @@ def _chunk_cost(task: ReadTask) -> int:
 
 
 def _shared_out(tasks: Sequence[_T], slots: int, cost: Callable[[_T], int]) -> list[list[_T]]:
-    """Tasks in so many partitions at most, about even."""
+    """Return the tasks in at most this many partitions of similar size."""
     bins: list[tuple[int, int, list[_T]]] = [(0, n, []) for n in range(min(slots, len(tasks)))]
     for task in sorted(tasks, key=cost, reverse=True):
         size, number, held = heapq.heappop(bins)

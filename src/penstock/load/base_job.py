@@ -1,7 +1,7 @@
-"""The task code of the base's Spark jobs: chunks of the source into files, and files moved forward.
+"""Task code of the base's Spark jobs: write chunks of the source to files, and update files.
 
-Runs in Spark's Python workers. A task writes files under new names, and nothing else: what a dying
-worker leaves behind is in no manifest. Not here: what tasks there are (`base.py`).
+Runs in Spark's Python workers. A task only writes files with new names: no manifest lists the files
+of a worker that died. Not here: the list of tasks (`base.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """A chunk to be read. relation: as the log has the table; directory: of the base."""
+    """A chunk to read. relation: the table in the log. directory: directory of the base."""
 
     chunk: ChunkTask
     relation: Relation
@@ -57,9 +57,12 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a task did. is_gone: the point is not readable any more, or not for this table.
+    """Outcome of a task.
 
-    kept: the files of its group are as they were. error: instead of all.
+    Attributes:
+        is_gone: whether the point is no longer readable, or not for this table.
+        kept: whether the files of its group are unchanged.
+        error: set instead of all others.
     """
 
     table: TableName
@@ -71,7 +74,7 @@ class Outcome:
 
 
 def read_chunks(tasks: Iterator[ReadTask]) -> Iterable[Outcome]:
-    """Read the chunks of one partition; never raises for one of them."""
+    """Read the chunks of one partition; an error becomes the outcome of its chunk."""
     give_way()
     for task in tasks:
         try:
@@ -109,7 +112,7 @@ def _read(task: ReadTask) -> Outcome:
 
 
 class _Shaped:
-    """Rows into files, a new one where the shape changes."""
+    """Writer of rows to files, with a new file if the shape changes."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -140,10 +143,12 @@ class _Shaped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactTask:
-    """Some files of a table to be moved forward, or the rows that come to them.
+    """Files of a table to update, or rows to add to them.
 
-    files: places in the table's; empty for the new rows alone. segments: closed ones, whose changes
-    are added. adds_rows: whether the changed rows are written, too.
+    Attributes:
+        files: indexes in the table's files; empty for the new rows alone.
+        segments: closed ones, whose changes are added.
+        adds_rows: whether the changed rows are written as well.
     """
 
     table: BaseTable
@@ -159,7 +164,7 @@ class CompactTask:
 
 
 def compact(tasks: Iterator[CompactTask]) -> Iterable[Outcome]:
-    """Do the tasks of one partition; never raises for one of them."""
+    """Run the tasks of one partition; an error becomes the outcome of its task."""
     give_way()
     for task in tasks:
         try:
@@ -193,7 +198,7 @@ def _compact(task: CompactTask) -> Outcome:
         if task.adds_rows:
             batches = (piece.rows for piece in found if not (alone and piece.is_old))
             files = tuple(write_files(task.directory, shape, batches))
-            return _written(task, shape, files)
+            return _make_outcome(task, shape, files)
         rows = [piece.rows for piece in found]
         before = sum(table.files[place].row_count for place in places)
         shapes = {table.relations[table.files[place].relation] for place in places}
@@ -201,10 +206,10 @@ def _compact(task: CompactTask) -> Outcome:
         unchanged = len(places) == 1 and is_same
         if unchanged and sum(batch.num_rows for batch in rows) == before:
             return Outcome(table=table.table, group=task.group, kept=True)
-        return _written(task, shape, tuple(write_files(task.directory, shape, rows)))
+        return _make_outcome(task, shape, tuple(write_files(task.directory, shape, rows)))
 
 
-def _written(task: CompactTask, shape: Relation, files: tuple[BaseFile, ...]) -> Outcome:
+def _make_outcome(task: CompactTask, shape: Relation, files: tuple[BaseFile, ...]) -> Outcome:
     written = (Written(relation=shape, files=files),)
     return Outcome(table=task.table.table, group=task.group, written=written)
 

@@ -1,10 +1,10 @@
-"""The bulk load: tables copied in chunks by Spark tasks at a consistent point, then their keys.
+"""Run the bulk load: Spark tasks copy chunks of tables at a consistent point; then keys are added.
 
-A killed load goes on where it was as long as the snapshot of its plan exists; when that is gone,
-tables that are not finished are emptied and begun afresh at a new consistent point, each table
-remembering its own, so that the loader knows which changes its rows already hold. Not here: where
-consistent points and chunk plans come from (the `Planner`, given by the caller), and one chunk's
-transaction (`chunk.py`).
+A killed load continues as long as the snapshot of its plan exists. After that, unfinished tables
+are emptied and copied from the beginning at a new consistent point. Each table keeps its own point,
+so the loader knows which changes its rows already include. Not here: the origin of consistent
+points and chunk plans (the `Planner`, given by the caller), and one chunk's transaction
+(`chunk.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_tasks import (
     chunk_figures,
     chunk_tasks,
-    described,
+    describe_job,
     partitions,
     partitions_beside,
     streams_per_task,
@@ -60,14 +60,14 @@ STOP_CHECK_S = 0.2
 
 
 class BulkUnsettled(PenstockError):
-    """The source's tables were rewritten, or snapshots lost, again and again."""
+    """The source's tables were rewritten, or snapshots lost, too often."""
 
     code = "LD47"
     retry = "backoff"
 
 
 class BulkStopped(PenstockError):
-    """The bulk load was stopped; what is committed is kept."""
+    """The bulk load was stopped; committed chunks are kept."""
 
     code = "LD48"
 
@@ -81,12 +81,12 @@ def load_in_bulk(
     on_progress: OnProgress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BulkResult:
-    """Load tables that are not loaded yet; returns when all rows, keys and indexes are there.
+    """Load tables that are not loaded yet; return when all rows, keys and indexes exist.
 
-    While wirekite_action says PAUSE, chunks under way are finished and nothing new is begun. Safe
-    to call again after any end. Raises TargetHoldsRows, TargetFires, NamesCollide (nothing is
-    changed then), what making tables raises, BulkStopped when stop() or the action said so,
-    and what chunks failed with.
+    While wirekite_action says PAUSE, running chunks are finished and no new one begins. It is safe
+    to call this again after any end. Raises TargetHoldsRows, TargetFires, NamesCollide (nothing is
+    changed then), errors of creating tables, BulkStopped if stop() or the action requested it, and
+    the errors of failed chunks.
     """
     check_names(definitions, options.namespaces)
     with closing(options.open_target()) as target:
@@ -95,10 +95,10 @@ def load_in_bulk(
 
 
 def finish_foreign_keys(options: BulkOptions, definitions: Sequence[TableDefinition]) -> list[str]:
-    """Add the foreign keys that had to wait; call when all tables are at one position.
+    """Add the foreign keys that had to wait; call it when all tables are at one position.
 
     That is when the loader has applied everything before the greatest consistent point. Does
-    nothing when they are there. Returns notes as `add_foreign_keys` does.
+    nothing if they exist. Returns notes like `add_foreign_keys`.
     """
     ledger = read_ledger(options.state_directory)
     if ledger.foreign_keys_done:
@@ -174,7 +174,7 @@ class _Load:
         while True:
             word = self.target.read_action()
             if self.stop() or word == "STOP":
-                raise _stopped()
+                raise _make_stop()
             if word == "RUN":
                 break
             if not is_paused:
@@ -190,7 +190,7 @@ class _Load:
     # -- before the first row ----------------------------------------------------------------------
 
     def first_steps(self) -> dict[TableName, Step]:
-        """Look at the target, refuse what must be refused, then make the missing tables."""
+        """Check the target, refuse unfit tables, then create the missing ones."""
         targets = {name: target_name(name, self.options.namespaces) for name in self.definitions}
         found = self.target.look(targets.values())
         self.replica_role = self.target.is_replica()
@@ -249,7 +249,7 @@ class _Load:
     # -- the rows ----------------------------------------------------------------------------------
 
     def copy_all(self, steps: dict[TableName, Step]) -> None:
-        """Copy until every table is done, in as few rounds as what happens allows."""
+        """Copy until every table is complete, in as few rounds as possible."""
         late = self.ledger.finished  # changes may be applied: an old snapshot will not do
         pending: dict[TableName, Step] = {
             name: step for name, step in steps.items() if step is not Step.DONE
@@ -280,9 +280,9 @@ class _Load:
         )
 
     def mark_lost_snapshots(self, pending: dict[TableName, Step]) -> None:
-        """Tables whose snapshot is gone cannot go on: they begin afresh.
+        """Mark the tables whose snapshot is gone, so that they are copied from the beginning.
 
-        Unless another snapshot of the same point lives: then they go on with that.
+        If another snapshot of the same point exists, they continue with that.
         """
         alive, marks = dict[str, bool](), self.target.marks()
         for name, step in pending.items():
@@ -313,7 +313,7 @@ class _Load:
         return bulk_source(url).snapshot_alive(url, it.snapshot_id, it.snapshot_text)
 
     def plan_afresh(self, tables: Sequence[TableName], *, fresh: bool) -> None:
-        """Plan tables at a consistent point: first bulk.json, then the target."""
+        """Plan tables at a consistent point, in bulk.json first, then in the target."""
         if not tables:
             return
         point = None if fresh else self.living_first_point()
@@ -349,7 +349,7 @@ class _Load:
     def plans_at(
         self, point: Point, tables: Sequence[TableName]
     ) -> tuple[list[TablePlan], list[TableName]]:
-        """Plans of the tables that can be read at a point, and the tables that cannot."""
+        """Return the plans of the tables that are readable at a point, and the other tables."""
         reads = {name: self.read_of(self.definitions[name]) for name in tables}
         found = self.planner.chunks(point, [read for read, _ in reads.values()])
         plans = [
@@ -360,7 +360,7 @@ class _Load:
         return plans, [name for name in tables if name not in found]
 
     def read_of(self, definition: TableDefinition) -> tuple[TableRead, ReadPlan | None]:
-        """What is read of a table, and how, where the target is another engine."""
+        """Return the columns to read from a table, and how, for a target of another engine."""
         binary = self.target.takes_binary(definition)
         if self.options.servers is None:
             columns = tuple(c.name for c in definition.columns if not c.generated)
@@ -388,18 +388,18 @@ class _Load:
         )
 
     def chunks_left(self, plan: TablePlan, marks: Mapping[TableName, Mark]) -> list[Chunk]:
-        """The chunks that the target does not record as done."""
+        """Return the chunks that the target does not record as done."""
         mark = marks.get(plan.source)
         done = mark.done if mark and mark.plan == plan.name else {}
         return [chunk for chunk in plan.chunks if chunk.number not in done]
 
     def copy_round(self, tables: Sequence[TableName]) -> list[ChunkOutcome]:
-        """One Spark job over all chunks that are left of these tables."""
+        """Run one Spark job over all remaining chunks of these tables."""
         plans = [plan for plan in self.ledger.plans if plan.source in set(tables)]
         marks = self.target.marks()
         tasks = [task for plan in plans for task in self.tasks(plan, marks)]
         self.begun.update(plan.name for plan in plans)
-        description = described(plans, tasks)
+        description = describe_job(plans, tasks)
         slots, threads = self.session.parallelism, self.options.max_threads
         share = partitions_beside if self.options.beside else partitions
         if not self.options.beside and not self.session.slots_are_fixed:
@@ -421,14 +421,14 @@ class _Load:
                 )
             except PenstockError as error:
                 if self.stop():
-                    raise _stopped() from error
+                    raise _make_stop() from error
                 if error.retry != "backoff" or not self.session.alive:
                     raise
                 logger.warning("bulk job is repeated", reason=error.message)
                 return []
         self.session.tell(description, chunk_figures(tasks, outcomes))
         if self.stop():
-            raise _stopped()
+            raise _make_stop()
         return outcomes
 
     def tasks(self, plan: TablePlan, marks: Mapping[TableName, Mark]) -> list[ChunkTask]:
@@ -444,7 +444,7 @@ class _Load:
     def settle(
         self, pending: dict[TableName, Step], outcomes: Sequence[ChunkOutcome]
     ) -> dict[TableName, Step]:
-        """Finish the tables that are complete; what is to be done with the others."""
+        """Finish the tables that are complete; return what to do with the others."""
         left: dict[TableName, Step] = {}
         gone = self.of_gone_snapshots(outcomes)
         errors = [
@@ -475,10 +475,10 @@ class _Load:
         return left
 
     def of_gone_snapshots(self, outcomes: Sequence[ChunkOutcome]) -> set[TableName]:
-        """Tables that have to be read at another point.
+        """Return the tables that must be read at another point.
 
-        Also those whose snapshot workers did not reach, where this process does not either: who
-        held it is gone then, and the network is well.
+        Includes tables whose snapshot the workers could not reach, if this process cannot reach it
+        either: then the holder of the snapshot is gone, and the network is fine.
         """
         gone = {o.table for o in outcomes if o.status is ChunkStatus.SNAPSHOT_GONE}
         alive: dict[str, bool] = {}
@@ -495,9 +495,9 @@ class _Load:
         return gone
 
     def define_again(self, tables: Sequence[TableName]) -> list[TableName]:
-        """Take the definitions that tables have now; returns the tables that are still there.
+        """Read the current definitions of tables; return the tables that still exist.
 
-        A target table of ours that has another shape is made again.
+        A target table of ours with another shape is recreated.
         """
         changed = []
         there = {definition.name: definition for definition in self.planner.define(tables)}
@@ -517,10 +517,10 @@ class _Load:
     # -- after the rows ----------------------------------------------------------------------------
 
     def add_all_keys(self) -> None:
-        """Keys, indexes and statistics; then foreign keys, if all tables are at one position.
+        """Add keys, indexes and statistics; then foreign keys, if all tables are at one position.
 
-        Not of tables that an earlier load has finished: those follow the log, and may lack what
-        their definitions at the source have by now.
+        Tables that an earlier load finished are left out: they follow the log, and may lack what
+        their current definitions at the source have.
         """
         definitions = list(self.definitions.values())
         plans = [plan for plan in self.ledger.plans if not plan.has_keys]
@@ -536,7 +536,7 @@ class _Load:
         add = partial(self.target.add_keys, threads=self.options.max_threads, stop=self.stop)
         self.broken.add_keys(add, early)
         if self.stop():
-            raise _stopped()
+            raise _make_stop()
         positions = {plan.settled or plan.position for plan in self.ledger.plans}
         positions |= {plan.position for plan in self.ledger.plans}
         if len(positions) <= 1 and self.options.adds_foreign_keys:
@@ -544,7 +544,7 @@ class _Load:
             self.ledger.foreign_keys_done = True
 
     def deferred_tables(self, plans: Sequence[TablePlan]) -> list[DeferredTable]:
-        """Those of these tables whose rows are of several moments, with the keys that wait."""
+        """Return the tables whose rows are of several moments, with their deferred keys."""
         if self.options.keys_directory is None:
             return []
         return deferred_tables(
@@ -562,11 +562,11 @@ class _Load:
 
 
 def _made_by(definition: TableDefinition) -> tuple[object, ...]:
-    """Return the parts of a definition that decide how a target table is made."""
+    """Return the parts of a definition that determine how a target table is created."""
     return definition.columns, definition.primary_key, definition.unique_keys
 
 
-def _stopped() -> BulkStopped:
+def _make_stop() -> BulkStopped:
     return BulkStopped(
         "the bulk load was stopped", hint="Run the same command again: it goes on where it was."
     )

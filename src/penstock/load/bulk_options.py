@@ -15,15 +15,19 @@ APPLICATION_NAME = "penstock bulk driver"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOptions:
-    """Options of a bulk load: where it reads and writes. namespaces: source to target schema.
+    """Options of a bulk load: where it reads and writes.
 
-    servers: both, unless they have the same types. replaces: rows of a target table that no
-    plan of this load put there may go. adds_foreign_keys: False leaves them to
-    `finish_foreign_keys`, also where all tables are at one position. beside: changes are applied
-    meanwhile by the same session, and a slot is left to them. keys_directory: of the file with the
-    unique keys that wait for changes to be applied; None: no changes follow, and none waits.
-    shift: what the change log adds to the source's positions. isolates: a table that cannot be
-    copied is left behind, and the others are loaded.
+    Attributes:
+        namespaces: source schema to target schema.
+        servers: both servers, unless they have the same types.
+        replaces: whether rows of a target table that no plan of this load wrote may be deleted.
+        adds_foreign_keys: False leaves them to `finish_foreign_keys`, even if all tables are at one
+            position.
+        beside: whether the same session applies changes meanwhile, so that a slot is left to them.
+        keys_directory: directory of the file with unique keys that wait for changes; None if no
+            changes follow, so that none waits.
+        shift: number that the change log adds to the source's positions.
+        isolates: whether a table that cannot be copied is left behind while the others are loaded.
     """
 
     source_url: str = field(repr=False)
@@ -52,12 +56,16 @@ class BulkOptions:
 
 @dataclass(slots=True)
 class BulkResult:
-    """Result of a bulk load. rows: per source table, in all, also those of earlier runs.
+    """Result of a bulk load.
 
-    positions: per source table its consistent point as an ordered number. notes: sentences for
-    the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables are
-    at different positions, so their foreign keys have to wait (`finish_foreign_keys`), until
-    changes are applied up to `settled`. broken: tables that were left behind, each with its error.
+    Attributes:
+        rows: total per source table, including earlier runs.
+        positions: consistent point of each source table as an ordered number.
+        notes: sentences for the user: tables copied from the beginning and why, and what the target
+            lacks.
+        foreign_keys_pending: whether tables are at different positions, so that their foreign keys
+            wait (`finish_foreign_keys`) until changes are applied up to `settled`.
+        broken: tables that were left behind, each with its error.
     """
 
     rows: dict[TableName, int] = field(default_factory=dict)
@@ -69,5 +77,5 @@ class BulkResult:
 
     @property
     def stands_at_one_position(self) -> bool:
-        """Return whether all tables are as the source was at one moment."""
+        """Return whether all tables have the source's rows of one moment."""
         return all(position == self.settled for position in self.positions.values())

@@ -1,7 +1,7 @@
-"""How far the bulk load is: read from the target, never from what a worker believes.
+"""Progress of the bulk load, always read from the target, never from a worker's own count.
 
-Rows of finished chunks come from their DL rows, rows under way from pg_stat_progress_copy.
-`run/bulk.json` holds the last reading for `penstock status`.
+Rows of finished chunks come from their DL rows, rows of running chunks from pg_stat_progress_copy.
+`run/bulk.json` has the last reading for `penstock status`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ NOT_YET_ALL = 0.99  # an estimate may be reached before all chunks are committed
 
 
 class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of the bulk load. Totals are estimates until finished, rows_done is exact then."""
+    """One table of the bulk load. Totals are estimates until it is finished; then rows_done is
+    exact.
+    """
 
     table: TableName
     rows_done: int = 0
@@ -63,7 +65,7 @@ class BulkProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def share_of(item: TableProgress | BulkProgress) -> float:
-    """How much of the work is done, 0 to 1; 1 only when every chunk is."""
+    """Return the share of the work that is done, 0 to 1; 1 only if every chunk is done."""
     if isinstance(item, BulkProgress):
         if all(table.chunks_done == table.chunks_total for table in item.tables):
             return 1.0
@@ -77,7 +79,7 @@ def share_of(item: TableProgress | BulkProgress) -> float:
 
 
 def _work(item: TableProgress | BulkProgress) -> float:
-    """All of it, in bytes."""
+    """Return the whole work in bytes."""
     if isinstance(item, BulkProgress):
         return sum(map(_work, item.tables))
     return float(item.bytes_total + CHUNK_COST_BYTES * item.chunks_total)
@@ -93,7 +95,7 @@ OnProgress = Callable[[BulkProgress], None]
 
 
 def table_progress(plan: TablePlan, done: Mapping[int, int], under_way: int) -> TableProgress:
-    """One table's progress. done: chunk number to rows; under_way: rows not yet committed."""
+    """Return one table's progress. done: chunk number to rows. under_way: uncommitted rows."""
     finished = [chunk for chunk in plan.chunks if chunk.number in done]
     rows_total = sum(chunk.row_count for chunk in plan.chunks)
     bytes_total = sum(chunk.size_bytes for chunk in plan.chunks)
@@ -120,7 +122,9 @@ class Rates:
         self._seen: deque[tuple[float, BulkProgress]] = deque()
 
     def add(self, now_s: float, reading: BulkProgress) -> BulkProgress:
-        """The reading with rates and times to go. A reading that went back starts afresh."""
+        """Return the reading with rates and remaining times. A reading that went back resets the
+        window.
+        """
         if self._seen and reading.rows_done < self._seen[-1][1].rows_done:
             self._seen.clear()
         self._seen.append((now_s, reading))
@@ -137,11 +141,11 @@ class Rates:
             rows_per_s=(reading.rows_done - before.rows_done) / span_s,
             bytes_per_s=bytes_per_s,
             eta_s=_eta(reading, before, span_s),
-            tables=tuple(_rated(t, earlier.get(t.table), span_s) for t in reading.tables),
+            tables=tuple(_add_rates(t, earlier.get(t.table), span_s) for t in reading.tables),
         )
 
 
-def _rated(table: TableProgress, before: TableProgress | None, span_s: float) -> TableProgress:
+def _add_rates(table: TableProgress, before: TableProgress | None, span_s: float) -> TableProgress:
     if before is None:
         return table
     rows_per_s = max(0.0, (table.rows_done - before.rows_done) / span_s)
@@ -152,7 +156,7 @@ def _rated(table: TableProgress, before: TableProgress | None, span_s: float) ->
 def _eta(
     now: TableProgress | BulkProgress, before: TableProgress | BulkProgress, span_s: float
 ) -> float | None:
-    """The time to go at the pace of the window; None where nothing moved in it."""
+    """Return the remaining time at the pace of the window; None if nothing moved in it."""
     if share_of(now) == 1.0:
         return 0.0
     per_s = (_work_done(now) - _work_done(before)) / span_s
@@ -160,9 +164,9 @@ def _eta(
 
 
 class Teller:
-    """Reads the progress when asked to, passes it on and writes run/bulk.json.
+    """Reporter that reads the progress on request, passes it on and writes run/bulk.json.
 
-    plans: those of all tables as they are now. Used by one thread at a time.
+    plans: current plans of all tables. One thread at a time.
     """
 
     def __init__(
@@ -182,7 +186,7 @@ class Teller:
         self._written_s = float("-inf")
 
     def tell(self, target: ChunkCounts, phase: str) -> None:
-        """Read the progress now, report it and write it down."""
+        """Read the progress now, report it and write it."""
         now_s = self._clock.monotonic_s()
         reading = self._rates.add(now_s, read_progress(target, self._plans(), phase))
         reading = msgspec.structs.replace(reading, elapsed_s=now_s - self._begun_s)
@@ -195,10 +199,10 @@ class Teller:
 
 
 class Watch:
-    """A thread that reports progress while chunks are copied, and obeys a stop.
+    """Thread that reports progress while chunks are copied, and obeys a stop.
 
-    on_stop is called once, from this thread, when stop() first says so. The thread never ends the
-    load by failing: a target that does not answer is noted in the diagnostics.
+    This thread calls on_stop once, when stop() first returns true. Its errors never end the load: a
+    target that does not answer is noted in the diagnostics.
     """
 
     def __init__(
@@ -251,7 +255,7 @@ class Watch:
 
 
 def read_progress(target: ChunkCounts, plans: Sequence[TablePlan], phase: str) -> BulkProgress:
-    """One reading from the target, without rates."""
+    """Return one reading from the target, without rates."""
     under_way, done = target.under_way(), target.read_done()
     tables = tuple(
         table_progress(plan, done.get(str(plan.source), {}), under_way.get(plan.target, 0))
@@ -268,5 +272,5 @@ def read_progress(target: ChunkCounts, plans: Sequence[TablePlan], phase: str) -
 
 
 def stored_progress(run_directory: Path) -> BulkProgress | None:
-    """The last reading that was written; None when no bulk load was begun here."""
+    """Return the last written reading; None if no bulk load has begun here."""
     return report_file(run_directory / RUN_FILE, BulkProgress).load()

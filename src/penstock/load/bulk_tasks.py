@@ -1,4 +1,4 @@
-"""How the chunks of a bulk load are shared out among Spark's tasks, and what each did. Pure."""
+"""Distribute the chunks of a bulk load among Spark's tasks, and describe their results. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.load.job_figures import TaskFigures
-from penstock.load.plan import listed
+from penstock.load.plan import list_names
 from penstock.model import TableName
 from penstock.model.words import count_words
 from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkTask, TablePlan
@@ -18,10 +18,10 @@ CHUNK_COST_BYTES = 2**20  # what a chunk costs even if it is empty, in bytes tha
 
 
 def streams_per_task(slots: int, max_threads: int) -> int:
-    """How many chunks a Spark task copies at once, for max_threads in all at most.
+    """Return how many chunks a Spark task copies at once, so that all have at most max_threads.
 
-    Spark runs as many tasks as there are cores. The work is done in the two servers, and a task
-    waits for them: a chunk for each core is not enough to keep them busy.
+    Spark runs as many tasks as there are cores. The two servers do the work, and a task waits for
+    them: one chunk per core does not keep them busy.
     """
     return max(max_threads // slots, 1)
 
@@ -37,8 +37,8 @@ def chunk_tasks(
 ) -> list[ChunkTask]:
     """Return the tasks that copy these chunks of a plan.
 
-    is_replica: the target takes rows as a replica does. is_repeated: an earlier job may have had
-    them.
+    is_replica: whether the target receives rows as a replica. is_repeated: whether an earlier job
+    may have copied them.
     """
     return [
         ChunkTask(
@@ -64,8 +64,8 @@ def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list
     """Group tasks into Spark partitions, the largest tables first.
 
     With fewer threads than slots there are as many partitions as threads, loaded evenly. Otherwise
-    each round of slots takes half of what is left: few partitions while there is much to do, and
-    small ones at the end, so that all slots end together, whatever the tasks cost.
+    each round of slots gets half of the rest: few partitions while there is much to do, and small
+    ones at the end, so that all slots end together, whatever the tasks cost.
     """
     tables: dict[TableName, int] = {}
     for task in tasks:
@@ -93,19 +93,19 @@ def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list
 def partitions_beside(
     tasks: Sequence[ChunkTask], slots: int, max_threads: int
 ) -> list[list[ChunkTask]]:
-    """Group tasks so that other jobs always find a slot, or the only one after each chunk."""
+    """Group tasks so that other jobs always find a slot, or get the only one after each chunk."""
     ordered = sorted(tasks, key=lambda t: (t.table, t.chunk.number))
     if slots == 1:
         return [[task] for task in ordered]
     return _evenly(ordered, min(slots - 1, max_threads))
 
 
-def described(plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
-    """What Spark's web pages say of a job."""
+def describe_job(plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
+    """Return the description of a job for Spark's web pages."""
     size = sum(task.chunk.size_bytes for task in tasks)
     return (
         f"bulk load at {' '.join(sorted({plan.position for plan in plans}))}: "
-        f"{listed(plan.source for plan in plans)}, {count_words(len(tasks), 'chunk')}, "
+        f"{list_names(plan.source for plan in plans)}, {count_words(len(tasks), 'chunk')}, "
         f"{size:,} bytes"
     )
 
@@ -113,7 +113,7 @@ def described(plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
 def chunk_figures(
     tasks: Sequence[ChunkTask], outcomes: Sequence[ChunkOutcome]
 ) -> list[TaskFigures]:
-    """What each chunk's copy did; bytes as the plan has them."""
+    """Return the figures of each chunk's copy; bytes are those of the plan."""
     sizes = {(task.table, task.chunk.number): task.chunk.size_bytes for task in tasks}
     return [
         TaskFigures(

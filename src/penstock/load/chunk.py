@@ -1,8 +1,8 @@
-"""One task of the bulk load: a chunk's rows and its DL row, in one target transaction.
+"""Run one task of the bulk load: write a chunk's rows and its DL row in one target transaction.
 
-Runs in Spark's Python workers. Whatever happens to a task, its rows are in the target exactly
-when its DL row is, and they are there once: the DL row's key makes a second copy wait and then
-see the first. Not here: which chunks there are and what follows from their outcomes (`bulk.py`).
+Runs in Spark's Python workers. Whatever happens to a task, its rows are in the target exactly if
+its DL row is, and only once: a second copy waits for the DL row's key and then sees the first. Not
+here: the list of chunks and the consequences of their outcomes (`bulk.py`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ BACKOFF = Backoff(first_s=0.2, longest_s=10.0, attempts=6)
 
 
 def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[ChunkOutcome]:
-    """Copy the chunks of one Spark partition, so many at a time; never raises for one of them.
+    """Copy the chunks of one Spark partition; an error becomes the outcome of its chunk.
 
-    streams: a chunk waits for its servers most of the time, so that one per core leaves the cores
-    idle; each has connections and a thread of its own.
+    streams: number of chunks at a time. A chunk waits for its servers most of the time, so one per
+    core would leave the cores idle. Each has its own connections and thread.
     """
     waiting = deque(tasks)
     count = min(streams, len(waiting))
@@ -49,7 +49,7 @@ def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[Chu
 
 
 def _stream(waiting: deque[ChunkTask]) -> Iterator[ChunkOutcome]:
-    """Copy what waits, one after the other, until nothing does."""
+    """Copy the waiting chunks, one after the other."""
     with ChunkCopier() as copier:
         while waiting:
             try:
@@ -60,7 +60,7 @@ def _stream(waiting: deque[ChunkTask]) -> Iterator[ChunkOutcome]:
 
 
 class ChunkCopier:
-    """The connections that the chunks of one stream share."""
+    """Connections that the chunks of one stream share."""
 
     def __init__(self) -> None:
         self._source = ExitStack()
@@ -77,14 +77,14 @@ class ChunkCopier:
         self.close()
 
     def close(self) -> None:
-        """Close both connections; what is not committed is rolled back by the servers."""
+        """Close both connections; the servers roll back uncommitted rows."""
         self._source.close()
         self._target.close()
         self._reader = self._writer = None
         self._snapshot = ""
 
     def copy(self, task: ChunkTask) -> ChunkOutcome:
-        """Copy one chunk, trying again with new connections where that may help."""
+        """Copy one chunk; retry with new connections if that may help."""
         outcome = ChunkOutcome(
             table=task.table, number=task.chunk.number, status=ChunkStatus.FAILED
         )
@@ -116,7 +116,7 @@ class ChunkCopier:
             raise
 
     def _open_source(self, task: ChunkTask) -> BulkReader | None:
-        """A session that sees the task's snapshot; None when that is gone."""
+        """Return a session that sees the task's snapshot; None if that is gone."""
         if self._reader is not None and self._snapshot == task.snapshot_id:
             return self._reader
         self._source.close()
@@ -142,7 +142,7 @@ class ChunkCopier:
 
 
 def named(error: CellUnfit, task: ChunkTask) -> CellUnfit:
-    """The same error, with the names of table and column in place of a number."""
+    """Return the error with the names of table and column in place of a number."""
     column, row = task.columns[error.fields["column"]], error.fields["row"]
     return CellUnfit(
         f"column {column} of {task.table} (chunk {task.chunk.number}, row {row}): "

@@ -1,7 +1,7 @@
-"""What a cluster must have before rows go through it: looked at by a task on every executor.
+"""Check a cluster before rows go through it, with a task on every executor.
 
-Each one tells its versions, reads a file of the pipeline's directory, and connects to both servers.
-Not here: who asks (`control/doctor/cluster.py`).
+Each task reports its versions, reads a file of the pipeline's directory, and connects to both
+servers. Not here: the caller (`control/doctor/cluster.py`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ class ClusterUnfit(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What every executor must find. addresses: by the section of the file, of which one answers.
+    """Requirements for every executor.
 
-    files: paths that URLs name. machine: the driver's. nonce_path: None where they need nothing of
-    the pipeline's directory.
+    Attributes:
+        addresses: by section of the file; one of each must answer.
+        files: paths that URLs name.
+        machine: name of the driver's machine.
+        nonce_path: None if they need nothing from the pipeline's directory.
     """
 
     nonce_path: Path | None
@@ -55,7 +58,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
-    """What one executor is and lacks; lacks: sentences, empty when all is well."""
+    """Facts about one executor. lacks: sentences about missing things; empty if nothing
+    is missing.
+    """
 
     host: str
     machine: str
@@ -65,7 +70,7 @@ class Executor:
 
 
 def machine_name() -> str:
-    """The same for two processes that share a kernel and its network, and for no others."""
+    """Return a name that only processes with the same kernel and network share."""
     try:
         kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{kernel} {Path('/proc/self/ns/net').stat().st_ino}"
@@ -74,7 +79,7 @@ def machine_name() -> str:
 
 
 def versions_here() -> dict[str, str]:
-    """Python's, pyspark's, penstock's, and those of what it requires in workers."""
+    """Return the versions of Python, pyspark, penstock, and the packages it requires in workers."""
     found = {
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "pyspark": pyspark.__version__,
@@ -83,14 +88,14 @@ def versions_here() -> dict[str, str]:
 
 
 def look(session: Session, wanted: Wanted) -> list[Executor]:
-    """Have every executor that there is look, and give what each found."""
+    """Run the checks on every executor, and return the result of each."""
     count = TASKS_PER_SLOT * session.parallelism
     found = session.run([[wanted]] * count, examine, description="looking at the executors")
     return list({(one.machine, one.process): one for one in found}.values())
 
 
 def examine(tasks: Iterator[Wanted]) -> Iterable[Executor]:
-    """Look around in an executor; the function that Spark calls."""
+    """Check an executor; Spark calls this function."""
     for wanted in tasks:
         versions = versions_here()
         machine = machine_name()
@@ -122,7 +127,9 @@ def _lacks(wanted: Wanted, versions: Mapping[str, str], machine: str) -> Iterato
 
 
 def _directory(path: Path, nonce: str) -> str:
-    """What is wrong with the directory of a file that must hold this; empty for nothing."""
+    """Return what is wrong with the directory of a file that must contain this; empty
+    if nothing.
+    """
     try:
         found = path.read_text(encoding="ascii")
     except OSError as error:
@@ -131,12 +138,12 @@ def _directory(path: Path, nonce: str) -> str:
 
 
 def reachable(addresses: Iterable[tuple[str, int]]) -> bool:
-    """Whether one of them answers from here."""
+    """Return whether one of the addresses answers from here."""
     return not _unreachable(addresses)
 
 
 def _unreachable(addresses: Iterable[tuple[str, int]]) -> str:
-    """Why none of them answers; empty where one does."""
+    """Return why none of the addresses answers; empty if one does."""
     said = []
     for host, port in addresses:
         try:
@@ -150,9 +157,9 @@ def _unreachable(addresses: Iterable[tuple[str, int]]) -> str:
 
 @contextmanager
 def nonce_in(directory: Path) -> Iterator[tuple[Path, str]]:
-    """A file in a directory with a text that nobody else has, for as long as executors look.
+    """Keep a file with a unique text in a directory while executors check.
 
-    A directory that is not there yet is made for as long.
+    A missing directory is created for that time.
     """
     missing = [one for one in (directory, *directory.parents) if not one.exists()]
     REAL_FILES.make_directory(directory)
@@ -162,6 +169,6 @@ def nonce_in(directory: Path) -> Iterator[tuple[Path, str]]:
         yield path, nonce
     finally:
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody has begun to use it
+        with suppress(OSError):  # it has come into use
             for one in missing:
                 one.rmdir()

@@ -1,12 +1,12 @@
-"""The process from which Spark forks its Python workers: `spark.python.daemon.module`.
+"""Process from which Spark forks its Python workers: `spark.python.daemon.module`.
 
 A stock worker spends up to a second per task reading jar and zip directories that are on its
 `sys.path`, and each new worker imports Arrow and the drivers again. Here both happen once, before
-the first fork. pyspark comes from its installation where there is one, since those modules are
-compiled, and else from the archives that come with Spark. What was imported is taken out of the
-garbage collector's sight, because Spark's worker loop collects after every task.
+the first fork. pyspark is imported from its installation if there is one, because those modules are
+compiled, and else from the archives of Spark. The imported objects are hidden from the garbage
+collector, because Spark's worker loop collects after every task.
 
-Imported by nothing: Spark runs it as `python -m penstock.load.daemon`.
+Nothing imports this module: Spark runs it as `python -m penstock.load.daemon`.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def prepare() -> None:
 
 
 def acknowledging_at_once(worker: Worker) -> Worker:
-    """The function that serves one task, and has the kernel acknowledge that task's bytes at once.
+    """Return the function that serves one task, with that task's bytes acknowledged at once.
 
-    The JVM sends a task in several pieces, and its kernel keeps the next piece back until the one
-    before is acknowledged (Nagle's algorithm), which the worker's kernel would delay by 40 ms.
-    Linux forgets the option when it has sent something, so it is set before each task.
-    Source: tcp(7), TCP_QUICKACK.
+    The JVM sends a task in several pieces, and its kernel holds each piece back until the previous
+    one is acknowledged (Nagle's algorithm). The worker's kernel would delay that by 40 ms. Linux
+    forgets the option once it has sent something, so it is set before each task. Source: tcp(7),
+    TCP_QUICKACK.
     """
 
     def serve(sock: socket.socket, authenticated: bool) -> int:

@@ -36,34 +36,34 @@ _turn = threading.Lock()  # the loader and copies of single tables, each with a 
 
 
 class DeferredKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file holds: the tables that wait."""
+    """Contents of the file: the tables whose keys wait."""
 
     tables: tuple[DeferredTable, ...] = ()
 
 
 class KeyMaker(Protocol):
-    """Makes deferred keys."""
+    """Creator of deferred keys."""
 
     def make(self, tables: Sequence[DeferredTable]) -> None:
-        """Make the keys of these tables and take the tables out of the file; safe to repeat.
+        """Create the keys of these tables and remove the tables from the file; safe to repeat.
 
-        Raises TargetDdlFailed for a key that the target refuses, naming it.
+        Raises TargetDdlFailed for a key that the target refuses, with its name.
         """
         ...
 
 
 class DeferredKeyFlow:
-    """The loader's deferred keys. Used by its thread alone."""
+    """The loader's deferred keys. Only the loader's thread uses them."""
 
     def __init__(
         self, state_directory: Path, maker: KeyMaker | None, files: Files = REAL_FILES
     ) -> None:
-        """maker: None where no key is made."""
+        """Keep the file's directory. maker: None if no key is created."""
         self._maker = maker
         self._file = Follower(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(), files)
 
     def waiting(self, left_out: Collection[TableName]) -> list[DeferredTable]:
-        """The tables that wait, except those with a table sync: they are not in step yet."""
+        """Return the waiting tables without those with a table sync, which are not in step yet."""
         if self._maker is None:
             return []
         self._file.look()
@@ -71,19 +71,21 @@ class DeferredKeyFlow:
 
     @property
     def settled(self) -> dict[TableName, int]:
-        """Of those that wait, the position from which on each one's rows are of one moment."""
+        """Return for each waiting table the position from which its rows are of one moment."""
         return {table.source: table.settled for table in self.waiting(())}
 
     def due(
         self, left_out: Collection[TableName], covered: Callable[[], int]
     ) -> list[DeferredTable]:
-        """Those of them whose rows are of one moment. covered: up to where changes are applied."""
+        """Return the waiting tables whose rows are of one moment. covered: end of the applied
+        changes.
+        """
         waiting = self.waiting(left_out)
         reached = covered() if waiting else 0
         return [table for table in waiting if table.settled <= reached]
 
     def make(self, tables: Sequence[DeferredTable]) -> None:
-        """Have their keys made; see `KeyMaker`."""
+        """Create their keys; see `KeyMaker`."""
         assert self._maker is not None, "without a maker nothing waits"
         self._maker.make(tables)
 
@@ -91,7 +93,7 @@ class DeferredKeyFlow:
 def read_deferred_keys(
     state_directory: Path, files: Files = REAL_FILES
 ) -> tuple[DeferredTable, ...]:
-    """The tables whose keys wait. Raises CheckpointCorrupt."""
+    """Return the tables whose keys wait. Raises CheckpointCorrupt."""
     found = StateFile(state_directory / DEFERRED_KEYS_FILE, DeferredKeys, files=files).load()
     return () if found is None else found.tables
 
@@ -121,9 +123,9 @@ def deferred_tables(
     shift: int,
     with_foreign_keys: bool,
 ) -> list[DeferredTable]:
-    """Return those of these tables whose rows are of several moments, with the keys that wait.
+    """Return the tables whose rows are of several moments, with their deferred keys.
 
-    positions: of the source. shift: what the change log adds to them.
+    positions: positions of the source. shift: number that the change log adds to them.
     """
     mixed = [plan for plan in plans if plan.is_mixed and plan.source in definitions]
     found = [
@@ -140,9 +142,9 @@ def deferred_tables(
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> None:
-    """Drop the keys of a table that is to be filled with rows of several moments.
+    """Drop the keys of a table that will receive rows of several moments.
 
-    One that another table's foreign key needs stays: then rows may be refused.
+    A key that another table's foreign key needs stays: then rows may be refused.
     """
     for note in deferred_keys.drop_deferred_keys(url, table):
         logger.warning("deferred keys", note=note)

@@ -15,13 +15,13 @@ _EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
 
 
 def needed_by_workers() -> Iterator[Distribution]:
-    """Give penstock and all that it requires in workers, as far as it is installed; not pyspark."""
+    """Return penstock and its installed requirements in workers, without pyspark."""
     drivers = frozenset(engine.extra for engine in engines() if engine.extra)
-    yield from _needed(OWN, drivers, set())
+    yield from _find_needed(OWN, drivers, set())
 
 
-def _needed(name: str, extras: frozenset[str], seen: set[str]) -> Iterator[Distribution]:
-    """A distribution and all that it requires, as far as they are installed."""
+def _find_needed(name: str, extras: frozenset[str], seen: set[str]) -> Iterator[Distribution]:
+    """Return a distribution and its installed requirements."""
     if name in WITH_SPARK or name in seen:
         return
     try:
@@ -37,4 +37,4 @@ def _needed(name: str, extras: frozenset[str], seen: set[str]) -> Iterator[Distr
         asked = set(_EXTRA.findall(marker))
         if not asked or asked & extras:
             more = frozenset(text.strip() for text in wanted.split(",") if text.strip())
-            yield from _needed(needs.lower().replace("_", "-"), more, seen)
+            yield from _find_needed(needs.lower().replace("_", "-"), more, seen)

@@ -1,8 +1,8 @@
-"""Tables that could not be applied and were left behind, so that the others flow on.
+"""Tables that could not be applied and were left behind, so that the others continue.
 
-With `onTableError = "isolate"` an error that names a table takes that table out of the batches,
-where its changes end: a row of `wirekite_apart` says so (`ports/table_sync.py`), and a file below
-state/ says why, for displays. Rows come back by a copy (`penstock table resync`).
+With `onTableError = "isolate"` an error that names a table removes that table from the batches at
+its current position. A row of `wirekite_apart` records that (`ports/table_sync.py`), and a file
+below state/ has the reason, for displays. A copy brings the rows back (`penstock table resync`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ISOLATED_FILE = "isolated.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """Why a table was left behind."""
+    """Reason why a table was left behind."""
 
     table: TableName
     code: str
@@ -38,7 +38,7 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolations:
-    """All tables that were left behind, also those that are back by now."""
+    """All tables that were left behind, including those that are back by now."""
 
     tables: tuple[Isolation, ...] = ()
 
@@ -48,16 +48,16 @@ def _state_file(state_directory: Path, files: Files) -> StateFile[Isolations]:
 
 
 def read_isolations(state_directory: Path, files: Files = REAL_FILES) -> dict[TableName, Isolation]:
-    """By source table. Raises CheckpointCorrupt."""
+    """Return the isolations by source table. Raises CheckpointCorrupt."""
     found = _state_file(state_directory, files).load() or Isolations()
     return {one.table: one for one in found.tables}
 
 
 class BrokenCopies:
-    """Tables that a bulk load leaves behind, each with the error that one of its chunks met."""
+    """Tables that a bulk load leaves behind, each with the error of one of its chunks."""
 
     def __init__(self, *, isolates: bool) -> None:
-        """Begin without one. isolates: whether tables are left behind at all."""
+        """Begin without any. isolates: whether tables are left behind at all."""
         self.errors: dict[TableName, PenstockError] = {}
         self._isolates = isolates
 
@@ -74,7 +74,7 @@ class BrokenCopies:
         add: Callable[[Sequence[TableDefinition]], None],
         definitions: Sequence[TableDefinition],
     ) -> None:
-        """Add the keys of all tables at once, or of one after the other if that fails."""
+        """Add the keys of all tables at once, or table by table if that fails."""
         try:
             add(definitions)
         except PenstockError as error:
@@ -88,34 +88,34 @@ class BrokenCopies:
 
 
 class Isolating(Protocol):
-    """What must be known of the loader's options."""
+    """Options of the loader that isolation needs."""
 
     @property
     def isolates(self) -> bool:
-        """Whether tables are left behind at all."""
+        """Return whether tables are left behind at all."""
         ...
 
     @property
     def state_directory(self) -> Path:
-        """Where the reasons are kept."""
+        """Return the directory of the reasons."""
         ...
 
     @property
     def change_file_extension(self) -> str:
-        """Of segments."""
+        """Return the file extension of segments."""
         ...
 
     @property
     def namespaces(self) -> Mapping[str, str]:
-        """Source schema to target schema."""
+        """Return the target schema of each source schema."""
         ...
 
 
 class BrokenTables:
-    """Tables that are to be left behind next, each with its error. Used by the loader's thread."""
+    """Tables to leave behind next, each with its error. Only the loader's thread uses it."""
 
     def __init__(self, options: Isolating, files: Files = REAL_FILES) -> None:
-        """None yet."""
+        """Begin without any."""
         self.errors: dict[TableName, PenstockError] = {}
         self._options = options
         self._files = files
@@ -123,9 +123,10 @@ class BrokenTables:
     def learn(
         self, error: PenstockError, known: Iterable[TableName], ahead: Iterable[SegmentFile]
     ) -> bool:
-        """Whether an error is about one table, of these or in these segments, and none before.
+        """Return whether an error is about one table of these, or in these segments, and is the
+        first.
 
-        Such a table is to be left behind.
+        Such a table is left behind next.
         """
         if not self._options.isolates or "table" not in error.fields:
             return False
@@ -141,7 +142,9 @@ class BrokenTables:
         return True
 
     def keep(self) -> None:
-        """Record why, before the target says so. Raises DiskFull, FileFailed."""
+        """Record the reason, before the target records the isolation. Raises DiskFull,
+        FileFailed.
+        """
         known = read_isolations(self._options.state_directory, self._files)
         for table, error in self.errors.items():
             code = str(error.as_dict()["code"])
@@ -150,7 +153,7 @@ class BrokenTables:
         file.save(Isolations(tables=tuple(known.values())))
 
     def take(self) -> list[PenstockError]:
-        """The errors, once the tables are left behind."""
+        """Return the errors and forget them, after the tables were left behind."""
         errors = list(self.errors.values())
         self.errors.clear()
         return errors
@@ -159,7 +162,7 @@ class BrokenTables:
 def table_of(
     error: PenstockError, tables: Iterable[TableName], namespaces: Mapping[str, str]
 ) -> TableName | None:
-    """Which of these source tables an error is about, by its name here or there; None: none."""
+    """Return the source table that an error names by its source or target name; None if none."""
     said = error.fields.get("table")
     named = [one for one in tables if said in (str(one), str(target_name(one, namespaces)))]
     return named[0] if len(named) == 1 else None

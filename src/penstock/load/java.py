@@ -1,7 +1,7 @@
-"""The Java process that Spark runs in: which one, started, connected to, given up.
+"""Start Spark's Java process, connect to it, and end it.
 
-pyspark can start it too, but does not expose the process before it answers, so that it could not be
-ended meanwhile.
+pyspark can start it too, but does not expose the process before it answers, so the process could
+not be ended until then.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class JavaMissing(PenstockError):
 
 
 class JavaUnsuitable(PenstockError):
-    """The Java runtime found has a version that this Spark does not run on."""
+    """The Java runtime has a version that this Spark does not support."""
 
     code = "LD02"
 
 
 def check_java() -> int:
-    """The major version of the Java runtime that Spark will use.
+    """Return the major version of the Java runtime that Spark will use.
 
     Raises JavaMissing or JavaUnsuitable.
     """
@@ -67,7 +67,7 @@ def check_java() -> int:
 
 
 class Start:
-    """A start in progress, which another thread may abort: then its process is killed."""
+    """Start in progress. Another thread may abort it, which kills the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,14 +75,14 @@ class Start:
         self.given_up = False
 
     def give_up(self) -> None:
-        """End the start as soon as may be; harmless when it has ended."""
+        """Abort the start as soon as possible; harmless after its end."""
         with self._lock:
             self.given_up = True
             if self._process is not None:
                 self._process.kill()
 
     def took(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Note which process to kill; None: there is none, or none any more."""
+        """Record the process to kill; None if there is none now."""
         with self._lock:
             self._process = process
             if process is not None and self.given_up:
@@ -90,10 +90,10 @@ class Start:
 
 
 def launch(conf: SparkConf, directory: Path, messages: Path, start: Start) -> Any:
-    """Start a JVM and connect to it: pyspark's gateway, its process in `gateway.proc`.
+    """Start a JVM and connect to it; return pyspark's gateway, whose process is `gateway.proc`.
 
-    The JVM ends when its standard input does. messages: the file that its output goes to.
-    Raises PySparkRuntimeError when it ends before it answers, and OSError.
+    The JVM ends when its standard input closes. messages: the file that gets its output. Raises
+    PySparkRuntimeError if it ends before it answers, and OSError.
     """
     with tempfile.TemporaryDirectory() as place, messages.open("ab") as stream:
         info = Path(place) / "port"
@@ -142,12 +142,12 @@ def quieten(context: SparkContext) -> None:
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger does not come from py4j."""
+    """Return whether a record of the root logger is not from py4j."""
     return "py4j" not in record.pathname
 
 
 def _command(properties: Path) -> list[str]:
-    """Without Spark properties: everybody on the machine can read a process's arguments."""
+    """Return the command without Spark properties: all users of the machine can read arguments."""
     spark_home: Any = _find_spark_home  # without annotations in pyspark
     command = [str(Path(spark_home()) / "bin" / "spark-submit")]
     command += ["--properties-file", str(properties), "--load-spark-defaults"]
@@ -155,12 +155,12 @@ def _command(properties: Path) -> list[str]:
 
 
 def _as_properties(pairs: Iterable[tuple[str, str]]) -> str:
-    """A file of Java properties. Source: java.util.Properties.load."""
-    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in pairs)
+    """Return the text of a Java properties file. Source: java.util.Properties.load."""
+    return "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in pairs)
 
 
-def _escaped(text: str) -> str:
-    """Letters, digits, dot and minus as they are, anything else as its UTF-16 units in hex."""
+def _escape(text: str) -> str:
+    """Return text with all but letters, digits, dot and minus as UTF-16 units in hex."""
     units = text.encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
     return "".join(

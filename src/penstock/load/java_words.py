@@ -1,4 +1,4 @@
-"""What Spark's JVM says: its exceptions, and the file of its messages, in one line."""
+"""Summarize exceptions and the message file of Spark's JVM in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FAILURE = r"^(Exception|Error|Invalid|Unrecognized|Could not)\b"
 
 
 def text_of(error: BaseException) -> str:
-    """A Java exception's own text, also where Java does not answer any more; else Python's."""
+    """Return a Java exception's own text, even if Java no longer answers; else Python's."""
     java = getattr(error, "java_exception", None)
     if java is not None:
         try:
@@ -26,7 +26,7 @@ def text_of(error: BaseException) -> str:
 
 
 def root_cause(error: BaseException) -> str:
-    """What a Java exception was caused by in the end, in one line; "" where it is its own cause."""
+    """Return a Java exception's root cause in one line; "" if it is its own cause."""
     java = getattr(error, "java_exception", None)
     found = ""
     try:
@@ -41,20 +41,20 @@ def root_cause(error: BaseException) -> str:
 
 
 def first_failure(messages: Path, before: int) -> str:
-    """Why a JVM ended before it answered: its first line that names a failure; "" without one."""
+    """Return the first line of a JVM's messages that names a failure; "" without one."""
     lines = _lines(messages, before)
     return next((line.strip() for line in lines if re.search(_FAILURE, line)), "")
 
 
 def last_error(messages: Path, before: int) -> str:
-    """Why the cluster ended the application, else what Spark logged last as an error; or ""."""
+    """Return why the cluster ended the application, else Spark's last logged error, else ""."""
     found = [line.partition(" ERROR ")[2] for line in _lines(messages, before) if " ERROR " in line]
     killed = [line.partition(_KILLED)[2] for line in found if _KILLED in line]
     return (killed or found or [""])[-1]
 
 
 def _lines(messages: Path, before: int) -> list[str]:
-    """What was written behind so many bytes, as far as it is looked at."""
+    """Return the lines after this many bytes, as far as they are read."""
     if not messages.exists():
         return []
     with messages.open("rb") as file:
@@ -63,14 +63,14 @@ def _lines(messages: Path, before: int) -> list[str]:
 
 
 def last_line(text: str) -> str:
-    """The most informative line: the last of a Python traceback, else the first."""
+    """Return the most informative line: the last of a Python traceback, else the first."""
     python = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception): ", line)]
     lines = python or [line for line in text.splitlines() if line.strip()]
     return " ".join((lines[-1] if python else lines[0]).split()) if lines else "no message"
 
 
 def last_warning(messages: Path) -> str:
-    """What Spark warned of last; a sentence of its own where it did not."""
+    """Return Spark's last warning; a sentence that says so if there is none."""
     if not messages.exists():
         return "the cluster said nothing"
     lines = messages.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,11 +1,10 @@
-"""The task code of the one Spark job per batch: read frames, fold, stage. Runs in the workers.
+"""Task code of the Spark job of a batch: read frames, fold, stage. Runs in the workers.
 
-One task fills one merge table (or one bucket of it) over a connection that the worker keeps.
-A task is a pipeline: its frames (here), of which a bucket takes its own rows (`split.py`), are
-folded (`fold.py`), and the rows that are left (`net_rows.py`) are handed to the writer of the
-target's engine.
-Nothing here touches a base table: what a dying worker leaves behind is emptied before the next
-try. Not here: what tasks there are (`plan.py`), starting the job (`stage.py`).
+One task fills one merge table (or one bucket of it) over a connection that the worker keeps. A task
+is a pipeline: it reads its frames (here), selects the rows of its bucket (`split.py`), folds them
+(`fold.py`), and passes the remaining rows (`net_rows.py`) to the writer of the target's engine. It
+never touches a base table: rows of a worker that died are deleted before the next attempt. Not
+here: the list of tasks (`plan.py`), starting the job (`stage.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ NICENESS = 5
 
 
 class TaskRepeated(PenstockError):
-    """Spark tries a task once more whose first try may have staged its rows."""
+    """Spark retries a task whose first attempt may have staged its rows."""
 
     code = "LD08"
     retry: ClassVar[Retry] = "backoff"
@@ -53,9 +52,12 @@ class TaskRepeated(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A task with what its worker must know. writer: takes its rows. extension: of segments.
+    """A task with all that its worker needs.
 
-    shipped: the frames of all tasks of its partition, where workers cannot read the log.
+    Attributes:
+        writer: receives the rows.
+        extension: file extension of segments.
+        shipped: frames of all tasks of the partition, if workers cannot read the log.
     """
 
     task: Task
@@ -64,7 +66,7 @@ class Work:
     shipped: Freight | Shipped | None = None
 
     def open(self, path: Path) -> ReadFile:
-        """A segment, as the worker can read it. Raises FileMissing."""
+        """Open a segment as the worker can read it. Raises FileMissing."""
         if self.shipped is None:
             return open_either(path)
         assert isinstance(self.shipped, Shipped), "it was pickled"
@@ -73,7 +75,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What a task did. error: instead of all."""
+    """Outcome of a task. error: set instead of all others."""
 
     phase: int
     staging: str
@@ -86,10 +88,10 @@ class TaskOutcome:
 
 
 def run_tasks(works: Iterator[Work]) -> Iterable[TaskOutcome]:
-    """Do the tasks of one partition; the function that Spark calls.
+    """Run the tasks of one partition; Spark calls this function.
 
-    A typed error becomes the outcome of its task, since Spark would pass on only its text; the
-    rest of the partition is then left undone.
+    A typed error becomes the outcome of its task, because Spark would pass on only its text. The
+    other tasks of the partition are then skipped.
     """
     files: dict[Path, FrameReader] = {}
     give_way()
@@ -111,29 +113,29 @@ def run_tasks(works: Iterator[Work]) -> Iterable[TaskOutcome]:
 
 
 def _check_first_try() -> None:
-    """Only a task's first try stages rows. Raises TaskRepeated.
+    """Raise TaskRepeated unless this is a task's first attempt: only that stages rows.
 
-    An executor that was lost may have committed its rows before it could say so, or may still be
-    at it. Those of a second try would come on top; a batch that is staged again begins with empty
-    merge tables, for which an older try's rows are refused.
+    A lost executor may have committed its rows before it could report that, or may still be
+    writing. Rows of a second attempt would be duplicates. A batch that is staged again begins with
+    empty merge tables, which refuse the rows of an older attempt.
     """
     if _is_repeated():
         raise TaskRepeated(
             "an executor of the cluster was lost while it staged rows",
-            hint="The batch is staged again by itself; if it goes on, look at the executors' logs.",
+            hint="penstock stages the batch again; if it recurs, look at the executors' logs.",
         )
 
 
 def _is_repeated() -> bool:
-    """Whether Spark has given up an earlier attempt of this task."""
+    """Return whether Spark has abandoned an earlier attempt of this task."""
     context = TaskContext.get()
     return context is not None and context.attemptNumber() > 0
 
 
 def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[ChunkOutcome]:
-    """Copy the chunks of one partition; as `chunk.copy_chunks`, and they know whether it is anew.
+    """Copy the chunks of one partition like `chunk.copy_chunks`, and tell them if it is a retry.
 
-    What an earlier attempt may have left open at the target is the writer's to end.
+    The writer ends what an earlier attempt may have left open at the target.
     """
     repeated = _is_repeated()
     return chunk.copy_chunks(
@@ -142,9 +144,9 @@ def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[Chu
 
 
 def give_way() -> None:
-    """Let the target's server go first where it shares the machine with this worker.
+    """Give the target's server priority if it shares the machine with this worker.
 
-    What is staged here waits for the batch that the server is applying at the same time.
+    The rows that are staged here wait for the batch that the server is applying at the same time.
     """
     if (missing := NICENESS - os.nice(0)) > 0:
         os.nice(missing)
@@ -189,7 +191,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
 
 
 def _bucket(task: Task, frames: Iterable[pa.RecordBatch]) -> Bucket:
-    """The task's own rows of its table's frames."""
+    """Return the task's own rows of its table's frames."""
     changes_keys = any(ref.entry.updates_with_before for ref in task.frames)
     if changes_keys and task.size_bytes <= CACHE_BYTES_MAX:
         frames = list(frames)  # they are looked at twice
@@ -203,7 +205,7 @@ def _bucket(task: Task, frames: Iterable[pa.RecordBatch]) -> Bucket:
 
 
 class _Frames:
-    """The task's rows, frame by frame, read as often as asked."""
+    """The task's rows, frame by frame; iteration can be repeated."""
 
     def __init__(self, task: Task, files: dict[Path, FrameReader], writer: StagingWriter) -> None:
         self._task = task
@@ -228,9 +230,9 @@ class _Frames:
 def cut(
     batch: pa.RecordBatch, *, gsn_after: int, gsn_upto: int, trx_from: int = 0
 ) -> pa.RecordBatch:
-    """The rows with gsn_after < gsn <= gsn_upto and trx >= trx_from.
+    """Return the rows with gsn_after < gsn <= gsn_upto and trx >= trx_from.
 
-    Both columns rise in a batch, so it is one slice, made without a copy.
+    Both columns ascend in a batch, so the rows are one slice, without a copy.
     """
     gsn = batch.column("gsn").to_numpy()
     low = int(np.searchsorted(gsn, gsn_after, side="right"))

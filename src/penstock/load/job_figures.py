@@ -1,9 +1,9 @@
-"""What Spark's tasks did: rows, bytes and seconds of each, and of all since the process began.
+"""Figures of Spark's tasks: rows, bytes and seconds of each, and sums since the process began.
 
-They come back with each task's result: Spark shows accumulators of Python tasks nowhere. So they
-are in the load's log and in `run/spark.json`, for the web page and its metrics, and where Spark's
-pages are on, in the description of a job without tasks that follows each. For displays, never for
-decisions.
+They are returned with each task's result, because Spark does not show accumulators of Python tasks.
+So they are in the load's log and in `run/spark.json`, for the web page and its metrics, and, if
+Spark's pages are enabled, in the description of a job without tasks that follows each job. For
+displays, never for decisions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JOBS_KEPT = 10
 
 
 class TaskFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. of: its table, and which part. rows: written; size_bytes: read for them."""
+    """One task. of: table and part. rows: written rows. size_bytes: bytes read for them."""
 
     of: str
     rows: int = 0
@@ -34,12 +34,12 @@ class TaskFigures(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        """As it is shown."""
+        """Return the text for display."""
         return f"{self.of}: {self.rows:,} rows, {self.size_bytes:,} bytes, {self.seconds:.2f} s"
 
 
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. group: Spark's job group; of: its description; longest: some of its tasks."""
+    """One job. group: Spark's job group. of: description. longest: its longest tasks."""
 
     group: str
     of: str
@@ -51,7 +51,7 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     longest: tuple[TaskFigures, ...]
 
     def __str__(self) -> str:
-        """As it is shown."""
+        """Return the text for display."""
         each = "; ".join(map(str, self.longest))
         left = self.tasks - len(self.longest)
         more = f"; and {left} more" if left else ""
@@ -62,9 +62,9 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparkReport(msgspec.Struct, kw_only=True):
-    """What `run/spark.json` holds. pid: the load's; ui: where Spark's pages are, empty if nowhere.
+    """Contents of `run/spark.json`. pid: the load's. ui: URL of Spark's pages, empty if disabled.
 
-    The sums are of this process; last: the newest jobs, oldest first.
+    The sums are those of this process. last: the newest jobs, oldest first.
     """
 
     pid: int
@@ -77,7 +77,7 @@ class SparkReport(msgspec.Struct, kw_only=True):
     last: tuple[JobFigures, ...] = ()
 
     def add(self, job: JobFigures) -> None:
-        """One more job has ended."""
+        """Add a job that has ended."""
         self.jobs += 1
         self.tasks += job.tasks
         self.rows += job.rows
@@ -87,7 +87,7 @@ class SparkReport(msgspec.Struct, kw_only=True):
 
 
 def figures_of(group: str, of: str, tasks: Iterable[TaskFigures], *, at_us: int) -> JobFigures:
-    """The sums of a job's tasks, and the longest of them."""
+    """Return the sums of a job's tasks, and its longest tasks."""
     every = list(tasks)
     return JobFigures(
         group=group,
@@ -102,12 +102,12 @@ def figures_of(group: str, of: str, tasks: Iterable[TaskFigures], *, at_us: int)
 
 
 class Reporter:
-    """Keeps the report of this process, also where one session follows another."""
+    """Keeper of this process's report, also across sessions."""
 
     def __init__(
         self, directory: Path, *, clock: Clock = REAL_CLOCK, files: Files = REAL_FILES
     ) -> None:
-        """directory: of the file, which is written at the first job."""
+        """Keep the directory of the file, which is written after the first job."""
         self._directory = directory
         self._clock = clock
         self._files = files
@@ -115,12 +115,12 @@ class Reporter:
         self._written_s = float("-inf")
 
     def begin(self, ui: str) -> None:
-        """A session has started."""
+        """Record that a session has started."""
         self._report.ui = ui
         self._write()
 
     def add(self, group: str, of: str, tasks: Sequence[TaskFigures]) -> JobFigures:
-        """A job has ended; the file is written once in a while."""
+        """Add a job that has ended; write the file from time to time."""
         job = figures_of(group, of, tasks, at_us=self._clock.now_us())
         self._report.add(job)
         if self._clock.monotonic_s() - self._written_s >= REPORT_INTERVAL_S:
@@ -134,5 +134,5 @@ class Reporter:
 
 
 def read_spark_report(directory: Path, files: Files = REAL_FILES) -> SparkReport | None:
-    """What the load last wrote, or None."""
+    """Return the report that the load last wrote, or None."""
     return report_file(directory / REPORT_NAME, SparkReport, files).load()

@@ -1,11 +1,11 @@
-"""The bulk load's ledger: what is planned, at which position, and whose rows the target holds.
+"""Ledger of the bulk load: plans, their positions, and the plan of the target's rows.
 
-Two halves that are only valid together. `state/bulk.json`, replaced whole, holds the plan: each
-table's chunks, its consistent point and the name of the plan. The target holds what was done: a DL
-row per chunk, committed with the chunk's rows, and in `wirekite.bulk_table` the name of the plan
-that a table's rows came from. A chunk's transaction checks that name first, so that a task left
-over from a killed process cannot add rows of an old plan to a table that was begun afresh.
-Not here: the target's half (`BulkTarget`), running anything (`bulk.py`, `chunk.py`).
+It has two parts that are only valid together. `state/bulk.json`, replaced whole, has the plan: each
+table's chunks, its consistent point and the name of the plan. The target has the progress: a DL row
+per chunk, committed with the chunk's rows, and in `wirekite.bulk_table` the name of the plan that a
+table's rows came from. A chunk's transaction checks that name first, so a task of a killed process
+cannot add rows of an old plan to a table that is copied from the beginning. Not here: the target's
+part (`BulkTarget`), running anything (`bulk.py`, `chunk.py`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class TargetHoldsRows(PenstockError):
 
 
 class Ledger(msgspec.Struct, kw_only=True):
-    """What bulk.json holds.
+    """Contents of bulk.json.
 
-    copied: all rows are in the target, nothing has to be read at the source any more. finished:
-    keys and indexes are there, too.
+    Attributes:
+        copied: whether all rows are in the target, so nothing more is read at the source.
+        finished: whether keys and indexes exist too.
     """
 
     version: int = FORMAT_VERSION
@@ -52,27 +53,31 @@ class Ledger(msgspec.Struct, kw_only=True):
     plans: list[TablePlan] = []
 
     def plan_of(self, table: TableName) -> TablePlan | None:
-        """The plan of a source table, or None."""
+        """Return the plan of a source table, or None."""
         return next((plan for plan in self.plans if plan.source == table), None)
 
     def settled_at(self, kind: PositionKind) -> dict[TableName, int]:
-        """The position at which each table with rows of several moments becomes consistent."""
+        """Return the position at which each table with rows of several moments becomes
+        consistent.
+        """
         return {plan.source: plan.ordinals(kind)[1] for plan in self.plans if plan.is_mixed}
 
     def settle(self, position: Position) -> None:
-        """The rows of plans without keys are of one state once changes up to here are applied."""
+        """Record that rows of plans without keys are consistent once changes up to here are
+        applied.
+        """
         self.plans = [
             plan if plan.has_keys else msgspec.structs.replace(plan, settled=str(position))
             for plan in self.plans
         ]
 
     def finish(self) -> None:
-        """Note that keys and indexes are there: definitions are not needed any more."""
+        """Record that keys and indexes exist: definitions are no longer needed."""
         self.finished = True
         self.plans = [msgspec.structs.replace(plan, definition=None) for plan in self.plans]
 
     def reopen(self) -> None:
-        """More tables are loaded after those that are finished, which stay as they are."""
+        """Continue with more tables; those that are finished stay unchanged."""
         self.finished = self.copied = False
         self.plans = [msgspec.structs.replace(plan, has_keys=True) for plan in self.plans]
 
@@ -96,7 +101,7 @@ def _ledger_file(state_directory: Path) -> StateFile[Ledger]:
 
 
 def read_ledger(state_directory: Path) -> Ledger:
-    """Read bulk.json; an empty ledger when there is none. Raises LedgerUnreadable."""
+    """Read bulk.json; return an empty ledger if it is missing. Raises LedgerUnreadable."""
     file = _ledger_file(state_directory)
     ledger = file.load()
     if ledger is None:
@@ -116,9 +121,9 @@ def write_ledger(state_directory: Path, ledger: Ledger) -> None:
 
 
 def start_positions(state_directory: Path, kind: PositionKind) -> dict[TableName, int]:
-    """Source table to its consistent point as an ordered number. kind: of the source's positions.
+    """Return each source table's consistent point as an ordered number. kind: kind of positions.
 
-    The loader leaves out changes with a smaller position: the bulk load's rows have them.
+    The loader skips changes with a smaller position: the bulk load's rows include them.
     """
     plans = read_ledger(state_directory).plans
     return {plan.source: plan.ordinals(kind)[0] for plan in plans}
@@ -128,7 +133,7 @@ def start_positions(state_directory: Path, kind: PositionKind) -> dict[TableName
 
 
 class Step(StrEnum):
-    """What a starting load does with a table."""
+    """Step of a starting load for a table."""
 
     REFUSE = "refuse"
     AFRESH = "afresh"
@@ -139,10 +144,10 @@ class Step(StrEnum):
 def next_step(
     plan: TablePlan | None, mark: Mark | None, *, empty: bool, made: bool = False
 ) -> Step:
-    """Decide from the two halves of the ledger and the target table itself.
+    """Decide from the two parts of the ledger and the target table itself.
 
-    plan: what bulk.json has; mark: what the target has; empty: whether the target table is;
-    made: it was made just now, so that whatever a mark says, its rows are gone.
+    plan: that of bulk.json. mark: that of the target. empty: whether the target table is empty.
+    made: whether it was created just now, so that its rows are gone, whatever a mark says.
     """
     if made:
         return Step.AFRESH
@@ -159,7 +164,7 @@ def next_step(
 
 
 def refused(target: TableName, truncate: str) -> TargetHoldsRows:
-    """The error for a target table with rows that are not ours. truncate: SQL that empties it."""
+    """Return the error for a target table with foreign rows. truncate: SQL that empties it."""
     return TargetHoldsRows(
         f"target table {target} holds rows that this pipeline did not load",
         hint=f"If they may go, run: {truncate}; otherwise leave the table out "

@@ -61,25 +61,27 @@ ROWS_NAME = "rows"
 
 
 class Actions(Protocol):
-    """Who knows what wirekite_action says."""
+    """Reader of wirekite_action."""
 
     def word(self) -> str:
-        """RUN, PAUSE or STOP; cheap enough to be asked between batches and while waiting."""
+        """Return RUN, PAUSE or STOP; cheap enough to call between batches and while waiting."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions:
-    """The loader's settings; those of document 000 under their names there.
+    """Settings of the loader; those of document 000 have their names there.
 
-    starts: per source table the position from which its changes count, from the bulk load.
-    settled: see `Window`, from the bulk load.
-    keeping: of applied segments that are neither removed at once nor moved.
-    read_open_segment: apply what is durable of the segment that is still being written.
-    exit_when_done: end when CHANGE.DONE is there and everything before it is applied. choices: of
-    [target.types], where source and target are of different engines. isolates: a table that cannot
-    be applied is left behind, and the others flow on. broken: such tables of the bulk load.
-    ships_frames: see BatchOptions.
+    Attributes:
+        starts: position of each source table from which its changes count, from the bulk load.
+        settled: see `Window`, from the bulk load.
+        keeping: limits for applied segments that are neither removed at once nor moved.
+        read_open_segment: apply the durable part of the segment that is still being written.
+        exit_when_done: end once CHANGE.DONE exists and everything before it is applied.
+        choices: choices of [target.types], for source and target of different engines.
+        isolates: leave a table behind that cannot be applied, while the others continue.
+        broken: such tables of the bulk load.
+        ships_frames: see BatchOptions.
     """
 
     url: str
@@ -108,7 +110,7 @@ class LoaderOptions:
 
 
 class Loader:
-    """Applies the change log to the target; run() is all there is to it."""
+    """Loader of the change log into the target; callers only need run()."""
 
     def __init__(
         self,
@@ -122,10 +124,10 @@ class Loader:
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:
-        """Wire it. stop: whether to end at the next batch boundary. Nothing happens yet.
+        """Keep the parts; nothing happens yet. stop: whether to end at the next batch boundary.
 
-        copier: copies the rows of tables that are added or loaded again. keys: makes unique keys
-        that have waited.
+        copier: copies the rows of tables that are added or loaded again. keys: creates deferred
+        unique keys.
         """
         self._options = options
         self._loading = loading_of(options.url)
@@ -164,34 +166,34 @@ class Loader:
 
     @property
     def applied(self) -> Applied:
-        """How far the target is, as last read or written."""
+        """Return the target's applied position, as last read or written."""
         return self._applied
 
     def run(self) -> LoaderState:
-        """Load until the log is done, STOP, or stop(); then the last state.
+        """Load until the log is done, STOP, or stop(); return the last state.
 
-        Raises what cannot be tried again, and what was tried too often.
+        Raises errors that cannot be retried, and those that were retried too often.
         """
         patience = Patience(self._options.backoff)
         if self._rows_directory is not None:
-            # What an earlier process left; nobody else may stage into it.
+            # Remove files of an earlier process; no other process may stage into it.
             shutil.rmtree(self._rows_directory, ignore_errors=True)
         try:
-            while not self._ended():
+            while not self._has_ended():
                 try:
                     if self._once():
                         patience.note_progress()
                 except PenstockError as error:
-                    self._failed(error, patience.wait_s(error))
+                    self._handle_error(error, patience.wait_s(error))
                 except self._loading.errors as error:
                     typed = self._loading.convert_error("loading changes", error)
-                    self._failed(typed, patience.wait_s(typed))
+                    self._handle_error(typed, patience.wait_s(typed))
             self._show("ended", at_once=True)
             return self.state
         finally:
             self._disconnect()
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._stop() or self._actions.word() == "STOP" or self._is_done()
 
     def _is_done(self) -> bool:
@@ -205,13 +207,13 @@ class Loader:
             return False
         if self._target is not None and (
             self._table_syncs.is_busy
-            or self._deferred_keys.due(self._table_syncs.left_out, self._covered)
+            or self._deferred_keys.due(self._table_syncs.left_out, self._find_covered)
         ):
             return False
         return not any(file.number > self._applied.segment for file in closed)
 
     def _once(self) -> bool:
-        """One step: a batch, or a wait. Whether something was applied."""
+        """Take one step, a batch or a wait; return whether something was applied."""
         if self._actions.word() == "PAUSE":
             self._abandon()
             self._show("paused")
@@ -240,7 +242,7 @@ class Loader:
         return self._once_free()
 
     def _once_free(self) -> bool:
-        """Apply what is staged, and have the next batch staged meanwhile."""
+        """Apply the staged batch, and have the next one staged meanwhile."""
         assert self._ahead is not None
         if not self._ahead.is_asked:
             self._ahead.request(self._behind(self._applied))
@@ -250,15 +252,15 @@ class Loader:
             return False
         if self._is_outdated() or self._table_syncs.due(self._applied):
             return False  # a table came, or is to go, meanwhile: it must not be in this batch
-        self._pacing.staged(staged.counts.changes)
+        self._pacing.note_staged(staged.counts.changes)
         self._ahead.request(self._behind(staged.after), applying=staged)
         self._apply(staged)
-        self._ahead.applied()
+        self._ahead.note_applied()
         return True
 
     def _once_held(self, hold: Hold) -> bool:
-        """Wait, or apply what was committed before the hold's position and no more."""
-        if self._held(hold):
+        """Wait, or apply exactly the rows that were committed before the hold's position."""
+        if self._answer_hold(hold):
             self._show("held")
             self._wait(POLL_S)
             return False
@@ -285,7 +287,7 @@ class Loader:
     # --- batches ----------------------------------------------------------------------------------
 
     def _behind(self, applied: Applied) -> Wanted:
-        """The batch that follows, of segments that are there or still to come."""
+        """Return the batch that follows, of existing or expected segments."""
         size_max = self._batch_bytes
         return Wanted(
             applied=applied,
@@ -294,7 +296,7 @@ class Loader:
         )
 
     def _is_due(self, applied: Applied) -> bool:
-        """Whether to look for the next batch; at once for what is not of the open segment."""
+        """Return whether to look for the next batch; closed segments are due at once."""
         durable = self._follower.durable() if self._reads_open else None
         done = self._options.log_directory / DONE_NAME
         if durable is None or self._pacing.is_due(durable.end, applied):
@@ -320,10 +322,10 @@ class Loader:
         assert self._target is not None
         self._show("applying")
         seconds = self._target.apply(staged)
-        self.state.measured(staged, now_us=self._clock.now_us())
+        self.state.note_latency(staged, now_us=self._clock.now_us())
         for note in self._target.take_notes():
             if note.is_applied:
-                self.state.altered(str(note.table), note.text)
+                self.state.note_alteration(str(note.table), note.text)
             else:
                 self._options.on_note(SchemaChangeNotApplied.of(str(note.table), note.text))
         self._applied = staged.after
@@ -334,7 +336,9 @@ class Loader:
         self._files_applied.dispose(staged.whole, self._table_syncs.segment_needed(self._applied))
 
     def _batch_until(self, files: list[SegmentFile], until: int) -> bool:
-        """Apply what was committed before `until`: whole segments first, then a cut one."""
+        """Apply the rows that were committed before `until`: whole segments first, then
+        a cut one.
+        """
         whole = []
         for file in files:
             with open_segment(file.path, extension=self._options.change_file_extension) as segment:
@@ -349,7 +353,7 @@ class Loader:
         return done
 
     def _batch(self, files: list[SegmentFile], before: int) -> bool:
-        """Stage and apply just this; False when stopped meanwhile."""
+        """Stage and apply just this batch; return False if stopped meanwhile."""
         assert self._ahead is not None
         self._ahead.request(Wanted(applied=self._applied, look=lambda: files, before=before))
         staged = None
@@ -365,7 +369,7 @@ class Loader:
         return True
 
     def _note(self, staged: Batch, seconds: Mapping[str, float]) -> None:
-        self.state.applied(staged, seconds)
+        self.state.count_batch(staged, seconds)
         logger.info(
             "batch applied",
             files=len(staged.whole),
@@ -379,7 +383,7 @@ class Loader:
     # --- table syncs ------------------------------------------------------------------------------
 
     def _move_tables(self) -> None:
-        """Let tables leave the batches, and come back; see `ports/table_sync.py`."""
+        """Move tables out of the batches and back; see `ports/table_sync.py`."""
         assert self._target is not None
         self._table_syncs.look()
         due = self._table_syncs.due(self._applied)
@@ -395,11 +399,13 @@ class Loader:
         self._target.write_table_sync(rows, at=self._applied)
         faults.point("load.apart.after")
         self._table_syncs.took(rows)
-        self._target.forget()  # a copy may have made a table anew
+        self._target.forget()  # a copy may have recreated a table
         self._files_applied.tidy(self._table_syncs.segment_needed(self._applied))
 
     def _isolate(self) -> None:
-        """Leave tables behind that cannot be applied; why is on disk before the target says so."""
+        """Leave tables behind that cannot be applied; the reason is on disk before the target's
+        row.
+        """
         self._broken.keep()
         self._write_table_sync(self._table_syncs.isolate(self._broken.errors, self._applied))
         for error in self._broken.take():
@@ -408,14 +414,16 @@ class Loader:
             self._open_ahead()
 
     def _is_outdated(self) -> bool:
-        """Whether other tables are in the batches now than in those that are staged."""
+        """Return whether the batches now have other tables than the staged ones."""
         self._table_syncs.look()
         return self._batch_options() != self._ahead_options
 
     def _catch_up(self) -> bool:
-        """Apply a batch of one table that catches up, when one is staged; whether it was."""
+        """Apply a staged batch of one table that catches up, if any; return whether
+        there was one.
+        """
         assert self._target is not None
-        found = self._table_syncs.staged(self._applied, self._next_files, self._ahead_of)
+        found = self._table_syncs.find_staged(self._applied, self._next_files, self._ahead_of)
         if found is None:
             return False
         row, staged = found
@@ -433,10 +441,10 @@ class Loader:
     # --- keys that have waited --------------------------------------------------------------------
 
     def _make_keys(self) -> bool:
-        """Have unique keys made whose time has come; whether there were any.
+        """Create the unique keys that are due; return whether there were any.
 
-        Nothing that was staged or read before is used after that: what goes straight into a table
-        with one unique key would take the place of other rows in a table with two.
+        Nothing that was staged or read before is used after that, because rows written directly to
+        a table with one unique key would replace other rows if it has two.
         """
         due = self._due_keys()
         if not due:
@@ -451,13 +459,13 @@ class Loader:
         return True
 
     def _due_keys(self) -> list[DeferredTable]:
-        return self._deferred_keys.due(self._table_syncs.left_out, self._covered)
+        return self._deferred_keys.due(self._table_syncs.left_out, self._find_covered)
 
     # --- holds ------------------------------------------------------------------------------------
 
-    def _held(self, hold: Hold) -> bool:
-        """Answer a hold; whether to wait."""
-        reached = hold.until is not None and self._covered() >= hold.until
+    def _answer_hold(self, hold: Hold) -> bool:
+        """Answer a hold; return whether to wait."""
+        reached = hold.until is not None and self._find_covered() >= hold.until
         if hold.until is not None and not reached:
             return False
         answer = HoldAnswer(
@@ -471,10 +479,10 @@ class Loader:
             logger.info("loader held", gsn=answer.gsn, reached=answer.reached)
         return True
 
-    def _covered(self) -> int:
-        """The position before which everything is applied.
+    def _find_covered(self) -> int:
+        """Return the position before which everything is applied.
 
-        An idle source moves the log's end on without a segment.
+        An idle source advances the log's end without a segment.
         """
         state = load_state(self._options.log_directory, self._files)
         if state is not None and state.number_next - 1 <= self._applied.segment:
@@ -484,7 +492,7 @@ class Loader:
     # --- connection, retries ----------------------------------------------------------------------
 
     def _connect(self) -> bool:
-        """Have a target connection; False while there is no log yet."""
+        """Connect to the target; return False while there is no log yet."""
         if self._target is not None and not self._target.is_closed:
             return True
         if not self._find_log():
@@ -500,7 +508,7 @@ class Loader:
         )
         try:
             applied = target.bind(self._log_id)
-            self._table_syncs.connected(target.read_table_syncs())
+            self._table_syncs.set_rows(target.read_table_syncs())
         except BaseException:
             target.close()
             raise
@@ -519,7 +527,7 @@ class Loader:
         return True
 
     def _open_ahead(self) -> None:
-        """Stage by the options that hold now."""
+        """Stage ahead with the current options."""
         if self._ahead is not None:
             self._ahead.close()
         self._ahead_options = self._batch_options()
@@ -552,7 +560,7 @@ class Loader:
         return True
 
     def _disconnect(self) -> None:
-        """Let go of the target; no batch is at work there afterwards."""
+        """Disconnect from the target; no batch is active there afterwards."""
         self._table_syncs.abandon()
         if self._ahead is not None:
             self._ahead.close()
@@ -561,8 +569,8 @@ class Loader:
         self._target, self._ahead = None, None
         self._follower.close()  # a log that is put back from a copy has another file
 
-    def _failed(self, error: PenstockError, wait_s: float | None) -> None:
-        """Leave the table behind that an error is about, prepare for another try, or raise."""
+    def _handle_error(self, error: PenstockError, wait_s: float | None) -> None:
+        """Leave the table behind that an error names, prepare a retry, or raise the error."""
         is_final = error.retry != "backoff" or wait_s is None
         if is_final and self._broken.learn(
             error, self._table_syncs.rows, self._next_files(self._applied)
@@ -572,7 +580,7 @@ class Loader:
             self._retry(error, wait_s)
 
     def _retry(self, error: PenstockError, wait_s: float | None) -> None:
-        """Prepare for another try, or raise."""
+        """Prepare a retry, or raise the error."""
         self._disconnect()
         if error.retry != "backoff" or wait_s is None:
             self.state.problem = error.message

@@ -1,4 +1,4 @@
-"""What the loader reports in run/load.json: for displays, never for decisions."""
+"""Report of the loader in run/load.json, for displays, never for decisions."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class Histogram(msgspec.Struct):
     last_s: float = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one. Less than nothing, which two clocks can give, counts as 0."""
+        """Count a duration. A negative one, which two clocks can cause, counts as 0."""
         self.last_s = max(seconds, 0.0)
         self.sum_s += self.last_s
         self.counts[bisect_left(BOUNDS_S, self.last_s)] += 1
 
     @property
     def count(self) -> int:
-        """How many were observed."""
+        """Number of observed durations."""
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """The buckets as Prometheus wants them: upper bound, and how many are not above it."""
+        """Return Prometheus's buckets: upper bound, and the number of durations up to it."""
         names = [*map(str, BOUNDS_S), "+Inf"]
         return list(zip(names, accumulate(self.counts), strict=True))
 
     def quantile(self, share: float) -> float | None:
-        """The quantile at this share, interpolated linearly; None before the first.
+        """Return the quantile at this share, interpolated linearly; None before the first duration.
 
-        A quantile above the last bound is given as the last bound.
+        The result is at most the last bound.
         """
         wanted, before = share * self.count, 0
         if not self.count:
@@ -75,16 +75,22 @@ class AppliedAlteration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoaderState(msgspec.Struct, kw_only=True):
-    """What `run/load.json` holds.
+    """Contents of `run/load.json`.
 
-    state: starting, waiting, applying, paused, held, retrying or ended. Rows are changes applied
-    by this process. commit_time_us: of the last applied commit. seconds: of each step of the last
-    batch; its staging may have run while the batch before was applied. heartbeats: how long each
-    took from before its commit at the source until it was visible, by this machine's clock.
-    commits: the same from the commit of each batch's last transaction, by the source's clock.
-    problem: what failed last, since problem_since_us, to be tried again at next_try_us; empty and 0
-    once it has worked. is_spark_starting: no job can run yet. alterations: the last
-    ALTERATIONS_MAX.
+    Attributes:
+        state: starting, waiting, applying, paused, held, retrying or ended.
+        commit_time_us: commit time of the last applied commit.
+        seconds: duration of each step of the last batch. Its staging may have run while the
+            previous batch was applied.
+        heartbeats: durations from before a heartbeat's commit at the source until it was visible,
+            by this machine's clock.
+        commits: the same from the commit of each batch's last transaction, by the source's clock.
+        problem: last failure, since problem_since_us, with a retry at next_try_us; empty and 0
+            after success.
+        is_spark_starting: whether no job can run yet.
+        alterations: the last ALTERATIONS_MAX ones.
+
+    Rows are changes that this process applied.
     """
 
     pid: int
@@ -109,14 +115,14 @@ class LoaderState(msgspec.Struct, kw_only=True):
     is_spark_starting: bool = False
     alterations: list[AppliedAlteration] = []
 
-    def measured(self, batch: Batch, *, now_us: int) -> None:
-        """A batch has become visible: note how long that took from its commits."""
+    def note_latency(self, batch: Batch, *, now_us: int) -> None:
+        """Record how long a batch took from its commits until it was visible."""
         for sent_us in batch.heartbeats:
             self.heartbeats.observe((now_us - sent_us) / 1e6)
         if batch.after.trx > batch.before.trx and batch.after.commit_time_us:
             self.commits.observe((now_us - batch.after.commit_time_us) / 1e6)
 
-    def applied(self, batch: Batch, seconds: Mapping[str, float]) -> None:
+    def count_batch(self, batch: Batch, seconds: Mapping[str, float]) -> None:
         """Count a batch. seconds: of its steps."""
         self.batch_count += 1
         self.row_count += batch.counts.changes
@@ -127,29 +133,29 @@ class LoaderState(msgspec.Struct, kw_only=True):
         self.seconds = dict(seconds)
         self.note_progress()
 
-    def altered(self, table: str, change: str) -> None:
-        """Note a schema change of a target table."""
+    def note_alteration(self, table: str, change: str) -> None:
+        """Record a schema change of a target table."""
         number = self.alterations[-1].number + 1 if self.alterations else 1
         new = AppliedAlteration(number=number, table=table, change=change)
         self.alterations = [*self.alterations, new][-ALTERATIONS_MAX:]
 
     def note_failure(self, problem: str, *, now_us: int, wait_s: float) -> None:
-        """Something failed and is tried again after a while."""
+        """Record a failure that will be retried later."""
         self.problem = problem
         self.problem_since_us = self.problem_since_us or now_us
         self.next_try_us = now_us + round(wait_s * 1e6)
 
     def note_progress(self) -> None:
-        """It works again."""
+        """Record that the loader works again."""
         self.problem, self.problem_since_us, self.next_try_us = "", 0, 0
 
 
 def write_loader_state(run_directory: Path, state: LoaderState, files: Files = REAL_FILES) -> None:
-    """Replace the file. After a crash of the machine nobody wants the old one back."""
+    """Replace the file, without fsync: after a crash of the machine it is not needed."""
     files.make_directory(run_directory)
     report_file(run_directory / STATE_NAME, LoaderState, files).save(state)
 
 
 def read_loader_state(run_directory: Path, files: Files = REAL_FILES) -> LoaderState | None:
-    """What the loader last wrote, or None."""
+    """Return the state that the loader last wrote, or None."""
     return report_file(run_directory / STATE_NAME, LoaderState, files).load()

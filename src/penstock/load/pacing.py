@@ -1,18 +1,18 @@
-"""Time and size of the next batch.
+"""Determine time and size of the next batch.
 
-A batch costs as much as many thousand rows do, whatever its size. While many rows come without a
-pause, batches of what has just become durable would cost the cores that make the changes
-and read them. So the more rows a batch had, the later is the next one, by a second at most; at
-once where enough rows wait, when the flow pauses, and while a backlog is read: it is a flow that
-was made long ago, and the sooner its first rows are applied the sooner are the last.
+A batch has a fixed cost of as much as many thousand rows. While many rows arrive without a pause,
+batches of rows that have just become durable would take processor time from the processes that
+write and read them. So the more rows a batch had, the later the next one begins, by at most a
+second. It begins at once if enough rows wait, if the flow pauses, and while a backlog is read:
+those rows are old, so an early first batch makes the last one early as well.
 
-A batch without rows only ends files that are applied. While it waits for the batch before it, none
-with rows is staged: so it is made when the log has rested for longer than an extractor that
-catches up is silent.
+A batch without rows only ends files that are applied. While it waits for the previous batch, none
+with rows is staged. So it is created once the log has rested longer than an extractor that catches
+up is silent.
 
-One connection applies, batch after batch; while it waits for rows nothing is applied. So a batch
-that is staged meanwhile is about as large as what can be staged in that time, and the first one
-after a pause is small.
+One connection applies batch after batch, and applies nothing while it waits for rows. So a batch
+that is staged meanwhile is about as large as the amount that can be staged in that time, and the
+first one after a pause is small.
 """
 
 from __future__ import annotations
@@ -38,24 +38,26 @@ GROWTH = 1.25
 
 
 class Pacing:
-    """Told of every batch, asked at every look; the two may come from two threads."""
+    """Pace of batches. Two threads may use it: one reports batches, the other asks."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
-        """Nothing is waited for."""
+        """Begin without a wait."""
         self._clock = clock
         self._from_s = float("-inf")
         self._end = -1
         self._grew_s = float("-inf")
 
-    def staged(self, row_count: int) -> None:
-        """A batch of so many changes is staged, and the next one is looked for."""
+    def note_staged(self, row_count: int) -> None:
+        """Record that a batch of this many changes is staged, and the next one is due to be looked
+        for.
+        """
         share = min(1.0, row_count / INTERVAL_ROWS) if row_count >= MANY_ROWS else 0.0
         self._from_s = self._clock.monotonic_s() + share * INTERVAL_S
 
     def is_due(self, durable: FlushPoint, applied: Applied) -> bool:
-        """Whether to make a batch of what is behind `applied`.
+        """Return whether to create a batch of the rows after `applied`.
 
-        durable: up to where the log is on the disk.
+        durable: end of the log on disk.
         """
         now_s = self._clock.monotonic_s()
         if durable.trx != self._end:
@@ -72,8 +74,8 @@ class Pacing:
 def next_batch_bytes(size_bytes: int, seconds: Mapping[str, float]) -> int:
     """Return the bytes of segments that the next batch may have.
 
-    size_bytes: of the last batch that was applied, 0 for none. seconds: what its steps took;
-    staging and applying the next one are expected to take as long for a byte.
+    size_bytes: size of the last applied batch, 0 for none. seconds: duration of its steps; staging
+    and applying the next one are expected to take as long for each byte.
     """
     stage_s, apply_s = seconds.get("stage", 0.0), seconds.get("apply", 0.0)
     if not size_bytes or stage_s <= 0:

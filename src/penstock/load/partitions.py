@@ -1,7 +1,7 @@
-"""How the tasks of a Spark job become the partitions of an RDD, and what is called for each.
+"""Turn the tasks of a Spark job into partitions of an RDD, and call the work for each.
 
-Imported in the workers. Not here: running the job (`session.py`); tasks that bring along what they
-read (`shipping.py`).
+The workers import it. Not here: running the job (`session.py`); tasks that carry the data they read
+(`shipping.py`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ Spread = Callable[
 def spread_whole(
     context: SparkContext, partitions: Sequence[Sequence[Any]], call: Call
 ) -> Iterator[Any]:
-    """The RDD of a job whose tasks have all that they need."""
+    """Return the RDD of a job whose tasks have all that they need."""
     yield context.parallelize(list(partitions), len(partitions)).mapPartitions(call)
 
 
 class PartitionCall:
-    """Unpacks a partition: Spark hands over an iterator of the one list of tasks in it."""
+    """Caller of the work for a partition, which Spark passes as an iterator of one list
+    of tasks.
+    """
 
     def __init__(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> None:
-        """work: gets the tasks of one partition."""
+        """Keep the work, which gets the tasks of one partition."""
         self.work = work
 
     def __call__(self, partition: Iterable[Sequence[Any]]) -> Iterator[Any]:
-        """What the work yields."""
+        """Yield the results of the work."""
         for tasks in partition:
             yield from self.work(iter(tasks))

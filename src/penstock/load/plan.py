@@ -1,7 +1,7 @@
-"""What to do with a batch of segments: phases, and in each the tasks per table. Pure.
+"""Plan a batch of segments: phases, and in each the tasks per table. Pure.
 
-A barrier is a place in the log where a table's shape changes: before it rows have the old shape,
-behind it the new one, and the target is altered in between. Phases are the pieces between
+A barrier is a place in the log where a table's shape changes: rows before it have the old shape,
+rows after it the new one, and the target is altered in between. Phases are the pieces between
 barriers; all are applied in one target transaction. Truncations and reloads need no barrier: they
 make a table's earlier rows in the phase void and empty it at the phase's start.
 
@@ -41,7 +41,7 @@ class PlanImpossible(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationUse:
-    """A relation version in a segment. gsn: it became current behind this row. id: the frames'."""
+    """A relation version in a segment. gsn: row after which it became current. id: id in frames."""
 
     id: int
     gsn: int
@@ -49,16 +49,16 @@ class RelationUse:
 
     @property
     def table(self) -> TableName:
-        """Whose shape it is."""
+        """Return the table that has the shape."""
         return TableName(self.relation.schema, self.relation.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentView:
-    """What planning must know of a segment: no rows. frames: of rows, in file order.
+    """Facts about a segment for planning, without rows. frames: rows frames, in file order.
 
-    trx_from: gives the number of its first transaction at a position or behind it; without one,
-    that of its last plus one.
+    trx_from: returns the number of its first transaction at or after a position; without one, the
+    number after its last transaction.
     """
 
     number: int
@@ -73,7 +73,7 @@ class SegmentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameRef:
-    """One rows frame: where it is."""
+    """Place of one rows frame."""
 
     path: Path
     entry: FrameEntry
@@ -81,10 +81,11 @@ class FrameRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Fold and stage one table of one phase, or one bucket of it.
+    """Task that folds and stages one table of one phase, or one bucket of it.
 
-    Rows count with gsn_after < gsn <= gsn_upto and trx >= trx_from. bucket: of the buckets into
-    which the table's keys are split, this one. overlaps: see `Fold`. staging: the merge table.
+    Rows count with gsn_after < gsn <= gsn_upto and trx >= trx_from. bucket: number of this bucket
+    among those into which the table's keys are split. overlaps: see `Fold`. staging: the merge
+    table.
     """
 
     phase: int
@@ -100,17 +101,17 @@ class Task:
 
     @property
     def table(self) -> TableName:
-        """The source table."""
+        """Return the source table."""
         return TableName(self.relation.schema, self.relation.name)
 
     @property
     def size_bytes(self) -> int:
-        """Of its frames in the log, those of all buckets."""
+        """Return the size of its frames in the log, for all buckets."""
         return sum(frame.entry.length_bytes for frame in self.frames)
 
     @property
     def cost_bytes(self) -> int:
-        """What it costs, in bytes read: to share tasks out."""
+        """Return its cost in bytes read, to distribute tasks."""
         return TASK_COST_BYTES + self.size_bytes // self.buckets
 
 
@@ -118,7 +119,7 @@ class Task:
 class Phase:
     """A piece of the batch between barriers: rows with gsn_after < gsn <= gsn_upto.
 
-    truncated, reloaded: source tables emptied at its start. relations: shapes current in it.
+    truncated, reloaded: source tables that are emptied at its start. relations: current shapes.
     """
 
     gsn_after: int
@@ -137,7 +138,7 @@ class BatchPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happens to any table."""
+        """Return whether the batch has no event of any table."""
         return not self.tasks and not any(
             phase.truncated or phase.reloaded or phase.relations for phase in self.phases
         )
@@ -145,20 +146,20 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Part of the segments that a batch is about: gsn_after < gsn <= gsn_upto.
+    """Part of the segments that a batch covers: gsn_after < gsn <= gsn_upto.
 
     Attributes:
         position_before: position at which a hold ends the batch: markers from there on do not
             count, and gsn_upto is the last row before it.
         markers_before: the same for markers alone.
         shapes_before: shapes that became current at this row or later do not count.
-        starts: per source table the position from which its rows count (from the bulk load).
+        starts: position of each source table from which its rows count (from the bulk load).
         truncates: whether TRUNCATE empties the target too.
-        left_out: tables that the window is not about.
-        only: the one table that it is about.
+        left_out: tables that the window excludes.
+        only: the only table that it covers.
         copied: tables whose rows were copied; no other table counts. None if none were copied.
-        settled: per source table whose copied rows are of several moments, the position before
-            which changes may be in the copy already.
+        settled: for each source table whose copied rows are of several moments, the position before
+            which the copy may already include changes.
     """
 
     gsn_after: int
@@ -174,7 +175,7 @@ class Window:
     settled: Mapping[TableName, int] = field(default_factory=dict)
 
     def takes(self, table: TableName) -> bool:
-        """Whether the window is about this table."""
+        """Return whether the window covers this table."""
         if self.only is not None:
             return table == self.only
         if self.copied is not None and table not in self.copied:
@@ -183,11 +184,11 @@ class Window:
         return table not in self.left_out
 
     def start(self, table: TableName) -> int:
-        """The position from which this table's rows count."""
+        """Return the position from which this table's rows count."""
         return self.starts.get(table, 0)
 
     def settled_at(self, table: TableName) -> int:
-        """The position before which its changes may be in the target already, copied with it."""
+        """Return the position before which the copy of the table may already include changes."""
         return self.settled.get(table, 0)
 
 
@@ -199,7 +200,7 @@ class _Places:
         self._found: dict[int, int] = {0: 0}
 
     def trx_from(self, position: int) -> int:
-        """The first transaction at this position or behind it, in the log; 0: all are."""
+        """Return the log's first transaction at or after this position; 0 if all are."""
         if position not in self._found:
             self._found[position] = self._find(position)
         return self._found[position]
@@ -215,7 +216,7 @@ class _Places:
 
 @dataclass(slots=True)
 class _Table:
-    """What happens to one table in the batch."""
+    """Events of one table in the batch."""
 
     frames: list[tuple[FrameRef, Relation]] = field(default_factory=list)
     versions: list[tuple[int, Relation]] = field(default_factory=list)
@@ -316,7 +317,9 @@ def _counts(entry: FrameEntry, table: TableName, window: Window, places: _Places
 
 
 def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
-    """Whether a shape without rows counts: only when it is certainly newer than the bulk load."""
+    """Return whether a shape without rows counts: only if it is certainly newer than
+    the bulk load.
+    """
     has_rows = any(entry.relation_id == use.id for entry in segment.frames)
     if has_rows or window.position_before != POSITION_MAX or not window.takes(use.table):
         return False
@@ -339,7 +342,7 @@ def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> 
 
 
 def _changes(story: _Table) -> list[tuple[int, Relation]]:
-    """Where the shape really changes; moved to the emptying that goes with the change."""
+    """Return where the shape really changes, moved to the emptying that belongs to the change."""
     result: list[tuple[int, Relation]] = []
     for gsn, relation in sorted(story.versions, key=lambda item: (item[0], item[1].version)):
         if result and result[-1][1].same_shape(relation):
@@ -353,7 +356,7 @@ def _changes(story: _Table) -> list[tuple[int, Relation]]:
 
 
 def _tell(phase: Phase, table: TableName, story: _Table, *, first: bool, last: bool) -> Phase:
-    """Add what happens to this table at the phase's start."""
+    """Add the events of this table at the phase's start."""
 
     def here(gsn: int) -> bool:
         return phase.gsn_after <= gsn < phase.gsn_upto or (last and gsn == phase.gsn_upto)
@@ -429,8 +432,8 @@ def share_out(tasks: Iterable[Task], *, partitions_max: int) -> list[list[Task]]
     return result
 
 
-def listed(tables: Iterable[TableName]) -> str:
-    """Some tables by name, and how many more, for a job's description."""
+def list_names(tables: Iterable[TableName]) -> str:
+    """Return some tables by name, and the number of others, for a job's description."""
     names = [str(name) for name in tables]
     more = f" and {len(names) - NAMES_SHOWN_MAX} more" if names[NAMES_SHOWN_MAX:] else ""
     return ", ".join(names[:NAMES_SHOWN_MAX]) + more

@@ -1,12 +1,12 @@
-"""Batches staged by a thread of its own, so that the next is ready when one has been applied.
+"""Stage batches in a separate thread, so that the next one is ready after each.
 
-One request at a time: look for segments behind a position until there are some, then stage them.
-The loader asks for the next batch before it applies the one in hand; so at most one is staged
-ahead, in the other set of merge tables. Whatever makes the loader stop, hold or begin again
-abandons the request: what it staged is emptied by the next one.
+It handles one request at a time: it looks for segments after a position until there are some, and
+stages them. The loader requests the next batch before it applies the current one, so at most one is
+staged ahead, in the other set of merge tables. If the loader stops, holds or begins again, it
+abandons the request; the next request empties its merge tables.
 
-The thread works on a connection of its own. Everything but the request itself runs in the thread of
-the loader. Not here: staging (`stage.py`), and when a batch may be applied (`loader.py`).
+The thread has its own connection. All but the request itself runs in the thread of the loader. Not
+here: staging (`stage.py`), and when a batch may be applied (`loader.py`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ APPLIED_INTERVAL_S = 0.02
 
 
 class Sessions(Protocol):
-    """Who hands out the Spark session."""
+    """Provider of the Spark session."""
 
     def get(self) -> Session:
-        """The session, started if need be."""
+        """Return the session, started if necessary."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The batch that is wanted: rows behind `applied`, with position < before.
+    """A requested batch: rows after `applied`, with position < before.
 
-    look: finds its segments; called again and again until it returns some. wait: until it is
-    worth to look again, at most so many seconds; None: so long.
+    look: finds its segments; called repeatedly until it returns some. wait: waits until another
+    look is useful, at most this many seconds. Without it the whole time passes.
     """
 
     applied: Applied
@@ -69,7 +69,7 @@ class _Request:
 
 
 class StagePrefetch:
-    """Stages the batch that is wanted next, while the loader does something else."""
+    """Stager of the next batch, while the loader works on another."""
 
     def __init__(
         self,
@@ -80,7 +80,9 @@ class StagePrefetch:
         jobs: str = "",
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Nothing happens before the first request(). jobs: a name for Spark's jobs of its own."""
+        """Keep the parts; work begins with the first request(). jobs: name for its own
+        Spark jobs.
+        """
         self._jobs = jobs
         self._options = options
         self._sessions = sessions
@@ -92,18 +94,18 @@ class StagePrefetch:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a batch is being staged, or waits to be fetched."""
+        """Return whether a batch is being staged, or waits to be fetched."""
         return self._request is not None
 
     @property
     def is_staging(self) -> bool:
-        """Whether segments were found, so that there is something to wait for."""
+        """Return whether segments were found, so that waiting is useful."""
         return self._request is not None and self._request.found
 
     def request(self, wanted: Wanted, *, applying: Batch | None = None) -> None:
-        """Begin with a batch. applying: the one whose merge tables must be left alone meanwhile.
+        """Begin with a batch. applying: the batch whose merge tables must not be touched meanwhile.
 
-        Call again only when the one before was fetched or abandoned.
+        Call it again only after the previous one was fetched or abandoned.
         """
         assert self._request is None, "the batch before was neither fetched nor abandoned"
         request = self._request = _Request(wanted)
@@ -113,12 +115,14 @@ class StagePrefetch:
         )
         request.thread.start()
 
-    def applied(self) -> None:
-        """The batch given as `applying` needs its merge tables no more."""
+    def note_applied(self) -> None:
+        """Record that the batch given as `applying` no longer needs its merge tables."""
         self._applying = None
 
     def fetch(self, timeout_s: float) -> Batch | None:
-        """The staged batch; None when it is not there within this time. Raises what staging did."""
+        """Return the staged batch; None if it is not ready within this time. Raises errors of
+        staging.
+        """
         request = self._request
         assert request is not None, "nothing was asked for"
         assert request.thread is not None
@@ -131,7 +135,7 @@ class StagePrefetch:
         return request.staged
 
     def abandon(self) -> None:
-        """Give up what was asked for, staged or not; returns when nothing is at work any more."""
+        """Abandon the request, staged or not; return once nothing works on it."""
         request, self._request = self._request, None
         self._applying = None
         if request is None:
@@ -184,7 +188,7 @@ class StagePrefetch:
         return ()
 
     def _stage(self, request: _Request, files: Sequence[SegmentFile]) -> Batch | None:
-        # Read once: what is no longer applied at this moment does not matter any more.
+        # Read once: a batch that is no longer applied at this moment is irrelevant.
         applying = self._applying
         if applying is not None:
             faults.point("load.ahead.before")

@@ -1,8 +1,8 @@
-"""The Spark session of one loader process: start, jobs, end.
+"""Start the Spark session of a loader process, run its jobs, and end it.
 
-One session per process (a JVM holds one Spark context). The JVM runs in a process session of its
-own, so that Ctrl-C reaches penstock alone, which then ends at a batch boundary; it ends by itself
-when this process dies, because its standard input closes. Not here: what the jobs do (`job.py`,
+One session per process (a JVM holds one Spark context). The JVM runs in its own process session, so
+that Ctrl-C reaches only penstock, which then ends at a batch boundary. The JVM ends automatically
+when this process dies, because its standard input closes. Not here: the contents of jobs (`job.py`,
 `bulk.py`).
 """
 
@@ -78,39 +78,43 @@ class SparkLost(PenstockError):
 
 
 class WorkerLost(PenstockError):
-    """A Python worker process of Spark died in the middle of a task."""
+    """A Python worker process of Spark died during a task."""
 
     code = "LD05"
     retry: ClassVar[Retry] = "backoff"
 
 
 class SparkJobFailed(PenstockError):
-    """A Spark job failed in a way that has no type of its own."""
+    """A Spark job failed for a reason without an error class of its own."""
 
     code = "LD06"
 
 
 class ExecutorLost(PenstockError):
-    """An executor of the cluster went in the middle of a job, as often as Spark tries a task."""
+    """Executors of the cluster were lost during a job, as often as Spark tries a task."""
 
     code = "LD07"
     retry: ClassVar[Retry] = "backoff"
 
 
 class ExecutorMissing(PenstockError):
-    """No executor of the cluster could take a task."""
+    """No executor of the cluster could run a task."""
 
     code = "LD09"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """How Spark is started.
+    """Options of Spark's start.
 
-    master: a Spark master URL. work_directory: Spark's temporary files, warehouse and messages
-    go there, never into the current directory. conf: Spark properties that win over ours. python:
-    the interpreter of executors on other machines; empty for that of this process. ui: Spark's web
-    pages are on. reporter: gets what tasks did.
+    Attributes:
+        master: a Spark master URL.
+        work_directory: directory of Spark's temporary files, warehouse and messages, which are
+            never written to the current directory.
+        conf: Spark properties that override ours.
+        python: interpreter of executors on other machines; empty for that of this process.
+        ui: whether Spark's web pages are enabled.
+        reporter: receives the figures of tasks.
     """
 
     work_directory: Path
@@ -123,11 +127,11 @@ class SessionOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and workers share this machine."""
+        """Return whether driver and workers share this machine."""
         return is_local_master(self.master)
 
     def refused(self, said: str) -> SparkPropertyRefused | None:
-        """The error for what Spark did not take of these; None where its words are of no option."""
+        """Return the error for a refused option; None if Spark's message is about none."""
         return refused(said, self.conf, master=self.master, python=self.python)
 
 
@@ -158,10 +162,10 @@ class Session:
         reporter: Reporter | None = None,
         warming: WarmUp | None = None,
     ) -> None:
-        """jobs: the name under which its jobs run, and are cancelled.
+        """Keep the context. jobs: name by which its jobs run and are cancelled.
 
-        slots_are_fixed: no executor comes or goes. reporter: gets what tasks did. warming: ends
-        with the first job.
+        slots_are_fixed: no executor joins or leaves. reporter: receives the figures of tasks.
+        warming: ends with the first job.
         """
         self._warming = warming or WarmUp()
         self._reporter = reporter
@@ -175,12 +179,12 @@ class Session:
 
     @property
     def context(self) -> SparkContext:
-        """Spark's own object, for what `run` does not cover."""
+        """Return Spark's own object, for uses that `run` does not cover."""
         return self._context
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once, asked anew: executors come and go."""
+        """Return how many tasks run at once, asked each time: executors join and leave."""
         try:
             self._parallelism = int(self._context.defaultParallelism)
         except (Py4JError, OSError, AttributeError) as error:
@@ -189,11 +193,11 @@ class Session:
 
     @property
     def ui_url(self) -> str:
-        """Where Spark's web pages are; empty unless the pipeline file has them on."""
+        """Return the URL of Spark's web pages; empty unless the pipeline file enables them."""
         return self._context.uiWebUrl or ""
 
     def named(self, jobs: str) -> Session:
-        """The same session for other work, whose jobs are cancelled separately."""
+        """Return the same session for other work, whose jobs are cancelled separately."""
         return Session(
             self._context,
             self._gateway,
@@ -205,12 +209,12 @@ class Session:
         )
 
     def warm_up(self) -> None:
-        """Run jobs that do nothing, in a thread, until one is run that somebody wants."""
+        """Run empty jobs in a thread until the first real one."""
         own = self.named("warming up")
         self._warming.start(lambda: own._run([[0]], _nothing, "", spread_whole))
 
     def cancel(self) -> None:
-        """Cancel the running job, if there is one; `run` then raises SparkJobFailed."""
+        """Cancel the running job, if any; `run` then raises SparkJobFailed."""
         try:
             self._context.cancelJobGroup(self._jobs)
         except (Py4JError, OSError) as error:
@@ -218,12 +222,12 @@ class Session:
 
     @property
     def java_pid(self) -> int:
-        """The process id of the JVM."""
+        """Return the process id of the JVM."""
         return int(self._gateway.proc.pid)
 
     @property
     def alive(self) -> bool:
-        """Whether the JVM still runs."""
+        """Return whether the JVM still runs."""
         return self._gateway.proc.poll() is None
 
     def run(
@@ -269,7 +273,7 @@ class Session:
             raise self._job_error(error) from error
 
     def tell(self, of: str, tasks: Sequence[TaskFigures]) -> None:
-        """Say what the tasks of a job did. of: its description."""
+        """Report the figures of a job's tasks. of: description of the job."""
         if self._reporter is None or not tasks:
             return
         job = self._reporter.add(self._jobs, of, tasks)
@@ -286,7 +290,7 @@ class Session:
         if not self._answers():
             return SparkLost(
                 "the Java process of the Spark session is gone",
-                hint="The session is started again by itself; if it goes on, look at spark.log "
+                hint="penstock restarts the session; if it recurs, look at spark.log "
                 "in the run directory and at the machine's memory.",
             )
         text = text_of(error)
@@ -299,14 +303,14 @@ class Session:
         if re.search(_WORKER_GONE, text):
             return WorkerLost(
                 "a Python worker of Spark died in the middle of a task",
-                hint="The batch is done again by itself; if it goes on, look for the kernel's "
+                hint="penstock repeats the batch; if it recurs, look for the kernel's "
                 "out-of-memory killer and lower maxThreads or maxFilesPerBatch.",
             )
         if re.search(_EXECUTOR_GONE, text):
             return ExecutorLost(
                 "an executor of the cluster was lost in the middle of a job",
-                hint="It is done again by itself; if it goes on, look at the executors' logs and "
-                "their memory (spark.executor.memory, spark.executor.memoryOverhead).",
+                hint="penstock retries automatically; if it recurs, look at the executors' logs "
+                "and their memory (spark.executor.memory, spark.executor.memoryOverhead).",
             )
         return SparkJobFailed(
             f"the Spark job failed: {last_line(text)}",
@@ -323,7 +327,7 @@ class Session:
         return self.alive
 
     def close(self) -> None:
-        """End the JVM; works on one that is already gone."""
+        """End the JVM; harmless if it has already ended."""
         self._warming.end()
         process = self._gateway.proc
         if self.alive:
@@ -354,7 +358,7 @@ class Session:
 
 
 class PendingSession:
-    """A session that starts in a thread while other preparations go on."""
+    """Session that starts in a thread during other preparations."""
 
     def __init__(self, options: SessionOptions) -> None:
         self._options = options
@@ -374,11 +378,11 @@ class PendingSession:
 
     @property
     def ready(self) -> bool:
-        """Whether the start has ended, well or badly."""
+        """Return whether the start has ended, successfully or not."""
         return not self._thread.is_alive()
 
     def wait(self, stop: Callable[[], bool]) -> bool:
-        """Wait until the start has ended; False as soon as stop() says so."""
+        """Wait until the start has ended; return False once stop() is true."""
         while self._thread.is_alive():
             if stop():
                 return False
@@ -386,7 +390,7 @@ class PendingSession:
         return True
 
     def result(self) -> Session:
-        """Wait for the session. Raises what the start raised."""
+        """Wait for the session. Raises the error of the start."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -394,7 +398,7 @@ class PendingSession:
         return self._session
 
     def close(self) -> None:
-        """End the session; a start in progress is given up."""
+        """End the session; abort a start in progress."""
         if not self.ready:
             self._begun.give_up()
         self._thread.join()
@@ -404,7 +408,7 @@ class PendingSession:
 
 
 class SessionKeeper:
-    """Hands out the process's session, and a new one when it is lost."""
+    """Keeper of the process's session, which it replaces after a loss."""
 
     def __init__(self, options: SessionOptions, first: PendingSession | None = None) -> None:
         self._options = options
@@ -414,21 +418,21 @@ class SessionKeeper:
 
     @property
     def is_local(self) -> bool:
-        """Whether this process and the workers share this machine."""
+        """Return whether this process and the workers share this machine."""
         return self._options.is_local
 
     @property
     def is_ready(self) -> bool:
-        """Whether `get` would neither wait nor start a session."""
+        """Return whether `get` would neither wait nor start a session."""
         with self._lock:
             return self._pending is not None and self._pending.ready
 
     def get(self) -> Session:
-        """The session, started now if it was not. Raises what the start raises."""
+        """Return the session, started now if necessary. Raises the error of the start."""
         return self._starting().result()
 
     def wait(self, stop: Callable[[], bool]) -> bool:
-        """Wait until `get` would not wait; False as soon as stop() says so."""
+        """Wait until `get` would not wait; return False once stop() is true."""
         return self._starting().wait(stop)
 
     def _starting(self) -> PendingSession:
@@ -453,10 +457,10 @@ class SessionKeeper:
 
 
 def start_session(options: SessionOptions, start: Start | None = None) -> Session:
-    """Start the JVM and the Spark context, and bring up one Python worker.
+    """Start the JVM, the Spark context and one Python worker.
 
-    start: by which another thread may give it up. Raises JavaMissing, JavaUnsuitable,
-    SparkPropertyRefused, ExecutorMissing or SparkStartFailed.
+    start: lets another thread abort it. Raises JavaMissing, JavaUnsuitable, SparkPropertyRefused,
+    ExecutorMissing or SparkStartFailed.
     """
     start = start or Start()
     began = time.monotonic()
@@ -483,7 +487,7 @@ def start_session(options: SessionOptions, start: Start | None = None) -> Sessio
             ).items()
         )
     )
-    session = _started(conf, options, start, began)
+    session = _start_context(conf, options, start, began)
     start.took(None)
     if options.reporter is not None:
         options.reporter.begin(session.ui_url)
@@ -492,8 +496,8 @@ def start_session(options: SessionOptions, start: Start | None = None) -> Sessio
     return session
 
 
-def _started(conf: SparkConf, options: SessionOptions, start: Start, began: float) -> Session:
-    """Launch and run a first job. A JVM or a worker may die here as anywhere: then once more."""
+def _start_context(conf: SparkConf, options: SessionOptions, start: Start, began: float) -> Session:
+    """Launch and run a first job; repeat it once if a JVM or a worker dies."""
     for attempt in range(1, START_ATTEMPTS_MAX + 1):
         session: Session | None = None
         try:
@@ -518,7 +522,7 @@ def _started(conf: SparkConf, options: SessionOptions, start: Start, began: floa
 
 
 def _first_job(session: Session, options: SessionOptions) -> None:
-    """Bring up a worker. On a cluster a job waits for ever where there is nobody to take it."""
+    """Start a worker with a job, with a limit: without executors a cluster's job waits forever."""
     if options.is_local:
         session.run([[0]], _nothing)
         return
@@ -540,7 +544,7 @@ def _first_job(session: Session, options: SessionOptions) -> None:
 
 
 def _said_of(error: PenstockError, options: SessionOptions) -> str:
-    """What Spark said of a start that failed: of a context that it ended, why."""
+    """Return Spark's message about a failed start, or why it ended the context."""
     if "SparkContext has been shutdown" in error.message or "was shut down" in error.message:
         return last_error(options.work_directory / MESSAGES_NAME, 0) or error.message
     return error.message
@@ -588,7 +592,7 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
 
 
 def _is_ending(process: subprocess.Popen[bytes], error: Exception) -> bool:
-    """Whether the JVM has died, or is dying: its sockets close before it can be waited for."""
+    """Return whether the JVM has died or is dying: its sockets close before its process ends."""
     if isinstance(error, (Py4JNetworkError, OSError)):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(DYING_TIMEOUT_S)
@@ -600,9 +604,9 @@ def _nothing(tasks: Iterator[int]) -> Iterable[int]:
 
 
 def _forget_context(gateway: Any = None) -> None:
-    """Let pyspark make a new JVM: it keeps the last one in class attributes, dead or alive.
+    """Let pyspark start a new JVM: its class attributes keep the last one, dead or alive.
 
-    gateway: only when it is still this one.
+    gateway: forget only this one.
     """
     with SparkContext._lock:
         if gateway is not None and SparkContext._gateway is not gateway:

@@ -1,10 +1,10 @@
-"""Frames of the log that travel to the executors through Spark: `[spark] log = "ship"`.
+"""Send frames of the log to the executors through Spark: `[spark] log = "ship"`.
 
-Where executors cannot read the pipeline's directory, the driver reads the frames of a batch and
-gives each partition those that its tasks fold: with the partition where they are few, else as
-broadcasts in pieces, which Spark keeps on disk and an executor fetches for its own partitions
-alone. The driver holds one partition's few frames, or one piece, at a time. Tasks read them as they
-read a file, checksums and all. Not here: what tasks do with them (`job.py`).
+If executors cannot read the pipeline's directory, the driver reads the frames of a batch and gives
+each partition those that its tasks fold. A few frames are sent with the partition; many are sent as
+broadcasts in pieces, which Spark keeps on disk and an executor fetches only for its own partitions.
+The driver holds one partition's few frames, or one piece, at a time. Tasks read them like a file,
+with checksums. Not here: the use of them in tasks (`job.py`).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Frames = dict[Place, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A partition's frames, in a worker. pieces: broadcasts; where: in which of them a frame is."""
+    """A partition's frames, in a worker. pieces: broadcasts. where: piece of each frame."""
 
     inline: Frames
     where: dict[Place, int]
     pieces: tuple[Broadcast[Frames], ...]
 
     def open(self, path: Path) -> ReadFile:
-        """One of the files, as far as it was shipped."""
+        """Open one of the files, as far as it was shipped."""
         return _ShippedFile(path, self)
 
     def read(self, place: Place) -> bytes:
-        """A frame, or a file's header. The pieces before it are let go of."""
+        """Read a frame, or a file's header. Earlier pieces are released."""
         if place in self.inline:
             return self.inline[place]
         number = self.where[place]
@@ -59,11 +59,11 @@ class Shipped:
 
 
 class _ShippedFile:
-    """See ReadFile: what was shipped of a file can be read where a frame begins."""
+    """See ReadFile: the shipped parts of a file can be read where a frame begins."""
 
     def __init__(self, path: Path, shipped: Shipped) -> None:
         self.path = path
-        self.size_bytes = 0  # nobody has asked for it
+        self.size_bytes = 0  # not used
         self._shipped = shipped
 
     def read(self, offset_bytes: int, length_bytes: int) -> bytes:
@@ -75,10 +75,10 @@ class _ShippedFile:
 
 
 class Freight:
-    """A partition's frames, on the driver: read when they are pickled, as `Shipped`."""
+    """A partition's frames on the driver, which are read when they are pickled as `Shipped`."""
 
     def __init__(self, frames: Iterable[FrameRef]) -> None:
-        """frames: all that its tasks read, some of them perhaps for several tasks."""
+        """Keep all frames that the tasks read; several tasks may share one."""
         lengths: dict[Place, int] = {}
         for ref in frames:
             lengths[ref.path, 0] = HEADER_REGION_SIZE
@@ -87,11 +87,11 @@ class Freight:
         self.size_bytes = sum(lengths.values())
 
     def __reduce__(self) -> tuple[type[Shipped], tuple[Any, ...]]:
-        """As a worker gets it."""
+        """Return the pickled form, which a worker gets."""
         return Shipped, (dict(self._read()), {}, ())
 
     def broadcast(self, context: SparkContext) -> Shipped:
-        """The same as broadcasts, in pieces."""
+        """Return the same as broadcasts, in pieces."""
         where: dict[Place, int] = {}
         pieces: list[Broadcast[Frames]] = []
         held: Frames = {}
@@ -107,7 +107,7 @@ class Freight:
         return Shipped({}, where, tuple(pieces))
 
     def _read(self) -> Iterator[tuple[Place, bytes]]:
-        """The bytes at each place, one at a time."""
+        """Yield the bytes at each place."""
         with ExitStack() as stack:
             files: dict[Path, ReadFile] = {}
             for (path, offset), length in self._lengths.items():
@@ -122,9 +122,9 @@ def spread(
     partitions: Sequence[Sequence[Any]],
     call: Callable[[Iterable[Any]], Iterator[Any]],
 ) -> Iterator[RDD[Any]]:
-    """The RDD of a job whose tasks have `shipped`, a Freight for each partition.
+    """Yield the RDD of a job whose tasks have `shipped`, a Freight for each partition.
 
-    Valid inside the context: broadcasts are destroyed at its end.
+    It is valid inside the context: broadcasts are destroyed at its end.
     """
     freights = [tasks[0].shipped for tasks in partitions]
     if sum(one.size_bytes for one in freights) <= INLINE_BYTES_MAX:

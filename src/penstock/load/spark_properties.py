@@ -1,7 +1,7 @@
-"""The properties that Spark is started with: ours, and the user's; which of them Spark refused.
+"""Set the properties for Spark's start, ours and the user's, and find one that Spark refused.
 
-Spark's message seldom names the property, so it is found by what it says: a name, a value, or
-words that Spark's own checks use. Not here: the start (`session.py`).
+Spark's message seldom names the property, so it is found by a name, a value, or words of Spark's
+own checks. Not here: the start (`session.py`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _LEAST_LETTERS = 2
 
 
 class SparkPropertyRefused(PenstockError):
-    """Spark does not take a value of [spark]. fields: property, and what Spark said."""
+    """Spark refuses a value of [spark]. fields: property, and Spark's message."""
 
     code = "LD15"
 
@@ -89,9 +89,9 @@ class SparkPropertyRefused(PenstockError):
 def properties(
     *, master: str, name: str, is_local: bool, ui: bool, directory: Path, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """All properties; those given win over ours, and `extraJavaOptions` are added to ours.
+    """Return all properties. Given ones override ours; `extraJavaOptions` are added to ours.
 
-    directory: for Spark's files, absolute; gets its log4j2.properties.
+    directory: absolute, for Spark's files; it gets a log4j2.properties.
     """
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOG4J)
@@ -101,7 +101,7 @@ def properties(
         "spark.app.name": name,
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "true" if ui else "false",
-        "spark.ui.killEnabled": "false",  # the pages ask nobody who they are
+        "spark.ui.killEnabled": "false",  # the pages have no login
         "spark.ui.showConsoleProgress": "false",
         "spark.python.daemon.module": "penstock.load.daemon",
         "spark.python.worker.reuse": "true",
@@ -130,7 +130,7 @@ def properties(
 def refused(
     said: str, given: Mapping[str, str], *, master: str, python: str = ""
 ) -> SparkPropertyRefused | None:
-    """The error for the property that Spark's words are about; None where they are about none.
+    """Return the error for the property that Spark's message is about; None if it is about none.
 
     given: [spark.conf]; master, python: the other keys of [spark].
     """
@@ -145,7 +145,7 @@ def refused(
     one = suspects[0] if len(suspects) == 1 else ""
     return SparkPropertyRefused(
         f"Spark does not take {one or 'one of ' + ', '.join(suspects)}{shown}: {said}",
-        hint="Mend it in [spark] of the pipeline file; Spark's own messages are in spark.log, in "
+        hint="Fix it in [spark] of the pipeline file; Spark's own messages are in spark.log, in "
         "the run directory.",
         property=one,
         said=said,
@@ -153,7 +153,7 @@ def refused(
 
 
 def _suspects(said: str, given: Mapping[str, str]) -> list[str]:
-    """The properties of these that a message is about."""
+    """Return the properties of these that a message is about."""
     for words, names in _SERVICES.items():
         if re.search(words, said) and (found := [name for name in names if name in given]):
             return found[:1]
@@ -169,7 +169,7 @@ def _suspects(said: str, given: Mapping[str, str]) -> list[str]:
 
 
 def _is_told(value: str, said: str) -> bool:
-    """Whether a message has a value, or a path of it."""
+    """Return whether a message contains a value, or a path of it."""
     parts = [value, *(part.partition("#")[0] for part in re.split(r"[,\s]+", value))]
     return any(
         len(part) >= _LEAST_LETTERS and re.search(rf"(?<![\w/]){re.escape(part)}(?!\w)", said)

@@ -1,11 +1,11 @@
-"""Which rows of a table's frames belong to a bucket, told before they are folded. Pure.
+"""Select the rows of a table's frames that belong to a bucket, before they are folded. Pure.
 
 Every bucket of a table reads all frames, because the rows of one key are in many of them, and keeps
-its own rows: those whose key has its hash. Reading is the cheap part: folding, ordering and sending
-are done once for each row, however many buckets there are. A row that changes its key belongs to
-two keys, and all keys that hang together in this way are one bucket's, so that each fold sees whole
-stories. Equal keys (see `fold.py`) have equal hashes; keys that only share a hash share a bucket,
-which does no harm.
+the rows whose key has its hash. Reading is the cheap part: folding, ordering and sending are done
+once for each row, for any number of buckets. A row that changes its key belongs to two keys. All
+keys that are connected in this way belong to one bucket, so each fold sees all changes of a row.
+Equal keys (see `fold.py`) have equal hashes. Keys that only share a hash share a bucket, which is
+harmless.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _MASKS = np.array([(1 << 8 * count) - 1 for count in range(_WORD_BYTES + 1)], np
 
 
 class Bucket:
-    """The rows of one bucket, frame by frame, as often as asked.
+    """The rows of one bucket, frame by frame; iteration can be repeated.
 
-    frames: in gsn order, as often as asked. changes_keys: some row may have one key before and
-    another after; then all frames are read once more, in advance.
+    frames: in gsn order, repeatable. changes_keys: whether a row may have different keys before and
+    after; then all frames are read once more, in advance.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Bucket:
         count: int,
         changes_keys: bool,
     ) -> None:
-        """number: of the bucket, from 0; count: how many there are."""
+        """Keep the frames. number: the bucket's, from 0. count: number of buckets."""
         self._relation = relation
         self._frames = frames
         self._number = number
@@ -53,7 +53,7 @@ class Bucket:
         self.any_unsent = False  # a row of any bucket, as far as they were read, lacks columns
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Of each frame the rows that are ours; it may be none."""
+        """Yield our rows of each frame, possibly none."""
         for frame in self._frames:
             absent = frame.column("absent")
             self.any_unsent |= absent.null_count < len(absent)
@@ -69,7 +69,7 @@ class Bucket:
 
 
 def key_hashes(relation: Relation, frame: pa.RecordBatch) -> tuple[Hashes, Hashes]:
-    """Of each row the hash of its key before and after; the same where only one is known."""
+    """Return each row's hashes of its key before and after; equal if only one is known."""
     op = frame.column("op").to_numpy()
     after, before = frame.column("after"), frame.column("before")
     key = relation.key or tuple(range(len(relation.columns)))
@@ -85,7 +85,9 @@ def key_hashes(relation: Relation, frame: pa.RecordBatch) -> tuple[Hashes, Hashe
 
 
 def _together(relation: Relation, frames: Iterable[pa.RecordBatch]) -> tuple[Hashes, Hashes]:
-    """Hashes of keys that changed into each other, ascending, and of each one for all of them."""
+    """Return the hashes of keys that changed into each other, ascending, and for each their common
+    one.
+    """
     pairs = []
     for frame in frames:
         origin, destination = key_hashes(relation, frame)
@@ -113,12 +115,12 @@ def _together(relation: Relation, frames: Iterable[pa.RecordBatch]) -> tuple[Has
 def _hashes(columns: list[Any]) -> Hashes:
     found = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
-        found = _mixed(found, _numbers(column))
+        found = _mix(found, _numbers(column))
     return found
 
 
-def _mixed(one: Hashes, other: Hashes) -> Hashes:
-    """Both in one, so that a small difference of either makes a great one."""
+def _mix(one: Hashes, other: Hashes) -> Hashes:
+    """Return one hash from two, so that a small difference of either becomes a large one."""
     result = (one ^ other) * _MULTIPLIERS[0]
     result ^= result >> np.uint64(32)
     result *= _MULTIPLIERS[1]
@@ -127,7 +129,7 @@ def _mixed(one: Hashes, other: Hashes) -> Hashes:
 
 
 def _numbers(column: Any) -> Hashes:
-    """A number for each value: equal ones for values that a fold takes for equal; 0 for null."""
+    """Return a number for each value, equal for values that a fold considers equal; 0 for null."""
     if not len(column) or pa.types.is_null(column.type):
         return np.zeros(len(column), np.uint64)
     if pa.types.is_boolean(column.type):
@@ -162,7 +164,7 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def _of_floats(column: Any) -> Hashes:
-    """Both zeros are one, and so are all that are not a number."""
+    """Return the bits of floats, equal for both zeros, and for all NaN."""
     values = pc.fill_null(column, 0).to_numpy().astype(np.float64) + 0.0
     return np.where(np.isnan(values), np.nan, values).view(np.uint64)
 
@@ -175,7 +177,7 @@ def _of_bytes(column: Any, width: int) -> Hashes:
     words = padded.view(np.uint64)
     found = words[:, 0]
     for place in range(1, words.shape[1]):
-        found = _mixed(found, words[:, place])
+        found = _mix(found, words[:, place])
     return found
 
 
@@ -196,6 +198,6 @@ def _of_texts(column: Any) -> Hashes:
     while len(rows := rows[more := left > 0]):
         places, left = places[more], left[more]
         part = words[places] & _MASKS[np.minimum(left, _WORD_BYTES)]
-        found[rows] = _mixed(found[rows], part)
+        found[rows] = _mix(found[rows], part)
         places, left = places + _WORD_BYTES, left - _WORD_BYTES
     return found

@@ -1,8 +1,8 @@
-"""Databases as targets of the change loader: staged in merge tables, applied in one transaction.
+"""Load changes into databases: stage in merge tables, apply in one transaction.
 
-A batch is applied with all its phases and the applied position in one transaction of the target;
-that is repeatable until its commit. Not here: how it came into the merge tables (`stage.py`), an
-engine's statements and their order (`ports.target.SqlTarget`), which batch and when (`loader.py`).
+A batch is applied with all its phases and the applied position in one transaction of the target,
+which can be repeated until its commit. Not here: staging (`stage.py`), an engine's statements and
+their order (`ports.target.SqlTarget`), the choice and time of batches (`loader.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MergingTarget:
     """See `Target`."""
 
     def __init__(self, sql: SqlTarget, clock: Clock) -> None:
-        """sql: the connection that applies."""
+        """Keep the connection that applies."""
         self._sql = sql
         self._clock = clock
         self._log_id = ""
@@ -108,18 +108,17 @@ def apply_batch(
     at: Applied | None = None,
     clock: Clock = REAL_CLOCK,
 ) -> Mapping[str, float]:
-    """Apply a staged batch and commit it; the seconds of each step, those of staging too.
+    """Apply a staged batch and commit it; return the seconds of each step, also of staging.
 
-    table_sync: the batch is of this table alone, which is then behind it; at: where the target is
-    and stays, which keeps every other loader out.
-    Raises typed errors with nothing applied, or with all of it (a lost COMMIT): the target's
-    applied position says which.
+    table_sync: the only table of the batch, which is then behind it. at: the target's position,
+    which stays and keeps every other loader out. Raises typed errors. Then nothing of the batch is
+    applied, or all of it (a lost COMMIT): the target's applied position shows which.
     """
     return _Batch(target, staged, log_id, table_sync, at or staged.before, clock).run()
 
 
 class _Batch:
-    """One staged batch on its way into the target."""
+    """One staged batch while it is applied."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class _Batch:
         }
 
     def run(self) -> Mapping[str, float]:
-        """Apply and commit; what a lock or a deadlock interrupts is repeated unchanged."""
+        """Apply and commit; work that a lock or a deadlock interrupts is repeated unchanged."""
         self._target.need(spec.table for spec in self._merges)
         for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
             try:
@@ -176,12 +175,12 @@ class _Batch:
             target.check_staged(self._expected)
             target.apply_phases(staged.phases)
             faults.point("load.apply.after")
-            self._steps.done("apply")
+            self._steps.end_step("apply")
             faults.point("load.progress.before")
             target.end_files(staged.files)
             faults.point("load.commit.before")
         faults.point("load.commit.after")
-        self._steps.done("commit")
+        self._steps.end_step("commit")
 
     def _advance(self) -> None:
         target, staged, at = self._target, self._staged, self._at
@@ -193,7 +192,7 @@ class _Batch:
 
 
 class SqlLoading:
-    """See `Loading`. The load has one engine object: its parts share what they learn."""
+    """See `Loading`. The load has one engine object, whose parts share their knowledge."""
 
     def __init__(self, engine: TargetEngine) -> None:
         self._engine = engine
@@ -229,7 +228,7 @@ class SqlLoading:
 
 
 def loading_of(url: str) -> Loading:
-    """How the target that a URL names is loaded. Raises EngineUnknown, PartMissing."""
+    """Return the loading of the target that a URL names. Raises EngineUnknown, PartMissing."""
     engine = engine_at(url)
     if "loading" in engine.parts:
         loading: Loading = engine.part("loading")

@@ -1,9 +1,9 @@
-"""Staging one batch: open its segments, plan, and fill merge tables by one Spark job.
+"""Stage one batch: open its segments, plan, and fill merge tables with one Spark job.
 
-Touches merge tables and the CL rows of the batch's files, never a base table: what is staged can be
-thrown away at any moment, and is staged again from the segments. Needs nothing but the position
-behind which the batch begins, so that it may run while the batch before is still being applied.
-Not here: which segments and when (`prefetch.py`), applying what is staged (`sql_target.py`).
+It touches merge tables and the CL rows of the batch's files, never a base table. Staged rows can be
+discarded at any moment, and are staged again from the segments. It only needs the position after
+which the batch begins, so it may run while the previous batch is still being applied. Not here: the
+choice and time of segments (`prefetch.py`), applying (`sql_target.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.load.plan import (
     SegmentView,
     Task,
     Window,
-    listed,
+    list_names,
     plan_batch,
     share_out,
 )
@@ -72,10 +72,15 @@ class SegmentForeign(PenstockError):
 class StagedBatch:
     """A batch that is staged in merge tables, to be applied.
 
-    before, after: where the target must be and will be. place: which set of merge tables
-    holds it; extra: those of them that no other batch needs. is_cut: it ends inside its last file
-    (a hold). whole: files that are done with once it is applied; size_bytes: theirs.
-    source_engine: whose types the relations have. seconds: per step.
+    Attributes:
+        before, after: required and resulting position of the target.
+        place: set of merge tables that holds it.
+        extra: those merge tables that no other batch needs.
+        is_cut: whether it ends inside its last file (a hold).
+        whole: files that are complete once it is applied.
+        size_bytes: size of these files.
+        source_engine: engine whose types the relations have.
+        seconds: duration of each step.
     """
 
     before: Applied
@@ -95,15 +100,15 @@ class StagedBatch:
 
 
 class Steps:
-    """Seconds that each step of something took."""
+    """Seconds of each step."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since = clock.monotonic_s()
         self.seconds: dict[str, float] = {}
 
-    def done(self, name: str) -> None:
-        """A step ends here, and the next one begins."""
+    def end_step(self, name: str) -> None:
+        """End a step and begin the next one."""
         now = self._clock.monotonic_s()
         self.seconds[name] = round(now - self._since, 4)
         self._since = now
@@ -112,7 +117,7 @@ class Steps:
 def open_stager(
     engine: TargetEngine, options: BatchOptions, *, clock: Clock = REAL_CLOCK
 ) -> Stager:
-    """A stager with a connection of its own to the target."""
+    """Return a stager with its own connection to the target."""
     staging = engine.open_staging(
         options.url, choices=options.choices, directory=options.rows_directory
     )
@@ -120,7 +125,7 @@ def open_stager(
 
 
 class Stager:
-    """Stages one batch after the other; to be thrown away, with its connection, after an error."""
+    """Stager of one batch after the other; it is discarded, with its connection, after an error."""
 
     def __init__(
         self,
@@ -130,7 +135,7 @@ class Stager:
         *,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """staging: used by nobody else meanwhile."""
+        """Keep the parts. staging: no one else may use it meanwhile."""
         self._staging = staging
         self._engine = engine
         self._options = options
@@ -142,7 +147,7 @@ class Stager:
         self._staging.empty_ahead()
 
     def close(self) -> None:
-        """Close the connection, and remove what waits outside of the target."""
+        """Close the connection, and remove staged files outside of the target."""
         self._staging.close()
 
     def stage(
@@ -154,10 +159,10 @@ class Stager:
         before: int = POSITION_MAX,
         place: int = 0,
     ) -> StagedBatch:
-        """Stage the rows behind `applied` of these files, in one of the two sets of merge tables.
+        """Stage the rows after `applied` of these files, in one of the two sets of merge tables.
 
-        before: the rows with a smaller position only (a hold), or POSITION_MAX. Raises typed
-        errors; then nothing is left that the next batch in this place would not empty.
+        before: limit to rows with a smaller position (a hold), or POSITION_MAX. Raises typed
+        errors; then the next batch in this place empties all that is left.
         """
         steps = Steps(self._clock)
         with ExitStack() as stack:
@@ -178,14 +183,14 @@ class Stager:
                     window, after = found
                     plan = self._plan(views, window, session)
                     is_cut = True
-        steps.done("plan")
+        steps.end_step("plan")
         faults.point("load.prepare.before")
         tasks, writers, extra = self._prepare(plan, place, source_engine)
         self._begin_files(closed, applied)
-        steps.done("prepare")
+        steps.end_step("prepare")
         faults.point("load.job.before")
         outcomes = self._job(tasks, writers, session, f"changes {applied.gsn + 1} to {after.gsn}")
-        steps.done("stage")
+        steps.end_step("stage")
         sizes = zip(files, (segment.size_bytes for segment in segments), strict=True)
         return StagedBatch(
             before=applied,
@@ -231,9 +236,9 @@ class Stager:
     def _progress(
         self, segments: Sequence[SegmentView], after: Applied
     ) -> tuple[FileProgress, ...]:
-        """The files' CL rows; none for a table that catches up: those are there.
+        """Return the files' CL rows; none for a table that catches up, whose files have theirs.
 
-        A segment gets its own once it is closed, also where all of it was applied before.
+        A segment gets its own once it is closed, even if all of it was applied before.
         """
         if self._options.only is not None:
             return ()
@@ -260,10 +265,11 @@ class Stager:
     def _prepare(
         self, plan: BatchPlan, place: int, source_engine: str
     ) -> tuple[list[Task], Mapping[str, StagingWriter], list[str]]:
-        """Empty merge tables for every phase of every table; the tasks with their names.
+        """Create empty merge tables for every phase of every table; return the tasks with their
+        names.
 
-        With them who writes into each, by name, and the names that only a change of shape in
-        mid-batch needs.
+        Also returns the writers by name, and the names that only a change of shape in mid-batch
+        needs.
         """
         names: dict[tuple[int, TableName], str] = {}
         uses: dict[TableName, int] = {}
@@ -308,7 +314,9 @@ class Stager:
         session: Session,
         doing: str,
     ) -> dict[str, list[TaskOutcome]]:
-        """Do the tasks; per merge table its buckets, in order. doing: for Spark's web pages."""
+        """Run the tasks; return each merge table's buckets, in order. doing: for
+        Spark's web pages.
+        """
         extension = self._options.extension
         works = [
             [
@@ -319,7 +327,7 @@ class Stager:
             for shipped in [self._freight(partition)]
         ]
         size = sum(ref.entry.length_bytes for task in tasks for ref in task.frames)
-        tables = listed(dict.fromkeys(task.table for task in tasks))
+        tables = list_names(dict.fromkeys(task.table for task in tasks))
         doing = f"{doing}: {tables}, {size:,} bytes of the log read"
         way = {"spread": spread} if self._options.ships_frames else {}
         outcomes = session.run(works, run_tasks, description=doing, **way) if tasks else []
@@ -349,13 +357,13 @@ class Stager:
         return found
 
     def _freight(self, tasks: Sequence[Task]) -> Freight | None:
-        """What a partition's tasks read, where the workers cannot read it themselves."""
+        """Return the frames that a partition's tasks read, if the workers cannot read the log."""
         if not self._options.ships_frames:
             return None
         return Freight(ref for task in tasks for ref in task.frames)
 
     def _window(self, gsn_after: int, gsn_upto: int, before: int) -> Window:
-        """What of the segments counts. before: the position at which the batch ends."""
+        """Return the window of the segments. before: position at which the batch ends."""
         options = self._options
         return Window(
             gsn_after=gsn_after,
@@ -401,7 +409,7 @@ class Stager:
 
 
 def figures(tasks: Sequence[Task], outcomes: Sequence[TaskOutcome]) -> list[TaskFigures]:
-    """What each task did."""
+    """Return the figures of each task."""
     sizes = {
         (task.staging, task.bucket): sum(ref.entry.length_bytes for ref in task.frames)
         for task in tasks
@@ -421,17 +429,17 @@ def figures(tasks: Sequence[Task], outcomes: Sequence[TaskOutcome]) -> list[Task
 
 
 def _counts(buckets: Iterable[TaskOutcome]) -> Counts:
-    """Of a whole table: each row is in one of its buckets."""
+    """Return the counts of a whole table: each row is in one of its buckets."""
     return sum((one.counts for one in buckets), Counts())
 
 
 def _source_engine(source: Mapping[str, str]) -> str:
-    """Whose types a log has; flavours of an engine count as different where their types differ."""
+    """Return the engine whose types a log has; flavours differ if their types do."""
     return source.get("flavour") or source.get("engine", "")
 
 
 def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
-    """Where the target will be after this batch."""
+    """Return the target's position after this batch."""
     last = segments[-1]
     if before == POSITION_MAX:
         return applied_behind(last)
@@ -457,7 +465,7 @@ def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
 def _heartbeats(
     segments: Sequence[SegmentView], applied: Applied, after: Applied
 ) -> tuple[int, ...]:
-    """When those between two places of the log were sent."""
+    """Return the sending times of heartbeats between two places of the log."""
     return tuple(
         int(marker.data["sent_us"])
         for segment in segments
@@ -467,7 +475,7 @@ def _heartbeats(
 
 
 def _file_progress(segment: SegmentView, after: Applied, log_id: str) -> FileProgress:
-    """A file's CL row: its own last gsn, or how far the batch goes into it."""
+    """Return a file's CL row: its own last gsn, or that of the batch's end in it."""
     return FileProgress(
         file=file_label(log_id, segment.path.name),
         mark=min(segment.end.gsn, after.gsn),
@@ -476,7 +484,7 @@ def _file_progress(segment: SegmentView, after: Applied, log_id: str) -> FilePro
 
 
 def view(segment: Segment) -> SegmentView:
-    """What planning must know of a segment."""
+    """Return the facts about a segment for planning."""
     return SegmentView(
         number=segment.number,
         path=Path(segment.path),

@@ -1,9 +1,9 @@
-"""The loader's table syncs: what is requested for tables, and batches of one table alone.
+"""Run the loader's table syncs: requests for tables, and batches of one table alone.
 
-The loader calls it between two of its batches. It reads the requests, says which tables the common
-batches leave out, has rows copied by the `Copier`, and stages batches of one table that catches up,
-on a thread of its own while the others flow on. The loader applies them, one batch after the other.
-Not here: which state follows which (`ports/table_sync.py`), copying rows
+The loader calls it between two of its batches. It reads the requests, decides which tables the
+common batches leave out, has rows copied by the `Copier`, and stages batches of one table that
+catches up, on its own thread while the other tables continue. The loader applies them, one batch
+after the other. Not here: the order of states (`ports/table_sync.py`), copying rows
 (`control.run.table_copy`).
 """
 
@@ -40,23 +40,23 @@ NEAR_SEGMENTS = 3
 
 
 class Copier(Protocol):
-    """Who copies a table's rows from the source into the target."""
+    """Copier of a table's rows from the source into the target."""
 
     def copy(self, table: TableName, copy_id: int, *, replaces: bool) -> int | None:
-        """The position of the copy once its rows are there; begun when first asked.
+        """Return the position of the copy once its rows are there; the first call begins it.
 
-        None while it is under way, or is tried again. The same copy_id is the same copy, also in
-        another process. replaces: rows that the target holds may go.
+        Returns None while it runs or is to be retried. The same copy_id is the same copy, also in
+        another process. replaces: whether existing rows of the target may be deleted.
         """
         ...
 
     def drop(self, table: TableName, copy_id: int) -> None:
-        """Forget a copy that is done, or that nobody wants any more; it writes no more then."""
+        """Forget a copy that is complete or no longer requested; it stops writing."""
         ...
 
 
 class TableSyncFlow:
-    """What the loader knows of the table syncs. Used by its thread alone."""
+    """State of the loader's table syncs. Only the loader's thread uses it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class TableSyncFlow:
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:
-        """starts: of the bulk load. copier: None where nothing can be copied."""
+        """Keep the parts. starts: those of the bulk load. copier: None if nothing can be copied."""
         self.rows: dict[TableName, TableSync] = {}
         self._starts = starts
         self._copier = copier
@@ -79,46 +79,48 @@ class TableSyncFlow:
 
     # -- what the common batches must know ---------------------------------------------------
 
-    def connected(self, rows: Mapping[TableName, TableSync]) -> None:
-        """What the target says; read again after every failure."""
+    def set_rows(self, rows: Mapping[TableName, TableSync]) -> None:
+        """Set the target's state, which is read again after every failure."""
         self.rows = dict(rows)
         self.look()
 
     def look(self) -> bool:
-        """Read the requests; whether they differ from before."""
+        """Read the requests; return whether they have changed."""
         requests, answers = self._requests.look(), self._answers.look()
         return requests or answers
 
     @property
     def left_out(self) -> frozenset[TableName]:
-        """Tables that the batches leave out."""
+        """Return the tables that the batches leave out."""
         return left_out(self.rows.values(), self._requests.value)
 
     @property
     def starts(self) -> dict[TableName, int]:
-        """Per table the position from which its changes count."""
+        """Return the position of each table from which its changes count."""
         later = {row.table: row.start for row in self.rows.values() if row.start}
         return {**self._starts, **later}
 
     @property
     def copied(self) -> frozenset[TableName] | None:
-        """Tables whose rows were copied, or are; None if the pipeline copies no rows."""
+        """Return the tables whose rows were or are being copied; None if the pipeline copies no
+        rows.
+        """
         return frozenset(self._starts) | frozenset(self.rows) if self._starts else None
 
     @property
     def is_busy(self) -> bool:
-        """Whether a table is copied or catches up, or will be."""
+        """Return whether a table is being copied or catches up, or will be."""
         busy = any(row.state in BUSY for row in self.rows.values())
         return busy or bool(moves_open(self.rows, self._requests.value, self._answers.value))
 
     def segment_needed(self, applied: Applied) -> int:
-        """The last segment that nobody needs any more."""
+        """Return the last segment that is no longer needed."""
         return segment_needed(self.rows.values(), applied)
 
     # -- moves -------------------------------------------------------------------------------
 
     def due(self, applied: Applied) -> list[TableSync]:
-        """The rows that have to be written before anything else."""
+        """Return the rows that must be written before anything else."""
         requests: TableRequests = self._requests.value
         copied: dict[TableName, int] = {}
         for row in self.rows.values():
@@ -132,11 +134,11 @@ class TableSyncFlow:
         return moves(self.rows, requests, self._answers.value, applied, copied=copied)
 
     def isolate(self, tables: Iterable[TableName], applied: Applied) -> list[TableSync]:
-        """The rows of tables that are left behind."""
+        """Return the rows of tables that are left behind."""
         return [isolate(self.rows.get(table), table, applied) for table in tables]
 
     def took(self, rows: Iterable[TableSync]) -> None:
-        """Note that these rows are in the target."""
+        """Record that these rows are in the target."""
         for row in rows:
             before = self.rows.get(row.table)
             if before is not None and before.state is SyncState.COPYING and self._copier:
@@ -154,15 +156,15 @@ class TableSyncFlow:
 
     # -- catching up -------------------------------------------------------------------------
 
-    def staged(
+    def find_staged(
         self,
         applied: Applied,
         files_after: Callable[[Applied], Sequence[SegmentFile]],
         open_ahead: Callable[[TableName], StagePrefetch],
     ) -> tuple[TableSync, Batch] | None:
-        """A batch of one table that catches up, when one is ready to be applied.
+        """Return a batch of one table that catches up, if one is ready to be applied.
 
-        applied: where the others are; nothing behind it is staged. files_after: the segments
+        applied: position of the others; nothing after it is staged. files_after: the segments
         that follow a place.
         """
         row = self._next_joining(applied)
@@ -179,7 +181,9 @@ class TableSyncFlow:
         return None if staged is None else (row, staged)
 
     def is_meeting(self, applied: Applied) -> bool:
-        """Whether a table that catches up is near the others, which then end at closed segments."""
+        """Return whether a table that catches up is near the others, which then end at closed
+        segments.
+        """
         return any(
             row.state is SyncState.CATCHING_UP
             and applied.segment - row.applied.segment <= NEAR_SEGMENTS
@@ -187,7 +191,7 @@ class TableSyncFlow:
         )
 
     def is_near(self, applied: Applied) -> bool:
-        """Whether a batch is being staged that may bring a table to where the others are."""
+        """Return whether a batch is being staged that may bring a table to the others' position."""
         row = self.rows.get(self._joining) if self._joining is not None else None
         return (
             row is not None
@@ -197,7 +201,7 @@ class TableSyncFlow:
         )
 
     def _next_joining(self, applied: Applied) -> TableSync | None:
-        """The table whose batches are staged: one after the other, by name."""
+        """Return the table whose batches are staged: one after the other, by name."""
         waiting = [
             row
             for row in self.rows.values()
@@ -209,11 +213,11 @@ class TableSyncFlow:
         return row or min(waiting, key=lambda one: one.table, default=None)
 
     def caught_up(self, row: TableSync, staged: Batch) -> TableSync:
-        """The table's row once its batch is applied."""
+        """Return the table's row once its batch is applied."""
         return replace(row, applied=staged.after)
 
     def abandon(self) -> None:
-        """Give up what is staged, and close its connection."""
+        """Abandon the staged batch, and close its connection."""
         if self._ahead is not None:
             self._ahead.close()
         self._ahead, self._joining = None, None
@@ -222,10 +226,10 @@ class TableSyncFlow:
 def moves_open(
     rows: Mapping[TableName, TableSync], requests: TableRequests, answers: CaptureAnswers
 ) -> list[TableSync]:
-    """Moves that are requested and not begun."""
+    """Return the moves that are requested and not begun."""
     return moves(rows, requests, answers, Applied(), copied={})
 
 
 def options_for(options: BatchOptions, table: TableName) -> BatchOptions:
-    """How batches of one table alone are staged."""
+    """Return the options for staging batches of one table alone."""
     return replace(options, only=table, left_out=frozenset())

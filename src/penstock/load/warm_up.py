@@ -1,7 +1,7 @@
-"""Jobs that do nothing, so that the first that somebody wants finds a JVM that is warm.
+"""Run empty jobs, so that the first real one finds a warm JVM.
 
-Java compiles what it has run often: the first jobs take more of its CPU than those after some
-dozens. Not here: what runs a job (`session.py`).
+Java compiles code that it has run often: the first jobs take more CPU than those after some
+dozens. Not here: running a job (`session.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ WARM_UP_JOBS = 40
 
 
 class WarmUp:
-    """Jobs that do nothing, one after the other, until their number is done or they are ended."""
+    """Empty jobs, one after the other, up to their number or until they are ended."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Keep the settings; nothing runs yet."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, job: Callable[[], object]) -> None:
-        """Begin, in a thread of its own."""
+        """Begin, in a separate thread."""
         self._ended.clear()
         self._thread = threading.Thread(
             target=self._work, args=(job,), name="spark-warm-up", daemon=True
@@ -34,7 +34,7 @@ class WarmUp:
         self._thread.start()
 
     def end(self) -> None:
-        """Begin no further job, and wait until the one at work is done."""
+        """Begin no further job, and wait for the running one."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

@@ -78,7 +78,7 @@ _DATABASE_UNKNOWN = 1049
 _DATABASE_REFUSED = 1044
 _CLOSED = 0  # PyMySQL's InterfaceError: the connection had been closed before
 
-AGAIN = "It is tried again by itself."
+AGAIN = "penstock retries automatically."
 
 
 class Connection(pymysql.connections.Connection):  # type: ignore[misc]

@@ -17,7 +17,7 @@ from penstock.host.errors import ConnectionLost
 from penstock.model import PenstockError, Retry
 
 logger = structlog.get_logger(__name__)
-AGAIN = "It is tried again by itself."
+AGAIN = "penstock retries automatically."
 COM_QUERY = b"\x03"
 BLOCK_BYTES = 1024 * 1024
 # A SELECT holds a table's shape until its transaction ends, unless it is undone.

@@ -452,7 +452,7 @@ class MySQLTarget:
         if row_count != file.row_count:
             raise StagingChanged(
                 f"{file.path} held {row_count} rows, {file.row_count} were written",
-                hint="The batch is staged again by itself.",
+                hint="penstock stages the batch again.",
             )
 
     def replay(self, files: Iterable[RowsFile], merge: MergeSql) -> None:

@@ -278,5 +278,5 @@ def altered(table: TableName) -> StagingChanged:
     """The table does not take rows as it did when they were written into files."""
     return StagingChanged(
         f"target table {table} was altered: its rows cannot go into it directly",
-        hint="The batch is staged again by itself.",
+        hint="penstock stages the batch again.",
     )

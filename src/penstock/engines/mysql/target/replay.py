@@ -194,13 +194,13 @@ def replay(connection: Connection, file: RowsFile, merge: MergeSql) -> None:
         raise RowsUnexpected(
             f"applying to {table}: a row is there, or is not, against what the log says (error "
             f"{error.fields['errno']})",
-            hint="The batch is staged again by itself, as one that takes either.",
+            hint="penstock stages the batch again and accepts both cases.",
             schema=relation.schema,
             name=relation.name,
         ) from error
     except ValueError as error:
         raise StagingChanged(
-            f"{file.path}: {error}", hint="The batch is staged again by itself."
+            f"{file.path}: {error}", hint="penstock stages the batch again."
         ) from error
 
 

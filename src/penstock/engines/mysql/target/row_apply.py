@@ -90,7 +90,7 @@ class MySQLRowSession:
                 if not value(self._connection, sql, (name, LOCK_TIMEOUT_S), doing="locking tables"):
                     raise StatementInterrupted(
                         f"locking tables: held by another for {LOCK_TIMEOUT_S} s",
-                        hint="It is tried again by itself.",
+                        hint="penstock retries automatically.",
                     )
                 held.append(name)
             yield

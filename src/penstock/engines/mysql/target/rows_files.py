@@ -104,4 +104,4 @@ def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
 
 
 def _changed(file: RowsFile, what: str) -> StagingChanged:
-    return StagingChanged(f"{file.path} {what}", hint="The batch is staged again by itself.")
+    return StagingChanged(f"{file.path} {what}", hint="penstock stages the batch again.")

@@ -250,7 +250,7 @@ def _check_stamp(connection: Connection, place: Destination) -> None:
     if found != place.stamp:
         raise StagingChanged(
             f"merge table {place.staging} is meant for another batch by now",
-            hint="The batch is staged again by itself.",
+            hint="penstock stages the batch again.",
         )
 
 
@@ -302,7 +302,7 @@ def refused_rows(
 def _typed(place: Destination, error: pymysql.Error) -> PenstockError:
     typed = statement_error(f"staging {place.table} into {place.staging}", error)
     if isinstance(typed, ConnectionLost | StatementInterrupted | ServerBusy):
-        return StagingLost(typed.message, hint="It is tried again by itself.", **typed.fields)
+        return StagingLost(typed.message, hint="penstock retries automatically.", **typed.fields)
     return StagingFailed(
         typed.message,
         hint=f"Please report it. {LOAD_AFRESH}",

@@ -58,8 +58,8 @@ class StagingArea:
             self._shapes.clear()
             raise StagingChanged(
                 error.message,
-                hint="It is tried again by itself. Let one loader work on a target: stop the other "
-                "`penstock run` or `penstock load`.",
+                hint="penstock retries automatically. Let one loader work on a target: stop the "
+                "other `penstock run` or `penstock load`.",
             ) from error
 
     def empty_ahead(self) -> None:
@@ -187,7 +187,7 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
         if held != count or stamps.get(name) != stamp:
             what = f"holds {held} rows, {count} were staged" if held != count else "was emptied"
             raise StagingChanged(
-                f"merge table {table} {what}", hint="The batch is staged again by itself."
+                f"merge table {table} {what}", hint="penstock stages the batch again."
             )
 
 
