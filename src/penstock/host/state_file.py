@@ -71,7 +71,7 @@ class StateFile(Generic[State]):
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             if self.is_report:
                 return None
-            raise self.damaged(str(error)) from error
+            raise self.make_damaged(str(error)) from error
 
     def _decode(self, data: bytes) -> State:
         if not self.has_checksum:
@@ -79,7 +79,7 @@ class StateFile(Generic[State]):
         envelope = msgspec.json.decode(data, type=_Envelope)
         actual = _checksum(bytes(envelope.state))
         if actual != envelope.crc32c:
-            raise self.damaged(f"checksum {actual}, expected {envelope.crc32c}")
+            raise self.make_damaged(f"checksum {actual}, expected {envelope.crc32c}")
         return msgspec.json.decode(envelope.state, type=self.kind)
 
     def save(self, state: State) -> None:
@@ -102,7 +102,7 @@ class StateFile(Generic[State]):
             self.files.fsync_directory(self.path.parent)
         return True
 
-    def damaged(self, why: str) -> PenstockError:
+    def make_damaged(self, why: str) -> PenstockError:
         """Return the error for a damaged file."""
         return self.error(
             f"{self.name} {self.path} is damaged: {why}",

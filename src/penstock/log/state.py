@@ -93,4 +93,4 @@ def _load(path: Path, kind: type[_State], files: Files) -> _State | None:
     try:
         return place(found, kind, _POINT)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise file.damaged(str(error)) from error
+        raise file.make_damaged(str(error)) from error

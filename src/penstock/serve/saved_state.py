@@ -85,7 +85,7 @@ class SavedState:
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.DecodeError as error:
-            raise self._file.file.damaged(f"{name}: {error}") from error
+            raise self._file.file.make_damaged(f"{name}: {error}") from error
 
     def save(self, name: str, part: object) -> None:
         """Replace a part, durably; a failure changes nothing. Raises DiskFull, FileFailed."""

@@ -123,13 +123,13 @@ class StateDialect:
     name_encoding: str = ""
     folds_case: bool = False
 
-    def numbered(self, sql: str) -> str:
+    def number_parameters(self, sql: str) -> str:
         """Return a statement with this dialect's parameters in place of `?`."""
         first, *rest = sql.split("?")
         marked = (self.placeholder.format(n) + text for n, text in enumerate(rest, 1))
         return first + "".join(marked)
 
-    def replaced(self, columns: tuple[str, ...]) -> dict[str, str]:
+    def take_inserted(self, columns: tuple[str, ...]) -> dict[str, str]:
         """Return the changes of an upsert that takes these columns from the inserted row."""
         return {column: self.new.format(column) for column in columns}
 
@@ -145,14 +145,14 @@ class StateDialect:
         """
         wanted = f"{table.name}_wkm"
         fits = self._cut(wanted, self.merge_name_max) == wanted
-        others = {self._folded(name): of for name, of in taken.items()}
-        if fits and others.get(self._folded(wanted), table) == table:
+        others = {self._fold(name): of for name, of in taken.items()}
+        if fits and others.get(self._fold(wanted), table) == table:
             return wanted
         digest = hashlib.sha256("\0".join(table).encode()).hexdigest()[:8]
         stem = self._cut(table.name, self.merge_name_max - len(digest) - len("__wkm"))
         return f"{stem}_{digest}_wkm"
 
-    def _folded(self, name: str) -> str:
+    def _fold(self, name: str) -> str:
         return name.lower() if self.folds_case else name
 
     def _cut(self, name: str, length: int) -> str:

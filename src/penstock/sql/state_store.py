@@ -331,7 +331,7 @@ class StateStore(StateSession):
             keys=(("log_id",),),
             changes={
                 "applied_segment": f"{old.format('applied_segment')} + 1",
-                **dialect.replaced(("holder", "taken_over")),
+                **dialect.take_inserted(("holder", "taken_over")),
             },
         )
         doing = "taking over the applied position"
@@ -368,7 +368,7 @@ class StateStore(StateSession):
         row = Upsert(
             table=PROGRESS,
             values={
-                **_inserted("source", "target", "operation", "mark", "table_name"),
+                **_parameters_of("source", "target", "operation", "mark", "table_name"),
                 "transmission": "'F'",
                 "start_time": self.dialect.now,
             },
@@ -386,13 +386,13 @@ class StateStore(StateSession):
         row = Upsert(
             table=PROGRESS,
             values={
-                **_inserted("source", "target", "operation", "mark", "table_name"),
+                **_parameters_of("source", "target", "operation", "mark", "table_name"),
                 "transmission": "'F'",
                 "start_time": now,
                 "finish_time": f"case when ? = 1 then {now} end",
             },
             keys=(("source", "target"),),
-            changes=self.dialect.replaced(("mark", "operation", "finish_time")),
+            changes=self.dialect.take_inserted(("mark", "operation", "finish_time")),
         )
         self.run_many(self.dialect.upsert(row), rows, doing="writing progress rows")
 
@@ -509,10 +509,10 @@ class StateStore(StateSession):
         plan_column, now = self.dialect.types["plan"], self.dialect.utc_now
         row = Upsert(
             table=BULK,
-            values={**_inserted(*_TABLE_KEY, plan_column, "position"), "start_time": now},
+            values={**_parameters_of(*_TABLE_KEY, plan_column, "position"), "start_time": now},
             keys=(_TABLE_KEY,),
             changes={
-                **self.dialect.replaced((plan_column, "position", "start_time")),
+                **self.dialect.take_inserted((plan_column, "position", "start_time")),
                 "row_count": "null",
                 "finish_time": "null",
             },
@@ -569,7 +569,7 @@ class StateStore(StateSession):
         """Insert or replace records; `made` stays true once it is."""
         old, new = self.dialect.old.format("made"), self.dialect.new.format("made")
         made = {"made": self.dialect.either.format(old, new)}
-        replaced = self.dialect.replaced(_RECORD)
+        replaced = self.dialect.take_inserted(_RECORD)
         self._write_records({**replaced, **made}, records)
 
     def add_table(self, record: TableRecord) -> None:
@@ -582,7 +582,7 @@ class StateStore(StateSession):
     def _write_records(self, changes: Mapping[str, str], records: Iterable[TableRecord]) -> None:
         row = Upsert(
             table=TABLE,
-            values=_inserted(*_TABLE_KEY, *_RECORD),
+            values=_parameters_of(*_TABLE_KEY, *_RECORD),
             keys=(_TABLE_KEY, ("merge_name",)),
             changes=changes,
         )
@@ -619,9 +619,9 @@ class StateStore(StateSession):
         """Insert or replace the row of a table."""
         changed = Upsert(
             table=APART,
-            values={**_inserted(*_TABLE_KEY, *_APART), "since": self.dialect.utc_now},
+            values={**_parameters_of(*_TABLE_KEY, *_APART), "since": self.dialect.utc_now},
             keys=(_TABLE_KEY,),
-            changes=self.dialect.replaced((*_APART, "since")),
+            changes=self.dialect.take_inserted((*_APART, "since")),
         )
         values = (*row.table, str(row.state), row.copy_id, row.start, *_values_of(row.applied))
         self.run(self.dialect.upsert(changed), values, doing="writing the state of a table")
@@ -665,7 +665,7 @@ class Records:
         self._known.clear()
 
 
-def _inserted(*columns: str) -> dict[str, str]:
+def _parameters_of(*columns: str) -> dict[str, str]:
     """Return a parameter for each column."""
     return dict.fromkeys(columns, "?")
 

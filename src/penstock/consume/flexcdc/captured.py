@@ -330,12 +330,12 @@ class Changelogs:
         names = {column.id: column.name for column in later.columns if column.id}
         taken = {fold(name) for name in names.values()}
 
-        def fit(column: Column) -> str:
+        def name_of(column: Column) -> str:
             if not column.id or column.id in names or fold(column.name) not in taken:
                 return names.get(column.id, column.name)
             return name_aside(column.name, column.id)
 
-        columns = tuple(replace(column, name=fit(column)) for column in relation.columns)
+        columns = tuple(replace(column, name=name_of(column)) for column in relation.columns)
         return relation if columns == relation.columns else replace(relation, columns=columns)
 
     def _types(self, relation: Relation, shape: object) -> Sequence[str]:

@@ -112,13 +112,15 @@ class MySQLProgress(StateStore):
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:
         """See StateSession."""
         with server_errors(doing), self._connection.cursor(Cursor) as cursor:
-            cursor.execute(self.dialect.numbered(sql), values or None)
+            cursor.execute(self.dialect.number_parameters(sql), values or None)
             rows: Sequence[Any] = cursor.fetchall()
             return rows
 
     def run(self, sql: str, values: Sequence[object] = (), *, doing: str) -> int:
         """See StateSession."""
-        return run(self._connection, self.dialect.numbered(sql), values or None, doing=doing)
+        return run(
+            self._connection, self.dialect.number_parameters(sql), values or None, doing=doing
+        )
 
     def transaction(self) -> AbstractContextManager[object]:
         """See StateSession."""

@@ -90,7 +90,7 @@ class PostgresProgress(StateStore):
             cursor.executemany(self._text(sql), rows)
 
     def _text(self, sql: str) -> Any:
-        return statement(self.dialect.numbered(sql))
+        return statement(self.dialect.number_parameters(sql))
 
     def transaction(self) -> AbstractContextManager[object]:
         """See StateSession."""
