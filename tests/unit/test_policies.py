@@ -229,6 +229,7 @@ DOUBLED = ComputedColumn(name="g", source_type="bigint", expression="(n * 2)", i
         (None, 1, [], []),  # the source did not tell
         ((), 1, ["g"], []),
         ((replace(DOUBLED, name="h"),), 1, [], ["h"]),
+        ((replace(DOUBLED, name="n"),), 1, ["g"], ["n"]),  # a column has, or had, its name
         ((replace(DOUBLED, expression="(n + 1)"),), 1, ["g"], ["g"]),
         ((replace(DOUBLED, id=8),), 1, ["g"], ["g"]),
         ((DOUBLED,), 2, ["g"], ["g"]),  # the table was created again

@@ -295,8 +295,9 @@ def computed_changes(
 ) -> tuple[list[ShapeChange], list[ShapeChange]]:
     """Return what a relation changes in generated columns: what goes first, and what comes last.
 
-    One is dropped before the columns that it is computed from change, and added after them. One
-    that is no longer generated is an ordinary column of the relation: not meant here.
+    One is dropped before the columns that it is computed from change, and added after them; so is
+    one whose old or new name is another column's. One that is no longer generated is an ordinary
+    column of the relation: not meant here.
     """
     if record.computed is None or relation.computed is None:
         return [], []
@@ -304,6 +305,8 @@ def computed_changes(
     now = {one.id: one for one in relation.computed if is_same}
     before = {one[0] for one in record.computed if is_same}
     ordinary = {column.id for column in relation.columns if is_same}
+    others = {column.name for column in relation.columns}
+    others |= {name for name, _ in record.columns or ()}
     leaving, coming = [], []
     for old in record.computed:
         number, name, *rest = old
@@ -317,6 +320,11 @@ def computed_changes(
             coming.append(_computed_added(wanted))
         elif wanted is not None and wanted.name != name:
             what = f"generated column {name} was renamed to {wanted.name}"
+            taken = others | {one[1] for one in record.computed if one[0] != number}
+            if taken & {name, wanted.name}:
+                leaving.append(_computed_dropped(old, what))
+                coming.append(_computed_added(wanted))
+                continue
             kind = ChangeKind.RENAME_COLUMN
             coming.append(ShapeChange(kind=kind, what=what, name=name, computed=wanted))
     coming += [_computed_added(one) for one in relation.computed if one.id not in before]

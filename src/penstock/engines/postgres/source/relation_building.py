@@ -7,6 +7,7 @@ Not here: relations from messages of the stream (`relations.py`), reading defini
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from penstock.model import (
     Column,
@@ -60,15 +61,15 @@ def computed_of(definition: TableDefinition) -> tuple[ComputedColumn, ...] | Non
 def left_of(
     told: Iterable[ComputedColumn] | None, definition: TableDefinition
 ) -> tuple[ComputedColumn, ...] | None:
-    """Return those of the generated columns that a definition still has; None for None.
+    """Return the generated columns that a definition still has, as it names them; None for None.
 
     A new one is told when the catalogue is looked at, where the stream certainly has the columns
     that it is computed from; an old one must be gone before these are.
     """
     if told is None:
         return None
-    there = {column.id for column in definition.columns if column.generated}
-    return tuple(column for column in told if column.id in there)
+    names = {column.id: column.name for column in definition.columns if column.generated}
+    return tuple(replace(one, name=names[one.id]) for one in told if one.id in names)
 
 
 def column_of(column: ColumnDefinition) -> Column:

@@ -412,7 +412,7 @@ class RelationResolver:
             if not _is_same(relation_of(live), relation):
                 # Generated columns that are new here may have other names in the last message's
                 # shape: the look that finds that shape tells them.
-                computed = left_of(last.computed, live)
+                computed = _leave_out_names(last.columns, left_of(last.computed, live))
                 is_told = last.source_id != live.source_id or computed == last.computed
                 return None if is_told else self._settle(replace(last, computed=computed))
         if last is not None and last.source_id != relation.source_id:
@@ -520,7 +520,7 @@ class RelationResolver:
             identity=identity,
             source_id=message.source_id,
             unique=_told_keys(definition, live, last=self._current.get(name)),
-            computed=self._told_computed(definition, live),
+            computed=_leave_out_names(message.columns, self._told_computed(definition, live)),
             types=(live or definition).types,
             notes=tuple(notes),
         )
@@ -596,6 +596,17 @@ def _match(
         if found and (found.type_oid, found.typmod) == (column.type_oid, column.typmod):
             return found
     return None
+
+
+def _leave_out_names(
+    columns: Iterable[Column | RelationColumn], computed: tuple[ComputedColumn, ...] | None
+) -> tuple[ComputedColumn, ...] | None:
+    """Return generated columns without those whose names these columns have; None for None.
+
+    The catalogue is further ahead than the columns then, and a later look tells them.
+    """
+    names = {column.name for column in columns}
+    return computed and tuple(one for one in computed if one.name not in names)
 
 
 def _is_remade(relation: Relation, now: TableDefinition) -> bool:
