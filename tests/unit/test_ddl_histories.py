@@ -71,7 +71,7 @@ def test_only_the_wanted_statements_are_drawn(source: str) -> None:
 def test_every_feature_is_drawn(source: str) -> None:
     """All methods that the tables of weights name exist, and are reached in some histories."""
     assert all(hasattr(Author, f"_{name}") for name in {**ROWS, **ALTERS, **WHOLE})
-    text = "\n".join(written(source, seed).text for seed in range(120)).lower()
+    text = "\n".join(written(source, seed).text for seed in range(400)).lower()
     words = {
         POSTGRES: ("using", "add value", "replica identity", "rename column", "set not null"),
         MYSQL: ("convert to", "temporary", "auto_increment", "collate", "after `", "enum("),

@@ -168,7 +168,7 @@ def column_fact(target: Applying, fact: str, name: str = "n") -> str:
 def record_of(target: Applying) -> TableRecord:
     """What the target remembers of t."""
     inner = target.target
-    records = getattr(inner, "_records", None) or inner._target.records
+    records = getattr(inner, "_records", None) or inner.records
     got = records.get(TABLE, TableName(schema_of(target), "t"))
     assert isinstance(got, TableRecord)
     return got

@@ -128,6 +128,8 @@ def lines_from(
             line = _without_target(line, requests.of(table), answers)
         if known is not None and line.follows and not line.wanted and not known.has(table):
             continue  # it has another name now, or was never a table
+        if known is not None and line.follows and not line.wanted and table in known.missing:
+            line = replace(line, state=DROPPED)
         row = rows.get(table)
         if row is not None and row.state in WAITING:
             behind = changes_between(

@@ -9,6 +9,7 @@ reading a table again (`reload.py`).
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -380,10 +381,13 @@ class DdlWatch:
                 break
         by_name = {shape.name: shape for shape in shapes.values()}
         before = len(self._pending)
-        for name in names:
+        taken_over: list[TableName] = []  # followed names that a renamed table has now
+        for name in itertools.chain(names, taken_over):
             shape = shapes.get(self._ids[name]) or by_name.get(name)
             renamed = None
             if shape is not None and shape.name != name and self._takes_renamed(shape.name):
+                if shape.name in self._ids and shape.name not in names:
+                    taken_over.append(shape.name)
                 renamed, shape = definitions[shape.source_id], by_name.get(name)
             if not {self._ids[name], shape.source_id if shape else UNKNOWN_ID} & moving:
                 self._compare(name, shape, definitions, position, renamed)
