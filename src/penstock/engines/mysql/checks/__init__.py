@@ -1,6 +1,6 @@
 """Doctor for MySQL and MariaDB: the checks MY001 to MY045 and PK20, as source and as target."""
 
-# The modules put their checks into the lists when they are imported, in this order.
+# The modules add their checks to the lists when they are imported, in this order.
 from penstock.engines.mysql.checks import (  # noqa: F401
     resume_checks,
     room_checks,

@@ -1,6 +1,6 @@
 """Doctor's check of what the loader would refuse at a MySQL or MariaDB target (PK20).
 
-It asks what the loader itself asks of a table, by the same functions.
+It requires of a table what the loader itself requires, by the same functions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ APPLY_CHECKS = Checks(Side.TARGET)
 
 @dataclass(frozen=True, slots=True)
 class Applying:
-    """What the loader is to do. tables: the captured ones, as the source has them."""
+    """Task of the loader. tables: the captured ones, as the source has them."""
 
     examined: Examined
     tables: tuple[TableDefinition, ...]
@@ -45,14 +45,14 @@ def _found(error: PenstockError, why: str) -> Finding:
 
 @APPLY_CHECKS.check("PK20", "target tables for changes", change_only=True, needs_source=True)
 def applied_to(applying: Applying) -> Iterator[Finding]:
-    """The target's tables: they exist in mode change, have the source's shape, and no other
+    """Check the target's tables: they exist in mode change, have the source's shape, and no other
     pipeline loads them.
     """
     examined = applying.examined
     config = examined.config
     servers = examined.servers()
     assert servers is not None, "the target is MySQL or MariaDB"
-    copied = examined.copied()  # those are made
+    copied = examined.copied()  # those are created
     makes = config.creates_tables
     planned = examined.pipeline.bulk().planned
     with closing(MySQLTarget(config.target.url, config.target.map)) as target:

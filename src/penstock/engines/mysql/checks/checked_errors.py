@@ -1,4 +1,4 @@
-"""Which errors of MySQL and MariaDB at a start doctor's checks find, and why not the others."""
+"""Errors of MySQL and MariaDB at a start that doctor's checks find, and reasons for the others."""
 
 from __future__ import annotations
 

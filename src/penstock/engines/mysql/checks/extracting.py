@@ -1,6 +1,6 @@
 """Doctor's checks of what the extract process would refuse at a MySQL or MariaDB source (MY040...).
 
-They ask what it asks itself before its first row, by the same functions.
+They check what that process itself checks before its first row, by the same functions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXTRACT_CHECKS = Checks(Side.SOURCE)
 
 @dataclass(frozen=True, slots=True)
 class Extracting:
-    """What the extract process is to do. connection: to the source."""
+    """Task of the extract process. connection: to the source."""
 
     pipeline: Pipeline
     connection: Connection
@@ -51,7 +51,9 @@ def _found(code: str, error: PenstockError, why: str) -> Finding:
 
 @EXTRACT_CHECKS.check("MY040", "same source as before", change_only=True)
 def same_source(extracting: Extracting) -> Iterator[Finding]:
-    """The directory must belong to this pipeline, and be filled from a server of this kind."""
+    """Check that the directory belongs to this pipeline and was filled from a server of
+    this kind.
+    """
     config = extracting.pipeline.config
     now = mysql_identity(config, str(extracting.connection.server.flavour))
     try:
@@ -63,7 +65,9 @@ def same_source(extracting: Extracting) -> Iterator[Finding]:
 
 @EXTRACT_CHECKS.check("MY041", "starting position", change_only=True)
 def beginning(extracting: Extracting) -> Iterator[Finding]:
-    """Where binlogFile and binlogPosition say that a new log begins, a transaction must begin."""
+    """Check that a transaction begins where binlogFile and binlogPosition say that a new log
+    begins.
+    """
     config = extracting.pipeline.config
     position = asked_position(config)
     if (
@@ -80,7 +84,9 @@ def beginning(extracting: Extracting) -> Iterator[Finding]:
 
 @EXTRACT_CHECKS.check("MY042", "mode pause", change_only=True)
 def pausable(extracting: Extracting) -> Iterator[Finding]:
-    """A handover in mode pause needs a replica and the right to stop it, until it is made."""
+    """Check that there is a replica, and the right to stop it, until a handover in mode pause is
+    made.
+    """
     config = extracting.pipeline.config
     made = read_handover(config)
     pauses = (

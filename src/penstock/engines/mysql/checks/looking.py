@@ -1,4 +1,4 @@
-"""MySQL and MariaDB servers of a configured pipeline under doctor's eyes: source and target."""
+"""Examine the MySQL and MariaDB servers of a configured pipeline for doctor: source and target."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
 
 
 def _survey(examined: Examined, connection: Connection, looked: Looked) -> Survey | None:
-    """The tables that the patterns match; None where that cannot be found out."""
+    """Return the tables that the patterns match; None if that cannot be found out."""
     patterns = examined.config.source.tables
     seen = None
     try:
@@ -93,7 +93,7 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
         if source_known and config.source.engine is engine_at(config.target.url):
             try:
                 origin = _source(examined, source, wanted, stack)
-            except PenstockError:  # it could be asked a moment ago
+            except PenstockError:  # it answered a moment ago
                 source_known = False
         probe = MySQLProbe(
             side=Side.TARGET,
@@ -120,7 +120,7 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
 def _source(
     examined: Examined, source: SourceSeen, wanted: ProbeScope, stack: ExitStack
 ) -> MySQLProbe:
-    """The source's probe, to compare with."""
+    """Return the source's probe, to compare with."""
     url = examined.config.source.url
     return MySQLProbe(
         side=Side.SOURCE,

@@ -1,4 +1,4 @@
-"""What the checks of one MySQL or MariaDB server ask, and the lists of these checks."""
+"""Facts that the checks of one MySQL or MariaDB server query, and the lists of these checks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ TARGET_CHECKS = Checks(Side.TARGET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeScope:
-    """What a pipeline wants of these servers.
+    """Requirements of a pipeline on these servers.
 
-    has_change, has_data: what its mode has. server_id: ours, as a replica. resume: where the change
-    log would go on. search_zero_dates: read the tables for dates that are none, which takes long.
-    log_size_bytes_max: how much binlog the source may keep before doctor reports it.
-    has_heartbeats: commit some there. wants_whole_rows: the log is to have whole old rows.
-    threads: maxThreads, the greater one of those that concern this server.
+    Attributes:
+        has_change: the pipeline's mode follows changes.
+        has_data: the pipeline's mode copies rows.
+        server_id: ours, as a replica.
+        resume: position from which the change log would continue.
+        search_zero_dates: search the tables for invalid dates, which takes long.
+        log_size_bytes_max: binlog that the source may keep before doctor reports it, bytes.
+        has_heartbeats: heartbeats are committed at the source.
+        wants_whole_rows: the log is to have whole old rows.
+        threads: maxThreads, the greatest of those that concern this server.
     """
 
     has_change: bool = True
@@ -47,8 +52,9 @@ class ProbeScope:
 class MySQLProbe:
     """One server under examination, with what was read from it once.
 
-    tables: the captured tables, as the source has them, on both sides. source: on the target side
-    the source's probe, where that is a server of these kinds too.
+    Attributes:
+        tables: the captured tables, as the source has them, on both sides.
+        source: on the target side the source's probe, if the source is MySQL or MariaDB as well.
     """
 
     side: Side
@@ -62,15 +68,15 @@ class MySQLProbe:
 
     @property
     def server(self) -> ServerVersion:
-        """Flavour and version."""
+        """Flavour and version of the server."""
         return self.connection.server
 
     def rows(self, sql: str, parameters: object = None) -> list[dict[str, Any]]:
-        """Run a query; rows as dicts. Raises the typed errors of `server_errors`."""
+        """Run a query and return its rows as dicts. Raises the typed errors of `server_errors`."""
         return rows(self.connection, sql, parameters, doing=DOING)
 
     def variable(self, name: str) -> str | None:
-        """A global variable as text; None where this server has no such."""
+        """Return a global variable as text; None if this server does not have it."""
         if "variables" not in self.memo:
             found = self.rows("show global variables")
             self.memo["variables"] = {
@@ -80,17 +86,17 @@ class MySQLProbe:
         return text
 
     def is_on(self, *names: str) -> bool:
-        """Whether any of these variables is on."""
+        """Return whether any of these variables is on."""
         return any((self.variable(name) or "").upper() in ("ON", "1", "YES") for name in names)
 
     def number(self, name: str) -> int | None:
-        """A variable as a whole number; None where there is none."""
+        """Return a variable as a whole number; None if it is missing or empty."""
         text = self.variable(name)
         return int(float(text)) if text else None
 
     @property
     def rights(self) -> Rights:
-        """What the account may do; read once."""
+        """Rights of the account; read once."""
         if "rights" not in self.memo:
             self.memo["rights"] = read_rights(self.connection)
         rights: Rights = self.memo["rights"]
@@ -98,14 +104,14 @@ class MySQLProbe:
 
     @property
     def account(self) -> str:
-        """The account, quoted as GRANT wants it."""
+        """Name of the account, quoted as GRANT requires."""
         if "account" not in self.memo:
             self.memo["account"] = account(self.connection)
         return str(self.memo["account"])
 
     @property
     def is_rds(self) -> bool:
-        """Whether it is Amazon's RDS or Aurora, where settings are made elsewhere."""
+        """Flag of Amazon's RDS or Aurora, where settings are made elsewhere."""
         if "rds" not in self.memo:
             found = self.rows(
                 "select 1 as one from information_schema.routines "
@@ -115,7 +121,7 @@ class MySQLProbe:
         return bool(self.memo["rds"])
 
     def setting(self, name: str, text: str) -> str:
-        """The statement that sets a variable for good. text: the value as SQL."""
+        """Return the statement that sets a variable permanently. text: the value as SQL."""
         if self.is_rds:
             return f"set {name} = {text} in the instance's parameter group"
         if self.server.mysql(8):
@@ -125,14 +131,14 @@ class MySQLProbe:
     def found(
         self, code: str, severity: Severity, what: str, why: str, command: str = ""
     ) -> Finding:
-        """A finding on this probe's side."""
+        """Return a finding on this probe's side."""
         return Finding(
             code=code, severity=severity, side=self.side, what=what, why=why, command=command
         )
 
 
 def names(found: Collection[object]) -> str:
-    """Names in a row, the first ones of many."""
+    """Return names as a list in text; if there are many, only the first ones."""
     shown = [str(name) for name in found][:NAMES_SHOWN_MAX]
     more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
     return ", ".join(shown) + more

@@ -1,4 +1,4 @@
-"""Doctor's checks of a source's state: its log and ours, other readers, privileges, what runs."""
+"""Doctor's checks of a source's state: its log and ours, other readers, privileges, sessions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LONG_TRANSACTIONS = f"""
 
 @SOURCE_CHECKS.check("MY009", "position still in the binlog", change_only=True)
 def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
-    """The position that the change log ends at must still be in the binlog."""
+    """Check that the position at which the change log ends is still in the binlog."""
     error = _resume_error(probe)
     if isinstance(error, LogPurged | ServerBehind | PositionUnfit):
         yield probe.found(
@@ -74,7 +74,7 @@ def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY010", "same server", change_only=True)
 def same_server(probe: MySQLProbe) -> Iterator[Finding]:
-    """Without GTIDs the source must be the server that the change log was filled from."""
+    """Check, without GTIDs, that the source is the server that the change log was filled from."""
     error = _resume_error(probe)
     if isinstance(error, ServerReplaced | LogReset):
         yield probe.found(
@@ -87,7 +87,7 @@ def same_server(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 def _resume_error(probe: MySQLProbe) -> PenstockError | None:
-    """Why extraction cannot resume; asked once."""
+    """Return the reason why extraction cannot resume, or None; checked once."""
     point = probe.wanted.resume
     if point is None:
         return None
@@ -103,7 +103,7 @@ def _resume_error(probe: MySQLProbe) -> PenstockError | None:
 
 @SOURCE_CHECKS.check("MY012", "binlog of a replica", change_only=True)
 def replica_logs(probe: MySQLProbe) -> Iterator[Finding]:
-    """A replica logs the changes of its primary only with log_slave_updates."""
+    """Check that a replica logs the changes of its primary, which needs log_slave_updates."""
     if probe.is_on("log_replica_updates", "log_slave_updates"):
         return
     if not (probe.is_on("read_only") or _is_replica(probe)):
@@ -125,12 +125,12 @@ def _is_replica(probe: MySQLProbe) -> bool:
     try:
         return bool(probe.rows("show replica status" if new else "show slave status"))
     except PrivilegeMissing:
-        return False  # read_only alone says it, then
+        return False  # then read_only alone decides
 
 
 @SOURCE_CHECKS.check("MY013", "server id", change_only=True)
 def server_id(probe: MySQLProbe) -> Iterator[Finding]:
-    """Each replica and each reader needs an id of its own."""
+    """Check that our server id is unique: each replica and each reader needs its own."""
     ours = probe.wanted.server_id
     if ours and ours == probe.number("server_id"):
         yield probe.found(
@@ -155,14 +155,14 @@ def server_id(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 def _host_name(host: str) -> str:
-    """A session's host without the port."""
+    """Return a session's host without the port."""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdigit() else host
 
 
 @SOURCE_CHECKS.check("MY014", "REPLICATION SLAVE privilege", change_only=True)
 def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
-    """A dump is tried, for one event, under a server id that nobody has."""
+    """Try a dump, for one event, under a server id that no other server has."""
     if not probe.is_on("log_bin"):
         return
     oldest = BinlogPosition.at(_any_file(probe), BINLOG_HEAD_BYTES)
@@ -175,7 +175,7 @@ def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
                 ):
                     return
     except LogPurged:
-        return  # a guessed name: the privilege is there
+        return  # the name was a guess; the privilege is there
     except PrivilegeMissing:
         yield probe.found(
             "MY014",
@@ -187,7 +187,7 @@ def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 def _any_file(probe: MySQLProbe) -> str:
-    """A binlog file that exists, or a guess when we may not list them."""
+    """Return a binlog file that exists, or a guess if the account may not list them."""
     try:
         return binlog_files(probe.connection)[0].name
     except PrivilegeMissing:
@@ -197,7 +197,7 @@ def _any_file(probe: MySQLProbe) -> str:
 
 @SOURCE_CHECKS.check("MY015", "privilege to read the binlog position", change_only=True)
 def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
-    """Where the log ends is asked at the handover and for the lag."""
+    """Check that the account may ask for the log's end, as the handover and the lag do."""
     if not probe.is_on("log_bin"):
         return
     try:
@@ -214,7 +214,9 @@ def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY043", "heartbeats", change_only=True)
 def heartbeats(probe: MySQLProbe) -> Iterator[Finding]:
-    """With heartbeatSeconds a row of our own table is written, which is made once."""
+    """Check the rights on our own table, which is created once and into which heartbeatSeconds
+    writes.
+    """
     if not probe.wanted.has_heartbeats:
         return
     lacking = sorted(right for right in RIGHTS if probe.rights.lacking_on([TABLE], right))
@@ -232,7 +234,7 @@ def heartbeats(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY016", "SELECT privilege on captured tables")
 def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
-    """Each captured table is selected from, without rows."""
+    """Select from each captured table, without rows."""
     for table in probe.tables:
         try:
             probe.rows(f"select * from {quote(*table.name)} limit 0")
@@ -248,7 +250,9 @@ def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY017", "privileges for a consistent point")
 def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
-    """How the tables will be read at one point, and which privileges would allow a better way."""
+    """Report how the tables will be read at one point, and which privileges would allow a better
+    way.
+    """
     if not probe.wanted.has_data or not probe.tables:
         return
     try:
@@ -286,7 +290,9 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY018", "BACKUP_ADMIN privilege")
 def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
-    """MySQL 8 can take snapshots at one point without blocking writes."""
+    """Check for the right with which MySQL 8 takes snapshots at one point without blocking
+    writes.
+    """
     if not probe.wanted.has_data or not probe.server.mysql(8) or not probe.tables:
         return
     if probe.variable("gtid_mode") == "ON" and not probe.rights.has("backup_admin"):
@@ -301,7 +307,9 @@ def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY030", "long-running statements")
 def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
-    """A lock waits for them, and others wait for the lock."""
+    """Report long-running statements: a lock waits for them, and other sessions wait for
+    the lock.
+    """
     if not probe.wanted.has_data:
         return
     found = {row["id"]: int(row["seconds"]) for row in probe.rows(LONG_STATEMENTS)}
@@ -320,7 +328,9 @@ def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY034", "prepared transactions", change_only=True)
 def prepared(probe: MySQLProbe) -> Iterator[Finding]:
-    """XA transactions that wait for their coordinator hold locks, and keep the resume position."""
+    """Report XA transactions that wait for their coordinator: they hold locks, and they hold the
+    resume position back.
+    """
     if probe.server.mysql(8) and not probe.rights.has("xa_recover_admin"):
         yield probe.found(
             "MY034",

@@ -1,4 +1,4 @@
-"""Doctor's checks of what a server gives room for: sessions, and tables without a primary key."""
+"""Doctor's checks of a server's limits: number of sessions, tables without a primary key."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, My
 from penstock.engines.mysql.checks.target_checks import present_tables
 from penstock.ports.checks import Finding, Severity
 
-SESSIONS_BESIDE = 3  # the threads' sessions
+SESSIONS_BESIDE = 3  # sessions of the threads
 
 OURS = "select count(*) as count from information_schema.processlist where user = %s"
 
 
 @TARGET_CHECKS.check("MY044", "tables without a primary key", needs_source=True)
 def keys_required(probe: MySQLProbe) -> Iterator[Finding]:
-    """Check that a target that takes no table without a primary key is not asked for one."""
+    """Check that no table without a primary key has to be created at a target that refuses such
+    tables.
+    """
     for name in ("sql_require_primary_key", "innodb_force_primary_key"):
         if not probe.wanted.has_data or not probe.is_on(name):
             continue
@@ -39,19 +41,19 @@ def keys_required(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY045", "sessions at the source")
 def sessions_at_source(probe: MySQLProbe) -> Iterator[Finding]:
-    """Check that the server lets the account have a session for each thread of the bulk load."""
+    """Check that the account may open a session for each thread of the bulk load."""
     if probe.wanted.has_data:
         yield from _sessions(probe)
 
 
 @TARGET_CHECKS.check("MY045", "sessions at the target")
 def sessions_at_target(probe: MySQLProbe) -> Iterator[Finding]:
-    """Check that the server lets the account have a session for each thread."""
+    """Check that the account may open a session for each thread."""
     yield from _sessions(probe)
 
 
 def _sessions(probe: MySQLProbe) -> Iterator[Finding]:
-    """Compare what a run needs with what the account and the server have left."""
+    """Compare the sessions that a run needs with those that account and server have left."""
     needed = probe.wanted.threads + SESSIONS_BESIDE
     row = probe.rows("select current_user() as account, @@max_user_connections as most")[0]
     most = int(row["most"])

@@ -1,4 +1,4 @@
-"""Doctor's checks of a MySQL or MariaDB source's settings: what its binlog holds, and how long."""
+"""Doctor's checks of a MySQL or MariaDB source's settings: content of its binlog, and retention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHER_FORMATS = """
 
 @SOURCE_CHECKS.check("MY001", "binlog", change_only=True)
 def log_on(probe: MySQLProbe) -> Iterator[Finding]:
-    """Without a binlog there is nothing to follow."""
+    """Check that there is a binlog: without one penstock cannot follow changes."""
     if not probe.is_on("log_bin"):
         mend = "log_bin = binlog and server_id = 1 " + RESTART
         if probe.is_rds:
@@ -43,7 +43,7 @@ def log_on(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY002", "binlog_format", change_only=True)
 def row_format(probe: MySQLProbe) -> Iterator[Finding]:
-    """Changes must be logged as rows."""
+    """Check that changes are logged as rows."""
     written = probe.variable("binlog_format") or "ROW"  # a later MySQL will have no other format
     if written.upper() != "ROW":
         yield probe.found(
@@ -78,7 +78,7 @@ def row_format(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY003", "binlog_row_image", change_only=True)
 def row_image(probe: MySQLProbe) -> Iterator[Finding]:
-    """Rows should be logged whole."""
+    """Check that rows are logged whole."""
     image = (probe.variable("binlog_row_image") or "FULL").upper()
     if image == "MINIMAL":
         yield probe.found(
@@ -103,7 +103,7 @@ def row_image(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY004", "binlog_row_metadata", change_only=True)
 def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
-    """With full metadata the binlog itself has the names of columns."""
+    """Check for full metadata, with which the binlog itself has the names of columns."""
     metadata = probe.variable("binlog_row_metadata")
     if metadata is None or metadata.upper() != "FULL":
         has = "has no binlog_row_metadata" if metadata is None else f"has it at {metadata}"
@@ -119,7 +119,7 @@ def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY005", "partial JSON", change_only=True)
 def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
-    """A partial JSON update can be applied only to the document before it."""
+    """Check for partial JSON updates, which can be applied only to the previous document."""
     if "PARTIAL_JSON" not in (probe.variable("binlog_row_value_options") or ""):
         return
     is_full = (probe.variable("binlog_row_image") or "FULL").upper() == "FULL"
@@ -136,7 +136,7 @@ def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY006", "gtid_mode", change_only=True)
 def gtid_mode(probe: MySQLProbe) -> Iterator[Finding]:
-    """With GTIDs a pipeline survives a change of servers."""
+    """Check for GTIDs, with which a pipeline survives a change of servers."""
     mode = (probe.variable("gtid_mode") or "").upper()
     if probe.server.is_mariadb or mode == "ON":
         return
@@ -156,7 +156,9 @@ def gtid_mode(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY007", "gtid_strict_mode", change_only=True)
 def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
-    """MariaDB guarantees ascending sequence numbers within a domain only in strict mode."""
+    """Check for strict mode: only with it MariaDB guarantees ascending sequence numbers in a
+    domain.
+    """
     if probe.server.is_mariadb and not probe.is_on("gtid_strict_mode"):
         yield probe.found(
             "MY007",
@@ -169,7 +171,9 @@ def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 def retention_s(probe: MySQLProbe) -> int | None:
-    """For how long the server keeps its binlog; 0: for ever, None: not guaranteed."""
+    """Return how long the server keeps its binlog, in seconds; 0: for ever, None: not
+    guaranteed.
+    """
     if probe.is_rds:
         hours = value(
             probe.connection,
@@ -185,7 +189,7 @@ def retention_s(probe: MySQLProbe) -> int | None:
 
 @SOURCE_CHECKS.check("MY008", "binlog retention", change_only=True)
 def retention(probe: MySQLProbe) -> Iterator[Finding]:
-    """A pipeline that is stopped for longer than this has to load its tables again."""
+    """Check the retention: a pipeline that is stopped for longer has to load its tables again."""
     seconds = retention_s(probe)
     if seconds is not None and (seconds == 0 or seconds >= RETENTION_S_MIN):
         return
@@ -206,13 +210,13 @@ def retention(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY011", "binlog filters", change_only=True)
 def filters(probe: MySQLProbe) -> Iterator[Finding]:
-    """Filters silently leave changes out of the binlog."""
+    """Report filters, which silently leave changes out of the binlog."""
     if not probe.is_on("log_bin"):
         return
     try:
         status = read_status(probe.connection)
     except PrivilegeMissing:
-        return  # MY015 says so
+        return  # MY015 reports it
     for name, databases in (
         ("binlog_do_db", status.do_databases),
         ("binlog_ignore_db", status.ignored_databases),
@@ -229,7 +233,7 @@ def filters(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY025", "binlog_checksum", change_only=True)
 def checksum(probe: MySQLProbe) -> Iterator[Finding]:
-    """Checksums reveal damaged events."""
+    """Check that events have checksums, which reveal damage."""
     if (probe.variable("binlog_checksum") or "NONE").upper() == "NONE":
         yield probe.found(
             "MY025",
@@ -242,7 +246,9 @@ def checksum(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY026", "timeouts", change_only=True)
 def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
-    """A server drops readers that are slow to read; our own sessions ask for longer timeouts."""
+    """Check the timeouts after which a server drops slow readers; our own sessions ask for longer
+    ones.
+    """
     short = [
         f"{name} = {seconds}"
         for name in ("net_write_timeout", "wait_timeout")
@@ -260,7 +266,7 @@ def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY029", "durability", change_only=True)
 def durability(probe: MySQLProbe) -> Iterator[Finding]:
-    """A crash must not undo what was sent."""
+    """Check that a crash cannot undo changes that were sent."""
     for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
         text = probe.variable(name)
         if text is not None and text != "1":
@@ -276,13 +282,13 @@ def durability(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY035", "binlog size", change_only=True)
 def log_size(probe: MySQLProbe) -> Iterator[Finding]:
-    """The server's disk holds what retention keeps."""
+    """Check the size of the binlog: the server's disk holds all of it until retention ends."""
     if not probe.is_on("log_bin"):
         return
     try:
         size_bytes = sum(file.size_bytes for file in binlog_files(probe.connection))
     except PrivilegeMissing:
-        return  # MY015 says so
+        return  # MY015 reports it
     if size_bytes > probe.wanted.log_size_bytes_max:
         compress = (
             "log_bin_compress" if probe.server.is_mariadb else "binlog_transaction_compression"
@@ -299,12 +305,12 @@ def log_size(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY036", "server version")
 def version(probe: MySQLProbe) -> Iterator[Finding]:
-    """MySQL 5.7 to 9, MariaDB 10.5 to 11."""
+    """Check the version: MySQL 5.7 to 9, MariaDB 10.5 to 11."""
     yield from version_findings(probe)
 
 
 def version_findings(probe: MySQLProbe) -> Iterator[Finding]:
-    """The same for source and target."""
+    """Return the findings about a server's version, the same for source and target."""
     server = probe.server
     oldest, newest = ((10, 5), 11) if server.is_mariadb else ((5, 7), 9)
     if server.number[:2] < oldest:
@@ -326,5 +332,5 @@ def version_findings(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY036", "server version")
 def target_version(probe: MySQLProbe) -> Iterator[Finding]:
-    """The same for a target."""
+    """Check the target's version in the same way."""
     yield from version_findings(probe)

@@ -20,7 +20,7 @@ HIDDEN_TYPES = frozenset({"uuid", "inet4", "inet6"})
 
 @SOURCE_CHECKS.check("MY019", "keys", change_only=True)
 def keys(probe: MySQLProbe) -> Iterator[Finding]:
-    """Rows of a table without a key are identified by all of their columns."""
+    """Report tables without a key: their rows are identified by all of their columns."""
     for table in probe.tables:
         if table.identity is Identity.FULL:
             yield probe.found(
@@ -36,7 +36,7 @@ def keys(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY020", "storage engines")
 def engines(probe: MySQLProbe) -> Iterator[Finding]:
-    """Only some storage engines have consistent snapshots."""
+    """Report storage engines that have no consistent snapshots."""
     for table in probe.tables:
         if table.engine.upper() not in WITH_SNAPSHOTS:
             yield probe.found(
@@ -51,7 +51,7 @@ def engines(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY021", "cascading foreign keys", change_only=True)
 def cascades(probe: MySQLProbe) -> Iterator[Finding]:
-    """What a foreign key cascades to the referencing rows is not in the binlog."""
+    """Report cascading foreign keys: their changes to referencing rows are not in the binlog."""
     if probe.server.mysql(9, 6) and not probe.is_on("innodb_native_foreign_keys"):
         return
     for table in probe.tables:
@@ -78,7 +78,9 @@ def cascades(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY022", "old temporal formats", change_only=True)
 def old_times(probe: MySQLProbe) -> Iterator[Finding]:
-    """Times in the format before MySQL 5.6 are logged without their number of digits."""
+    """Report times in the format before MySQL 5.6, which are logged without their number of
+    digits.
+    """
     if probe.server.is_mariadb and not probe.is_on("mysql56_temporal_format"):
         yield probe.found(
             "MY022",
@@ -101,7 +103,9 @@ def old_times(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY023", "zero dates")
 def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
-    """Other engines have no dates like 0000-00-00. Reads the tables: only when asked for."""
+    """Report dates like 0000-00-00, which other engines do not have. Reads the tables, so it runs
+    only on request.
+    """
     if not probe.wanted.search_zero_dates:
         return
     for table in probe.tables:
@@ -123,7 +127,7 @@ def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY031", "versioned tables and sequences")
 def versioned(probe: MySQLProbe) -> Iterator[Finding]:
-    """MariaDB keeps old rows of some tables, and numbers in sequences."""
+    """Report tables whose old rows MariaDB keeps, and sequences."""
     for table in probe.tables:
         if table.is_versioned:
             yield probe.found(
@@ -146,7 +150,7 @@ def versioned(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY032", "types that the binlog does not name", change_only=True)
 def hidden_types(probe: MySQLProbe) -> Iterator[Finding]:
-    """MariaDB logs some types as other types: only the table's definition says what they are."""
+    """Report types that MariaDB logs as other types: only the table's definition names them."""
     if not probe.server.is_mariadb:
         return
     for table in probe.tables:

@@ -1,4 +1,4 @@
-"""Doctor's checks of a MySQL or MariaDB target, some against its source."""
+"""Doctor's checks of a MySQL or MariaDB target, some of them in comparison with its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKET_BYTES_ADVISED = 2**30
 # Collations with these endings distinguish all characters; in all others some compare equal.
 EXACT_ENDINGS = ("_bin", "_as_cs")
 
-# To empty a table takes DROP; a foreign key takes REFERENCES, of which MariaDB knows nothing.
+# Emptying a table takes DROP; a foreign key takes REFERENCES, which MariaDB does not have.
 LOADING = frozenset({"SELECT", "INSERT", "DELETE", "DROP"})
 CHANGING = LOADING | {"UPDATE", "ALTER"}
 MAKING = frozenset({"CREATE", "ALTER"})
@@ -35,7 +35,7 @@ TRIGGERS = """
 
 
 def present_tables(probe: MySQLProbe) -> dict[TableName, TableDefinition]:
-    """Those of the captured tables that the target has already, under the same names; read once."""
+    """Return the captured tables that the target has already, under the same names; read once."""
     if "present" not in probe.memo:
         wanted = {table.name for table in probe.tables}
         facts = {
@@ -51,7 +51,7 @@ def present_tables(probe: MySQLProbe) -> dict[TableName, TableDefinition]:
 
 @TARGET_CHECKS.check("MY024", "key collations", needs_source=True)
 def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
-    """Keys that differ in the source must not be equal in the target."""
+    """Check that keys that differ in the source are not equal in the target."""
     present = present_tables(probe)
     for table in probe.tables:
         target = present.get(table.name)
@@ -80,7 +80,7 @@ def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY027", "max_allowed_packet", needs_source=True)
 def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
-    """The largest row that the source can log must fit a statement of the target."""
+    """Check that the largest row that the source can log fits a statement of the target."""
     ours = probe.number("max_allowed_packet") or 0
     theirs = (probe.source.number("max_allowed_packet") or 0) if probe.source is not None else 0
     if ours < theirs:
@@ -95,7 +95,7 @@ def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY028", "local_infile")
 def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
-    """Rows are loaded with LOAD DATA LOCAL."""
+    """Check that rows can be loaded with LOAD DATA LOCAL."""
     if not probe.is_on("local_infile"):
         yield probe.found(
             "MY028",
@@ -108,8 +108,8 @@ def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY029", "durability")
 def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
-    """A crash must not undo what was applied; a session cannot ask for more durability than the
-    server's settings give.
+    """Check that a crash cannot undo applied changes; a session cannot ask for more durability than
+    the server's settings give.
     """
     name = "innodb_flush_log_at_trx_commit"
     text = probe.variable(name)
@@ -126,7 +126,9 @@ def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY033", "case of table names", needs_source=True)
 def name_case(probe: MySQLProbe) -> Iterator[Finding]:
-    """Two tables whose names differ only in case are one where names are case-insensitive."""
+    """Report tables whose names differ only in case: they are one where names are case-
+    insensitive.
+    """
     folds = probe.number("lower_case_table_names") or 0
     source_folds = (
         (probe.source.number("lower_case_table_names") or 0) if probe.source is not None else 0
@@ -170,7 +172,7 @@ def name_case(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY037", "triggers in the target", needs_source=True)
 def triggers(probe: MySQLProbe) -> Iterator[Finding]:
-    """Triggers that fire on our writes do their work twice."""
+    """Report triggers that fire on our writes: they would do their work twice."""
     wanted = {table.name for table in probe.tables}
     for row in probe.rows(TRIGGERS):
         table = TableName(row["trigger_schema"], row["table_name"])
@@ -188,7 +190,7 @@ def triggers(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY038", "columns of type UUID", needs_source=True)
 def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
-    """MariaDB's UUID does not accept every value of PostgreSQL's uuid."""
+    """Report columns of MariaDB's UUID, which does not accept every value of PostgreSQL's uuid."""
     if probe.source is not None:
         return
     present = present_tables(probe)
@@ -211,7 +213,7 @@ def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("MY039", "privileges in the target")
 def rights(probe: MySQLProbe) -> Iterator[Finding]:
-    """What the load and the loader do there, checked against the account's grants."""
+    """Check the account's grants for what the load and the loader do in the target."""
     present = present_tables(probe)
     schemas: dict[str, frozenset[str]] = {SCHEMA: ALL_OF_OURS}
     for table in probe.tables:
@@ -222,7 +224,7 @@ def rights(probe: MySQLProbe) -> Iterator[Finding]:
                 needed = needed | {"REFERENCES"}
         schemas[table.name.schema] = schemas.get(table.name.schema, frozenset()) | needed
     for schema, needed in sorted(schemas.items()):
-        # Privileges on single tables count, too; a table that is made has those of its database.
+        # Privileges on single tables count as well; a new table has those of its database.
         names = [t.name for t in probe.tables if t.name.schema == schema]
         places = names or [TableName(schema, "wirekite_log")]
         lacking = sorted(right for right in needed if probe.rights.lacking_on(places, right))
