@@ -1,4 +1,4 @@
-"""Following the binlog of a MySQL or MariaDB server, and reading its tables."""
+"""The binlog of a MySQL or MariaDB server, which is followed, and its tables, which are read."""
 
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog, survey
 from penstock.engines.mysql.source.chunks import KeyChunk, plan_chunks

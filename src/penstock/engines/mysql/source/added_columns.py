@@ -1,7 +1,7 @@
-"""Columns that ALTER TABLE adds: what the server is asked for the value that existing rows got.
+"""Columns that ALTER TABLE adds, and the question to the server for the value in existing rows.
 
-Pure. The definition is written again from its words, without what says nothing about the value; the
-server itself then says which value it stores (`stored_values.py`).
+Pure. The definition is written again from its words, without the parts that do not affect the
+value; the server itself then says which value it stores (`stored_values.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from penstock.engines.mysql.source.ddl_words import Word, WordKind
 
 _NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
-# Words in front of a string that are a part of the literal: no space may come between.
+# Words in front of a string that are a part of the literal: no space may follow them.
 _PREFIXES = ("B", "N", "X")
 _LITERALS = ("NULL", "TRUE", "FALSE", "DATE", "TIME", "TIMESTAMP", *_PREFIXES)
-# What ends the part of a definition that decides about the value.
+# Words that end the part of a definition that decides about the value.
 _TAIL = ("AFTER", "FIRST", "REFERENCES", "CHECK", "CONSTRAINT")
 _BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
 _INTEGER = re.compile(
@@ -24,7 +24,7 @@ _INTEGER = re.compile(
     r"( not null)?( default (?P<value>-?\d{1,20}))?( not null)?",
     re.IGNORECASE,
 )
-_UNREADABLE = "\ufffd"  # of a statement that is no text in its character set
+_UNREADABLE = "\ufffd"  # in a statement that is not valid text in its character set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Added:
     Attributes:
         definition: type, default and the rest as SQL, its strings in single quotes without escapes.
         is_null: existing rows have NULL in it, whatever its type.
-        unclear: why existing rows' value cannot be asked for; empty if it can.
+        unclear: reason why existing rows' value cannot be queried; empty if it can.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Added:
 
 
 def added_column(words: Sequence[Word]) -> Added:
-    """Read a column's definition, from its name on."""
+    """Read a column's definition, which begins with its name."""
     name, depth = words[0].text, words[0].depth
     rest = list(words[1:])
     ends = [at for at, word in enumerate(rest) if word.depth == depth and word.is_word(*_TAIL)]
@@ -59,7 +59,7 @@ def added_column(words: Sequence[Word]) -> Added:
         return Added(name=name, unclear="its definition is not readable text")
     place = next((at for at, word in enumerate(rest) if word.is_word("DEFAULT")), None)
     if place is None:
-        # A TIMESTAMP without a default is not null by itself at older servers.
+        # At older servers a TIMESTAMP without a default is NOT NULL implicitly.
         is_null = not _is_not_null(body) and not rest[0].is_word("TIMESTAMP") if rest else False
         return Added(name=name, definition=definition, is_null=is_null)
     if reason := _why_unclear(rest[place + 1 :]):
@@ -69,9 +69,9 @@ def added_column(words: Sequence[Word]) -> Added:
 
 
 def certain_value(added: Added) -> str | None:
-    """Return the value where no rule of conversion is involved: an integer in its range.
+    """Return the value if no rule of conversion is involved: an integer in its range.
 
-    None if it is not that plain: then only the server knows.
+    Returns None in all other cases: then only the server knows.
     """
     found = _INTEGER.fullmatch(added.definition.strip())
     if found is None:
@@ -90,7 +90,7 @@ def _is_not_null(body: Sequence[Word]) -> bool:
 
 
 def _why_unclear(default: Sequence[Word]) -> str:
-    """Return why a default may have another value in each row or at another time; else empty."""
+    """Return why a default may differ between rows or moments; empty if it cannot."""
     if not default:
         return "its default is not readable"
     first = default[0]
@@ -127,7 +127,7 @@ def _render(words: Sequence[Word]) -> str:
 
 
 def _is_tight(left: Word, right: Word) -> bool:
-    """Return whether no space may stand between two words."""
+    """Return whether two words must have no space between them."""
     if left.kind is WordKind.MARK and right.kind is WordKind.MARK:
         return True
     if left.kind is WordKind.MARK and left.text in "(.,+-":

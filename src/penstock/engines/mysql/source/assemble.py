@@ -1,9 +1,9 @@
-"""From blocks of binlog packets to runs: what the decoder hands back is handled here, in order.
+"""Turn blocks of binlog packets into runs: what the decoder hands back is handled here, in order.
 
-The decoder walks rows, begins and commits by itself; table maps, statements, XA and files stop it
-and are dealt with one at a time. Positions that leave this module are the log's: those of the
-server plus `shift` file numbers, so that they go on rising when another server takes over. Not
-here: the socket and the threads (`stream.py`), what statements do to tables (`schema_history.py`).
+The decoder walks rows, begins and commits alone; table maps, statements, XA and files stop it and
+are handled one at a time. Positions that leave this module are the log's: those of the server plus
+`shift` file numbers, so that they continue to rise when another server takes over. Not here: the
+socket and the threads (`stream.py`), what statements do to tables (`schema_history.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ from penstock.ports.visits import Visit, Visits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a run is cut. row_count: rows, also inside a transaction. byte_count: their bytes."""
+    """Size at which a run is cut. row_count: rows, also inside a transaction. byte_count: their
+    bytes.
+    """
 
     row_count: int = 20_000
     byte_count: int = 32 * 1024 * 1024
@@ -67,7 +69,7 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True)
 class Counted:
-    """What has gone through, for display."""
+    """Counts of processed rows, bytes and transactions, for display."""
 
     row_count: int = 0
     transaction_count: int = 0
@@ -78,9 +80,14 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMark:
-    """What holds at an end that was given out. position: the log's; base and shift: of its file.
+    """State at an end that was given out.
 
-    gtids: all transactions before it, as text. prepared: what is prepared there.
+    Attributes:
+        position: position in the log.
+        base: base name of its binlog file.
+        shift: number of files by which the log's positions are ahead of the server's.
+        gtids: all transactions before it, as text.
+        prepared: transactions that are prepared there.
     """
 
     position: int
@@ -91,7 +98,7 @@ class StreamMark:
 
 
 def note_gtids(known: Gtids, pieces: Iterable[str]) -> None:
-    """Add the ids of transactions that ended, as `Decoder.take_gtids` gives them."""
+    """Add the ids of transactions that ended, as `Decoder.take_gtids` returns them."""
     for piece in pieces:
         if isinstance(known, MariaGtids):
             known.update(MariaGtids.parse(piece))
@@ -100,7 +107,9 @@ def note_gtids(known: Gtids, pieces: Iterable[str]) -> None:
 
 
 def check_between(position: int, begin: int, end: int, what: str) -> None:
-    """Check that a position is not inside the transaction from begin to end. Raises."""
+    """Check that a position is not inside the transaction from begin to end. Raises
+    StreamUnexpected.
+    """
     if begin < position < end:
         place = BinlogPosition(position)
         raise StreamUnexpected(
@@ -116,12 +125,12 @@ PARK_BYTES = 4 * 1024 * 1024
 
 
 class Assembler:
-    """Turns blocks into runs. One thread; `counted` may be read from others.
+    """Converter of blocks to runs. Used by one thread; others may read `counts`.
 
     decoder: numbers rows, those of visits too. is_unfinished: a part of a transaction is given out.
-
     emit is given each run in order, with its bytes, and the mark of its end. on_idle is given the
-    flush point that holds when nothing is pending. on_other is given a packet that is no event.
+    flush point that holds when nothing is pending. on_other is given a packet that does not hold an
+    event.
     """
 
     def __init__(
@@ -141,10 +150,10 @@ class Assembler:
         server_id: int = 0,
         limits: Limits | None = None,
     ) -> None:
-        """Start behind `start`: transactions that begin before its position are dropped.
+        """Start after `start`: transactions that begin before its position are dropped.
 
-        shift: None: another server takes over; its first file's number comes behind all others.
-        gtids: the transactions that the stream begins behind; taken over.
+        shift: None if another server takes over; its first file's number is higher than all others.
+        gtids: the transactions before the stream's begin; the assembler keeps and changes them.
         """
         self.counts = Counted()
         self.decoder = decoder
@@ -174,12 +183,12 @@ class Assembler:
     # -- places ------------------------------------------------------------------------------
 
     def _logical(self, position: int) -> int:
-        """A position of the server as the log counts."""
+        """Return a position of the server as the log counts."""
         return position + ((self._shift or 0) << OFFSET_BITS)
 
     @property
     def _at(self) -> int:
-        """Where the stream is, as the log counts."""
+        """Position of the stream, as the log counts."""
         decoder = self.decoder
         if not decoder.file_name:
             return 0
@@ -195,10 +204,10 @@ class Assembler:
     # -- blocks ------------------------------------------------------------------------------
 
     def feed(self, block: memoryview, start: int, end: int) -> int:
-        """Handle the whole packets of block[start:end]; returns the offset behind the last one.
+        """Handle the whole packets of block[start:end]; return the offset after the last one.
 
-        Raises BinlogBroken, the errors of `schema_history` and of `unsupported`, and what on_other
-        does.
+        Raises BinlogBroken, the errors of `schema_history` and of `unsupported`, and those of
+        on_other.
         """
         at = start
         decoder = self.decoder
@@ -219,14 +228,14 @@ class Assembler:
                 return at
 
     def _until(self, block: memoryview, at: int, end: int) -> int:
-        """How far to decode: packet by packet where a transaction may begin at an awaited place."""
+        """Return how far to decode: one packet if a transaction may begin at an awaited place."""
         if not self._visits.waits_for or self.decoder.in_transaction:
             return end
         packet = packet_at(block, at, end)
         return end if packet is None else packet.end
 
     def _handle(self, stop: Stop) -> bool:
-        """One stop; False when more bytes are needed."""
+        """Handle one stop; return False if more bytes are needed."""
         decoder = self.decoder
         if stop is Stop.MORE:
             if self._known_below and not decoder.in_transaction and self._at >= self._known_below:
@@ -261,23 +270,25 @@ class Assembler:
 
     @property
     def _is_between(self) -> bool:
-        """Return whether no transaction is open, and the binlog file is known."""
+        """Flag: no transaction is open, and the binlog file is known."""
         return bool(self.decoder.file_name) and not (self.decoder.in_transaction or self._parks)
 
     @property
     def _is_known(self) -> bool:
-        """Whether the log has the open transaction already."""
+        """Flag: the log has the open transaction already."""
         return self._logical(self.decoder.commit_position) < self._known_below
 
     def _pass_known(self) -> None:
-        """Between transactions, in front of the log's end: past it, rows count again."""
+        """Count a known transaction between transactions; at the log's end, let rows count
+        again.
+        """
         decoder = self.decoder
         if self._at >= self._known_below:
             self._check_whole(self._known_below, "the change log ends")
             self._known_below = 0
         else:
             self.counts.skipped_transaction_count += 1
-        # What was bound was passed over; behind the end it must be bound anew.
+        # Rows of the bound tables were skipped; after the log's end the tables must be bound again.
         decoder.unbind_all()
 
     def _check_whole(self, position: int, what: str) -> None:
@@ -289,20 +300,24 @@ class Assembler:
     # -- visits ------------------------------------------------------------------------------
 
     def visit(self, visit: Visit[Assembler]) -> None:
-        """Let work be done between transactions, as soon as it may; from any thread."""
+        """Queue work to be done between transactions, as soon as possible; any thread may
+        call it.
+        """
         self._visits.add(visit)
 
     def between(self) -> None:
-        """Nothing came: do what is asked for, unless a transaction is open."""
+        """Do the requested work when nothing has arrived, unless a transaction is open."""
         self.take_asked()
         self._go_on_with_visits()
 
     def close(self) -> None:
-        """The stream is over: let go of what visits hold."""
+        """Release the resources of visits; the stream is over."""
         self._visits.close()
 
     def _go_on_with_visits(self) -> None:
-        """Begin the visit in line, and resume it when the stream is where it waits for."""
+        """Begin the next visit, and resume it when the stream has reached the place it
+        waits for.
+        """
         visits = self._visits
         while visits.queue and self._is_between:
             if self._known_below or self._shift is None or self._at < visits.waits_for:
@@ -313,19 +328,19 @@ class Assembler:
 
     @property
     def place(self) -> StreamPlace:
-        """The same, as what is noted on tables there: in front of the next transaction."""
+        """Place of the stream as it is noted for tables: in front of the next transaction."""
         return replace(self._place(), since=self.end.position - 1)
 
     def awaited(self, position: BinlogPosition) -> int | None:
-        """A place of the server as the log counts; None where the stream is past it already."""
+        """Return a place of the server as the log counts; None if the stream is past it already."""
         found = self._logical(position.ordinal)
         last = self.decoder.end_position
         return None if found < (self._logical(last) if last else self._start.position) else found
 
     def give(self, run: Run, byte_count: int = 0) -> None:
-        """Give out a run that a visit has made, of a transaction of its own.
+        """Give out a run that a visit has built, as a transaction of its own.
 
-        Its rows and markers have numbers that the decoder lets pass (`Decoder.skip`).
+        Its rows and markers have numbers that the decoder skips (`Decoder.skip`).
         """
         self.is_unfinished = run.end is None
         mark = self._noted(run.end) if run.end is not None else None
@@ -361,12 +376,14 @@ class Assembler:
 
     def _rotated(self) -> None:
         if self._shift is None:
-            # The first place of another server: behind all that the log has.
+            # The first place of another server comes after everything in the log.
             number = self._start.position >> OFFSET_BITS
             self._shift = number + 1 - self.decoder.file_number
 
     def _file_began(self) -> None:
-        """A file begins; a transaction that is open then was never finished: the server died."""
+        """Handle the begin of a file; a transaction that is open then never finished: the server
+        died.
+        """
         if self.decoder.in_transaction:
             self._undo()
 
@@ -394,7 +411,9 @@ class Assembler:
         decoder.bind(table, bound.relation, bound.charsets)
 
     def _widen(self) -> None:
-        """A value does not fit its column's neutral type: the column is text from this row on."""
+        """Handle a value that does not fit its column's neutral type: the column is text from here
+        on.
+        """
         decoder = self.decoder
         table_id, column = decoder.widen
         relation = decoder.bindings()[table_id]
@@ -433,9 +452,9 @@ class Assembler:
             return
         place = self._place()
         touched = {name for one in effects for name in (one.table, one.to) if name is not None}
-        # The target has the shape before, which no row may have shown yet.
+        # The target has the previous shape, which no row may have shown yet.
         shown = [] if self._is_known else self._book.introduced(touched, place)
-        place = replace(place, since=place.since + 1)  # behind what was shown, in one transaction
+        place = replace(place, since=place.since + 1)  # after what was shown, in one transaction
         marks = self._book.apply(effects, said, place)
         # Earlier table ids may mean something else now.
         self.decoder.unbind_all()
@@ -453,7 +472,7 @@ class Assembler:
     def _mark(
         self, kind: MarkerKind, tables: Sequence[TableName] = (), *, data: dict[str, Any]
     ) -> None:
-        """Place a marker behind the last row of the open transaction."""
+        """Place a marker after the last row of the open transaction."""
         gsn, trx = self.decoder.note_marker()
         self._markers.append(
             Marker(
@@ -470,7 +489,7 @@ class Assembler:
     def _maria_group(self, event: bytes) -> None:
         said = maria_gtid(event)
         undone = MariaExtraFlag.START_ALTER | MariaExtraFlag.ROLLBACK_ALTER
-        # An ALTER of two halves holds from its second one on, which brings the text again.
+        # An ALTER in two halves takes effect with the second one, which brings the text again.
         self._passes_statement = bool(said.flags_extra & undone)
         if said.flags & MariaFlag.PREPARED_XA:
             self._park()
@@ -478,7 +497,7 @@ class Assembler:
     # -- savepoints --------------------------------------------------------------------------
 
     def _savepoint(self, name: bytes, is_undone: bool) -> None:
-        """Rows behind a savepoint wait until the transaction ends: they may be undone."""
+        """Hold rows after a savepoint until the transaction ends: they may be undone."""
         if self._is_known and not self._parks:
             return
         sent_us = sent_us_in(name, self._server_id)
@@ -542,7 +561,7 @@ class Assembler:
             self._replay(self._prepared.open_read(found))
 
     def _replay(self, file: Any) -> None:
-        """Decode parked rows into the transaction that is open."""
+        """Decode parked rows into the open transaction."""
         try:
             offset, want = 0, READ_BYTES
             while piece := file.read(offset, want):
@@ -573,13 +592,13 @@ class Assembler:
     # -- runs --------------------------------------------------------------------------------
 
     def cut_when_whole(self) -> bool:
-        """Give out what is there unless a transaction is open; True when it is."""
+        """Give out pending rows unless a transaction is open; return whether one is."""
         if not self.decoder.in_transaction and not self._known_below:
             self.cut()
         return self.decoder.in_transaction
 
     def cut(self) -> None:
-        """Give out what is there as a run; it ends a transaction when none is open."""
+        """Give out everything pending as a run; it has an end if no transaction is open."""
         decoder = self.decoder
         byte_count = decoder.byte_count
         rows = tuple(decoder.take())
@@ -599,7 +618,7 @@ class Assembler:
             self._position = end.position
 
     def give_up(self) -> None:
-        """After an error: give out the whole transactions in front of the one that it is in."""
+        """After an error, give out the whole transactions before the one in which it occurred."""
         decoder = self.decoder
         if self.is_unfinished or self._known_below or self._parks:
             return
@@ -630,7 +649,7 @@ class Assembler:
 
     @property
     def end(self) -> FlushPoint:
-        """Where the stream is, between transactions."""
+        """Position of the stream, between transactions."""
         decoder = self.decoder
         return FlushPoint(
             position=max(self._position, self._at),
@@ -652,7 +671,9 @@ class Assembler:
 
 
 def shifted_transactions(batch: pa.RecordBatch | None, shift: int | None) -> pa.RecordBatch | None:
-    """A batch of transactions whose positions are `shift` files further. Negative: further back."""
+    """Return a batch of transactions with positions `shift` files further; negative:
+    further back.
+    """
     if batch is None or not shift:
         return batch
     for name in ("position", "end_position"):
@@ -661,7 +682,7 @@ def shifted_transactions(batch: pa.RecordBatch | None, shift: int | None) -> pa.
 
 
 def _shifted(batch: pa.RecordBatch, name: str, shift: int) -> pa.RecordBatch:
-    """Those of a binlog are numbers in the last 8 of their 16 bytes."""
+    """Shift the positions of one column; a binlog's are numbers in the last 8 of their 16 bytes."""
     at = batch.schema.get_field_index(name)
     field, column = batch.schema.field(at), batch.column(at)
     start = column.offset * POSITION_BYTES

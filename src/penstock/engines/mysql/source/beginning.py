@@ -1,9 +1,9 @@
-"""Where a new change log begins in a binlog, and what the tables are there.
+"""Find the place where a new change log begins in a binlog, and the tables' definitions there.
 
-Without any lock: the catalogue is read before and after the place is asked for, and what is the
-same both times was true there too. Which transactions lie before the place is read from its file,
-because what the server says of both together may be of two moments. Not here: the point of a
-handover, which rests on a snapshot (`snapshot.py`).
+It takes no lock: the catalogue is read before and after the place is queried, and definitions that
+are equal both times were valid there too. The transactions before the place are read from its file,
+because the server's answers about both may be of two moments. Not here: the point of a handover,
+which rests on a snapshot (`snapshot.py`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class TablesInMotion(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Where a log begins. gtids: the transactions before it, as text; empty without GTIDs.
+    """Place where a log begins.
 
-    is_present: the tables' definitions are those at the position; else they are later ones.
-    altered: tables whose definition is a later one in any case.
+    Attributes:
+        gtids: the transactions before it, as text; empty without GTIDs.
+        is_present: the tables' definitions are those at the position; else they are later ones.
+        altered: tables whose definition is a later one in any case.
     """
 
     position: BinlogPosition
@@ -64,11 +66,11 @@ class Beginning:
 def find_beginning(
     url: str, patterns: Sequence[str], *, at: BinlogPosition | None = None
 ) -> Beginning:
-    """Where to begin: at a position that is given, or where the binlog ends now.
+    """Return where to begin: at a given position, or at the present end of the binlog.
 
     At an earlier position the definitions are the present ones, and only a hint where the binlog
-    itself says what tables look like. Raises StartUnfit, LogPurged, LogOff, TablesInMotion, and
-    what `catalog.captured_tables` does.
+    itself describes the tables. Raises StartUnfit, LogPurged, LogOff, TablesInMotion, and the
+    errors of `catalog.captured_tables`.
     """
     with open_catalog(url, application_name="penstock beginning") as connection:
         has_gtids = read_identity(connection).has_gtids
@@ -91,19 +93,19 @@ def find_beginning(
 
 
 def check_beginning(url: str, connection: Connection, at: BinlogPosition) -> str:
-    """Check that a new log can begin there; returns the transactions before it.
+    """Check that a new log can begin there; return the transactions before it.
 
-    Raises StartUnfit, LogPurged, ServerBehind, PositionUnfit, and what a dump does.
+    Raises StartUnfit, LogPurged, ServerBehind, PositionUnfit, and the errors of a dump.
     """
     check_file(binlog_files(connection), at)
     return transactions_before(url, at)
 
 
 def gtids_at(url: str, connection: Connection, position: BinlogPosition) -> str:
-    """MariaDB: the last transaction of each domain before a place where a transaction begins.
+    """Return MariaDB's last transaction of each domain before a place where a transaction begins.
 
-    The server answers null where its file holds an event longer than max_allowed_packet (an
-    UPDATE's two images suffice): then we read the file. Raises what a dump does.
+    The server answers null if its file holds an event longer than max_allowed_packet (an UPDATE's
+    two images suffice). Then penstock reads the file. Raises the errors of a dump.
     """
     found = value(
         connection,
@@ -132,14 +134,16 @@ def _present(
 
 
 def shapes_of(tables: Sequence[TableDefinition]) -> list[tuple[object, ...]]:
-    """The parts of definitions that decide how rows are read; equal if none of them has changed."""
+    """Return the parts of definitions that decide how rows are read; equal if none has changed."""
     return [
         (one.name, one.changed_s, one.columns, one.identity, one.identity_columns) for one in tables
     ]
 
 
 def digest_of(table: TableDefinition) -> str:
-    """Return what tells a table's definition from an earlier or later one: 24 hex digits."""
+    """Return a digest that distinguishes a table's definition from earlier and later ones: 24 hex
+    digits.
+    """
     return short_digest(shapes_of([table]))
 
 
@@ -153,9 +157,9 @@ def settled_digests(
 
 
 def transactions_before(url: str, position: BinlogPosition) -> str:
-    """The ids of all transactions before a place, read from its file.
+    """Return the ids of all transactions before a place, read from its file.
 
-    Raises StartUnfit when the place is none where a transaction begins, and what a dump does.
+    Raises StartUnfit if no transaction begins at the place, and the errors of a dump.
     """
     options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
     start = BinlogPosition.at(position.file, BINLOG_HEAD_BYTES)
@@ -175,14 +179,16 @@ def transactions_before(url: str, position: BinlogPosition) -> str:
 
 
 def _packet_end(block: memoryview, start: int, end: int) -> int:
-    """Where the packet at `start` ends, or the block: a decoder does not stop at every event."""
+    """Return where the packet at `start` ends, or the block: a decoder does not stop at every
+    event.
+    """
     if end - start < PACKET_HEAD_BYTES:
         return end
     return min(start + PACKET_HEAD_BYTES + int.from_bytes(block[start : start + 3], "little"), end)
 
 
 class _Reader:
-    """Walks over a file up to a place, and reads only ids."""
+    """Reader that walks over a file up to a place, and reads only ids."""
 
     def __init__(self, position: BinlogPosition) -> None:
         self.gtids: Gtids | None = None
@@ -252,7 +258,7 @@ class _Reader:
             raise self._unfit("it lies inside a transaction")
 
     def ended(self) -> None:
-        """The log ends here."""
+        """Handle the end of the log. Raises StartUnfit if the place was not reached."""
         if not self.is_done:
             raise self._unfit("the binlog ends before it")
 

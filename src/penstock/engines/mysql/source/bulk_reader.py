@@ -1,8 +1,9 @@
-"""A chunk's rows out of MySQL or MariaDB: the packets of a SELECT, line by line.
+"""Read a chunk's rows from MySQL or MariaDB: the packets of a SELECT, line by line.
 
-One thread: blocks are read from a proxied session, become lines in one walk without the GIL, and go
-to the target, while both servers work. No row becomes an object of Python or of Arrow. Not here:
-what the SELECT says (`read_plan.py`), and who holds the sessions (`session_proxy.py`).
+One thread reads blocks from a proxied session, converts them to lines in one walk without the GIL,
+and sends them to the target, while both servers work. No row becomes an object of Python or of
+Arrow. Not here: the text of the SELECT (`read_plan.py`), and the holder of the sessions
+(`session_proxy.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ READ = "reading at the source"
 declare("bulk.chunk.reading")
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the snapshot
 _NO_SUCH_TABLE = 1146
-# MariaDB answers from what is there now, MySQL from the snapshot; there the columns must do.
+# MariaDB answers from the present table, MySQL from the snapshot; there the columns must suffice.
 _CHANGED_S = """
     select coalesce(unix_timestamp(create_time), 0)
       from information_schema.tables
@@ -39,12 +40,14 @@ class MySQLBulkReader:
         self._session = session
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """Compare names and time of the definition: a renamed column shows no other way."""
+        """Return whether names or time of the definition differ; a renamed column shows in no other
+        way.
+        """
         if not task.chunk.shape:
             return False
         from penstock.engines.mysql.connect import literal, quote  # with the driver
 
-        # Looking at the columns keeps an ALTER waiting until the chunk is read.
+        # Looking at the columns makes an ALTER wait until the chunk is read.
         names = self._session.columns(f"select * from {quote(*task.table)} limit 0", doing=READ)
         schema, name = literal(task.table.schema), literal(task.table.name)
         changed_s = self.number(_CHANGED_S.format(schema=schema, name=name), keeps=True)
@@ -71,12 +74,12 @@ class MySQLBulkReader:
 
 
 def tells_rewritten(error: PenstockError) -> bool:
-    """Whether a SELECT failed because the table is not the one of the snapshot any more."""
+    """Return whether a SELECT failed because the table is no longer the one of the snapshot."""
     return error.fields.get("errno") in (_DEFINITION_CHANGED, _NO_SUCH_TABLE)
 
 
 def shape_text(table: TableDefinition) -> str:
-    """Return what must be the same when a chunk is read as when it was planned."""
+    """Return a text that must be equal when a chunk is planned and when it is read."""
     names = [column.name for column in table.columns if not column.is_invisible]
     return _shape_text(names, table.changed_s)
 
@@ -86,7 +89,9 @@ def _shape_text(names: Sequence[str], changed_s: int) -> str:
 
 
 def short_digest(facts: object) -> str:
-    """Return 24 hex digits that tell these facts from others; for what has a lasting `repr`."""
+    """Return 24 hex digits that distinguish these facts from others; their `repr` must be
+    stable.
+    """
     return hashlib.blake2b(repr(facts).encode(), digest_size=12).hexdigest()
 
 
@@ -106,7 +111,7 @@ def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
 
 
 class RowsOfChunk:
-    """The lines of one SELECT, in blocks; row_count is final at the end."""
+    """Lines of one SELECT, in blocks; row_count is final at the end."""
 
     def __init__(
         self,
@@ -124,18 +129,18 @@ class RowsOfChunk:
 
     @property
     def row_count(self) -> int:
-        """Rows so far."""
+        """Number of rows so far."""
         return self._lines.row_count
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines. Raises the typed errors of `engines.mysql.connect`."""
+        """Yield blocks of whole lines. Raises the typed errors of `engines.mysql.connect`."""
         session, lines = self._session, self._lines
         session.select(self._select, doing=READ)
         ended = False
         while not ended:
             session.start = lines.feed(session.block, session.start, session.end)
-            # What ends a result is noted before its last rows are given away: who cannot use
-            # them gives the session back, and must not wait for the end a second time.
+            # The end of a result is noted before its last rows are yielded: a consumer that fails
+            # on them gives the session back, and must not wait for the end a second time.
             if ended := lines.stop is RowStop.END:
                 session.finished()
             is_error = lines.stop is RowStop.ERROR

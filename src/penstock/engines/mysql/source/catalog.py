@@ -1,9 +1,10 @@
-"""Which tables of a MySQL or MariaDB server a pipeline captures, and why others are left out.
+"""Select the tables of a MySQL or MariaDB server that a pipeline captures, with reasons for the
+rest.
 
 A schema is what these servers call a database; a pipeline may take tables of several. Left out:
 views, sequences, tables whose rows are elsewhere or have types that are not supported, the server's
-own schemas, penstock's own. An account sees only what it has rights on. Not here: the patterns
-(`model.patterns`: the same for every engine), definitions (`definitions.py`).
+own schemas, penstock's own. An account sees only tables on which it has rights. Not here: the
+patterns (`model.patterns`: the same for every engine), definitions (`definitions.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.model.patterns import Selection, TablePattern
 
 OWN_SCHEMA = "wirekite"
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
-# Rows that are written through these are kept somewhere else, or nowhere.
+# Rows that are written through these engines are kept somewhere else, or nowhere.
 ELSEWHERE = frozenset({"FEDERATED", "SPIDER", "CONNECT", "S3"})
 NOWHERE = frozenset({"BLACKHOLE"})
 NOT_CARRIED = ("vector",)
@@ -35,7 +36,7 @@ CANDIDATES = f"""
 
 
 class Exclusion(StrEnum):
-    """Why a table that a pattern matches is not captured."""
+    """Reason why a table that a pattern matches is not captured."""
 
     PATTERN = "a pattern takes it out"
     VIEW = "it is a view"
@@ -48,7 +49,7 @@ class Exclusion(StrEnum):
 
 
 class TableNotCapturable(PenstockError):
-    """A table that the configuration names cannot be captured, or there is none of that name."""
+    """A table that the configuration names cannot be captured, or does not exist."""
 
     code = "MY40"
     retry = "operator"
@@ -58,8 +59,10 @@ class TableNotCapturable(PenstockError):
 class Excluded:
     """A table that a pattern matches and that is not captured.
 
-    detail: the column that the reason names, and its type. pattern: the one that takes it out,
-    or empty. is_named: a pattern names it alone.
+    Attributes:
+        detail: the column that the reason names, and its type; or the storage engine.
+        pattern: the pattern that excludes it, or empty.
+        is_named: a pattern names it alone.
     """
 
     name: TableName
@@ -69,16 +72,18 @@ class Excluded:
     is_named: bool = False
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         return f"{self.name}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What the patterns match on this server.
+    """Tables of this server that the patterns match.
 
-    unmatched: patterns that take in by name a table that there is not, or that the account has no
-    rights on. near: the tables whose names differ from those only in case.
+    Attributes:
+        unmatched: patterns that name a table that does not exist, or on which the account has no
+            rights.
+        near: tables whose names differ from those only in case.
     """
 
     tables: tuple[TableDefinition, ...]
@@ -88,17 +93,17 @@ class Survey:
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> Connection:
-    """A connection on which the functions of this package may read the catalogue and rows."""
+    """Open a connection on which the functions of this package may read the catalogue and rows."""
     return connect(url, application_name=application_name)
 
 
 def captured_tables(
     connection: Connection, patterns: Sequence[str], *, with_create_sql: bool = False
 ) -> list[TableDefinition]:
-    """The tables that the patterns take in, with their definitions, ordered by name.
+    """Return the tables that the patterns capture, with their definitions, ordered by name.
 
-    Raises PatternInvalid, and TableNotCapturable when a pattern names a table that does not exist
-    or cannot be captured. A pattern with wildcards may match nothing: the result may be empty.
+    Raises PatternInvalid, and TableNotCapturable if a pattern names a table that does not exist or
+    cannot be captured. A pattern with wildcards may match nothing: the result may be empty.
     """
     result = survey(connection, patterns, with_create_sql=with_create_sql)
     for excluded in result.excluded:
@@ -121,7 +126,7 @@ def captured_tables(
 def survey(
     connection: Connection, patterns: Sequence[str], *, with_create_sql: bool = False
 ) -> Survey:
-    """What the patterns take in, and what they match and is left out, and why.
+    """Return the captured tables, and those that match but are left out, with the reasons.
 
     Raises PatternInvalid for a pattern that cannot be read.
     """
@@ -156,9 +161,9 @@ def survey(
 
 
 def taken_names(connection: Connection, patterns: Sequence[str]) -> dict[TableName, bool]:
-    """All tables that the account sees, and whether the patterns take them in.
+    """Return all tables that the account sees, and whether the patterns capture them.
 
-    No definition is read. Raises PatternInvalid.
+    Reads no definition. Raises PatternInvalid.
     """
     selection = Selection.parse(patterns)
     return {

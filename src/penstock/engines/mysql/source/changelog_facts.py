@@ -1,4 +1,4 @@
-"""What FlexCDC's state tables hold of a MySQL or MariaDB source; see `ports.changelog`."""
+"""Facts of a MySQL or MariaDB source for FlexCDC's state tables; see `ports.changelog`."""
 
 from __future__ import annotations
 

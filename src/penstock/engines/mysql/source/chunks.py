@@ -1,9 +1,9 @@
-"""Cutting a table into ranges of its key, so that several readers can share it.
+"""Cut a table into ranges of its key, so that several readers can share it.
 
-Together the ranges hold every row once, whatever rows come and go meanwhile: the first is open
-below, the last above, each begins where the one before it ends. Bounds are keys of the table, and
-they are compared by the server alone: every collation has its own rules for 'a' = 'A' = 'á' and for
-trailing blanks.
+Together the ranges hold every row once, whatever rows are inserted and deleted meanwhile: the first
+is open below, the last above, and each begins where the previous one ends. Bounds are keys of the
+table, and only the server compares them: every collation has its own rules for 'a' = 'A' = 'á' and
+for trailing blanks.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from penstock.model import ColumnDefinition, Identity, TableDefinition, TableNam
 
 CHUNK_SIZE_BYTES = 64 * 2**20
 CHUNK_ROWS_MIN = 1_000
-SELECTS_AT_ONCE = 100  # of one statement
+SELECTS_AT_ONCE = 100  # in one statement
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _NUMBERS = _INTEGERS | {"decimal", "year"}
-_BY_NUMBER = frozenset({"bit", "enum", "set"})  # ordered by it, though they print otherwise
+_BY_NUMBER = frozenset({"bit", "enum", "set"})  # ordered by number, not as printed
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 _QUOTED = frozenset({"date", "time", "datetime", "timestamp", "uuid", "inet4", "inet6"})
@@ -32,10 +32,14 @@ _Found = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChunk:
-    """A range of a table's key. number: from 1. key: the columns; empty: the whole table.
+    """A range of a table's key.
 
-    lower, upper: SQL literals, one per key column; rows from lower on, up to but without upper;
-    None: open. row_estimate: for planning and progress.
+    Attributes:
+        number: counted from 1.
+        key: the columns; empty for the whole table.
+        lower: SQL literals, one per key column; rows from there on; None if open.
+        upper: SQL literals, one per key column; rows before there; None if open.
+        row_estimate: for planning and progress.
     """
 
     table: TableName
@@ -57,12 +61,14 @@ class KeyChunk:
         return " and ".join(parts) or "true"
 
     def query(self, expressions: Sequence[str]) -> str:
-        """The statement that reads these expressions of the chunk's rows."""
+        """Return the statement that reads these expressions of the chunk's rows."""
         return f"select {', '.join(expressions)} from {quote(*self.table)} where {self.condition}"
 
 
 def _from(key: Sequence[str], bound: Bound) -> str:
-    """`key >= bound`, column by column: no server uses an index well for row constructors."""
+    """Return `key >= bound`, column by column: no server uses an index well for row
+    constructors.
+    """
     names = [quote(name) for name in key]
     alternatives = []
     for place, name in enumerate(names):
@@ -77,7 +83,7 @@ def _from(key: Sequence[str], bound: Bound) -> str:
 
 
 def rows_per_chunk(definition: TableDefinition, size_bytes_target: int = CHUNK_SIZE_BYTES) -> int:
-    """How many rows of this table come to about that size, by the server's estimates."""
+    """Return how many rows of this table have about that size, by the server's estimates."""
     if not definition.row_estimate or not definition.size_bytes:
         return CHUNK_ROWS_MIN
     row_bytes = max(definition.size_bytes / definition.row_estimate, 1.0)
@@ -89,9 +95,9 @@ def plan_chunks(
 ) -> list[KeyChunk]:
     """Cut a table into chunks of about row_count_target rows.
 
-    A single whole number is cut by the server's estimates, without reading rows; other keys by
-    stepping through the key's index. A table without a key, or with floating numbers in it, which
-    have no exact text, is one chunk.
+    A key of one whole number is cut by the server's estimates, without reading rows; other keys by
+    stepping through the key's index. A table without a key, or with floating-point numbers in it,
+    which have no exact text, is one chunk.
     """
     target = row_count_target or rows_per_chunk(definition)
     return plan_all_chunks(connection, [(definition, target)])[definition.name]
@@ -102,8 +108,8 @@ def plan_all_chunks(
 ) -> dict[TableName, list[KeyChunk]]:
     """Cut several tables, see `plan_chunks`, each into chunks of about so many rows.
 
-    One statement asks for what is needed next of all of them, so the number of statements depends
-    on the largest table, not on how many there are.
+    One statement asks for the next facts of all of them, so the number of statements depends on the
+    largest table, not on the number of tables.
     """
     for _, target in wanted:
         if target < 1:
@@ -166,9 +172,9 @@ def _chunks(
 
 
 def _together(connection: Connection, selects: Sequence[str], *, explain: bool = False) -> _Found:
-    """The rows of many selects, by statements of many each. explain: what EXPLAIN says instead.
+    """Return the rows of many selects, combined into few statements. explain: use EXPLAIN's rows.
 
-    Rows tell by `place` which select they are of, those of EXPLAIN by `id`, which counts from 1.
+    A row's `place` says which select it belongs to; EXPLAIN's rows have `id`, counted from 1.
     """
     found: _Found = []
     for at in range(0, len(selects), SELECTS_AT_ONCE):
@@ -186,7 +192,7 @@ def _base(column: ColumnDefinition) -> str:
 
 
 def _usable_key(definition: TableDefinition) -> list[ColumnDefinition]:
-    """The columns of the key, when each of them has an exact text."""
+    """Return the columns of the key if each of them has an exact text; else an empty list."""
     if definition.identity is Identity.FULL:
         return []
     by_name = {column.name: column for column in definition.columns}
@@ -196,7 +202,9 @@ def _usable_key(definition: TableDefinition) -> list[ColumnDefinition]:
 
 
 def _read_and_write(column: ColumnDefinition) -> tuple[str, Callable[[str], str]]:
-    """The expression that gives a value's exact text, and how that becomes a literal."""
+    """Return the expression for a value's exact text, and the function that makes a literal
+    of it.
+    """
     name, base = quote(column.name), _base(column)
     if base in _NUMBERS:
         return f"cast({name} as char)", lambda text: text
@@ -216,7 +224,7 @@ def _read_and_write(column: ColumnDefinition) -> tuple[str, Callable[[str], str]
 def _numeric(
     connection: Connection, tables: Sequence[_Keyed]
 ) -> dict[TableName, list[tuple[Bound, int]]]:
-    """Bounds between the least and the greatest value, each with the estimate below it."""
+    """Return bounds between the least and the greatest value, each with the estimate below it."""
     open_ranges = [
         _Range(tables[int(row["place"])], int(row["low"]), int(row["high"]))
         for row in _together(connection, [_ends(place, one) for place, one in enumerate(tables)])
@@ -255,7 +263,7 @@ def _ends(place: int, one: _Keyed) -> str:
 
 
 def _estimates(connection: Connection, ranges: Sequence[_Range]) -> list[int]:
-    """How many rows the server believes to be in each range."""
+    """Return how many rows the server estimates to be in each range."""
     counts = []
     for at in range(0, len(ranges), SELECTS_AT_ONCE):
         some = ranges[at : at + SELECTS_AT_ONCE]
@@ -271,7 +279,7 @@ def _estimates(connection: Connection, ranges: Sequence[_Range]) -> list[int]:
 
 
 def _gathered(pieces: Sequence[tuple[int, int]], target: int) -> list[tuple[Bound, int]]:
-    """Neighbours that are small enough together become one."""
+    """Join neighbours that are small enough together."""
     bounds: list[tuple[Bound, int]] = []
     gathered = pieces[0][1]
     for low, count in pieces[1:]:
@@ -288,7 +296,7 @@ def _gathered(pieces: Sequence[tuple[int, int]], target: int) -> list[tuple[Boun
 def _sampled(
     connection: Connection, tables: Sequence[_Keyed]
 ) -> dict[TableName, list[tuple[Bound, int]]]:
-    """Every target-th key, found from the last one on."""
+    """Return every target-th key, each found from the previous one."""
     bounds: dict[TableName, list[tuple[Bound, int]]] = {one.table: [] for one in tables}
     width = max((len(one.key) for one in tables), default=0)
     waiting = list(range(len(tables)))
@@ -308,7 +316,7 @@ def _sampled(
 def _next(
     place: int, one: _Keyed, bounds: Mapping[TableName, Sequence[tuple[Bound, int]]], width: int
 ) -> str:
-    """The select of the key that is `target` rows behind the last bound."""
+    """Return the select of the key that is `target` rows after the last bound."""
     names = tuple(column.name for column in one.key)
     texts = [_read_and_write(column)[0] for column in one.key]
     texts += ["null"] * (width - len(texts))

@@ -1,8 +1,8 @@
-"""A replica's connection: it asks for the binlog and receives it, on a socket of our own.
+"""Ask for the binlog as a replica and receive it, on a socket of our own.
 
-Whole blocks are read into a large buffer of the caller, packets as they come over the wire; the
-decoder reads them. Everything that is plain SQL goes through `penstock.engines.mysql.connect`. Not
-here: where to begin and whether that is still possible (`status.py`).
+Whole blocks are read into a large buffer of the caller, as packets of the wire; the decoder reads
+them. Plain SQL goes through `penstock.engines.mysql.connect`. Not here: where to begin and whether
+that is still possible (`status.py`).
 
 Measured: unlike PostgreSQL's walsender these servers put many packets into one send() while a
 reader is behind; the nap after a large read saves some wake-ups and costs nothing.
@@ -49,7 +49,7 @@ from penstock.model import PenstockError
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock stream"
 BUFFER_BYTES = 8 * 1024 * 1024
-BEHIND_BYTES = 32 * 1024  # one read gave this much: more is on its way, let the server work
+BEHIND_BYTES = 32 * 1024  # one read returned this much: more is on its way, let the server work
 NAP_S = 0.001
 SILENT_HEARTBEATS = 3
 WAIT_S = 0.25
@@ -61,19 +61,23 @@ _STATEMENTS = frozenset(
         EventKind.ROTATE,
     }
 )
-# In a packet, behind its first byte: the kind of an event; of a statement the sizes of its schema's
-# name and of its variables, and where these begin.
+# In a packet, counted from its first byte: the kind of an event; for a statement, the sizes of its
+# schema's name and of its variables, and where these begin.
 _KIND_AT, _SCHEMA_SIZE_AT, _STATUS_SIZE_AT, _STATUS_AT = 5, 28, 31, 33
 _BEGIN = b"BEGIN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """How to read. server_id: ours, 1 to 2**32 - 1, unlike that of any other replica or reader.
+    """Options of a reader.
 
-    replica_uuid: ours, the same every time (MySQL). heartbeat_s: how often an idle server says
-    that it lives; three of them missing end the stream. is_bounded: end where the log ends
-    instead of waiting. annotate: have MariaDB send the text of statements, too.
+    Attributes:
+        server_id: ours, 1 to 2**32 - 1, unlike that of any other replica or reader.
+        replica_uuid: ours, the same every time (MySQL).
+        heartbeat_s: interval at which an idle server reports that it lives; three missing
+            heartbeats end the stream.
+        is_bounded: end at the log's end instead of waiting.
+        annotate: have MariaDB send the text of statements as well.
     """
 
     server_id: int
@@ -95,9 +99,9 @@ Gtids = GtidSet | MariaGtids
 
 
 class BinlogConnection:
-    """A connection on which the server sends its binlog; made by `open_binlog`.
+    """A connection on which the server sends its binlog; opened by `open_binlog`.
 
-    server: who sends. `receive_into` belongs to one thread; `close` may come from another.
+    server: the sender. `receive_into` belongs to one thread; another may call `close`.
     """
 
     def __init__(
@@ -137,20 +141,20 @@ class BinlogConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; harmless when done twice. A server in a dump reads no COM_QUIT."""
+        """Close the connection; repeating it is harmless. A server in a dump reads no COM_QUIT."""
         self._wire.close()
 
     @property
     def is_tls(self) -> bool:
-        """Whether the stream is encrypted."""
+        """Flag: the stream is encrypted."""
         return self._wire.is_tls
 
     def receive_into(self, view: memoryview, timeout_s: float) -> int:
-        """Read what is there into view; wait up to timeout_s for the first byte.
+        """Read the available bytes into view; wait up to timeout_s for the first byte.
 
-        view: as large as possible; what comes are packets, the last one perhaps in part. Returns
-        the number of bytes, 0 when none came in time. Raises ConnectionLost, or StreamSilent when
-        the server has sent nothing for as long as three heartbeats.
+        view: as large as possible; it receives packets, of the last one perhaps only a part.
+        Returns the number of bytes, 0 if none arrived in time. Raises ConnectionLost, or
+        StreamSilent if the server has sent nothing for as long as three heartbeats.
         """
         if self._ahead:
             count = min(len(self._ahead), len(view))
@@ -171,11 +175,11 @@ class BinlogConnection:
         return count
 
     def end(self, payload: bytes) -> None:
-        """Take a packet that is no event: with it the dump is over.
+        """Handle a packet that does not hold an event: it ends the dump.
 
-        payload: with its first byte. Returns where the log of a bounded dump ends; else raises
-        DumpEnded, or the typed error for what the server says. Where the log was purged or reset
-        it is asked, on another connection, for the oldest position that it still has.
+        payload: with its first byte. Returns at the log's end of a bounded dump; else raises
+        DumpEnded, or the typed error for the server's message. If the log was purged or reset,
+        another connection asks the server for the oldest position that it still has.
         """
         place = MySQLUrl.parse(self._url).place
         if mysqlwire.is_end(payload):
@@ -190,9 +194,10 @@ class BinlogConnection:
         raise error
 
     def packets(self, *, wait_s: float = WAIT_S) -> Iterator[bytes | None]:
-        """Packets one by one, joined where they came in pieces; slow, for rare use.
+        """Yield packets one by one, joined if they arrived in pieces; slow, for rare use.
 
-        Ends with a bounded dump. Gives None when nothing came for wait_s. Raises what `end` does.
+        Ends with a bounded dump. Yields None if nothing arrived for wait_s. Raises the errors of
+        `end`.
         """
         buffer = bytearray(BUFFER_BYTES)
         start = end = 0
@@ -219,14 +224,14 @@ class BinlogConnection:
             yield payload
 
     def statements(self) -> Iterator[bytes]:
-        """The events of statements (QUERY) and of files (ROTATE, FORMAT_DESCRIPTION).
+        """Yield the events of statements (QUERY) and of files (ROTATE, FORMAT_DESCRIPTION).
 
-        Rows are passed over by their heads, and so is the BEGIN of a transaction. Ends with a
-        bounded dump. Raises what `end` does.
+        Rows are skipped by their heads, and so is the BEGIN of a transaction. Ends with a bounded
+        dump. Raises the errors of `end`.
         """
         buffer = bytearray(BUFFER_BYTES)
         start = end = 0
-        wanted: bytes | None = None  # of an event that goes on in the next packet
+        wanted: bytes | None = None  # of an event that continues in the next packet
         is_continued = False
         while True:
             while end - start >= mysqlwire.HEAD_BYTES:
@@ -251,13 +256,15 @@ class BinlogConnection:
                 end += self.receive_into(view[end:], WAIT_S)
 
     def events(self, *, wait_s: float = WAIT_S) -> Iterator[bytes | None]:
-        """The events in those packets, each with its header and checksum as it came."""
+        """Yield the events in those packets, each with its header and checksum as it arrived."""
         for payload in self.packets(wait_s=wait_s):
             yield payload if payload is None else payload[1:]
 
 
 def _begins(buffer: bytearray, begin: int, stop: int) -> bool:
-    """Whether a packet is the statement BEGIN, which most transactions of MySQL begin with."""
+    """Return whether a packet is the statement BEGIN, with which most transactions of MySQL
+    begin.
+    """
     if buffer[begin + _KIND_AT] != EventKind.QUERY or stop - begin < _STATUS_AT:
         return False
     status_size = buffer[begin + _STATUS_SIZE_AT] | buffer[begin + _STATUS_SIZE_AT + 1] << 8
@@ -267,7 +274,9 @@ def _begins(buffer: bytearray, begin: int, stop: int) -> bool:
 
 
 def _make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, int]:
-    """Move an incomplete packet to the front when room runs out; grow for one that fills it."""
+    """Move an incomplete packet to the front when space runs out; grow for one that fills the
+    buffer.
+    """
     if start == end:
         return buffer, 0, 0
     if end < len(buffer):
@@ -287,10 +296,10 @@ def open_binlog(
 ) -> BinlogConnection:
     """Log in as a replica and ask for the binlog.
 
-    position: from where, the beginning of a group of events. seen: in its place, the transactions
-    that we have: the server sends all others (MySQL), or what follows in each domain (MariaDB).
-    Whether it refuses shows with the first packet. Raises PrivilegeMissing, and what
-    `penstock.engines.mysql.connect.connect` does.
+    position: where to begin, at a group of events. seen: in its place, the transactions that we
+    have: the server sends all others (MySQL), or those that follow in each domain (MariaDB). A
+    refusal shows with the first packet. Raises PrivilegeMissing, and the errors of
+    `penstock.engines.mysql.connect.connect`.
     """
     if (position is None) == (seen is None):
         raise ValueError("a dump begins at a position or behind a set of GTIDs")
@@ -328,10 +337,12 @@ def open_binlog(
 
 
 def _introduce(connection: Connection, options: DumpOptions, seen: Gtids | None) -> None:
-    """Declare what we are and understand, in the variables that a replica sets, and register."""
+    """Declare who we are and what we understand, in the variables that a replica sets, and
+    register.
+    """
     server = connection.server
     heartbeat_ns = int(options.heartbeat_s * 1e9)
-    # Both names of each: old servers know one, new ones the other, and both take either.
+    # Both names of each: old servers know one, new ones the other, and both accept either.
     settings = {
         "@master_binlog_checksum": "@@global.binlog_checksum",
         "@source_binlog_checksum": "@@global.binlog_checksum",
@@ -384,7 +395,7 @@ def _command(
 
 
 def oldest_position(url: str) -> str:
-    """The oldest position that the server still has; empty when it cannot be asked."""
+    """Return the oldest position that the server still has; empty if it cannot be queried."""
     try:
         with connect(url, application_name=APPLICATION_NAME) as connection:
             logs = rows(connection, "show binary logs", doing="listing the server's binlogs")

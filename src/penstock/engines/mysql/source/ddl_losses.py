@@ -1,8 +1,8 @@
-"""Which clauses of an ALTER may take rows away or change them, where errors are passed over.
+"""Find clauses of an ALTER that may delete or change rows if errors are ignored.
 
-ALTER IGNORE does so, and so do the tools that copy a table's rows with INSERT IGNORE: what a key or
-a check refuses is left out, what a type does not hold is cut, and no row event says so.
-Pure.
+ALTER IGNORE ignores them, and so do the tools that copy a table's rows with INSERT IGNORE: rows
+that a key or a check refuses are left out, values that a type does not hold are cut, and no row
+event shows it. Pure.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from penstock.engines.mysql.source.ddl_words import Word, clauses
 
-# First words of clauses that look at no row, or only at columns that are new.
+# First words of clauses that affect no row, or only new columns.
 _HARMLESS = (
     *("ADD", "ALGORITHM", "ALTER", "AUTO_INCREMENT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT"),
     *("DEFAULT", "DISABLE", "ENABLE", "LOCK", "RENAME", "ROW_FORMAT"),
 )
 _NO_COLUMNS = ("CHECK", "CONSTRAINT", "FOREIGN", "INDEX", "KEY", "PRIMARY")
 _PARTITIONS = ("PARTITION", "SYSTEM", "PERIOD")
-# Engines that keep no rows of their own: what was in the table is not in it any more.
+# Engines that keep no rows of their own: the table's rows are no longer in it.
 _KEEP_NOTHING = (
     *("BLACKHOLE", "CONNECT", "FEDERATED", "FEDERATEDX", "MERGE", "MRG_MYISAM", "NULL", "SPIDER"),
 )
@@ -29,7 +29,7 @@ _KEEP_NOTHING = (
 class Limit:
     """A new condition that a statement puts on a table's rows.
 
-    columns: of a unique key, those that it takes whole.
+    columns: columns of a unique key that are whole in it.
     """
 
     what: str
@@ -37,7 +37,7 @@ class Limit:
 
 
 def limits_of(clause: Sequence[Word]) -> list[Limit]:
-    """What a clause of ALTER TABLE asks of rows that are there."""
+    """Return the conditions that a clause of ALTER TABLE puts on existing rows."""
     verb, depth = clause[0], clause[0].depth
     found = [Limit(what="a partition for some values alone")] if _is_divided(clause) else []
     if not verb.is_word("ADD", "CHANGE", "MODIFY"):
@@ -58,7 +58,7 @@ def _behind(words: Sequence[Word], *passed: str) -> Sequence[Word]:
 
 
 def _is_divided(clause: Sequence[Word]) -> bool:
-    """Whether rows may have no partition any more."""
+    """Return whether some rows may no longer have a partition."""
     if clause[0].is_word("REORGANIZE"):
         return True
     for at, word in enumerate(clause[:-1]):
@@ -87,12 +87,14 @@ def _limits(words: Sequence[Word], column: str) -> list[Limit]:
 
 
 def _is_key(before: Sequence[Word]) -> bool:
-    """Whether a key is a clause of its own, by the words before UNIQUE: else it is a column's."""
+    """Return whether a key is a separate clause, by the words before UNIQUE; else it is a
+    column's.
+    """
     return not before or before[0].is_word("CONSTRAINT")
 
 
 def key_columns(words: Sequence[Word]) -> tuple[str, ...]:
-    """The columns in the first parentheses that a key takes whole."""
+    """Return the columns in the first parentheses that are whole in a key."""
     opening = next((at for at, word in enumerate(words) if word.is_mark("(")), len(words))
     inside = []
     for word in words[opening + 1 :]:
@@ -104,7 +106,7 @@ def key_columns(words: Sequence[Word]) -> tuple[str, ...]:
 
 
 def loses_when_ignored(clause: Sequence[Word]) -> bool:
-    """Whether a clause may take rows away or change them when errors are passed over."""
+    """Return whether a clause may delete or change rows if errors are ignored."""
     if limits_of(clause):
         return True
     first = clause[0]
@@ -117,7 +119,7 @@ def loses_when_ignored(clause: Sequence[Word]) -> bool:
 
 
 def engine_keeps_nothing(words: Sequence[Word]) -> str:
-    """The engine that an ALTER names, where it keeps no rows; else empty."""
+    """Return the engine that an ALTER names if it keeps no rows; else empty."""
     for at, word in enumerate(words):
         if word.is_word("ENGINE") and word.depth == 0:
             rest = [one for one in words[at + 1 : at + 3] if not one.is_mark("=")]

@@ -1,7 +1,7 @@
-"""What a statement in the binlog does to tables: which ones, and whether row events show it.
+"""Find the effects of a statement in the binlog on tables, and whether row events show them.
 
-Pure: only what the words say, nothing is looked up. A statement that is not understood is reported,
-never passed over.
+Pure: only the words decide, nothing is looked up. A statement that is not understood is reported,
+never skipped.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _HARMLESS = _keywords(
     HANDLER HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE RESET RESTART REVOKE ROLLBACK
     SAVEPOINT SHOW SHUTDOWN SIGNAL START STOP UNINSTALL UNLOCK USE XA"""
 )
-# Logged only because functions in them wrote: as text, and it is not known into which tables.
+# Logged only because functions in them wrote: as text, and the written tables are not known.
 _CALLS = _keywords("DO SELECT")
 _WRITES = _keywords("CALL DELETE EXECUTE IMPORT INSERT LOAD REPLACE UPDATE WITH VALUES")
 _NOT_COLUMNS = _keywords(
     """CHECK CONSTRAINT FOREIGN FULLTEXT INDEX KEY PARTITION PERIOD PRIMARY SPATIAL SYSTEM UNIQUE
     VECTOR"""
 )
-# What DROP may be followed by, besides a column's name.
+# Words that may follow DROP besides a column's name.
 _NOT_DROPPED = _keywords(
     """CHECK CONSTRAINT FOREIGN INDEX KEY PARTITION PERIOD PRIMARY SYSTEM TABLESPACE"""
 )
@@ -56,9 +56,9 @@ _CHARSET_WORDS = ("CHARACTER", "CHARSET", "CHAR", "SET")
 class Doing(StrEnum):
     """The kind of a statement's effect on a table.
 
-    ALTERED: its definition may have changed. EMPTIED: all its rows are gone. CHANGED_UNSEEN: rows
-    changed once, and no row event says how. CASCADES: rows will change from now on without row
-    events. REPAIRED: rows may be gone, unless the engine survives a crash. WRITTEN: rows may have
+    ALTERED: its definition may have changed. EMPTIED: all its rows are deleted. CHANGED_UNSEEN:
+    rows changed once, and no row event shows it. CASCADES: rows will change from now on without row
+    events. REPAIRED: rows may be lost, unless the engine survives a crash. WRITTEN: rows may have
     changed by a statement that is logged as text. UNKNOWN: the statement is not understood.
     """
 
@@ -89,9 +89,9 @@ class Effect:
         converts: the clause that may convert text to another character set; `*` in redefined then
             stands for all columns.
         limits: the new conditions that ALTER puts on rows.
-        what: of CHANGED_UNSEEN and CASCADES, the change in words.
-        names: of WRITTEN and UNKNOWN, words that may be a table's name, alone or as `schema.name`;
-            none in a WRITTEN one: it may be any table.
+        what: for CHANGED_UNSEEN and CASCADES, the change in words.
+        names: for WRITTEN and UNKNOWN, words that may be a table's name, alone or as
+            `schema.name`; if a WRITTEN one has none, it may concern any table.
     """
 
     doing: Doing
@@ -109,7 +109,7 @@ class Effect:
 
 
 class _Reader:
-    """Walks over a statement's words."""
+    """Reader that walks over a statement's words."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Reader:
             pass
 
     def if_exists(self) -> bool:
-        """IF EXISTS, IF NOT EXISTS; whether either is there."""
+        """Skip IF EXISTS or IF NOT EXISTS; return whether either is there."""
         if not self.accept("IF"):
             return False
         self.accept("NOT")
@@ -179,13 +179,13 @@ _END = Word(WordKind.MARK, "")
 
 
 class _NotUnderstood(Exception):
-    """The words are not those of a statement that we know."""
+    """Error: the words are not those of a statement that we know."""
 
 
 def effects_of(
     query: Query, *, server: ServerVersion | None = None, fold: bool = False
 ) -> tuple[Effect, ...]:
-    """What a statement does to tables, in order.
+    """Return the effects of a statement on tables, in order.
 
     fold: the server keeps names in lower case.
     """
@@ -203,7 +203,7 @@ def effects_of(
 
 
 def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
-    """What may be a table's name: alone, or with its schema and a dot."""
+    """Return words that may be a table's name: alone, or with its schema and a dot."""
     found = set()
     for at, word in enumerate(words):
         if not word.is_name or (at and words[at - 1].is_mark(".")):
@@ -216,7 +216,7 @@ def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
 
 
 def _cascades(words: Sequence[Word]) -> bool:
-    """Whether a foreign key cascades, which these servers do not log."""
+    """Return whether a foreign key cascades, which these servers do not log."""
     return any(
         first.is_word("ON")
         and second.is_word("DELETE", "UPDATE")
@@ -252,11 +252,13 @@ def _statement(reader: _Reader) -> list[Effect]:
     raise _NotUnderstood
 
 
-# -- what comes before other statements ----------------------------------------------------
+# -- prefixes of other statements -----------------------------------------------------------
 
 
 def _set(reader: _Reader) -> list[Effect]:
-    """SET STATEMENT ... FOR another statement, which MariaDB executes; other SETs do nothing."""
+    """Return the effects of SET STATEMENT ... FOR another statement, which MariaDB executes; other
+    SETs have none.
+    """
     if not reader.accept("STATEMENT"):
         return []
     while reader.peek() is not _END:
@@ -267,7 +269,9 @@ def _set(reader: _Reader) -> list[Effect]:
 
 
 def _analyze(reader: _Reader) -> list[Effect]:
-    """ANALYZE in front of a statement, which MariaDB executes; ANALYZE TABLE does nothing."""
+    """Return the effects of a statement after ANALYZE, which MariaDB executes; ANALYZE TABLE has
+    none.
+    """
     if reader.accept("FORMAT"):
         reader.accept_mark("=")
         reader.at += 1
@@ -435,7 +439,7 @@ def _alter(reader: _Reader) -> list[Effect]:
 
 
 def _exchanged(reader: _Reader) -> list[TableName]:
-    """Tables whose rows a partition was exchanged with."""
+    """Return the tables with which a partition's rows were exchanged."""
     found = []
     for at, word in enumerate(reader.words):
         if word.is_word("EXCHANGE"):
@@ -495,7 +499,7 @@ def _changed_again(added: Added, other_defaults: set[str], redefined: Sequence[s
 
 
 def _columns_renamed(part: _Reader) -> list[tuple[str, str]]:
-    """Old and new name, where an ALTER's clause gives a column another one."""
+    """Return old and new name if an ALTER's clause renames a column."""
     part.at = 0
     if part.accept("RENAME"):
         if not part.accept("COLUMN"):

@@ -1,4 +1,4 @@
-"""Statements of MySQL and MariaDB cut into words: strings, names, comments and all.
+"""Cut statements of MySQL and MariaDB into words: strings, names, comments and all.
 
 Pure.
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from penstock.engines.mysql.version import ServerVersion
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a"}
-_MARIADB_PASSES = range(50_700, 100_000)  # of versions in comments: those that only MySQL has
+_MARIADB_PASSES = range(50_700, 100_000)  # versions in comments that only MySQL has
 
 
 class WordKind(StrEnum):
-    """What a word is. NAME: in backticks, or in double quotes under ANSI_QUOTES."""
+    """Kind of a word. NAME: in backticks, or in double quotes under ANSI_QUOTES."""
 
     WORD = "word"
     NAME = "name"
@@ -32,7 +32,7 @@ class WordKind(StrEnum):
 class Word:
     """One word. text: without quotes, escapes undone; a MARK is one character.
 
-    depth: how many parentheses are open around it.
+    depth: number of open parentheses around it.
     """
 
     kind: WordKind
@@ -40,16 +40,16 @@ class Word:
     depth: int = 0
 
     def is_word(self, *words: str) -> bool:
-        """Whether it is one of these keywords (upper case), unquoted."""
+        """Return whether it is one of these keywords (upper case), unquoted."""
         return self.kind is WordKind.WORD and self.text.upper() in words
 
     def is_mark(self, mark: str) -> bool:
-        """Whether it is this character."""
+        """Return whether it is this character."""
         return self.kind is WordKind.MARK and self.text == mark
 
     @property
     def is_name(self) -> bool:
-        """Whether it may be a name."""
+        """Flag: it may be a name."""
         return self.kind in (WordKind.WORD, WordKind.NAME)
 
 
@@ -111,7 +111,9 @@ class _Lexer:
         self.at += 1
 
     def _is_word_at(self, at: int) -> bool:
-        """Names may begin with digits: a number is digits, a dot and an exponent alone."""
+        """Return whether a word, perhaps a name, begins here; a number is digits, a dot and an
+        exponent.
+        """
         end = at
         while end < len(self.text) and _is_word_character(self.text[end]):
             end += 1
@@ -148,7 +150,7 @@ class _Lexer:
         return "".join(out)
 
     def _comment(self) -> None:
-        """Comments with a version are code for servers of that version or later."""
+        """Skip a comment; one with a version is code for servers of that version or later."""
         text, at = self.text, self.at
         is_maria = text.startswith("/*M!", at)
         head = 4 if is_maria else 3
@@ -177,7 +179,7 @@ def _is_word_character(character: str) -> bool:
 
 
 def words_of(query: Query, server: ServerVersion | None = None) -> list[Word]:
-    """The words of a statement, as that server understood it in that session."""
+    """Return the words of a statement, as that server understood it in that session."""
     version = None
     if server is not None:
         major, minor, patch = server.number
@@ -192,7 +194,7 @@ def words_of(query: Query, server: ServerVersion | None = None) -> list[Word]:
 
 
 def clauses(words: Sequence[Word], depth: int = 0) -> list[list[Word]]:
-    """Cut at the commas at this depth."""
+    """Cut words at the commas at this depth."""
     parts: list[list[Word]] = [[]]
     for word in words:
         if word.is_mark(",") and word.depth == depth:

@@ -1,4 +1,4 @@
-"""Tables' definitions from information_schema: columns, keys and what else a target needs.
+"""Tables' definitions from information_schema: columns, keys and other facts that a target needs.
 
 Types stay as the server prints them.
 """
@@ -68,7 +68,7 @@ JSON_CHECKS = """
 HIDDEN_PERIOD = ("row_start", "row_end")
 _PERIOD_TYPE = "timestamp(6)"
 _SOURCE_ID_BYTES = 6
-_CHARSETS = {"utf8": "utf8mb3"}  # MySQL before 8.0.29 and MariaDB before 10.6 call it so
+_CHARSETS = {"utf8": "utf8mb3"}  # MySQL before 8.0.29 and MariaDB before 10.6 call it that
 _TEMPORAL = ("timestamp", "datetime")
 _MEMBERS = ("enum", "set")
 _BYTES = ("bit", "binary", "varbinary")
@@ -82,7 +82,7 @@ _ByTable = defaultdict[TableName, list[Row]]
 
 
 def source_id_of(name: TableName) -> int:
-    """A table's number in the log: MySQL has no permanent one, so it is made from the name."""
+    """Return a table's number in the log, computed from its name: MySQL has no permanent one."""
     text = f"{name.schema}\0{name.name}".encode()
     digest = hashlib.blake2b(text, digest_size=_SOURCE_ID_BYTES).digest()
     return int.from_bytes(digest, "big") or 1
@@ -94,10 +94,10 @@ def definitions_of(
     *,
     with_create_sql: bool = False,
 ) -> dict[TableName, TableDefinition]:
-    """Definitions of tables, by name.
+    """Return definitions of tables, keyed by name.
 
     tables: their rows of information_schema.tables, column names in lower case. with_create_sql:
-    ask for SHOW CREATE TABLE as well. A table that was dropped meanwhile is left out.
+    query SHOW CREATE TABLE as well. A table that was dropped meanwhile is left out.
     """
     server = connection.server
     columns: _ByTable = defaultdict(list)
@@ -130,10 +130,10 @@ def definitions_of(
 
 
 def _gather(into: _ByTable, connection: Connection, sql: str, schema: str) -> None:
-    """Read what a query says of one schema's tables.
+    """Read a query's rows about one schema's tables.
 
-    All of them, whichever are wanted: names in a condition are compared without case, and MariaDB
-    takes `in ('t', 'T')` for one table.
+    It reads all of them, not only the wanted ones: names in a condition are compared without case,
+    and MariaDB takes `in ('t', 'T')` for one table.
     """
     for row in rows(connection, sql, (schema,), doing="reading the catalogue"):
         if row["table_schema"] == schema:
@@ -143,7 +143,7 @@ def _gather(into: _ByTable, connection: Connection, sql: str, schema: str) -> No
 def _gather_json(
     into: defaultdict[TableName, set[str]], connection: Connection, schema: str
 ) -> None:
-    """Note MariaDB's columns that were made as JSON."""
+    """Note MariaDB's columns that were created as JSON."""
     for row in rows(connection, JSON_CHECKS, (schema,), doing="reading the catalogue"):
         if row["check_clause"] == f"json_valid({quote(row['column_name'])})":
             into[TableName(row["table_schema"], row["table_name"])].add(row["column_name"])
@@ -161,7 +161,7 @@ def _column(row: Row, server: ServerVersion, json_columns: set[str]) -> ColumnDe
     text = str(row["column_type"])
     is_json = row["column_name"] in json_columns and row["data_type"] == "longtext"
     extra = str(row["extra"] or "").upper()
-    # MySQL names none for members in bytes.
+    # MySQL names no character set for members in bytes.
     none = "binary" if row["data_type"] in _MEMBERS else ""
     charset = row["character_set_name"] or none
     generated = _generated(extra)
@@ -190,7 +190,9 @@ def _generated(extra: str) -> str:
 
 
 def _default(row: Row, server: ServerVersion, extra: str) -> str | None:
-    """A column's default as SQL; MariaDB prints it so, MySQL prints values without quotes."""
+    """Return a column's default as SQL; MariaDB prints it so, MySQL prints values without
+    quotes.
+    """
     text = row["column_default"]
     if text is None or (server.is_mariadb and text == "NULL"):
         return None
@@ -206,7 +208,9 @@ def _default(row: Row, server: ServerVersion, extra: str) -> str | None:
 
 
 def _unescaped(expression: str, server: ServerVersion) -> str:
-    """An expression as SQL: MySQL shows it like the inside of a string, all quotes escaped."""
+    """Return an expression as SQL: MySQL shows it like the inside of a string, all quotes
+    escaped.
+    """
     if server.is_mariadb or _BARE_QUOTE.search(expression):
         return expression
     return _ESCAPED.sub(r"\1", expression)
@@ -215,10 +219,10 @@ def _unescaped(expression: str, server: ServerVersion) -> str:
 def _as_written(
     columns: tuple[ColumnDefinition, ...], create_sql: Callable[[], str], server: ServerVersion
 ) -> tuple[ColumnDefinition, ...]:
-    """The columns with their expressions as they were written.
+    """Return the columns with their expressions as they were written.
 
     MySQL 8 shows characters beyond ASCII in them as if their bytes were latin1; SHOW CREATE TABLE
-    says what it is.
+    prints them correctly.
     """
     if server.is_mariadb or all((column.default or "").isascii() for column in columns):
         return columns
@@ -235,7 +239,7 @@ def _as_written(
 
 
 def _from_latin1(text: str) -> str:
-    """Text in UTF-8 that was taken for latin1, or the text itself where it cannot be that."""
+    """Return the UTF-8 text that was read as latin1, or the text itself if it cannot be that."""
     known = {character: byte for byte, character in enumerate(single_byte_table("latin1") or ())}
     if any(character not in known for character in text):
         return text
@@ -308,7 +312,7 @@ def _by_index(indexes: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _definition(index: str, parts: Sequence[Row]) -> str:
-    """An index as in CREATE TABLE."""
+    """Return an index's definition as in CREATE TABLE."""
     columns = ", ".join(
         f"({part['expression']})"
         if part["column_name"] is None
@@ -323,7 +327,9 @@ def _definition(index: str, parts: Sequence[Row]) -> str:
 
 
 def _keys(indexes: Sequence[Row]) -> dict[str, UniqueKey]:
-    """Unique keys over columns by name, the primary one among them. Others identify no row."""
+    """Return unique keys over columns, keyed by name, with the primary one. Others identify
+    no row.
+    """
     found = {}
     for index, parts in _by_index(indexes).items():
         if parts[0]["non_unique"] or any(part["column_name"] is None for part in parts):
@@ -340,7 +346,7 @@ def _keys(indexes: Sequence[Row]) -> dict[str, UniqueKey]:
 
 
 def _indexes(indexes: Sequence[Row]) -> list[str]:
-    """The definitions of indexes that are no keys: plain ones, and unique ones over expressions."""
+    """Return the definitions of other indexes: plain ones, and unique ones over expressions."""
     return [
         _definition(index, parts)
         for index, parts in _by_index(indexes).items()
@@ -351,7 +357,7 @@ def _indexes(indexes: Sequence[Row]) -> list[str]:
 def _identity(
     columns: Sequence[ColumnDefinition], primary: UniqueKey | None, unique: Sequence[UniqueKey]
 ) -> tuple[Identity, tuple[str, ...]]:
-    """What identifies a row: the primary key, a key in place of it, or the whole row."""
+    """Return the row's identity: the primary key, a key in place of it, or the whole row."""
     if primary is not None and not primary.prefixes:
         return Identity.DEFAULT, primary.columns
     by_name = {column.name: column for column in columns}

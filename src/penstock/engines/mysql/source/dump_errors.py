@@ -1,8 +1,8 @@
-"""Why a server does not send its binlog from where we want to go on: one class per condition.
+"""Errors of a server that does not send its binlog from our position: one class per condition.
 
-The server answers nearly all of them with one number and a sentence, so the words decide; "master"
-became "source" and "slave" "replica" in MySQL 8.0.26. Where a condition can be seen beforehand
-`status.py` raises the same class, before a dump is asked for.
+The server answers nearly all conditions with one number and a sentence, so the words decide;
+"master" became "source" and "slave" "replica" in MySQL 8.0.26. If a condition can be seen
+beforehand, `status.py` raises the same class, before a dump is requested.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SLAVE_WITH_SAME_ID = 4052
 
 
 class LogPurged(PenstockError):
-    """The server has deleted the binlog file that we go on in; `fields["oldest"]` is what is left.
+    """The server has deleted the binlog file in which we continue; `fields["oldest"]` is what is
+    left.
 
     The changes in between are lost to us: the tables have to be loaded again.
     """
@@ -50,7 +51,7 @@ class GtidsPurged(LogPurged):
 class ServerBehind(PenstockError):
     """We have seen transactions that this server does not have: it lost them, or it diverged.
 
-    A restored backup, a failover to a replica that was behind, RESET MASTER.
+    Causes are a restored backup, a failover to a replica that was behind, and RESET MASTER.
     """
 
     code = "MY52"
@@ -58,14 +59,16 @@ class ServerBehind(PenstockError):
 
 
 class PositionUnfit(PenstockError):
-    """The offset to go on from is not the beginning of an event of that file."""
+    """The offset to continue from is not the beginning of an event of that file."""
 
     code = "MY53"
     retry: ClassVar[Retry] = "operator"
 
 
 class LogReset(PenstockError):
-    """The server began its binlog anew (RESET MASTER): its files have other contents now."""
+    """The server restarted its binlog from the beginning (RESET MASTER): its files have other
+    contents now.
+    """
 
     code = "MY54"
     retry: ClassVar[Retry] = "operator"
@@ -93,7 +96,7 @@ class DumpRefused(PenstockError):
 
 
 class LogOff(PenstockError):
-    """The server keeps no binlog, or no GTIDs where we want to go on by GTID."""
+    """The server keeps no binlog, or no GTIDs although we want to continue by GTID."""
 
     code = "MY58"
     retry: ClassVar[Retry] = "operator"
@@ -107,7 +110,7 @@ class EventTooLong(PenstockError):
 
 
 class ServerReplaced(PenstockError):
-    """At this address is another server than the one that the change log was filled from."""
+    """The server at this address is not the one that the change log was filled from."""
 
     code = "MY60"
     retry: ClassVar[Retry] = "operator"
@@ -116,7 +119,7 @@ class ServerReplaced(PenstockError):
 class LogUnreadable(PenstockError):
     """The server could not read on in its own binlog file.
 
-    Its disk fails, or the file is gone since RESET MASTER: the next attempt shows which.
+    Its disk fails, or RESET MASTER deleted the file: the next attempt shows which.
     """
 
     code = "MY61"
@@ -124,7 +127,7 @@ class LogUnreadable(PenstockError):
 
 
 class DumpEnded(PenstockError):
-    """The server ended the stream: it shuts down, or somebody ended our session."""
+    """The server ended the stream: it is shutting down, or our session was killed."""
 
     code = "MY62"
     retry: ClassVar[Retry] = "backoff"
@@ -183,10 +186,11 @@ _CONDITIONS = (
 
 
 def dump_error(said: ServerError, *, place: str, start: str, oldest: str = "") -> PenstockError:
-    """The typed error for what the server said to a dump, or in the middle of one.
+    """Return the typed error for the server's answer to a dump, or in the middle of one.
 
-    place: host and port. start: from where, for the message. oldest: the oldest position that the
-    server still has, where it could be asked. `fields` holds all three and the server's number.
+    place: host and port. start: where the dump began, for the message. oldest: the oldest position
+    that the server still has, if it could be queried. `fields` holds start, oldest and the server's
+    number.
     """
     fields = {"errno": said.number, "start": start}
     if oldest:
@@ -207,6 +211,6 @@ def dump_error(said: ServerError, *, place: str, start: str, oldest: str = "") -
 
 
 def right_to_dump(error: PrivilegeMissing) -> PrivilegeMissing:
-    """The same error, with the GRANT that is missing."""
+    """Return the same error, with the GRANT that is missing."""
     hint = "Run at the server: grant replication slave, replication client on *.* to 'USER'@'HOST';"
     return PrivilegeMissing(error.message, hint=hint, **error.fields)

@@ -1,8 +1,8 @@
-"""Heartbeats of a MySQL or MariaDB source: a row of a table of ours, and a savepoint beside it.
+"""Send heartbeats of a MySQL or MariaDB source: a row of our own table, and a savepoint beside it.
 
-A transaction is logged only if it changes a row. What the heartbeat says is the name of its
-savepoint, which is logged as text, so that rows of this table need not be decoded. Not here: when
-one is sent (`extract.extractor`), and the marker it becomes (`assemble.py`).
+A transaction is logged only if it changes a row. The heartbeat's content is the name of its
+savepoint, which is logged as text, so that rows of this table need not be decoded. Not here: the
+times at which one is sent (`extract.extractor`), and the marker it becomes (`assemble.py`).
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _NAME = re.compile(rb"penstock_heartbeat_(\d{1,10})_(\d{1,18})")
 
 
 class Heartbeats:
-    """Commits heartbeats on a connection that stays open. Used by one thread."""
+    """Sender of heartbeats on a connection that stays open. Used by one thread."""
 
     def __init__(self, url: str, server_id: int) -> None:
-        """Nothing is connected before the first one. server_id: ours, as a replica."""
+        """Keep the settings; the first heartbeat connects. server_id: ours, as a replica."""
         self._url = url
         self._server_id = server_id
         self._connection: Connection | None = None
 
     def send(self, sent_us: int) -> None:
-        """Commit one. Raises the typed errors of a connection; the next one connects again."""
+        """Commit one. Raises the typed errors of a connection; the next call connects again."""
         connection = self._connected()
         try:
             with server_errors("committing a heartbeat"):
@@ -84,7 +84,9 @@ class Heartbeats:
 
 
 def sent_us_in(savepoint: bytes, server_id: int) -> int | None:
-    """When the heartbeat of this savepoint was sent; None: it is none, or is for another reader."""
+    """Return when the heartbeat of this savepoint was sent; None if it is not one, or not of this
+    reader.
+    """
     match = _NAME.fullmatch(savepoint)
     if match is None or int(match[1]) != server_id:
         return None

@@ -1,8 +1,8 @@
 """The columns of a table along the binlog, with identities that statements carry on. Pure.
 
-A name cannot tell a column that was dropped and added again from one that stayed. So each column
-gets a number when it is first seen, and every statement of the binlog says what became of it. What
-statements do not say is kept as a doubt: the rows before it are then not known in the new shape,
+A name cannot distinguish a column that was dropped and added again from one that stayed. So each
+column gets a number when it is first seen, and every statement of the binlog updates it. Changes
+that no statement shows are kept as a doubt: the rows before it are then not known in the new shape,
 and the table is read again.
 """
 
@@ -23,8 +23,8 @@ class KnownColumn:
 
     Attributes:
         id: identity, from 1, never used again in this table.
-        missing: text of the value that rows written before it have; None is NULL.
-        redefined: how many statements gave it another definition since the last relation.
+        missing: text of the value of rows written before the column was added; None is NULL.
+        redefined: number of statements that gave it another definition since the last relation.
         names: as `Column.names`.
     """
 
@@ -47,7 +47,7 @@ class KnownColumns:
     """All columns of a table at a place of the binlog.
 
     Attributes:
-        doubt: why rows written before are not known in this shape; empty if they are.
+        doubt: reason why rows written earlier are not known in this shape; empty if they are.
         is_loose: a session that was not strict changed the table since the last relation.
         conversion: a clause since the last relation that converts text to a character set.
     """
@@ -128,12 +128,12 @@ def alter_columns(
 def identify(
     known: KnownColumns, relation: Relation, last: Relation | None, *, last_id: int
 ) -> tuple[KnownColumns, Relation]:
-    """Give a relation's columns their identities, and say whether existing rows are known in it.
+    """Give a relation's columns their identities, and note whether existing rows are known in it.
 
     Args:
         known: the columns that statements led to.
         relation: the shape that the rows have from here on.
-        last: the relation before it, None if there was none.
+        last: the previous relation, None if there was none.
         last_id: the highest identity that any column of the table has had.
     """
     by_name = known.by_name()
@@ -187,7 +187,7 @@ def _rename_keys(last: Relation, columns: Sequence[Column]) -> tuple[tuple[str, 
 
 
 def _continue(old: Column, new: Column) -> Column:
-    """Return a column with what only its last version knows.
+    """Return a column with the facts that only its last version has.
 
     The binlog names no collations, and prints some types otherwise than the catalogue.
     """
@@ -234,7 +234,7 @@ def _is_converted(old: Column, new: Column, conversion: str, *, is_strict: bool)
 
 
 def charset_of_collation(collation: str) -> str:
-    """Return the character set that a collation is of; its name begins with it."""
+    """Return a collation's character set; its name begins with it."""
     name = collation.partition("_")[0]
     return "utf8mb3" if name == "utf8" else name
 
@@ -245,7 +245,7 @@ _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longte
 def number_by_name(
     relation: Relation, before: Relation | KnownColumns | None, *, last_id: int, since: int
 ) -> tuple[KnownColumns, Relation]:
-    """Give a relation identities where no row is left of before.
+    """Give a relation identities if no existing row is left.
 
     A column with the name of an earlier one is that column, unless its type holds other values: a
     target could not convert it, and need not.

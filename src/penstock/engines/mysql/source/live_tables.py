@@ -1,8 +1,8 @@
-"""Tables as the server's catalogue has them now, and whether it was the same further back.
+"""Read tables' present definitions from the server's catalogue, and check that they held earlier.
 
-The catalogue knows only the present; the stream may be behind. What it says of a table is true at a
-place of the stream if there is no statement on that table in between: so the binlog from there on
-is read ahead for statements, on a connection of its own.
+The catalogue knows only the present; the stream may be behind. A table's present definition holds
+at a place of the stream if there is no statement on that table in between. So a separate connection
+reads ahead in the binlog from that place on, for statements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.engines.mysql.source.stored_values import read_stored_value
 from penstock.model import TableDefinition, TableName
 
 logger = structlog.get_logger()
-AHEAD_BYTES_MAX = 2 * 2**30  # more than that is not read ahead: some ten seconds
+AHEAD_BYTES_MAX = 2 * 2**30  # more than that is not read ahead: it takes some ten seconds
 
 TABLE = """
     select table_schema, table_name, table_type, engine, create_options, table_rows, data_length,
@@ -45,24 +45,24 @@ TABLE = """
 
 
 class LiveTables:
-    """The catalogue of a server, asked by the thread that decodes. Connects when first asked."""
+    """The catalogue of a server, for the decoding thread. Connects at the first question."""
 
     def __init__(self, url: str, *, fold: bool) -> None:
-        """fold: the server keeps names in lower case."""
+        """Keep the settings. fold: the server keeps names in lower case."""
         self._url = url
         self._fold = fold
         self._connection: Connection | None = None
         self._ahead: _StagePrefetch | None = None
 
     def close(self) -> None:
-        """Let go of the connection, and of what was read: the next one may be to another server."""
+        """Close the connection and forget what was read: the next one may be to another server."""
         self._ahead = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def read(self, name: TableName) -> TableDefinition | None:
-        """A table's definition now; None when there is none. Raises typed errors."""
+        """Return a table's present definition; None if it does not exist. Raises typed errors."""
         connection = self._connected()
         found = rows(connection, TABLE, tuple(name), doing=f"reading the definition of {name}")
         if not found:
@@ -70,18 +70,18 @@ class LiveTables:
         return definitions_of(connection, {name: found[0]}).get(name)
 
     def read_at(self, name: TableName, behind: BinlogPosition) -> TableDefinition | None:
-        """A table's definition as it was at a place of the stream; None when that is not known."""
+        """Return a table's definition at a place of the stream; None if that is not known."""
         definition = self.read(name)
         if definition is None or not self._is_quiet(name, behind):
             return None
         return definition
 
     def added_value(self, name: TableName, added: Added, query: Query) -> str | None:
-        """The value that existing rows got in an added column. Raises ValueUnknown."""
+        """Return the value that existing rows got in an added column. Raises ValueUnknown."""
         return read_stored_value(self._url, name, added, query)
 
     def _is_quiet(self, name: TableName, behind: BinlogPosition) -> bool:
-        """Whether no statement on this table lies between that place and the present."""
+        """Return whether no statement on this table lies between that place and the present."""
         end = read_status(self._connected()).position
         if end <= behind:
             return True
@@ -97,14 +97,14 @@ class LiveTables:
         return not any(place > behind and _touches(effect, name) for place, effect in ahead.effects)
 
     def _distance_bytes(self, behind: BinlogPosition, end: BinlogPosition) -> int:
-        """How much binlog lies between."""
+        """Return how much binlog lies in between, in bytes."""
         numbers = range(behind.number, end.number)
         files = binlog_files(self._connected()) if numbers else []
         sizes = {BinlogPosition.at(one.name, 0).number: one.size_bytes for one in files}
         return sum(sizes.get(number, 0) for number in numbers) + end.offset - behind.offset
 
     def _read_on(self, ahead: _StagePrefetch, end: BinlogPosition) -> _StagePrefetch:
-        """What statements did up to a place, at least, where the binlog ended just now."""
+        """Read the effects of statements at least up to a place where the binlog ended just now."""
         options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
         server = self._connected().server
         effects = list(ahead.effects)
@@ -131,7 +131,7 @@ class LiveTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StagePrefetch:
-    """What was read ahead, for all tables: what statements did between two places, and where."""
+    """Effects of statements on all tables between two places, read ahead, with their places."""
 
     begin: BinlogPosition
     end: BinlogPosition
@@ -139,7 +139,7 @@ class _StagePrefetch:
 
 
 def _touches(effect: Effect, name: TableName) -> bool:
-    """Whether a table may be another one behind what a statement did."""
+    """Return whether a table may be another one after a statement's effect."""
     dropped = effect.table
     return (
         name in (dropped, effect.to)
@@ -149,10 +149,10 @@ def _touches(effect: Effect, name: TableName) -> bool:
 
 
 def rotate_file(event: bytes) -> str:
-    """The file that a ROTATE event leads to.
+    """Return the file that a ROTATE event leads to.
 
-    Its checksum has to be separated from the name: the one that opens a stream comes before the
-    event that says whether there are any, and a checksum may begin with digits.
+    Its checksum has to be separated from the name: the event that opens a stream arrives before the
+    one that says whether there are checksums, and a checksum may begin with digits.
     """
     sealed = CHECKSUM_BYTES if has_checksum(memoryview(event)) else 0
     return rotate(event[: len(event) - sealed]).file_name

@@ -1,9 +1,9 @@
-"""XA transactions that are prepared: their rows wait in files until commit or rollback.
+"""Keep prepared XA transactions: their rows wait in files until commit or rollback.
 
-That may take days and many restarts, and the binlog has them only where they were prepared. So a
-file is durable before the log's position passes that place, and it is kept until nothing that the
-log holds can lead back in front of the decision. Rows behind a savepoint wait in the same way until
-their transaction's end, and what is undone is cut off.
+That may take days and many restarts, and the binlog has the rows only where they were prepared. So
+a file is durable before the log's position passes that place, and it is kept until nothing that the
+log holds can lead back in front of the decision. Rows after a savepoint wait in the same way until
+their transaction's end, and undone rows are cut off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.host.files import AppendFile, Files, ReadFile
 from penstock.model.change import GLOBAL_PREFIX
 
 SUFFIX = ".prepared"
-# As the servers write them, and as somebody may have typed them.
+# As the servers write them, and as users may have typed them.
 _SAVEPOINT = re.compile(
     rb"\s*(?:SAVEPOINT|(ROLLBACK)\s+(?:WORK\s+)?TO(?:\s+SAVEPOINT)?)\s+"
     rb"(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\";]+)\s*;?\s*",
@@ -43,13 +43,13 @@ class Prepared:
 
 
 def xid_text(xid: Xid) -> str:
-    """A transaction's id, as unique text."""
+    """Return a transaction's id, as unique text."""
     form, first, second = xid
     return f"{form}:{first.hex()}:{second.hex()}"
 
 
 def xid_in(statement: bytes) -> Xid | None:
-    """The id in XA COMMIT, XA ROLLBACK and XA START as the servers log them."""
+    """Return the id in XA COMMIT, XA ROLLBACK and XA START as the servers log them."""
     match = _ID.search(statement)
     if match is None:
         return None
@@ -57,9 +57,10 @@ def xid_in(statement: bytes) -> Xid | None:
 
 
 def savepoint_in(statement: bytes) -> tuple[bytes, bool] | None:
-    """The savepoint that a statement sets, or goes back to (True); None: it is another statement.
+    """Return the savepoint that a statement sets, or goes back to (True); None for other
+    statements.
 
-    Raises StreamUnexpected where it goes back to what cannot be read.
+    Raises StreamUnexpected if the savepoint of a ROLLBACK TO cannot be read.
     """
     match = _SAVEPOINT.fullmatch(statement)
     if match is None:
@@ -76,13 +77,13 @@ def savepoint_in(statement: bytes) -> tuple[bytes, bool] | None:
 
 
 class PreparedFiles:
-    """The files, and which of them hold what at this place of the stream. One thread.
+    """The files, and the transactions that they hold at this place of the stream. One thread.
 
-    `held` is replaced whole at each change, so that it may be kept as it was at a place.
+    `held` is replaced as a whole at each change, so that a place may keep it as it was.
     """
 
     def __init__(self, directory: Path, files: Files, held: tuple[Prepared, ...]) -> None:
-        """Go on with what was held; other files are what an earlier stream left, and removed."""
+        """Continue with what was held; delete other files, which an earlier stream left."""
         self.held = held
         self._decided: list[tuple[int, Prepared]] = []
         self._directory = directory
@@ -99,11 +100,11 @@ class PreparedFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in all files."""
+        """Number of bytes in all files."""
         return sum(one.size_bytes for one in self.held) + self._size
 
     def begin(self, since: int) -> None:
-        """A transaction begins that may be prepared."""
+        """Begin the file of a transaction that may be prepared."""
         self.drop()
         self._path = self._directory / f"{since}{SUFFIX}"
         self._open = self._files.create(self._path)
@@ -117,12 +118,12 @@ class PreparedFiles:
             self._size += len(events)
 
     def save(self, name: bytes) -> None:
-        """A savepoint; an older one of that name is forgotten."""
+        """Note a savepoint; an older one of that name is forgotten."""
         self._savepoints = [one for one in self._savepoints if one[0] != name]
         self._savepoints.append((name, self._size))
 
     def undo_to(self, name: bytes) -> bool:
-        """Cut off what came behind a savepoint, which stays; False when it was not set."""
+        """Cut off rows after a savepoint, which stays; return False if it was not set."""
         found = next((at for at, one in enumerate(self._savepoints) if one[0] == name), None)
         if found is None or self._open is None:
             return False
@@ -132,7 +133,9 @@ class PreparedFiles:
         return True
 
     def drop(self) -> None:
-        """The transaction that was begun is not prepared, or its rows were read."""
+        """Drop the file of the transaction that was begun: it is not prepared, or its rows were
+        read.
+        """
         self._savepoints.clear()
         if self._open is not None:
             self._open.close()
@@ -140,7 +143,7 @@ class PreparedFiles:
             self._files.unlink(self._path)
 
     def keep(self, xid: Xid, since: int) -> None:
-        """It is prepared: durable from here on."""
+        """Keep the transaction as prepared: it is durable from here on."""
         if self._open is None:
             raise StreamUnexpected("an XA transaction was prepared that was not begun")
         point("prepared.keep.before")
@@ -154,7 +157,7 @@ class PreparedFiles:
         self.held = (*(other for other in self.held if other.xid != one.xid), one)
 
     def take(self, xid: Xid, at: int) -> Prepared | None:
-        """The transaction is decided at that position: it is held no longer, its file still is."""
+        """Decide the transaction at that position: it is no longer held, but its file still is."""
         text = xid_text(xid)
         found = next((one for one in self.held if one.xid == text), None)
         self.held = tuple(one for one in self.held if one is not found)
@@ -164,19 +167,19 @@ class PreparedFiles:
 
     @staticmethod
     def global_of(xid: Xid) -> dict[str, str]:
-        """What a message says of the global transaction that one with this id is a branch of."""
+        """Return a message's content about the global transaction of which this id is a branch."""
         return {"prefix": GLOBAL_PREFIX, "content": xid[1].decode("utf-8", "backslashreplace")}
 
     def begun(self) -> ReadFile:
-        """The transaction that was begun, to be read: committed in one phase."""
+        """Open the transaction that was begun for reading: it was committed in one phase."""
         return self._files.open_read(self._path)
 
     def open_read(self, one: Prepared) -> ReadFile:
-        """A transaction's events."""
+        """Open a transaction's events for reading."""
         return self._files.open_read(self._directory / one.file)
 
     def forget_decided(self, position: int) -> None:
-        """No stream will begin before position: remove files that were decided before it."""
+        """Delete files that were decided before position: no stream will begin before it."""
         for at, one in [pair for pair in self._decided if pair[0] < position]:
             point("prepared.remove.before")
             self._files.unlink(self._directory / one.file)

@@ -1,7 +1,7 @@
 """A MySQL or MariaDB session that another process has opened and proxies.
 
-A client needs a statement and the packets of its result, read in large blocks. Not here: connecting
-to the proxy (`engines.mysql.proxy_protocol`), what is in the rows (`codec.mysql.mysqltext`).
+A client sends a statement and reads the packets of its result in large blocks. Not here: connecting
+to the proxy (`engines.mysql.proxy_protocol`), the content of the rows (`codec.mysql.mysqltext`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class SessionProtocolBroken(PenstockError):
 
 
 def open_proxied(snapshot_id: str, snapshot_text: str) -> ProxiedSession:
-    """Open a session of a snapshot; waits until one is free.
+    """Open a session of a snapshot; wait until one is free.
 
-    Raises SnapshotGone when there is none any more.
+    Raises SnapshotGone if none is left.
     """
     connected = greeted(snapshot_id, OPEN_SESSION, snapshot_text)
     connected.settimeout(None)
@@ -43,9 +43,9 @@ def open_proxied(snapshot_id: str, snapshot_text: str) -> ProxiedSession:
 
 
 class ProxiedSession:
-    """A session that somebody else opened. Not for two threads.
+    """A session that another process opened. Not for two threads.
 
-    What came and is not used yet is block[start:end].
+    block[start:end] holds bytes that arrived and are not used yet.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -68,7 +68,7 @@ class ProxiedSession:
         self.close()
 
     def close(self) -> None:
-        """Give the session back; what is left of a result is read first, or the session is lost."""
+        """Give the session back; the rest of a result is read first, or the session is lost."""
         if self._socket.fileno() < 0:
             return
         try:
@@ -82,7 +82,7 @@ class ProxiedSession:
         self._socket.close()
 
     def _read_out(self) -> None:
-        """Read a result to its end, unused: cheaper than a snapshot."""
+        """Read a result to its end, unused: that is cheaper than a snapshot."""
         is_first = True
         while True:
             found = mysqlwire.packet_at(self._view, self.start, self.end)
@@ -106,7 +106,9 @@ class ProxiedSession:
             self._holds = False
 
     def run(self, statement: str, *, doing: str) -> None:
-        """Run a statement without a result. Raises as `engines.mysql.connect.server_errors`."""
+        """Run a statement without a result. Raises the errors of
+        `engines.mysql.connect.server_errors`.
+        """
         self._send(statement)
         payload = self._packet()
         self._raise_error(payload, doing)
@@ -115,9 +117,9 @@ class ProxiedSession:
         self._is_idle = True
 
     def select(self, statement: str, *, doing: str) -> int:
-        """Begin to read a result; the number of its columns. Its rows come next.
+        """Begin to read a result; return the number of its columns. Its rows follow.
 
-        Until `finished` is called nothing else can be run.
+        No other statement can run until `finished` is called.
         """
         return len(self._begin(statement, doing=doing))
 
@@ -130,7 +132,7 @@ class ProxiedSession:
         return names
 
     def _begin(self, statement: str, *, doing: str) -> list[bytes]:
-        """Send a SELECT; returns the descriptions of its columns. Its rows come next."""
+        """Send a SELECT; return the descriptions of its columns. Its rows follow."""
         if not self._holds:
             self.run(SAVEPOINT, doing=doing)
             self._holds = True
@@ -154,7 +156,7 @@ class ProxiedSession:
         self._in_rows, self._is_idle = False, True
 
     def failed(self, payload: bytes, *, doing: str) -> PenstockError:
-        """The error of a packet that ended a result early."""
+        """Return the error of a packet that ended a result early."""
         self._in_rows, self._is_idle = False, True
         from penstock.engines.mysql.connect import (
             server_error,  # with the driver, which has logged in
@@ -170,7 +172,7 @@ class ProxiedSession:
     # -- bytes -----------------------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Read at least a byte more, making room for it. Raises ConnectionLost."""
+        """Read at least one more byte, making space for it. Raises ConnectionLost."""
         if self.start == self.end:
             self.start = self.end = 0
         elif self.end == len(self.block):
@@ -184,7 +186,7 @@ class ProxiedSession:
         self.end += count
 
     def _make_room(self) -> None:
-        """Move to the front, and enlarge a block that one row fills."""
+        """Move the rest to the front, and enlarge a block that one row fills."""
         rest = self.end - self.start
         if self.start == 0:
             self.block = self.block + bytes(len(self.block))

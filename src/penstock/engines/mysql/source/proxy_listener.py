@@ -1,8 +1,8 @@
-"""Lets the clients of a session proxy in: those who know its token, and nobody else for long.
+"""Admit the clients of a session proxy: those who know its token; others are closed soon.
 
-Each connection has a thread. Who has not shown the token within seconds is closed, and the oldest
-of those when too many wait, so strangers cost little and keep nobody out. Not here: what a client
-is given (`session_proxy.py`).
+Each connection has a thread. A client that has not shown the token within seconds is closed, and
+the oldest of them if too many wait, so strangers cost little and keep no client out. Not here: what
+a client is given (`session_proxy.py`).
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ Serve = Callable[[socket.socket, str], None]
 
 
 class ProxyListener:
-    """Listens until it is closed. address: what clients need to know.
+    """Listener that runs until it is closed. address: facts that clients need.
 
     serve: called in a thread for each client that knows the token, with its connection, which has a
     timeout, and its request; it may raise OSError and ConnectionLost.
     """
 
     def __init__(self, at: SnapshotAddress, serve: Serve, *, encrypts: bool = False) -> None:
-        """encrypts: also on loopback. Raises ListenFailed."""
+        """Start to listen. encrypts: also on loopback. Raises ListenFailed."""
         self._serve = serve
         self._lock = threading.Lock()
-        # By a second descriptor of each: it may be shut down by any thread, a TLS object may not.
+        # A second descriptor of each: any thread may shut it down, but not a TLS object.
         self._pending: dict[socket.socket, None] = {}
         self._known: set[socket.socket] = set()
         self._closed = False
@@ -65,20 +65,20 @@ class ProxyListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Let nobody in any more, and close all connections; their threads end by themselves."""
+        """Admit no more clients, and close all connections; their threads then end."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             for handle in (*self._pending, *self._known):
                 _shut(handle)
-        _shut(self._listener)  # it wakes who waits in accept
+        _shut(self._listener)  # it wakes the thread that waits in accept
         self._listener.close()
         self._thread.join()
 
     @property
     def pending_count(self) -> int:
-        """Connections that have not shown the token yet."""
+        """Number of connections that have not shown the token yet."""
         with self._lock:
             return len(self._pending)
 
@@ -92,7 +92,7 @@ class ProxyListener:
             try:
                 client, _ = self._listener.accept()
                 self._admit(client)
-            except (OSError, RuntimeError) as error:  # no descriptors, no threads: that passes
+            except (OSError, RuntimeError) as error:  # no descriptors, no threads: it is brief
                 with self._lock:
                     if self._closed:
                         return
@@ -134,13 +134,13 @@ class ProxyListener:
                 self._serve(connected, request)
         except (OSError, ConnectionLost) as error:
             logger.info("proxied session ended", reason=str(error))
-        except Exception as error:  # the client sees its connection end, and says so
+        except Exception as error:  # the client sees its connection end, and reports it
             logger.error("proxied session failed", exc_info=error)
         finally:
             self._forget(handle)
 
     def _is_known(self, handle: socket.socket) -> bool:
-        """Count a client that has shown the token; False when it has been shut down meanwhile."""
+        """Count a client that has shown the token; return False if it was shut down meanwhile."""
         with self._lock:
             if self._closed or handle not in self._pending:
                 return False
@@ -155,7 +155,7 @@ class ProxyListener:
         return self._context.wrap_socket(client, server_side=True)
 
     def _request(self, client: socket.socket) -> str | None:
-        """What a client asks for; None where it does not know the token."""
+        """Return a client's request; None if it does not know the token."""
         deadline_s = time.monotonic() + GREETING_TIMEOUT_S
         greeting = b""
         while not greeting.endswith(b"\n") and len(greeting) < GREETING_BYTES_MAX:
@@ -172,5 +172,5 @@ class ProxyListener:
 
 
 def _shut(connected: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # its peer may have gone before
+    with contextlib.suppress(OSError):  # its peer may have gone already
         connected.shutdown(socket.SHUT_RDWR)

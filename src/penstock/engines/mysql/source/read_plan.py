@@ -1,4 +1,4 @@
-"""What a SELECT of MySQL or MariaDB lists, and what its cells become; see `sql/read_plan.py`.
+"""Plan a SELECT of MySQL or MariaDB: its list, and the form of its cells; see `sql/read_plan.py`.
 
 Not here: the walk over the cells (`codec.mysql.mysqltext`).
 """
@@ -31,7 +31,7 @@ _GEOMETRIES = frozenset(
 _UTF8 = frozenset({"utf8mb3", "utf8mb4", "ascii"})
 _PRINTED = frozenset({"uuid", "inet4", "inet6"})
 _TARGET_CHARSET = re.compile(r"character set (\w+)")
-# EWKB as `codec.mysql.values.ewkb_hex` has it, from what the server stores: SRID, byte order, kind.
+# EWKB as `codec.mysql.values.ewkb_hex` has it, from the stored SRID, byte order and kind.
 _EWKB = (
     "case when substr(hex({0}), 1, 8) = '00000000' then substr(hex({0}), 9) "
     "else concat(substr(hex({0}), 9, 8), "
@@ -43,7 +43,7 @@ _EWKB = (
 def read_plan(
     columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], servers: ServerPair
 ) -> ReadPlan:
-    """How these columns are read; each template is for its column alone."""
+    """Return how these columns are read; each template is for its column alone."""
     into = _into_mysql if servers.target.engine.is_mysql else _into_postgres
     read = [into(column, mappings[column.name]) for column in columns]
     return ReadPlan(
@@ -56,7 +56,7 @@ def read_plan(
 
 
 def log_plan(columns: Sequence[ColumnDefinition]) -> ReadPlan:
-    """How these columns are read as the binlog has them: for lines of LOAD DATA."""
+    """Return how these columns are read in the form of the binlog: for lines of LOAD DATA."""
     read = [_into_log(column) for column in columns]
     return ReadPlan(
         columns=tuple(column.name for column in columns),
@@ -86,11 +86,13 @@ def _base(column: ColumnDefinition) -> str:
 
 
 def _number(column: ColumnDefinition) -> str | None:
-    """The expression of a number whose plain text is not exact; None for any other column."""
+    """Return the expression of a number whose plain text is not exact; None for any other
+    column.
+    """
     name, base = quote(column.name), _base(column)
     if base in ("float", "double"):
-        # By itself a FLOAT is printed with six digits; times one, not plus zero, which would lose
-        # the sign of -0.
+        # A plain FLOAT is printed with six digits; times one, not plus zero, which would lose the
+        # sign of -0.
         return f"{name} * 1e0"
     if base == "year" and SourceType.of(column, Engine.MYSQL).is_short_year:
         return fill_template(FULL_YEAR, name)
@@ -122,13 +124,15 @@ def _into_postgres(column: ColumnDefinition, mapping: Mapping) -> tuple[str, Tex
 
 
 def _charset(column: ColumnDefinition) -> str:
-    """What the text of a column is read in."""
+    """Return the character set in which a column's text is read."""
     charset = charset_named(column.charset) or "utf8mb4"
     return label_charset(charset) if _base(column) in _LABELS else charset
 
 
 def target_charset(column: ColumnDefinition, mapping: Mapping) -> str:
-    """The character set in which a bulk load writes the text of a column into MySQL or MariaDB."""
+    """Return the character set in which a bulk load writes a column's text into MySQL or
+    MariaDB.
+    """
     found = _TARGET_CHARSET.search(mapping.target_type)
     return charset_named(found[1] if found else column.charset) or "utf8mb4"
 
@@ -150,7 +154,7 @@ def _into_mysql(column: ColumnDefinition, mapping: Mapping) -> tuple[str, TextCe
             name,
             TextCell(form=CellForm.PLAIN),
             "convert({} using utf8mb4)",
-        )  # 36 bytes are no UUID
+        )  # 36 bytes are not a UUID
     is_whole = base == "year" or (base == "float" and "," not in column.type_text)
     template = AS_IS if is_whole else mapping.write.sql
     return _number(column) or name, TextCell(form=CellForm.PLAIN), template

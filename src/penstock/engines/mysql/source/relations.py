@@ -1,7 +1,7 @@
-"""Relations of captured tables: from definitions, from what the binlog says, or from both.
+"""Relations of captured tables: from definitions, from the binlog, or from both.
 
-Pure. Names come from the binlog where it has them; what it leaves open (MariaDB writes a UUID like
-BINARY(16)) from a definition that agrees with it column by column.
+Pure. Names come from the binlog if it has them. Facts that it leaves open (MariaDB writes a UUID
+like BINARY(16)) come from a definition that agrees with it column by column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.model import TableName as Name
 
 
 def relation_of_definition(definition: TableDefinition) -> Relation:
-    """The shape of a table's rows in the binlog: generated columns are in them, too."""
+    """Return the shape of a table's rows in the binlog, which have generated columns as well."""
     names = [column.name for column in definition.columns]
     is_whole = definition.identity is Identity.FULL
     key = () if is_whole else tuple(sorted(map(names.index, definition.identity_columns)))
@@ -51,13 +51,13 @@ def relation_of_definition(definition: TableDefinition) -> Relation:
 
 
 def with_whole_before(relation: Relation) -> Relation:
-    """The same shape, its before images with all columns, as without a key."""
+    """Return the same shape, its before images with all columns, as without a key."""
     whole = tuple(range(len(relation.columns)))
     return replace(relation, before=whole, identity=Identity.FULL)
 
 
 def charsets_of(definition: TableDefinition) -> tuple[str | None, ...]:
-    """Per column the character set that the catalogue names."""
+    """Return for each column the character set that the catalogue names."""
     return tuple(column.charset or None for column in definition.columns)
 
 
@@ -73,7 +73,7 @@ def _column(column: ColumnDefinition) -> Column:
 
 
 def fits(table: TableMap, definition: TableDefinition) -> bool:
-    """Whether a definition says nothing that a TABLE_MAP contradicts. Raises TypeRefused."""
+    """Return whether a definition agrees with a TABLE_MAP. Raises TypeRefused."""
     try:
         check_relation(table, relation_of_definition(definition), charsets_of(definition))
     except ShapeMismatch:
@@ -90,10 +90,10 @@ def fits(table: TableMap, definition: TableDefinition) -> bool:
 def merged_relation(
     table: TableMap, hints: Sequence[TableDefinition | None], *, is_mariadb: bool
 ) -> Relation:
-    """The relation of a table whose definition at this place is not known.
+    """Return the relation of a table whose definition at this place is not known.
 
-    hints: definitions of other moments, best first. Raises ShapeMismatch when the binlog does not
-    say enough by itself, TypeRefused.
+    hints: definitions of other moments, best first. Raises TypeRefused, and ShapeMismatch if the
+    binlog alone does not say enough.
     """
     if not table.has_names or table.key is None:
         raise ShapeMismatch(
@@ -150,7 +150,7 @@ def _merged(
 
 
 def _is_open(column: WireColumn, is_mariadb: bool) -> bool:
-    """Whether even full metadata leaves open what a column is."""
+    """Return whether even full metadata leaves a column's type open."""
     if column.code in NUMERIC:
         return column.unsigned is None
     if column.code in CHARACTER:

@@ -1,13 +1,13 @@
-"""Reading one table again, into the log, at one exact position.
+"""Read one table again, into the log, at one exact position.
 
-The table is seen by one session in a snapshot whose position P in the binlog is known, and which
-keeps statements that alter the table waiting. A marker RELOAD is written, then all of its rows as
-they were at P: one transaction of the log, behind every transaction that ends at P or before it and
-in front of all others. Rows become what they are in a consumer's snapshot: by a SELECT of the texts
-that the binlog's rows print to.
+One session sees the table in a snapshot whose position P in the binlog is known, and makes
+statements that alter the table wait. A marker RELOAD is written, then all of its rows as they were
+at P: one transaction of the log, after every transaction that ends at P or before it and before all
+others. Rows get the same form as in a consumer's snapshot: by a SELECT of the texts to which the
+binlog's rows print.
 
 The stream's thread drives it, because it alone hands out gsns: between two transactions it calls
-`open_reload`, goes on to P, and then calls `feed`. A crash in between leaves nothing.
+`open_reload`, continues to P, and then calls `feed`. A crash in between leaves nothing.
 """
 
 from __future__ import annotations
@@ -82,9 +82,8 @@ class ReloadJob:
     ) -> int:
         """Write the marker and all rows as one transaction; return the number of rows.
 
-        assembler: at P. gives_up: asked again and again; True raises ConnectionLost. reason: for
-        the marker. Raises PointUnfit, when nothing was given out yet, if the table was rewritten
-        after P.
+        assembler: at P. gives_up: called repeatedly; True raises ConnectionLost. reason: for the
+        marker. Raises PointUnfit, before anything is given out, if the table was rewritten after P.
         """
         relation = book.read_again(self.definition, assembler.place)
         blocks = self._blocks(relation)
@@ -109,7 +108,7 @@ class ReloadJob:
         return writing.row_count
 
     def _blocks(self, relation: Relation) -> Iterator[bytes]:
-        """Whole lines of all the table's rows."""
+        """Yield whole lines of all the table's rows."""
         there = {column.name: column for column in self.definition.columns}
         plan = log_plan([there[column.name] for column in relation.columns])
         select = f"select {', '.join(plan.expressions)} from {quote(*self.definition.name)}"
@@ -131,10 +130,10 @@ class _Transaction:
         self._assembler = assembler
         self._book = book
         self._relation = relation
-        self._relations: tuple[Relation, ...] = (relation,)  # said also where no row has it
+        self._relations: tuple[Relation, ...] = (relation,)  # given out even if no row has it
         self._place = assembler.place
         self._time_us = time.time_ns() // 1000
-        # In front of what begins at the position, and behind all that ends there.
+        # In front of transactions that begin at the position, and after all that end there.
         self._end = assembler.end.position
         self._position = self._end - 1
         assembler.decoder.skip(0, 1)
@@ -151,14 +150,14 @@ class _Transaction:
         )
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Rows as inserts, numbered behind those before."""
+        """Add rows as inserts, numbered after the previous ones."""
         self._assembler.decoder.skip(batch.num_rows, 0)
         self.row_count += batch.num_rows
         point("extract.resend.rows")
         self._give((Rows(relation=self._relation, batch=batch),), batch.nbytes)
 
     def write(self, block: bytes) -> None:
-        """Whole lines, at least one."""
+        """Write whole lines, at least one."""
         decoder = self._assembler.decoder
         columns = cells_of(block, len(self._relation.columns))
         count = len(columns[0])
@@ -177,7 +176,7 @@ class _Transaction:
         self._give((replace(found, relation=self._relation),), len(block))
 
     def _widen(self, now: Relation) -> None:
-        """Columns that became text are so from here on, in versions that the book gives."""
+        """Keep columns that became text as text from here on, in versions that the book numbers."""
         for place, column in enumerate(now.columns):
             if column.neutral != self._relation.columns[place].neutral:
                 self._relation = self._book.widen(self._relation, place, self._place)
@@ -188,7 +187,7 @@ class _Transaction:
         self._markers, self._relations = (), ()
 
     def end(self) -> None:
-        """All rows are written."""
+        """End the transaction: all rows are written."""
         decoder = self._assembler.decoder
         told = transactions_batch([(self._position, self._end, self._time_us, 0)])
         end = FlushPoint(
@@ -202,7 +201,9 @@ class _Transaction:
 def give_again(
     assembler: Assembler, book: SchemaHistory, found: TableRows, relation: Relation
 ) -> int:
-    """Rows that the log's base has as a transaction in front of all that comes; how many."""
+    """Give out the rows of the log's base as a transaction before all later ones; return their
+    number.
+    """
     writing = _Transaction(assembler, book, relation)
     decoder = assembler.decoder
     for batch in found.inserts(gsn=decoder.gsn + 1, trx=decoder.trx):
@@ -217,9 +218,10 @@ def open_reload(
 ) -> Iterator[ReloadJob]:
     """Take a consistent point for one table and hold its shape, for a with block.
 
-    To be called while the stream is paused: what is decoded meanwhile could be behind the point.
-    server: name of the one that the stream comes from. Raises ConnectionLost where another one
-    answers, NoConsistentPoint, ResendRefused for a table that is gone, and what snapshots raise.
+    Call it while the stream is paused: transactions that are decoded meanwhile could be after the
+    point. server: name of the server that the stream comes from. Raises ConnectionLost if another
+    one answers, NoConsistentPoint, ResendRefused for a table that no longer exists, and the errors
+    of snapshots.
     """
     with ExitStack() as stack:
         taken = stack.enter_context(
@@ -240,7 +242,9 @@ def open_reload(
 
 
 def _exact_choices(url: str, table: TableDefinition) -> Sequence[Choice]:
-    """Without a lock a snapshot has no exact position: its rows could not be put in order."""
+    """Return the strategies with a lock: without one a snapshot has no exact position, and its rows
+    could not be put in order.
+    """
     with open_catalog(url) as connection:
         found = read_choices(connection, [table])
     exact = [choice for choice in found if choice.strategy is not Strategy.LOCK_FREE]
@@ -254,7 +258,9 @@ def _exact_choices(url: str, table: TableDefinition) -> Sequence[Choice]:
 
 
 def _held(reader: Connection, name: TableName, live: LiveTables) -> TableDefinition:
-    """Have statements that alter the table wait; its definition, which holds from here on."""
+    """Make statements that alter the table wait; return its definition, which holds from
+    here on.
+    """
     doing = f"holding {name}"
     run(reader, f"set session lock_wait_timeout = {LOCK_TIMEOUT_S}", doing=doing)
     try:
@@ -270,7 +276,7 @@ def _held(reader: Connection, name: TableName, live: LiveTables) -> TableDefinit
 
 
 def rewritten(name: TableName) -> PointUnfit:
-    """The error for a table whose rows at the point are gone."""
+    """Return the error for a table whose rows at the point are gone."""
     return PointUnfit(
         f"{name} cannot be read at the point: it was rewritten",
         hint="Nothing to do: a later point is taken.",

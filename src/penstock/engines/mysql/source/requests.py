@@ -1,10 +1,10 @@
-"""Requests about single tables while the binlog is read: capture, and rows to be sent again.
+"""Handle requests about single tables while the binlog is read: capture, and resending of rows.
 
-The binlog holds the rows of all tables: penstock decides which of them go into the log. The thread
-that decodes takes a table in between two transactions, and then the request is answered: whoever
-copies its rows at a later point finds every change behind that point in the log. Capture begins
-where the binlog ended when it was asked for: earlier rows are in the copy, and may have been
-written when the table had another shape. Not here: the rows it has already
+The binlog holds the rows of all tables: penstock decides which of them go into the log. The
+decoding thread begins to capture a table between two transactions, and then the request is
+answered: a copy of its rows at a later point finds every change after that point in the log.
+Capture begins where the binlog ended at the time of the request: earlier rows are in the copy, and
+may have been written when the table had another shape. Not here: the rows it has already
 (`control.run.table_copy`), the notes on tables (`schema_history.py`).
 """
 
@@ -46,23 +46,27 @@ LOOK_INTERVAL_S = 0.5
 
 
 class Reached:
-    """Whether the stream is where the binlog ended when a request was first seen."""
+    """Check that the stream has reached the binlog's end of the time when a request was
+    first seen.
+    """
 
     def __init__(self, end: Callable[[], int], has_given: Callable[[int], bool]) -> None:
-        """end: where the binlog ends. has_given: whether all before a position was given out."""
+        """Keep the functions. end: where the binlog ends. has_given: whether everything before a
+        position was given out.
+        """
         self._end = end
         self._has_given = has_given
         self._ends: dict[int, int] = {}
 
     def __call__(self, number: int) -> bool:
-        """number: of the request."""
+        """Return whether the stream is there. number: of the request."""
         if number not in self._ends:
             self._ends[number] = self._end()
         return self._has_given(self._ends[number])
 
 
 class Captures:
-    """The requests about capture, and their answers. Used by the extractor's thread."""
+    """Requests about capture, and their answers. Used by the extractor's thread."""
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class Captures:
         is_reached: Callable[[int], bool],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """takes: what the configuration said when this process began.
+        """Keep the settings. takes: the configuration at the begin of this process.
 
         is_reached: whether the stream is where the binlog ended when a request was first seen.
         """
@@ -88,15 +92,17 @@ class Captures:
         self._next_look_s = float("-inf")
 
     def takes(self, name: TableName) -> bool:
-        """Whether the configuration captures a table of this name, as things are now."""
+        """Return whether the configuration captures a table of this name at present."""
         return name not in self._removed and (self._given(name) or name in self._added)
 
     def begin(self, book: SchemaHistory) -> None:
-        """Before the first stream: the tables that were added and removed, whatever was noted."""
+        """Apply earlier additions and removals of tables before the first stream, whatever was
+        noted.
+        """
         requests, answers = self._files.read()
         for request in requests.tables:
             if request.capture is Capture.ADDED and not answers.is_done(request):
-                continue  # when the stream is there
+                continue  # later, with the stream
             if request.capture is not Capture.FILE:
                 self._ask(book, request)
         book.take_asked()
@@ -105,7 +111,7 @@ class Captures:
                 self._files.answer(request, None)
 
     def tend(self, book: SchemaHistory) -> None:
-        """Take a step with the requests; cheap when there are none."""
+        """Take a step with the requests; cheap if there are none."""
         if self._under_way:
             if not book.is_asked:
                 for request in self._under_way:
@@ -135,7 +141,9 @@ class Captures:
         book.ask(request.table, captured=is_added)
 
     def _look(self, request: TableRequest) -> PenstockError | None:
-        """Why a table cannot be captured; a lost connection is raised, and tried again."""
+        """Return why a table cannot be captured, or None; raise for a lost connection, which is
+        retried.
+        """
         try:
             with open_catalog(self._url) as connection:
                 captured_tables(connection, [as_pattern(request.table)])
@@ -164,11 +172,11 @@ class _Work:
 class Resends:
     """Requests to put a table's rows into the log again, and tables that need it. One thread.
 
-    A table needs it when a statement changed rows and no row event says how (`schema_history.py`).
+    A table needs it if a statement changed rows and no row event shows how (`schema_history.py`).
     One table after the other is read at one position of the binlog and put in front of every change
-    after it (`reload.py`). A request is answered once its rows are durable; one that a crash left
-    unanswered is carried out again. An error answers a request, and the stream goes on; if the rows
-    are needed, it stops the stream.
+    after it (`reload.py`). A request is answered once its rows are durable; a request that a crash
+    left unanswered is carried out again. An error answers a request, and the stream continues; if
+    the rows are needed, it stops the stream.
     """
 
     def __init__(
@@ -183,9 +191,10 @@ class Resends:
         base: BaseRows | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """is_reached: whether the stream is where the binlog ended when a request was first seen.
+        """Keep the settings. is_reached: whether the stream is where the binlog ended when a
+        request was first seen.
 
-        reader: what reads the binlog, as the server knows it. base: of the log.
+        reader: name of the binlog's reader, as the server knows it. base: of the log.
         """
         self._base = base or NoBase()
         self._url = url
@@ -202,17 +211,19 @@ class Resends:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a request is under way."""
+        """Flag: a request is under way."""
         return self._work is not None
 
     def connected(self, server: str, durable: FlushPoint) -> None:
-        """Another stream, from a server of this name: what is not in the log begins again."""
+        """Note a new stream, from a server of this name: work that is not in the log begins
+        again.
+        """
         self._server = server
         if self._work is not None and not _is_done(self._work, durable):
             self._work = None
 
     def tend(self, stream: BinlogSource, durable: FlushPoint) -> None:
-        """Answer what is done, and begin what is asked for; cheap when there is nothing."""
+        """Answer finished requests, and begin the next one; cheap if there are none."""
         if self._work is not None:
             if _is_done(self._work, durable):
                 if self._work.request is not None:
@@ -268,7 +279,7 @@ class Resends:
             if error.retry == "backoff":
                 raise
             if self._live.read(table) is None:
-                # The stream will come to the statement that dropped or renamed it.
+                # The stream will reach the statement that dropped or renamed it.
                 logger.info("table to be read again is gone", table=str(table))
                 _take_out_begun(table, assembler, error)
                 return
@@ -287,7 +298,7 @@ class Resends:
         *,
         reason: str = "",
     ) -> Iterator[int]:
-        """Read a table; reason: why it is needed, empty if it was asked for."""
+        """Read a table; reason: why it is needed, empty if it was requested."""
         then, version = self._present(table)
         if not reason and self._sent_of_base(then, stream, assembler):
             return
@@ -310,7 +321,7 @@ class Resends:
                             raise
                     else:
                         return
-            # A server may send a transaction before its rows can be seen.
+            # A server may send a transaction before its rows are visible.
             self._clock.sleep(PAUSE_S)
             if stream.is_closing:
                 raise ConnectionLost("reload given up: the stream is being closed")
@@ -322,7 +333,9 @@ class Resends:
     def _sent_of_base(
         self, then: TableDefinition, stream: BinlogSource, assembler: Assembler
     ) -> bool:
-        """Put a table's rows into the log again as the log's base has them; whether it has."""
+        """Put a table's rows into the log again from the log's base; return whether the base has
+        them.
+        """
         table = then.name
         trx = assembler.decoder.trx
         with self._base.at(table, trx, gives_up=lambda: stream.is_closing) as found:
@@ -336,7 +349,9 @@ class Resends:
         return True
 
     def _present(self, table: TableName) -> tuple[TableDefinition, int]:
-        """A captured table as it is now, and the version that its rows have in the log."""
+        """Return a captured table's present definition, and the version that its rows have in the
+        log.
+        """
         version = self._book.version_of(table)
         if version is None:
             raise table_not_captured(table, self._reader)
@@ -364,10 +379,10 @@ def _take_out_begun(table: TableName, assembler: Assembler, error: PenstockError
 
 
 def _is_done(work: _Work, durable: FlushPoint) -> bool:
-    """Whether what the visit gave out is in the log."""
+    """Return whether the log has the rows that the visit gave out."""
     return work.visit.finished and durable.trx >= work.visit.trx
 
 
 def _differs(now: TableDefinition, then: TableDefinition) -> bool:
-    """Whether a table has other columns, or another key."""
+    """Return whether a table has other columns, or another key."""
     return (now.columns, now.identity_columns) != (then.columns, then.identity_columns)

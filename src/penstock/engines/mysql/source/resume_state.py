@@ -1,9 +1,9 @@
-"""A pipeline's resume state in a binlog, kept beside its log.
+"""Keep a pipeline's resume state in a binlog, beside its log.
 
-The log holds positions as numbers; a file's name, the server, its GTIDs and what is prepared there
-are kept here. Two files: one that is durable and may lag behind the log by a second, from which the
-stream is read again and what the log has is dropped; and one for show, written before each flush
-without waiting for the disk, that says it exactly after all but a crash of the machine.
+The log holds positions as numbers; a file's name, the server, its GTIDs and the transactions that
+are prepared there are kept here. There are two files. One is durable and may lag behind the log by
+a second: from it the stream is read again, and what the log has is dropped. The other is written
+before each flush without waiting for the disk, and is exact after all but a crash of the machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ResumeStateLost(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """Files from this position on: base name, and by how much the log's numbers are higher."""
+    """Files from this position on: base name, and the difference of the log's numbers to theirs."""
 
     since: int
     base: str
@@ -55,12 +55,12 @@ class ResumeState:
 
 
 def physical(mark: StreamMark) -> BinlogPosition:
-    """A mark's place as its server names it."""
+    """Return a mark's place as its server names it."""
     return BinlogPosition(mark.position - (mark.shift << BINLOG_OFFSET_BITS), mark.base)
 
 
 def position_text(epochs: tuple[Epoch, ...], position: int) -> str:
-    """A position of the log as the server of that time names it."""
+    """Return a position of the log as the server of that time names it."""
     if not position:
         return ""
     epoch = next((one for one in reversed(epochs) if one.since <= position), None)
@@ -73,7 +73,7 @@ class ResumeStates:
     """Both files. Used by the extractor's thread."""
 
     def __init__(self, state: StateFiles, run: Path, files: Files, clock: Clock) -> None:
-        """Read what there is."""
+        """Read the files that exist."""
         self._state = state
         self._exact_path = run / EXACT_FILE
         self._files = files
@@ -83,7 +83,7 @@ class ResumeStates:
         self._exact = self._read_exact()
 
     def at(self, position: int) -> StreamMark:
-        """The mark to go on from: exactly at position, or the nearest before it.
+        """Return the mark to continue from: exactly at position, or the nearest before it.
 
         Raises ResumeStateLost.
         """
@@ -99,11 +99,11 @@ class ResumeStates:
         return self.last.mark
 
     def text(self, position: int) -> str:
-        """A position as the server names it."""
+        """Return a position as the server names it."""
         return position_text(self.last.epochs if self.last is not None else (), position)
 
     def before_flush(self, mark: StreamMark) -> None:
-        """The log is about to be durable up to here."""
+        """Note that the log is about to be durable up to here."""
         if any(one == mark for one in self._exact):
             return
         self._exact = (*self._exact[-1:], mark)
@@ -113,7 +113,7 @@ class ResumeStates:
         self._files.rename(temporary, self._exact_path)
 
     def _read_exact(self) -> tuple[StreamMark, ...]:
-        """Empty where the machine crashed while it was written."""
+        """Return the marks of the exact file; none if the machine crashed while it was written."""
         try:
             data = self._files.read_whole(self._exact_path)
         except FileMissing:
@@ -124,7 +124,7 @@ class ResumeStates:
         return tuple(msgspec.json.decode(raw, type=list[StreamMark]))
 
     def is_due(self) -> bool:
-        """Whether the durable file is old enough to be written again."""
+        """Return whether the durable file is old enough to be written again."""
         return self._clock.monotonic_s() - self._saved_s >= SAVE_INTERVAL_S
 
     def save(self, mark: StreamMark, server: str, identity: tuple[str, str] = ("", "")) -> None:

@@ -1,4 +1,4 @@
-"""An account's privileges, from SHOW GRANTS: asked beforehand, so that nothing has to be tried.
+"""Read an account's privileges from SHOW GRANTS, so that nothing has to be tried.
 
 Privileges of active roles count.
 """
@@ -34,7 +34,7 @@ class Grant:
     is_revoked: bool = False
 
     def covers(self, name: TableName) -> bool:
-        """Whether it speaks of this table."""
+        """Return whether it applies to this table."""
         if self.table not in ("*", name.name):
             return False
         return self.schema == "*" or bool(_like(self.schema).fullmatch(name.schema))
@@ -47,13 +47,13 @@ class Rights:
     grants: tuple[Grant, ...] = field(default=())
 
     def has(self, *rights: str) -> bool:
-        """Whether it has any of these rights on everything (`*.*`)."""
+        """Return whether the account has any of these rights on everything (`*.*`)."""
         wanted = {_SAME.get(right.upper(), right.upper()) for right in rights} | {ALL}
         everything = [g for g in self.grants if g.schema == "*" and g.table == "*"]
         return any(grant.rights & wanted for grant in everything if not grant.is_revoked)
 
     def has_on(self, name: TableName, right: str) -> bool:
-        """Whether it has a right on a whole table, however it was granted."""
+        """Return whether the account has a right on a whole table, however it was granted."""
         wanted = {right.upper(), ALL}
         covering = [g for g in self.grants if g.covers(name) and g.rights & wanted]
         # A partial revoke may exclude a schema from a global privilege.
@@ -62,19 +62,19 @@ class Rights:
         return bool(covering)
 
     def lacking_on(self, names: Sequence[TableName], right: str) -> list[TableName]:
-        """The tables on which it lacks this privilege."""
+        """Return the tables on which the account lacks this privilege."""
         return [name for name in names if not self.has_on(name, right)]
 
 
 def read_rights(connection: Connection) -> Rights:
-    """What the account of this connection may do, active roles included."""
+    """Return the rights of this connection's account, active roles included."""
     found = rows(connection, "show grants", doing="asking what the account may do")
     lines = [str(next(iter(row.values()))) for row in found]
     return Rights(grants=tuple(grant for line in lines if (grant := parse_grant(line))))
 
 
 def parse_grant(line: str) -> Grant | None:
-    """Read a line of SHOW GRANTS; None for one that is about roles or routines."""
+    """Read a line of SHOW GRANTS; return None for one about roles or routines."""
     match = _LINE.match(line)
     if match is None or match["rights"].upper().startswith("PROXY"):
         return None
@@ -85,7 +85,7 @@ def parse_grant(line: str) -> Grant | None:
         one = _RIGHT.match(text, at)
         if one is None:
             return None
-        if one[2] is None:  # a privilege on some columns is none on the table
+        if one[2] is None:  # a privilege on some columns does not count for the table
             rights.add(_SAME.get(one[1], one[1]))
         at = one.end()
     return Grant(
@@ -103,7 +103,9 @@ def _unquoted(name: str) -> str:
 
 
 def _like(pattern: str) -> re.Pattern[str]:
-    """A grant's schema as an expression: % any letters, _ any one, a backslash protects."""
+    """Return a grant's schema as a regular expression: % any letters, _ any letter, a backslash
+    protects.
+    """
     parts = re.findall(r"\\.|.", pattern, re.DOTALL)
     wild = {"%": ".*", "_": "."}
     return re.compile(

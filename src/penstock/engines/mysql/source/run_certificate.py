@@ -1,4 +1,4 @@
-"""A certificate that is made for one listener and known to those who were told its hash."""
+"""Create a certificate for one listener; clients know it by its hash."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-# Nobody looks at them: who compares the hash knows that the key is of this run.
+# No client checks the dates: its comparison of the hash shows that the key is of this run.
 VALID = timedelta(days=3650)
 
 
 def server_context() -> tuple[ssl.SSLContext, str]:
-    """What a server speaks TLS with, under a new key, and its certificate's SHA-256 in hex."""
+    """Return a server's TLS context with a new key, and its certificate's SHA-256 in hex."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "penstock snapshot")])
     now = datetime.now(UTC)

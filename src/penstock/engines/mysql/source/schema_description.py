@@ -1,6 +1,6 @@
-"""What a table of MySQL or MariaDB has besides columns and keys, in the terms of all engines.
+"""Describe a table of MySQL or MariaDB besides columns and keys, in the terms of all engines.
 
-Read from what information_schema and SHOW CREATE TABLE print. Pure.
+Read from the output of information_schema and SHOW CREATE TABLE. Pure.
 """
 
 from __future__ import annotations

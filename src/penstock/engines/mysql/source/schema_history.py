@@ -1,8 +1,8 @@
-"""The captured tables along a binlog: what statements do to them, what their rows look like.
+"""Track the captured tables along a binlog: the effects of statements, and the shape of their rows.
 
-Column names and types come from the binlog itself where it has them (full metadata), otherwise from
-the catalogue, and only where that is certainly right at this place (`live_tables.py`). Identities
-of columns follow the statements (`known_columns.py`). Where neither rows nor statements say what
+Column names and types come from the binlog itself if it has them (full metadata), otherwise from
+the catalogue, and only if that is certainly right at this place (`live_tables.py`). Identities of
+columns follow the statements (`known_columns.py`). If neither rows nor statements show what
 existing rows are now (values converted, a partition dropped), the table awaits a reload.
 """
 
@@ -57,7 +57,7 @@ _REPLACING = re.compile(r"_+(?P<table>.+?)_(?:gho|new)\d*")
 
 
 class SchemaHistory:
-    """Notes on every table that is or was captured. Used by the thread that decodes."""
+    """Notes on every table that is or was captured. Used by the decoding thread."""
 
     def __init__(
         self,
@@ -73,16 +73,15 @@ class SchemaHistory:
         fold: bool = False,
         is_whole: bool = False,
     ) -> None:
-        """Go on with notes, or begin. changed: there is something that is not stored yet.
+        """Continue with notes, or begin. changed: some notes are not stored yet.
 
-        tables: what the configuration captures, as the catalogue has it at position `begin`; used
-        only without notes: later tables are captured from their CREATE on. is_present: these
-        definitions are right at `begin`; else they are later ones and only their names are used.
-        altered: tables that were altered between `begin` and the catalogue: they are read again.
-        takes: whether the configuration captures a name at once. takes_renamed: whether it captures
-        a table that gets this name, at once or when it is asked for.
-        fold: the server folds names' case.
-        is_whole: before images hold all columns, also of tables with a key.
+        tables: the tables that the configuration captures, as the catalogue has them at position
+        `begin`; used only without notes: later tables are captured from their CREATE on.
+        is_present: these definitions are right at `begin`; else they are later ones and only their
+        names are used. altered: tables that were altered between `begin` and the catalogue: they
+        are read again. takes: whether the configuration captures a name at once. takes_renamed:
+        whether it captures a table that gets this name, at once or on request. fold: the server
+        folds names' case. is_whole: before images hold all columns, also for tables with a key.
         """
         self.changed = notes is None
         self._live = live
@@ -95,7 +94,7 @@ class SchemaHistory:
         self._passed: set[TableName] = set()
         self._awaiting: dict[TableName, str] = {}
         self._asked: deque[tuple[TableName, bool]] = deque()
-        # What is true at a place was made so before it.
+        # The state at a place results from transactions before it.
         since = max(begin - 1, 0)
         for definition in tables if notes is None else ():
             one = TableNotes(schema=definition.name.schema, name=definition.name.name)
@@ -109,21 +108,21 @@ class SchemaHistory:
             self._notes[definition.name] = one
         self._find_awaiting()
 
-    # -- tables added and removed while the stream goes on -----------------------------------
+    # -- tables added and removed during the stream ------------------------------------------
 
     @property
     def is_asked(self) -> bool:
-        """Whether there is a request that the decoding thread has not carried out yet."""
+        """Flag: there is a request that the decoding thread has not carried out yet."""
         return bool(self._asked)
 
     def ask(self, name: TableName, *, captured: bool) -> None:
-        """From any thread: begin or end the capture of a table."""
+        """Begin or end the capture of a table; any thread may call it."""
         self._asked.append((name, captured))
 
     def take_asked(self, here: BinlogPosition | None = None) -> bool:
-        """Between two transactions: carry out requests; returns whether bindings are outdated.
+        """Carry out requests between two transactions; return whether bindings are outdated.
 
-        here: where the stream is; None before it has begun.
+        here: the stream's position; None before the stream has begun.
         """
         is_changed = False
         while self._asked:
@@ -131,7 +130,7 @@ class SchemaHistory:
             name = self.folded(*name)
             old = self._notes.get(name)
             if (old is not None and old.is_captured) != captured:
-                # Wherever the stream goes back to: its rows are copied at a later point.
+                # It holds wherever the stream goes back to: its rows are copied at a later point.
                 self._notes[name] = TableNotes(
                     schema=name.schema,
                     name=name.name,
@@ -144,11 +143,11 @@ class SchemaHistory:
                 self._passed.discard(name)
                 self._awaiting.pop(name, None)
                 self.changed = is_changed = True
-            self._asked.popleft()  # only now: whoever asked waits for this
+            self._asked.popleft()  # only now: the requester waits for this
         return is_changed
 
     def _learn(self, notes: TableNotes, here: BinlogPosition) -> None:
-        """Note a table's columns from where the stream is on: later statements may rename them."""
+        """Note a table's columns from the stream's place on: later statements may rename them."""
         definition = self._live.read_at(notes.table, here)
         notes.definitions[0] = definition
         later = definition or self._live.read(notes.table)
@@ -159,11 +158,11 @@ class SchemaHistory:
         self._note_columns(notes, 0, known if definition is not None else known.doubted(_ALTERED))
 
     def notes(self) -> AllNotes:
-        """Everything, to be stored."""
+        """Return all notes, to be stored."""
         return AllNotes(tables=list(self._notes.values()))
 
     def rewind(self, position: int) -> None:
-        """The stream goes on at position: what comes later has not happened yet."""
+        """Forget everything after position, where the stream continues: it has not happened yet."""
         self.changed = True
         for notes in self._notes.values():
             notes.forget_ahead(position)
@@ -174,20 +173,20 @@ class SchemaHistory:
         self._find_awaiting()
 
     def forget_behind(self, position: int) -> None:
-        """The stream will never begin before position again."""
+        """Forget old notes: the stream will never begin before position again."""
         for notes in self._notes.values():
             notes.forget_behind(position)
 
     def folded(self, schema: str, name: str) -> TableName:
-        """A name as the notes have it."""
+        """Return a name as the notes have it."""
         return TableName(schema.lower(), name.lower()) if self._fold else TableName(schema, name)
 
     # -- rows --------------------------------------------------------------------------------
 
     def resolve(self, table: TableMap, place: StreamPlace, *, is_mariadb: bool) -> Bound:
-        """What rows of a TABLE_MAP are from here on.
+        """Return the relation that rows of a TABLE_MAP have from here on.
 
-        Raises ShapeMismatch, TypeRefused, RowsChangedUnseen, and what the catalogue does.
+        Raises ShapeMismatch, TypeRefused, RowsChangedUnseen, and the errors of the catalogue.
         """
         name = self.folded(table.schema, table.name)
         notes = self._notes.get(name)
@@ -207,7 +206,7 @@ class SchemaHistory:
                 except ShapeMismatch as error:
                     if notes.known_columns is None:
                         raise
-                    # Its rows are read again as a whole: until then none can be understood.
+                    # Its rows are read again as a whole: until then none can be decoded.
                     self._doubt(notes, place.since, error.message)
                     return Bound(relation=None)
                 return Bound(relation=self._settled(notes, relation, place))
@@ -224,7 +223,7 @@ class SchemaHistory:
         self._passed.add(name)
 
     def widen(self, relation: Relation, column: int, place: StreamPlace) -> Relation:
-        """The version of relation in which one column is kept as text; remembered."""
+        """Return a new version of relation in which one column is kept as text, and note it."""
         notes = self._notes[TableName(relation.schema, relation.name)]
         wider = replace(
             relation.with_text_column(column), version=notes.version + 1, since=place.since
@@ -242,9 +241,9 @@ class SchemaHistory:
         *,
         is_whole_table: bool = False,
     ) -> Relation:
-        """Return the version of a relation, new only when the shape is.
+        """Return the version of a relation, a new one only if the shape is new.
 
-        is_whole_table: all rows of the table follow, whatever was not known of those before.
+        is_whole_table: all rows of the table follow, even if earlier ones were not known.
         """
         if self._is_whole:
             relation = with_whole_before(relation)
@@ -275,7 +274,7 @@ class SchemaHistory:
         return relation
 
     def _doubt(self, notes: TableNotes, since: int, why: str) -> None:
-        """Note that existing rows of a captured table are not known any more."""
+        """Note that existing rows of a captured table are no longer known."""
         known = notes.known_columns
         if known is None or known.doubt:
             return
@@ -294,16 +293,16 @@ class SchemaHistory:
         self._awaiting = {name: notes.doubt for name, notes in self._notes.items() if notes.doubt}
 
     def awaiting(self) -> dict[TableName, str]:
-        """Return the tables that have to be read again, with the reason. From any thread."""
+        """Return the tables that have to be read again, with the reason. Any thread may call it."""
         return dict(self._awaiting)
 
     def version_of(self, name: TableName) -> int | None:
-        """The version that a captured table's rows have; None: the table is not captured."""
+        """Return the version of a captured table's rows; None if the table is not captured."""
         notes = self._notes.get(name)
         return notes.version if notes is not None and notes.is_captured else None
 
     def read_again(self, definition: TableDefinition, place: StreamPlace) -> Relation:
-        """The relation of a captured table whose definition holds at a place.
+        """Return the relation of a captured table whose definition holds at a place.
 
         Raises RowsChangedUnseen.
         """
@@ -316,7 +315,9 @@ class SchemaHistory:
     # -- statements --------------------------------------------------------------------------
 
     def concerns(self, effects: Iterable[Effect]) -> bool:
-        """Whether they concern a captured table, or one that is about to become or replace one."""
+        """Return whether they concern a captured table, or one that is about to become or replace
+        one.
+        """
         return any(
             one.table is None
             or one.table.name == ""
@@ -333,15 +334,16 @@ class SchemaHistory:
         return not own and self._ghost_of(name) is None and self._takes(name)
 
     def _ghost_of(self, name: TableName) -> TableNotes | None:
-        """The captured table that an online schema change tool works on under this name."""
+        """Return the captured table on which an online schema change tool works under this name."""
         of = ghost_of(name)
         notes = self._notes.get(of) if of is not None else None
         return notes if notes is not None and notes.is_captured else None
 
     def apply(self, effects: Sequence[Effect], query: Query, place: StreamPlace) -> list[Mark]:
-        """Note what a statement did; return the markers for emptied and dropped tables.
+        """Note a statement's effects; return the markers for emptied and dropped tables.
 
-        Raises RowsChangedUnseen, TableMoved, StatementLogged, and what asking the server does.
+        Raises RowsChangedUnseen, TableMoved, StatementLogged, and the errors of queries to the
+        server.
         """
         self.changed = True
         emptied: list[TableName] = []
@@ -412,7 +414,7 @@ class SchemaHistory:
             self._note_columns(notes, since, replace(known, is_loose=is_loose))
 
     def _values(self, effect: Effect, table: TableName, query: Query) -> dict[str, str | None]:
-        """The values that existing rows got in added columns, where the server tells them."""
+        """Return the values that existing rows got in added columns, if the server returns them."""
         values: dict[str, str | None] = {}
         for added in effect.added:
             if added.unclear:
@@ -429,7 +431,9 @@ class SchemaHistory:
         return values
 
     def _repaired(self, notes: TableNotes, since: int) -> None:
-        """REPAIR does nothing to engines that survive a crash; others may be without rows now."""
+        """Handle REPAIR: it does nothing to engines that survive a crash; others may have lost
+        rows.
+        """
         definition = notes.definition or self._live.read(notes.table)
         engine = definition.engine if definition is not None else ""
         if engine.lower() not in _CRASH_SAFE:
@@ -457,7 +461,7 @@ class SchemaHistory:
         return [table] if is_known else []
 
     def _dropped(self, dropped: TableName, since: int) -> list[TableName]:
-        """Note it; returns the captured tables that are gone with it."""
+        """Note a dropped table; return the captured tables that were dropped with it."""
         gone = []
         for name, notes in self._notes.items():
             is_it = name == dropped or (dropped.name == "" and name.schema == dropped.schema)
@@ -470,7 +474,9 @@ class SchemaHistory:
         return gone
 
     def _written(self, effect: Effect, query: Query, place: StreamPlace) -> None:
-        """A statement as text, or one not understood: tables that it names may have changed."""
+        """Handle a statement as text, or one not understood: tables that it names may have
+        changed.
+        """
         for name, notes in self._notes.items():
             said = {f"{name.schema}.{name.name}"}
             if query.schema == name.schema:
@@ -496,7 +502,7 @@ class SchemaHistory:
     def _renamed(
         self, renames: Sequence[tuple[TableName, TableName]], place: StreamPlace
     ) -> list[TableName]:
-        """Tables change their names from left to right; then each captured name is looked at.
+        """Change tables' names from left to right; then check each captured name.
 
         Returns the captured names that no table has any more.
         """
@@ -549,18 +555,19 @@ class SchemaHistory:
         logger.info("captured table will be read again", table=str(name), reason=why)
 
     def _is_still_there(self, name: TableName, place: StreamPlace) -> bool:
-        """Whether the table exists behind a statement, and no later one has created it."""
+        """Return whether the table exists after a statement, and no later one has created it."""
         return self._live.read_at(name, place.behind) is not None
 
     def _replaces(self, now: TableName, name: TableName) -> bool:
-        """Whether an online schema change tool made this table to replace that one."""
+        """Return whether an online schema change tool created this table to replace that one."""
         match = _REPLACING.fullmatch(now.name)
         return match is not None and (now.schema, match["table"]) == name
 
     def _swapped(self, notes: TableNotes, ghost: TableNotes | None, since: int) -> None:
-        """The ghost has the same rows in another shape; its history is the table's from now on.
+        """Continue the table with its ghost's history: the ghost has the same rows in another
+        shape.
 
-        These tools copy with INSERT IGNORE: values are cut to fit, however strict the session.
+        These tools copy with INSERT IGNORE: values are cut to fit, even in a strict session.
         """
         notes.definitions[since] = None
         known = notes.known_columns
@@ -583,7 +590,7 @@ class SchemaHistory:
         logger.info("captured table was replaced by its altered copy", table=str(notes.table))
 
     def introduced(self, names: Iterable[TableName], place: StreamPlace) -> list[Relation]:
-        """Relations of captured tables without any so far, as they are before a statement."""
+        """Return relations of captured tables that had none, as they are before a statement."""
         shown = []
         for name in sorted(names):
             notes = self._notes.get(name)
@@ -595,9 +602,9 @@ class SchemaHistory:
         return shown
 
     def refreshed(self, name: TableName, place: StreamPlace) -> Relation | None:
-        """The relation that a table has behind a statement, when that is already known.
+        """Return the relation that a table has after a statement, if it is known already and new.
 
-        None where it is not known, or not new: its rows will show it.
+        Returns None otherwise: the table's rows will show it.
         """
         notes = self._notes.get(name)
         if notes is None or not notes.is_captured or not notes.is_there:
@@ -612,7 +619,7 @@ class SchemaHistory:
 
 
 def ghost_of(name: TableName) -> TableName | None:
-    """The table on which an online schema change tool would work under this name."""
+    """Return the table on which an online schema change tool would work under this name."""
     match = _GHOST.fullmatch(name.name)
     return TableName(name.schema, match["table"]) if match else None
 

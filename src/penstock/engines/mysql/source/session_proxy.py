@@ -1,11 +1,11 @@
-"""Proxies sessions in snapshots for other processes: in place of an exported snapshot.
+"""Proxy sessions in snapshots for other processes, in place of an exported snapshot.
 
 These servers cannot hand one snapshot to several sessions, and a session cannot be handed to
 another process under TLS. So the process that took the snapshots keeps their sessions and passes
 bytes on: clients see one point for as long as it lives, whichever of them is killed. A client that
-is done returns its session with COM_QUIT; what one that is killed leaves of a result is read to its
-end, and the session serves the next client. A session is lost only with its connection to the
-server, and there are spare ones. When none is left the snapshot is gone: nothing can replace it.
+has finished returns its session with COM_QUIT; if one is killed, the rest of its result is read to
+the end, and the session serves the next client. A session is lost only with its connection to the
+server, and there are spare ones. If none is left the snapshot is lost: nothing can replace it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ HERE = SnapshotAddress()
 
 
 class SessionProxy:
-    """Proxies sessions until it is closed. Use as a context manager.
+    """Proxy of sessions that runs until it is closed. Use as a context manager.
 
-    snapshot_id: what clients need to find it; snapshot_text: what they expect as its answer.
+    snapshot_id: what clients need to find it; snapshot_text: the answer that they expect from it.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class SessionProxy:
         at: SnapshotAddress = HERE,
         encrypts: bool = False,
     ) -> None:
-        """wires: to sessions that wait for nothing, taken over. at: where to listen.
+        """Take over sessions and start to listen. wires: to sessions that wait for nothing. at:
+        where to listen.
 
         encrypts: also on loopback. Raises ListenFailed.
         """
@@ -70,7 +71,7 @@ class SessionProxy:
         """Take over connections, each in its snapshot. place: names the server in messages."""
         wires = []
         for connection in connections:
-            # Text comes as it is stored: what it means is decided in one place, by our tables.
+            # Text arrives as it is stored: its meaning is decided in one place, by our tables.
             run(connection, "set session character_set_results = null", doing="preparing a session")
             wires.append(take_over(connection, place)[0])
         return cls(wires, snapshot_text=snapshot_text, at=at, encrypts=encrypts)
@@ -90,7 +91,7 @@ class SessionProxy:
 
     @property
     def session_count(self) -> int:
-        """Sessions in use or free."""
+        """Number of sessions in use or free."""
         with self._changed:
             return len(self._wires)
 
@@ -124,18 +125,18 @@ class SessionProxy:
             is_clean = pass_on(ClientStream(client), wire)
         finally:
             with contextlib.suppress(OSError):
-                client.close()  # it must not wait for what is done with the session
+                client.close()  # it must not wait for the work on the session
             self._give_back(wire, is_clean=is_clean)
 
     def _take(self) -> Wire | None:
-        """A free session, waited for; None when there is none any more."""
+        """Wait for a free session and return it; return None if none is left."""
         with self._changed:
             while self._wires and not self._free:
                 self._changed.wait()
             return self._free.pop() if self._free else None
 
     def _give_back(self, wire: Wire, *, is_clean: bool) -> None:
-        """Have the next client use it, or note that it is lost."""
+        """Let the next client use the session, or note that it is lost."""
         if not is_clean and self._is_ours(wire):
             try:
                 settle(wire)

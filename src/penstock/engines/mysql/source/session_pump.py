@@ -1,8 +1,8 @@
-"""Passing a client's commands to a session and the results back: one thread for both ways.
+"""Pass a client's commands to a session and the results back: one thread for both ways.
 
-Nothing blocks, because a TLS connection must not be used by two threads at once. What is held is
-one block of results and one command. Not here: who may be a client (`proxy_listener.py`), and which
-session it gets (`session_proxy.py`).
+Nothing blocks, because two threads must not use a TLS connection at once. The pump holds one block
+of results and one command. Not here: who may be a client (`proxy_listener.py`), and which session
+it gets (`session_proxy.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ logger = structlog.get_logger()
 BLOCK_BYTES = 1024 * 1024
 COMMAND_BYTES_MAX = 4 * 1024 * 1024
 READ_BYTES = 64 * 1024
-# A server sends 16 kB at a time. Being woken for each would take the CPU that it needs.
+# A server sends 16 kB at a time. Waking up for each would take the CPU that the server needs.
 MUCH_BYTES = 16 * 1024
 NAP_S = 0.001
-IDLE_TIMEOUT_S = 1800.0  # of a client that neither asks nor takes
+IDLE_TIMEOUT_S = 1800.0  # for a client that neither sends nor receives
 SETTLE_TIMEOUT_S = 300.0
-END_BYTES = 9  # of the packet behind the last row
+END_BYTES = 9  # of the packet after the last row
 
 
 class ClientStream:
@@ -43,15 +43,19 @@ class ClientStream:
         self._writes_on = select.POLLOUT
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return the descriptor."""
         return self._socket.fileno()
 
     def events(self, *, writes: bool) -> int:
-        """What to wait for before the next read, and where writes is True for the next write."""
+        """Return the events to wait for before the next read and, if writes is True, the next
+        write.
+        """
         return self._reads_on | (self._writes_on if writes else 0)
 
     def read(self) -> bytes | None:
-        """What has come; empty when the client is gone, None when there is nothing yet."""
+        """Return bytes that have arrived; empty if the client is gone, None if there are
+        none yet.
+        """
         self._reads_on = select.POLLIN
         try:
             return self._socket.recv(READ_BYTES)
@@ -62,7 +66,9 @@ class ClientStream:
         return None
 
     def write(self, data: memoryview) -> int:
-        """Send some of it; how much. What was not sent is to be given again, and nothing else."""
+        """Send some of the data; return how much. The next call must pass the rest, and nothing
+        else.
+        """
         self._writes_on = select.POLLOUT
         try:
             return self._socket.send(data)
@@ -74,7 +80,7 @@ class ClientStream:
 
 
 class Commands:
-    """Cuts what a client sends into statements: only whole ones get to the server.
+    """Cutter of a client's bytes into statements: only whole ones get to the server.
 
     So a client that dies in the middle of one leaves the session able to take another.
     """
@@ -83,7 +89,9 @@ class Commands:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The packets that are whole by now. Raises ConnectionLost for what is no statement."""
+        """Return the packets that are whole by now. Raises ConnectionLost for other bytes than
+        statements.
+        """
         self._rest += data
         whole = []
         while found := mysqlwire.packet_at(self._rest, 0, len(self._rest)):
@@ -96,7 +104,7 @@ class Commands:
 
 
 def _may_be_sent(packet: bytes) -> bool:
-    """Whether this is a statement or a goodbye; also of the first bytes of one."""
+    """Return whether this is a statement or a goodbye, or the first bytes of one."""
     if len(packet) <= mysqlwire.HEAD_BYTES:
         return True
     is_known = packet[4:5] == COM_QUERY or packet[:5] == mysqlwire.QUIT
@@ -104,9 +112,10 @@ def _may_be_sent(packet: bytes) -> bool:
 
 
 def pass_on(client: ClientStream, wire: Wire) -> bool:
-    """Pass commands and results on until the client has ended; whether the session is in order.
+    """Pass commands and results on until the client has ended; return whether the session is in
+    order.
 
-    Raises OSError or ConnectionLost where one of the two breaks.
+    Raises OSError or ConnectionLost if one of the two connections breaks.
     """
     commands, is_used = Commands(), False
     block = memoryview(bytearray(BLOCK_BYTES))
@@ -122,7 +131,7 @@ def pass_on(client: ClientStream, wire: Wire) -> bool:
                 time.sleep(NAP_S)
         if (data := client.read()) is not None:
             if not data:
-                return not is_used  # it went while it waited for a session
+                return not is_used  # it left while it waited for a session
             for command in commands.feed(data):
                 if command == mysqlwire.QUIT:
                     return not pending
@@ -137,10 +146,11 @@ def pass_on(client: ClientStream, wire: Wire) -> bool:
 
 
 def settle(wire: Wire) -> None:
-    """Have a session ready again that a client has left in the middle of something.
+    """Make a session ready again that a client has left in the middle of something.
 
-    What is left of its result is read up to the answer to a question of ours behind it: one that no
-    row can hold. Its table is let go. Raises ConnectionLost when the session is of no use any more.
+    The rest of its result is read up to the answer to our own query after it, which no row can
+    hold. The session's table is released. Raises ConnectionLost if the session is of no use any
+    more.
     """
     token = secrets.token_hex(16).encode()
     wire.send(mysqlwire.packet(COM_QUERY + LET_GO.encode()))

@@ -1,10 +1,10 @@
-"""Several connections that see the tables at one point, whose place in the binlog is known.
+"""Open connections that see the tables at one point, whose place in the binlog is known.
 
 `open_snapshots` takes the best strategy that the account's privileges allow (`strategies.py`),
-reports it before it begins, and tries the next one when it does not succeed in time. Locks are held
-for the statements that take the snapshots and read the position, nothing else; should we die
-meanwhile, the server ends our sessions and with them the locks. Not here: reading the tables
-(`chunks.py` plans it).
+reports it before it begins, and tries the next one if it does not succeed in time. Locks are held
+only for the statements that take the snapshots and read the position; if penstock dies meanwhile,
+the server ends its sessions and with them the locks. Not here: reading the tables (`chunks.py`
+plans it).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.model import PenstockError, TableDefinition
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock snapshot"
 LOCK_TIMEOUT_S = 10
-ROUNDS_MAX = 20  # how often snapshots are taken anew where nothing keeps changes away
+ROUNDS_MAX = 20  # how often snapshots are taken again if changes are not blocked
 ROUND_PAUSE_S = 0.05
 OWNED_PAUSE_S = 0.005
 XA_ROUNDS_MAX = 10
@@ -46,7 +46,7 @@ UNLOGGED = "set session sql_log_bin = 0"
 XA_ENDED = "show global status where variable_name in ('Com_xa_commit', 'Com_xa_rollback')"
 POSITION_OF_SNAPSHOT = "show status like 'binlog_snapshot_%'"
 
-# Of rows that no changes follow, at a server without a binlog.
+# Position of rows that no changes follow, at a server without a binlog.
 UNKNOWN_POSITION = BinlogPosition(0, "none")
 
 declare("snapshot.locked", "snapshot.taken")
@@ -62,8 +62,8 @@ class SnapshotsDiffer(PenstockError):
 class TransactionsPrepared(PenstockError):
     """XA transactions are prepared and not ended: their rows are in the log already.
 
-    What is in the log before the point is not read again, and what is not committed is in no
-    snapshot: the rows would be lost.
+    Rows that are in the log before the point are not read again, and rows that are not committed
+    are in no snapshot: they would be lost.
     """
 
     code = "MY72"
@@ -74,10 +74,12 @@ class TransactionsPrepared(PenstockError):
 class Snapshots:
     """Connections in transactions that see the captured tables at one point.
 
-    status: the point; changes behind its position are to be applied, and its GTIDs are in every
-    snapshot. settled: where the tables become consistent: the point itself, except without a lock,
-    where changes up to there may be in a snapshot already. lock_held_s: how long others had to wait
-    at most.
+    Attributes:
+        status: the point; changes after its position are to be applied, and its GTIDs are in every
+            snapshot.
+        settled: position at which the tables become consistent: the point itself, except without a
+            lock, when a snapshot may have changes up to there already.
+        lock_held_s: longest time that others had to wait.
     """
 
     choice: Choice
@@ -90,9 +92,9 @@ class Snapshots:
 def read_choices(
     connection: Connection, tables: Sequence[TableDefinition], *, follows: bool = True
 ) -> list[Choice]:
-    """Return the strategies that this connection's account may take, best first.
+    """Return the strategies that this connection's account may use, best first.
 
-    follows: changes are applied after the rows. Raises NoConsistentPoint when there is none.
+    follows: changes are applied after the rows. Raises NoConsistentPoint if there is none.
     """
     doing = "asking whether there is a binlog"
     facts = Facts(
@@ -118,10 +120,10 @@ def open_snapshots(
 ) -> Iterator[Snapshots]:
     """Open `count` snapshots of the tables at one point; the way out closes them.
 
-    among: the strategies to try, in order; None: all that the account may take. on_choice: called
+    among: the strategies to try, in order; None: all that the account may use. on_choice: called
     with each before it begins. follows: changes from the point on are applied later; otherwise the
     server needs no binlog, and the account no privilege to ask for its position. Raises
-    NoConsistentPoint, or what the last strategy failed with.
+    NoConsistentPoint, or the last strategy's error.
     """
     if count < 1:
         raise ValueError(f"not a number of snapshots: {count}")
@@ -144,11 +146,12 @@ def open_snapshots(
 
 
 def _has_to_say_unlogged(control: Connection) -> bool:
-    """Whether readers have to switch off binary logging, so that they release metadata locks.
+    """Return whether readers have to switch off binary logging, so that they release metadata
+    locks.
 
     MariaDB releases metadata locks at a savepoint only in a session that writes no binlog. Ours
     write nothing; but switching the binlog off takes a privilege, and without it an ALTER waits for
-    all of the load.
+    the whole load.
     """
     if not control.server.is_mariadb:
         return False
@@ -189,7 +192,7 @@ def _first_success(
 
 
 class _Taking:
-    """One attempt after the other to take snapshots on the readers."""
+    """Attempts, one after the other, to take snapshots on the readers."""
 
     def __init__(
         self,
@@ -219,7 +222,8 @@ class _Taking:
         for attempt in range(1, XA_ROUNDS_MAX + 1):
             before = self._xa_ended()
             taken = self._strategies[choice.strategy](choice)
-            # One that was prepared at the point is prepared still, or has been ended since.
+            # A transaction that was prepared at the point is still prepared, or has been ended
+            # since.
             prepared = (
                 rows(self._control, "xa recover", doing="asking for prepared transactions")
                 if choice.sees_prepared
@@ -247,7 +251,7 @@ class _Taking:
             run(reader, "rollback", doing="giving up a snapshot")
 
     def _status(self) -> LogStatus:
-        """Return where the binlog ends; if no changes follow, also where that cannot be asked."""
+        """Return where the binlog ends; unknown is allowed if no changes follow."""
         try:
             return read_status(self._control)
         except (LogOff, PrivilegeMissing):
@@ -271,7 +275,7 @@ class _Taking:
         began = time.monotonic()
         try:
             for statement in lock:
-                began = time.monotonic()  # of the last one: those before it keep nobody waiting
+                began = time.monotonic()  # of the last one: earlier ones block no sessions
                 self._run(statement, doing)
             point("snapshot.locked")
             yield held
@@ -291,7 +295,7 @@ class _Taking:
     # -- with a lock -----------------------------------------------------------------------------
 
     def _global_lock(self, choice: Choice) -> Snapshots:
-        # The first FLUSH waits for statements that run without stopping others from beginning.
+        # The first FLUSH waits for running statements without stopping others from beginning.
         lock = ("flush local tables", "flush tables with read lock")
         with self._locked(lock, "unlock tables", "taking the global read lock") as held:
             self._begin()
@@ -312,7 +316,7 @@ class _Taking:
 
     def _table_locks(self, choice: Choice) -> Snapshots:
         names = ", ".join(f"{quote(*table.name)} read" for table in self._tables)
-        # Without autocommit InnoDB locks too, which prevents cascades of foreign keys.
+        # Without autocommit InnoDB locks as well, which prevents cascades of foreign keys.
         doing = "locking the tables"
         self._run("set session autocommit = 0", doing)
         try:
@@ -358,7 +362,7 @@ class _Taking:
         raise _differ()
 
     def _own_place(self) -> BinlogPosition | None:
-        """The position that all snapshots report; None when they differ."""
+        """Return the position that all snapshots report; None if they differ."""
         positions = {_own_position(reader) for reader in self.readers}
         return positions.pop() if len(positions) == 1 else None
 
@@ -398,7 +402,7 @@ class _Taking:
     def _wait_until_seen(self) -> None:
         """Wait for the transactions that a position includes already and that are not visible yet.
 
-        A transaction owns its id before it is in the log, and until its rows can be seen.
+        A transaction owns its id before it is in the log, and until its rows are visible.
         """
         owned = self._owned()
         deadline_s = time.monotonic() + LOCK_TIMEOUT_S
@@ -412,7 +416,7 @@ class _Taking:
             owned &= self._owned()
 
     def _owned(self) -> set[str]:
-        """The ids of transactions that are being committed: `uuid:5#12:6#13, uuid:...`."""
+        """Return the ids of transactions that are being committed: `uuid:5#12:6#13, uuid:...`."""
         doing = "asking for transactions that are being committed"
         text = "".join(str(value(self._control, "select @@global.gtid_owned", doing=doing)).split())
         found = set()
@@ -423,7 +427,7 @@ class _Taking:
 
 
 def _own_position(reader: Connection) -> BinlogPosition:
-    """The place of a MariaDB connection's snapshot, exactly."""
+    """Return the exact place of a MariaDB connection's snapshot."""
     found = rows(reader, POSITION_OF_SNAPSHOT, doing="asking for a snapshot's position")
     found_values = {row["variable_name"].lower(): row["value"] for row in found}
     if not found_values.get("binlog_snapshot_file"):

@@ -1,4 +1,6 @@
-"""MySQL and MariaDB as a source: resume state, tables, stream and failover behind one port."""
+"""Provide MySQL and MariaDB as a source: resume state, tables, stream and failover behind
+one port.
+"""
 
 from __future__ import annotations
 
@@ -80,13 +82,13 @@ class MySQLEngine:
         takes_renamed: Callable[[TableName], bool] = lambda _: True,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """Say what to read.
+        """Keep the settings.
 
-        tables: what is captured now. beginning: where a log begins that is still empty; None goes
-        on with what is kept beside the log. task: what distinguishes this pipeline from every
-        other, for our ids as a replica. takes: whether a table that is made later under a name is
-        captured from its CREATE on. takes_renamed: whether a table that gets this name is captured,
-        at once or when it is asked for.
+        tables: the tables captured now. beginning: where a log begins that is still empty; None
+        continues with the state that is kept beside the log. task: distinguishes this pipeline from
+        every other, for our ids as a replica. takes: whether a table that is created later under a
+        name is captured from its CREATE on. takes_renamed: whether a table that gets this name is
+        captured, at once or on request.
         """
         self._url = url
         self._tables = tables
@@ -142,7 +144,7 @@ class MySQLEngine:
             self._save_notes()
             self._resume_states.save(mark, self._identity.name, self._log_identity(mark, ("", "")))
         else:
-            # Without notes what the catalogue says now is no more than a hint.
+            # Without notes the catalogue's present content is no more than a hint.
             self._make_book(notes or AllNotes(), last.mark.position if last is not None else 0)
         assert self._book is not None
         assert self._live is not None
@@ -185,9 +187,9 @@ class MySQLEngine:
             self._captures.begin(self._book)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: where the binlog ends, as the log counts.
+        """See SourceEngine: the binlog's end, as the log counts.
 
-        A stream that is past that reads a file that is no longer the server's.
+        A stream that is past it reads a file that is no longer the server's.
         """
         stream = self._stream
         known = stream.known_end if stream is not None else 0
@@ -220,7 +222,7 @@ class MySQLEngine:
         return self._stream is not None and self._stream.has_given(position)
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine: files in between count as large as they are."""
+        """See SourceEngine: files in between count with their size."""
         if not first or last <= first:
             return 0
         low, high = BinlogPosition(first), BinlogPosition(last)
@@ -229,7 +231,7 @@ class MySQLEngine:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the stream's server is the one that is kept: its positions can be compared."""
+        """Flag: the stream's server is the one that is kept, so its positions can be compared."""
         last = self._resume_states.last
         return last is not None and last.server == self._identity.name
 
@@ -241,7 +243,7 @@ class MySQLEngine:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """The catalogue is asked on a connection of its own, when needed."""
+        """Run one attempt; afterwards close the catalogue's connection, which opens on demand."""
         try:
             yield
         finally:
@@ -249,12 +251,12 @@ class MySQLEngine:
                 self._live.close()
 
     def ranges(self, _: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """None: the stream is as fast as anything."""
+        """Return None: the stream is fast enough."""
         return None
 
     @contextmanager
     def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
-        """The binlog behind a flush point, from the server that is there now."""
+        """Open the binlog after a flush point, from the server that answers now."""
         assert self._book is not None
         mark = self._resume_states.at(durable.position)
         self._identity = identity = self._checked(mark)
@@ -312,7 +314,7 @@ class MySQLEngine:
         return self._book
 
     def _checked(self, mark: StreamMark) -> ServerIdentity:
-        """The server, which must have everything behind the mark."""
+        """Return the server's identity; check that it has everything after the mark."""
         last = self._resume_states.last
         assert last is not None
         position = physical(mark)
@@ -335,7 +337,7 @@ class MySQLEngine:
             self._url, position=position, seen=seen, options=options, clock=self._place.clock
         )
 
-    # -- what is kept ------------------------------------------------------------------------
+    # -- stored state ------------------------------------------------------------------------
 
     def _save_notes(self) -> None:
         self._place.state.save(NOTES_FILE, self._taken_book().notes())
@@ -350,7 +352,7 @@ class MySQLEngine:
             self._save_notes()
 
     def _durable(self, mark: StreamMark, prepared: PreparedFiles) -> None:
-        """The log is durable up to this mark."""
+        """Note that the log is durable up to this mark."""
         self._last_mark = mark
         # After a failover this must be stored at once.
         if self._resume_states.is_due() or not self._is_settled:
@@ -368,7 +370,7 @@ class MySQLEngine:
             self._save_resume_state(self._last_mark)
 
     def _log_identity(self, mark: StreamMark, known: tuple[str, str]) -> tuple[str, str]:
-        """The mark's file and its identity; read once per file."""
+        """Return the mark's file and its identity; read once per file."""
         file = physical(mark).file
         if known[0] == file:
             return known
@@ -381,33 +383,35 @@ class MySQLEngine:
     # -- tables ------------------------------------------------------------------------------
 
     def saw(self, run: Run) -> None:
-        """Nothing: what happens to tables is in the binlog."""
+        """Do nothing: the binlog itself has the changes of tables."""
 
     def before_flush(self, end: FlushPoint) -> None:
-        """Say where the log is about to be."""
+        """Note where the log is about to be."""
         mark = self._stream.mark_at(end.position) if self._stream is not None else None
         if mark is not None:
             self._resume_states.before_flush(mark)
 
     def has_outstanding(self) -> bool:
-        """Whether rows are read again, or have to be; else nothing is outstanding: see `saw`."""
+        """Return whether rows are being read again, or have to be; nothing else can be
+        outstanding.
+        """
         is_at_work = self._resends is not None and self._resends.is_at_work
         return is_at_work or bool(self._taken_book().awaiting())
 
     def tend(self, log_access: LogAccess) -> None:
-        """Carry out requests: capture tables or no longer, send their rows again."""
+        """Carry out requests: begin or end the capture of tables, send their rows again."""
         if self._captures is not None:
             self._captures.tend(self._taken_book())
         if self._resends is not None and self._stream is not None:
             self._resends.tend(self._stream, log_access.durable)
 
     def is_loss(self, error: PenstockError) -> bool:
-        """Whether the server no longer has what the log does not hold."""
+        """Return whether the server no longer has changes that the log does not hold."""
         return isinstance(error, LOSSES)
 
 
 def _limits(events_per_flush: int) -> Limits:
-    """The usual limits, or eventsPerFlush where that is less."""
+    """Return the usual limits, or eventsPerFlush if that is less."""
     usual = Limits()
     is_less = events_per_flush < ExtractOptions().events_per_flush
     return Limits(row_count=events_per_flush) if is_less else usual

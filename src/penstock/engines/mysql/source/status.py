@@ -1,4 +1,4 @@
-"""Where a server's binlog ends, and whether it still has the position to resume from.
+"""Read where a server's binlog ends, and check that it still has the position to resume from.
 
 Statements changed their names: `show master status` is `show binary log status` in MySQL 8.4 and
 `show binlog status` in MariaDB.
@@ -33,7 +33,7 @@ from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import LOAD_AGAIN
 
-# What a transaction, or a statement that is one, begins with.
+# Events with which a transaction, or a statement that is one, begins.
 _BEGINNINGS = frozenset(
     {
         EventKind.GTID,
@@ -55,10 +55,12 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatus:
-    """Where the binlog ends. gtids: all transactions in it or before it, empty without GTIDs.
+    """End of the binlog.
 
-    do_databases, ignored_databases: filters of the server, by which changes are missing from its
-    binlog.
+    Attributes:
+        gtids: all transactions in it or before it, empty without GTIDs.
+        do_databases: filter of the server; its binlog has only changes of these databases.
+        ignored_databases: filter of the server; its binlog lacks changes of these databases.
     """
 
     position: BinlogPosition
@@ -67,13 +69,13 @@ class LogStatus:
     ignored_databases: str = ""
 
     def seen(self, server: ServerVersion) -> Gtids | None:
-        """The same set, parsed; None without GTIDs."""
+        """Return the same set, parsed; None without GTIDs."""
         return parse_gtids(server, self.gtids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
-    """Which server it is. server_uuid: empty on MariaDB, which has none.
+    """Identity of a server. server_uuid: empty on MariaDB, which has none.
 
     has_gtids: its transactions have ids that hold on every server they reach.
     """
@@ -85,16 +87,16 @@ class ServerIdentity:
 
     @property
     def name(self) -> str:
-        """What distinguishes this server from another one, as text."""
+        """Text that distinguishes this server from others."""
         return self.server_uuid or f"server_id {self.server_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumePoint:
-    """What is stored with a position, so that going on can be checked before it is tried.
+    """Facts that are stored with a position, so that resuming can be checked before it is tried.
 
-    gtids: the transactions that we have, as text; empty without GTIDs. server: the identity's
-    name. log_identity: of the position's file; empty when it is not known.
+    gtids: the transactions that we have, as text; empty without GTIDs. server: the identity's name.
+    log_identity: of the position's file; empty if it is not known.
     """
 
     position: BinlogPosition
@@ -104,7 +106,7 @@ class ResumePoint:
 
 
 def parse_gtids(server: ServerVersion, text: str) -> Gtids | None:
-    """GTIDs from the server's text form; None for none."""
+    """Return GTIDs from the server's text form; None if there are none."""
     plain = "".join(text.split())
     if not plain:
         return None
@@ -112,7 +114,7 @@ def parse_gtids(server: ServerVersion, text: str) -> Gtids | None:
 
 
 def status_statement(server: ServerVersion) -> str:
-    """The statement that shows where the binlog ends."""
+    """Return the statement that shows where the binlog ends."""
     if server.mysql(8, 2):
         return "show binary log status"
     if server.mariadb(10, 5, 2):
@@ -121,12 +123,14 @@ def status_statement(server: ServerVersion) -> str:
 
 
 def status_right(server: ServerVersion) -> str:
-    """The privilege that the statement needs, as GRANT names it."""
+    """Return the privilege that the statement needs, as GRANT names it."""
     return "binlog monitor" if server.mariadb(10, 5, 2) else "replication client"
 
 
 def read_status(connection: Connection) -> LogStatus:
-    """Where the binlog ends now. Raises LogOff, and PrivilegeMissing with the GRANT to type."""
+    """Return where the binlog ends now. Raises LogOff, and PrivilegeMissing with the GRANT
+    to type.
+    """
     server = connection.server
     doing = "asking where the binlog ends"
     try:
@@ -154,38 +158,38 @@ def read_status(connection: Connection) -> LogStatus:
 
 
 def read_clock(connection: Connection) -> int:
-    """The server's clock: microseconds since 1970 UTC."""
+    """Return the server's clock: microseconds since 1970 UTC."""
     found = value(connection, "select unix_timestamp(sysdate(6))", doing="asking for the time")
     return int(found * 1_000_000)
 
 
 def account(connection: Connection) -> str:
-    """The account that we are, quoted as GRANT wants it."""
+    """Return the account that we have, quoted as GRANT requires."""
     text = str(value(connection, "select current_user()", doing="asking who we are"))
     user, _, host = text.rpartition("@")
     return f"{literal(user)}@{literal(host)}"
 
 
 def binlog_files(connection: Connection) -> list[LogFile]:
-    """The binlog files that the server has, oldest first."""
+    """Return the binlog files that the server has, oldest first."""
     found = rows(connection, "show binary logs", doing="listing the server's binlogs")
     return [LogFile(name=row["log_name"], size_bytes=int(row["file_size"])) for row in found]
 
 
 def flush_logs(connection: Connection) -> None:
-    """Have the server begin a new binlog file. Needs the privilege RELOAD."""
+    """Let the server begin a new binlog file. Needs the privilege RELOAD."""
     run(connection, "flush binary logs", doing="beginning a new binlog file")
 
 
 def capture(connection: Connection) -> LogStatus:
-    """The handover's step: where the binlog ends, and a new file begun behind it."""
+    """Return where the binlog ends, and begin a new file after it: the handover's step."""
     status = read_status(connection)
     flush_logs(connection)
     return status
 
 
 def read_identity(connection: Connection) -> ServerIdentity:
-    """Which server this is."""
+    """Return the server's identity."""
     server, doing = connection.server, "asking the server who it is"
     if server.is_mariadb:
         server_id = value(connection, "select @@global.server_id", doing=doing)
@@ -206,9 +210,10 @@ def read_identity(connection: Connection) -> ServerIdentity:
 
 
 def read_log_identity(url: str, file: str) -> str:
-    """What distinguishes a binlog file from another of the same name; see `mysqlwire.log_identity`.
+    """Return the identity of a binlog file, which distinguishes it from others of the same name.
 
-    Reads the file's first two events, as a replica with an id of its own. Raises what a dump does.
+    See `mysqlwire.log_identity`. Reads the file's first two events, as a replica with its own id.
+    Raises the errors of a dump.
     """
     with _look(url, BinlogPosition.at(file, BINLOG_HEAD_BYTES)) as stream:
         events = (event for event in stream.events() if event is not None)
@@ -220,7 +225,9 @@ def read_log_identity(url: str, file: str) -> str:
 
 
 def read_file_time(url: str, file: str) -> int:
-    """When a binlog file was begun, microseconds since 1970 UTC. Raises what a dump does."""
+    """Return when a binlog file was begun, microseconds since 1970 UTC. Raises the errors of a
+    dump.
+    """
     with _look(url, BinlogPosition.at(file, BINLOG_HEAD_BYTES)) as stream:
         for event in stream.events():
             if event is not None and not (head := mysqlwire.event_head(event)).is_artificial:
@@ -229,10 +236,10 @@ def read_file_time(url: str, file: str) -> int:
 
 
 def read_first_commit(url: str, position: BinlogPosition) -> int | None:
-    """When the first transaction behind a position began to be logged; None when there is none.
+    """Return when the first transaction after a position began to be logged; None if there is none.
 
-    Microseconds since 1970 UTC, whole seconds. position: between two transactions. Raises what a
-    dump does: LogPurged where the position is gone.
+    Microseconds since 1970 UTC, whole seconds. position: between two transactions. Raises the
+    errors of a dump: LogPurged if the position is gone.
     """
     with _look(url, position) as stream:
         for event in stream.events():
@@ -242,21 +249,22 @@ def read_first_commit(url: str, position: BinlogPosition) -> int | None:
 
 
 def _look(url: str, position: BinlogPosition) -> BinlogConnection:
-    """The binlog from here to its end, read under an id that no replica has."""
+    """Open the binlog from here to its end, under an id that no replica has."""
     options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
     return open_binlog(url, position=position, options=options)
 
 
-# -- can we go on? -------------------------------------------------------------------------------
+# -- can we continue? -----------------------------------------------------------------------
 
 
 def check_resume(connection: Connection, url: str, point: ResumePoint) -> ServerIdentity:
-    """Make sure that the server has everything behind the point; returns which server it is.
+    """Check that the server has everything after the point; return its identity.
 
     With GTIDs it may be another server than before. Without, it must be the same and its file the
-    same file. Asked before each dump, because the server itself checks less: it takes a position in
-    a file that was written anew after RESET MASTER, and transactions of servers it does not know.
-    Raises GtidsPurged, ServerBehind, ServerReplaced, LogPurged, PositionUnfit or LogReset.
+    same file. Checked before each dump, because the server itself checks less: it accepts a
+    position in a file that was written again after RESET MASTER, and transactions of servers it
+    does not know. Raises GtidsPurged, ServerBehind, ServerReplaced, LogPurged, PositionUnfit or
+    LogReset.
     """
     identity = read_identity(connection)
     seen = parse_gtids(identity.version, point.gtids) if identity.has_gtids else None
@@ -286,7 +294,7 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Server
 def check_continues(connection: Connection, position: BinlogPosition) -> None:
     """Check that a stream that is idle at a position will not be idle for ever.
 
-    After RESET MASTER in the file that is being read, a server goes on to send heartbeats and
+    After RESET MASTER in the file that is being read, a server continues to send heartbeats and
     nothing else until its new file is longer than the old one was. Raises LogReset.
     """
     end = read_status(connection).position
@@ -324,7 +332,7 @@ def _check_gtid_set(connection: Connection, seen: GtidSet) -> None:
 
 
 def _check_domains(connection: Connection, seen: MariaGtids) -> None:
-    """In each domain we must be neither before the oldest file nor behind the newest."""
+    """Check that in each domain we are neither before the oldest file nor after the newest."""
     doing = "asking which transactions the server has"
     now = MariaGtids.parse(value(connection, "select @@global.gtid_binlog_pos", doing=doing) or "")
     for domain, (_, number) in seen.last.items():
@@ -349,7 +357,7 @@ def _check_domains(connection: Connection, seen: MariaGtids) -> None:
 
 
 def check_file(files: Sequence[LogFile], position: BinlogPosition) -> None:
-    """The position's file must be there and reach to its offset.
+    """Check that the position's file exists and reaches to its offset.
 
     Raises LogPurged, ServerBehind or PositionUnfit.
     """

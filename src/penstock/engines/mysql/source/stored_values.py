@@ -1,4 +1,4 @@
-"""The value that existing rows get in an added column, as the server itself stores it.
+"""Read the value that existing rows get in an added column, as the server itself stores it.
 
 The definition is tried on a temporary table with one row, in a session with the settings that the
 statement had: no rule of conversion is repeated here. Needs CREATE TEMPORARY TABLES in the table's
@@ -37,20 +37,20 @@ _OTHERS = frozenset(
 
 
 class ValueUnknown(Exception):
-    """The server does not tell the value; the text says why."""
+    """The server does not return the value; the text has the reason."""
 
 
 def read_stored_value(url: str, table: TableName, added: Added, query: Query) -> str | None:
     """Return the text, in the form of the log, of the value that existing rows got; None is NULL.
 
     Args:
-        url: of the source.
-        table: the table that the column was added to.
+        url: URL of the source.
+        table: the table to which the column was added.
         added: the column, its value not unclear.
         query: the statement, for the settings of its session.
 
     Raises:
-        ValueUnknown: the server does not tell.
+        ValueUnknown: the server does not return the value.
         ConnectFailed, ConnectionLost: the server cannot be reached.
     """
     if added.is_null:
@@ -109,7 +109,7 @@ def _type_of(connection: Connection, place: str, name: str) -> str:
 
 
 def _as_text(column: str, kind: str) -> str:
-    """Return the expression that prints a value as the binlog's rows print to."""
+    """Return the expression that prints a value in the form of the binlog's rows."""
     if kind in _BYTES:
         return f"hex({column})"
     if kind in _TEXTS:

@@ -1,4 +1,4 @@
-"""Which strategies for a consistent snapshot an account may use, best first, and why. Pure.
+"""Choose the strategies for a consistent snapshot that an account may use, best first. Pure.
 
 These servers cannot hand one snapshot to several connections, as PostgreSQL does; so changes have
 to be blocked, for milliseconds, while each connection takes its own.
@@ -73,10 +73,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A strategy that can be tried. unprotected: tables whose engine has no snapshots.
+    """A strategy that can be tried.
 
-    lacking: why better ones cannot be, as sentences; empty for the best. sees_prepared: whether
-    XA transactions that are prepared can be seen, whose rows lie in the log before the point.
+    Attributes:
+        unprotected: tables whose engine has no snapshots.
+        lacking: reasons why better strategies are impossible, as sentences; empty for the best.
+        sees_prepared: whether prepared XA transactions, whose rows lie in the log before the point,
+            are visible.
     """
 
     strategy: Strategy
@@ -85,7 +88,7 @@ class Choice:
     sees_prepared: bool = True
 
     def __str__(self) -> str:
-        """What is going to be done, for people, before it begins."""
+        """Return for people what penstock is about to do."""
         text = f"{self.strategy}: {_HOW[self.strategy]}"
         if self.lacking:
             text += f" (not better: {'; '.join(self.lacking)})"
@@ -108,9 +111,9 @@ def _names(names: Sequence[TableName]) -> str:
 
 
 def choices(facts: Facts) -> list[Choice]:
-    """The strategies that can be tried, best first.
+    """Return the strategies that can be tried, best first.
 
-    Raises NoConsistentPoint, with the grants that would help, when there is none.
+    Raises NoConsistentPoint, with the grants that would help, if there is none.
     """
     unprotected = tuple(
         table.name for table in facts.tables if table.engine.upper() not in WITH_SNAPSHOTS
@@ -159,7 +162,7 @@ def _right_to_lock(server: ServerVersion) -> str:
 
 
 def _obstacle(strategy: Strategy, facts: Facts) -> str:
-    """Why a strategy cannot be tried, as a part of a sentence; empty when it can."""
+    """Return why a strategy cannot be tried, as a part of a sentence; empty if it can."""
     server, rights = facts.server, facts.rights
     status = (
         ""
@@ -198,7 +201,7 @@ def _lock_free_obstacle(facts: Facts) -> str:
     if not facts.follows:
         return "without a lock only changes that follow make the tables equal"
     if not facts.server.is_mariadb and not facts.has_gtids:
-        # A position is behind a transaction's commit record before others can see its rows.
+        # A position is after a transaction's commit record before others can see its rows.
         return "without a lock gtid_mode = ON is needed, which shows which transactions are visible"
     keyless = [table.name for table in facts.tables if table.identity == "f"]
     if keyless:

@@ -1,8 +1,9 @@
-"""The stream of one connection: runs out of a replica's socket.
+"""Read the stream of one connection: runs from a replica's socket.
 
 One thread reads whole blocks, decodes and puts runs into a bounded queue; the caller's takes them,
-makes them durable and acknowledges; the server gets no feedback, as it keeps its log by rules of
-its own. A broken connection ends the object; the caller opens the next one at its last flush point.
+makes them durable and acknowledges them. The server gets no feedback, as it keeps its log by its
+own rules. A broken connection ends the object; the caller opens the next one at its last flush
+point.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.ports.visits import Visit
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
-RUN_AGE_S = 0.05  # and while they come without a pause, those of this time
+RUN_AGE_S = 0.05  # and while they arrive without a pause, those of this time
 WAIT_S = 1.0
 
 declare("binlog.start.before", "binlog.acknowledge.before", "binlog.acknowledge.after")
@@ -42,7 +43,7 @@ MakeAssembler = Callable[
 
 
 class BinlogSource:
-    """One connection's stream, as a context manager: entering starts it."""
+    """Stream of one connection, as a context manager: entering starts it."""
 
     def __init__(
         self,
@@ -56,12 +57,12 @@ class BinlogSource:
         idle_flush_s: float,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Say how to go on.
+        """Keep the settings.
 
-        start: the last flush point of the log. keep: called in the thread that decodes before a run
-        or a place is given out: the state that they depend on is made durable. on_durable: called,
-        in the caller's thread, with the place up to which the log is durable. spilled: bytes in
-        side files.
+        start: the last flush point of the log. keep: called in the decoding thread before a run or
+        a place is given out, to make the state that they depend on durable. on_durable: called, in
+        the caller's thread, with the place up to which the log is durable. spilled: number of bytes
+        in side files.
         """
         self._open_connection = open_connection
         self._keep = keep
@@ -110,7 +111,7 @@ class BinlogSource:
         assert self._connection is not None
         buffer = bytearray(BUFFER_BYTES)
         start = end = 0
-        untidy = False  # something came that is not given out yet
+        untidy = False  # bytes have arrived that are not given out yet
         cut_at_s, overdue_s = 0.0, 0.0
         while not self._queue.closing.is_set():
             if end > start:
@@ -149,14 +150,14 @@ class BinlogSource:
         self._connection.end(payload)
 
     def fail(self, error: BaseException) -> None:
-        """End the stream for a reason that was seen elsewhere."""
+        """End the stream for a reason that was found elsewhere."""
         self._queue.fail(error)
 
     # -- the caller --------------------------------------------------------------------------
 
     @property
     def counts(self) -> Counted:
-        """What has been received so far."""
+        """Counts of the rows, bytes and transactions received so far."""
         return self._assembler.counts
 
     @property
@@ -166,7 +167,7 @@ class BinlogSource:
 
     @property
     def known_end(self) -> int:
-        """Up to where the stream has come."""
+        """Position that the stream has reached."""
         return self._queue.known_end
 
     def next_run(self, timeout_s: float) -> Run | None:
@@ -178,9 +179,9 @@ class BinlogSource:
         return self._queue.has_given(position)
 
     def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit[Assembler]:
-        """Have work done between transactions by the thread that decodes; see Visit.
+        """Queue work to be done between transactions by the decoding thread; see Visit.
 
-        What steps raises ends the stream, and is raised by next_run.
+        An error of steps ends the stream, and next_run raises it.
         """
         visit = Visit(steps=steps)
         self._assembler.visit(visit)
@@ -188,18 +189,18 @@ class BinlogSource:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the stream is being ended: work that waits should give up."""
+        """Flag: the stream is being ended, so work that waits should give up."""
         return self._queue.closing.is_set()
 
     def ask_for_position(self) -> None:
-        """Nothing to ask: the server sends its end as it comes."""
+        """Do nothing: the server sends its end without being asked."""
 
     def mark_at(self, position: int) -> StreamMark | None:
-        """What holds at an end that was given out and is not acknowledged yet."""
+        """Return the state at an end that was given out and is not acknowledged yet."""
         return next((mark for mark in tuple(self._marks) if mark.position == position), None)
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: what lies before position is on our disk."""
+        """See SourceStream: everything before position is on our disk."""
         last: StreamMark | None = None
         while self._marks and self._marks[0].position <= position:
             last = self._marks.popleft()

@@ -1,4 +1,6 @@
-"""A place of the stream, what rows are there, and whom to ask about tables there. Nouns."""
+"""A place of the stream, the shape of rows there, and the catalogue to ask about tables there.
+Nouns.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from penstock.model import Relation, TableDefinition, TableName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlace:
-    """Where the stream is. since: the open transaction's position. behind: of the last event."""
+    """Place of the stream. since: the open transaction's position. behind: end of the last
+    event.
+    """
 
     since: int
     behind: BinlogPosition
@@ -21,7 +25,7 @@ class StreamPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a TABLE_MAP's rows are; relation None: not captured. charsets: per column."""
+    """Shape of a TABLE_MAP's rows. relation: None if not captured. charsets: per column."""
 
     relation: Relation | None
     charsets: tuple[str | None, ...] = ()
@@ -31,13 +35,13 @@ class Catalogue(Protocol):
     """The server's catalogue; see `live_tables.LiveTables`."""
 
     def read(self, name: TableName) -> TableDefinition | None:
-        """A table's definition now; None when there is none."""
+        """Return a table's present definition; None if it does not exist."""
         ...
 
     def read_at(self, name: TableName, behind: BinlogPosition) -> TableDefinition | None:
-        """A table's definition as it was at a place of the stream; None when not known."""
+        """Return a table's definition at a place of the stream; None if it is not known."""
         ...
 
     def added_value(self, name: TableName, added: Added, query: Query) -> str | None:
-        """The value that existing rows got in an added column. Raises ValueUnknown."""
+        """Return the value that existing rows got in an added column. Raises ValueUnknown."""
         ...

@@ -1,9 +1,7 @@
-"""What is remembered of each table along the stream, so that a stream that goes on finds it as it
-was there.
+"""Notes on each table along the stream, so that a stream that resumes finds the state at its place.
 
-Everything is noted with the place since which it is so: the position of the transaction that made
-it so. A stream that goes on further back forgets what comes later. Kept as
-state/binlog_tables.json.
+Every note has the place from which it holds: the position of the transaction that caused it. A
+stream that resumes further back forgets later notes. Stored as state/binlog_tables.json.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class AlterNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitNote:
-    """Rows may be missing where a tool copied them; see `ddl_losses.Limit`."""
+    """Condition because of which rows may be missing in a tool's copy; see `ddl_losses.Limit`."""
 
     what: str
     columns: tuple[str, ...] = ()
@@ -43,18 +41,18 @@ class LimitNote:
 
 @dataclass(slots=True, kw_only=True)
 class TableNotes:
-    """The notes on one table.
+    """Notes on one table.
 
     Each dict maps a position of the binlog to the value that holds from there on.
 
     Attributes:
         captured: whether rows go to the log.
         there: whether the table exists.
-        definitions: None where it has changed and the new one is not known.
+        definitions: None if it has changed and the new one is not known.
         relations: the shapes that the log has.
-        columns: the columns with their identities; None where they are not known yet.
+        columns: the columns with their identities; None if they are not known yet.
         altered: ALTERs of a working table of an online schema change tool.
-        limits: of such a table, which rows may be missing.
+        limits: for such a table, conditions because of which rows may be missing.
         fresh: positions where the table began empty.
         version: the highest that any relation had.
         last_id: the highest identity that any column had; never used again, like versions.
@@ -75,47 +73,47 @@ class TableNotes:
 
     @property
     def table(self) -> TableName:
-        """The name."""
+        """Name of the table."""
         return TableName(self.schema, self.name)
 
     @property
     def is_captured(self) -> bool:
-        """Whether rows go to the log."""
+        """Flag: rows go to the log."""
         return self.captured[max(self.captured)] if self.captured else False
 
     @property
     def is_there(self) -> bool:
-        """Whether the table exists."""
+        """Flag: the table exists."""
         return self.there[max(self.there)] if self.there else True
 
     @property
     def definition(self) -> TableDefinition | None:
-        """The current definition; None: not known."""
+        """Current definition; None if not known."""
         return self.definitions[max(self.definitions)] if self.definitions else None
 
     @property
     def relation(self) -> Relation | None:
-        """The last relation; None before the first."""
+        """Last relation; None before the first."""
         return self.relations[max(self.relations)] if self.relations else None
 
     @property
     def settled(self) -> int:
-        """Since when the last relation holds; -1 before the first."""
+        """Position from which the last relation holds; -1 before the first."""
         return max(self.relations) if self.relations else -1
 
     @property
     def known_columns(self) -> KnownColumns | None:
-        """The current columns; None: not known yet."""
+        """Current columns; None if not known yet."""
         return self.columns[max(self.columns)] if self.columns else None
 
     @property
     def doubt(self) -> str:
-        """Why the table has to be read again; empty if it need not."""
+        """Reason why the table has to be read again; empty if it need not."""
         known = self.known_columns
         return known.doubt if known is not None and self.is_captured and self.is_there else ""
 
     def knows(self, since: int) -> bool:
-        """Whether the columns at a place, or at a later one, are noted."""
+        """Return whether the columns at a place, or at a later one, are noted."""
         return bool(self.columns) and max(self.columns) >= since
 
     def add_limits(self, since: int, limits: Sequence[Limit]) -> None:
@@ -140,7 +138,9 @@ class TableNotes:
             self.last_id = max([self.last_id, *(column.id for column in known.columns)])
 
     def forget_ahead(self, position: int) -> None:
-        """Forget what holds since that position or later; versions are never used twice."""
+        """Forget notes that hold from that position or a later one; versions are never used
+        twice.
+        """
         for notes in (
             self.captured,
             self.there,
@@ -155,7 +155,7 @@ class TableNotes:
         self.fresh = [since for since in self.fresh if since < position]
 
     def forget_behind(self, position: int) -> None:
-        """Forget what no stream that begins at that position or later needs."""
+        """Forget notes that no stream that begins at that position or later needs."""
         for notes in (
             self.captured,
             self.there,
@@ -177,6 +177,6 @@ def in_order(notes: Mapping[int, Sequence[_Note]]) -> list[_Note]:
 
 @dataclass(slots=True, kw_only=True)
 class AllNotes:
-    """The file."""
+    """Content of the file."""
 
     tables: list[TableNotes] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""Whether a part of the binlog holds changes of ours. Asked where no extractor reads it at present.
+"""Check whether a part of the binlog holds our changes, while no extractor reads it.
 
-A look as a replica, over names only: a row's table, a statement's words. What cannot be looked
-into counts as ours, so the answer "nothing" is sure.
+It looks as a replica, over names only: a row's table, a statement's words. Events that cannot be
+read count as ours, so the answer "nothing" is sure.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def has_changes(
     takes: Callable[[TableName], bool],
     names: Collection[str],
 ) -> bool:
-    """Whether rows of captured tables, or statements that may concern them, lie in between.
+    """Return whether rows of captured tables, or statements that may concern them, lie in between.
 
     start: between two transactions. takes: whether a table is captured. names: of the captured
-    tables, without their databases. Raises what a dump does: LogPurged where start is gone.
+    tables, without their databases. Raises the errors of a dump: LogPurged if start is gone.
     """
     if start >= until:
         return False
@@ -48,7 +48,7 @@ def has_changes(
                 continue
             head = mysqlwire.event_head(event)
             if head.kind == EventKind.ROTATE and head.is_artificial:
-                # One opens the stream, and one precedes each further file.
+                # One such event opens the stream, and one precedes each further file.
                 number = file.number + (not is_first)
                 file = BinlogPosition(number << BINLOG_OFFSET_BITS, start.base)
                 offset, is_first = int.from_bytes(event[HEAD_BYTES:][:8], "little"), False

@@ -1,7 +1,7 @@
-"""What a binlog can hold that cannot be followed: one class per condition.
+"""Errors for binlog contents that cannot be followed: one class per condition.
 
 Each stops the extraction at the place where it happened, with the log whole up to there. Not here:
-what the server refuses to send (`dump_errors.py`).
+events that the server refuses to send (`dump_errors.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StatementLogged(PenstockError):
 
 
 class ChangesMissing(PenstockError):
-    """The server says itself that changes are missing in its binlog (an INCIDENT event)."""
+    """The server itself reports that changes are missing in its binlog (an INCIDENT event)."""
 
     code = "MY83"
     retry: ClassVar[Retry] = "operator"
@@ -50,14 +50,16 @@ class PreparedUnseen(PenstockError):
 
 
 class StreamUnexpected(PenstockError):
-    """Events in an order that no server writes, or a side file that is not as we left it."""
+    """Events are in an order that no server writes, or a side file is not as we left it."""
 
     code = "MY85"
     retry: ClassVar[Retry] = "operator"
 
 
 class SeenUnknown(PenstockError):
-    """The stream has to go on with another server, and which transactions we have is not known."""
+    """The stream has to continue with another server, and which transactions we have is not
+    known.
+    """
 
     code = "MY86"
     retry: ClassVar[Retry] = "operator"
@@ -71,21 +73,21 @@ class TransactionUndone(PenstockError):
 
 
 class StartUnfit(PenstockError):
-    """The position that a new change log should begin at is none that the server has."""
+    """A new change log cannot begin at the given position of the server's binlog."""
 
     code = "MY88"
     retry: ClassVar[Retry] = "operator"
 
 
 def changes_missing(said: str) -> ChangesMissing:
-    """The error for an INCIDENT event. said: its text."""
+    """Return the error for an INCIDENT event. said: its text."""
     return ChangesMissing(
         f"the server says that changes are missing in its binlog: {said}", hint=LOAD_AGAIN
     )
 
 
 def loaded_by_statement() -> StreamUnexpected:
-    """The error for the event of a LOAD DATA that holds no rows."""
+    """Return the error for the event of a LOAD DATA that holds no rows."""
     return StreamUnexpected(
         "rows were loaded by a LOAD DATA statement that is logged as text, not as rows",
         hint="Set binlog_format = 'ROW' for all sessions. " + LOAD_AGAIN,
