@@ -1,6 +1,6 @@
-"""SQL connections to MySQL and MariaDB: the one door, with typed errors and exact settings.
+"""SQL connections to MySQL and MariaDB, all opened here, with typed errors and exact settings.
 
-PyMySQL serves everything that is plain SQL, and the log-in of the replication client
+PyMySQL handles all plain SQL, and the log-in of the replication client
 (`penstock.engines.mysql.source`). The errors are those of `penstock.host.errors`: one
 condition has one class, whatever the engine.
 """
@@ -38,16 +38,16 @@ from penstock.host.socket import notice_cuts
 from penstock.model import PenstockError
 
 NET_TIMEOUT_S = 3600  # by default a server drops after 60 s a reader that does not drain
-# Rows that a server does not take for so long, because it waits or because it is gone.
+# Longest time that a server may leave sent rows unread, because it waits or because it is gone.
 USER_TIMEOUT_MS = 300_000
 IDLE_TIMEOUT_S = 7 * 86_400
 
-# Values and statements mean the same whatever the server's defaults, its init_connect or the
-# account's are. Numbers are used as they are, the rest is SQL.
+# Values and statements mean the same for all defaults of server and account and any init_connect.
+# Numbers are used unchanged, the rest is SQL.
 SESSION_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "time_zone": "'+00:00'",
-        # Neither ANSI_QUOTES nor NO_BACKSLASH_ESCAPES nor PIPES_AS_CONCAT; dates as they are.
+        # Neither ANSI_QUOTES nor NO_BACKSLASH_ESCAPES nor PIPES_AS_CONCAT; dates are unchanged.
         "sql_mode": "'NO_AUTO_VALUE_ON_ZERO,STRICT_ALL_TABLES,ALLOW_INVALID_DATES'",
         "net_read_timeout": str(NET_TIMEOUT_S),
         "net_write_timeout": str(NET_TIMEOUT_S),
@@ -58,12 +58,12 @@ SESSION_SETTINGS: Mapping[str, str] = MappingProxyType(
         "sql_quote_show_create": "1",
         "sql_select_limit": "18446744073709551615",
         "group_concat_max_len": "4294967295",
-        "lc_messages": "'en_US'",  # some errors of replication only show in their words
+        "lc_messages": "'en_US'",  # some errors of replication only differ in their text
     }
 )
 
 
-# Which condition an error number is. The numbers of both servers, and PyMySQL's own from 2000 on.
+# Conditions of error numbers: those of both servers, and PyMySQL's own from 2000 on.
 _LOGIN_REFUSED = frozenset({1045, 1129, 1130, 1251, 1524, 1698, 1820, 1862, 2049, 2059, 2061})
 _BUSY = frozenset({1040, 1053, 1203, 1226, 3032})
 _LOST = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2055})
@@ -82,9 +82,9 @@ AGAIN = "penstock retries automatically."
 
 
 class Connection(pymysql.connections.Connection):  # type: ignore[misc]
-    """PyMySQL's connection, which gives a password only to whom it is safe to.
+    """PyMySQL's connection, which sends a password only to a server that may have it.
 
-    Made by `connect`. server: flavour and version.
+    Created by `connect`. server: flavour and version.
     """
 
     def __init__(self, target: MySQLUrl, *, server_public_key: bytes | None, **more: Any) -> None:
@@ -96,17 +96,20 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
 
     @property
     def server(self) -> ServerVersion:
-        """The server's flavour and version."""
+        """Return the server's flavour and version."""
         return ServerVersion.parse(self.get_server_info())
 
     @property
     def server_public_key(self) -> bytes | None:
-        """The RSA key that a password is encrypted with where there is no TLS."""
+        """Return the RSA key that a password is encrypted with if there is no TLS."""
         return self._server_public_key
 
     @server_public_key.setter
     def server_public_key(self, key: bytes | None) -> None:
-        """PyMySQL has got the key from who answered: anybody in between could read the password."""
+        """Set the key that PyMySQL received; refuse it unless the URL trusts the server that answers.
+
+        A program between client and server could send its own key and read the password.
+        """
         if not self._may_learn_key:
             raise LoginRefused(
                 f"the server at {self._target.place} takes a password over TLS or under its RSA "
@@ -117,7 +120,7 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
         self._server_public_key = key
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
-        """Answer the request for another method; the bare password is not for just anybody."""
+        """Answer the request for another method; refuse to send a bare password to unproven servers."""
         is_bare = plugin_name in (b"mysql_clear_password", b"dialog")
         if is_bare and not (self._secure and self._target.may_send_clear_text):
             raise LoginRefused(
@@ -134,7 +137,7 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
         return super()._process_auth(plugin_name, auth_packet, handler)
 
     def close(self) -> None:
-        """Say good-bye and close; harmless when done twice or when the connection is lost."""
+        """Say good-bye and close; harmless if done twice or if the connection is lost."""
         if not self._closed:
             super().close()
 
@@ -152,12 +155,12 @@ def connect(
 ) -> Connection:
     """Open a SQL connection.
 
-    url: as `url.py` says. application_name: shown by the server as program_name. options: session
-    variables by name, as SQL (`{"foreign_key_checks": "0"}`); they win over SESSION_SETTINGS.
-    rows_as_dicts: cursors give rows as dicts. read_timeout_s: how long the server may be silent
-    while a statement runs. local_infile: let LOAD DATA LOCAL send what we stream. found_rows: an
-    update counts the rows that it found, not only those that it changed.
-    Raises a subclass of ConnectFailed; messages never hold the password.
+    url: described in `url.py`. application_name: shown by the server as program_name. options:
+    session variables by name, as SQL (`{"foreign_key_checks": "0"}`); they override
+    SESSION_SETTINGS. rows_as_dicts: cursors return rows as dicts. read_timeout_s: how long the
+    server may be silent while a statement runs. local_infile: let LOAD DATA LOCAL send what we
+    stream. found_rows: an update counts the rows that it found, not only those that it changed.
+    Raises a subclass of ConnectFailed; messages never contain the password.
     """
     target = MySQLUrl.parse(url)
     context = target.tls_context()
@@ -189,8 +192,8 @@ def connect(
         connection.connect()
         if connection.unix_socket is None:
             notice_cuts(connection._sock, user_timeout_ms=USER_TIMEOUT_MS)
-        # Who answers in the server's place could ask for any file, in answer to any statement:
-        # PyMySQL sends none, and `load_local` what it is given.
+        # A program that answers in the server's place could request any file, in answer to any
+        # statement: PyMySQL sends none, and `load_local` sends only what it is given.
         connection._local_infile = False
     except (pymysql.Error, OSError, ssl.SSLError, RuntimeError, ValueError) as error:
         raise connect_error(url, error) from error
@@ -212,7 +215,7 @@ def _set_up(connection: Connection, options: Mapping[str, str]) -> None:
     elif server.mysql(5, 7, 8):
         settings["max_execution_time"] = "0"
     if server.mysql(8):
-        settings["information_schema_stats_expiry"] = "0"  # sizes as they are, not of yesterday
+        settings["information_schema_stats_expiry"] = "0"  # current sizes, not cached ones
     settings.update(options)
     assignments = ", ".join(f"session {name} = {value}" for name, value in settings.items())
     with connection.cursor() as cursor:
@@ -222,9 +225,9 @@ def _set_up(connection: Connection, options: Mapping[str, str]) -> None:
 def rows(
     connection: Connection, sql: str, parameters: object = None, *, doing: str
 ) -> list[dict[str, Any]]:
-    """Run a statement and give its rows as dicts, names in lower case.
+    """Run a statement and return its rows as dicts, names in lower case.
 
-    doing: names the work in errors. Raises what `server_errors` does.
+    doing: names the work in errors. Raises the errors of `server_errors`.
     """
     with server_errors(doing), connection.cursor(Cursor) as cursor:
         cursor.execute(sql, parameters)
@@ -233,18 +236,18 @@ def rows(
 
 
 def value(connection: Connection, sql: str, parameters: object = None, *, doing: str) -> Any:
-    """The first column of the first row of a statement; None when there is no row."""
+    """Return the first column of a statement's first row; None if there is no row."""
     found = rows(connection, sql, parameters, doing=doing)
     return next(iter(found[0].values())) if found else None
 
 
-# What a server says of a table without a primary key, where it takes none: sql_require_primary_key
-# of MySQL, innodb_force_primary_key of MariaDB.
+# Errors of a server that refuses tables without a primary key: sql_require_primary_key of MySQL,
+# innodb_force_primary_key of MariaDB.
 KEY_REQUIRED = frozenset({1173, 3750})
 
 
 def run(connection: Connection, sql: str, parameters: object = None, *, doing: str) -> int:
-    """Run a statement without a result; the number of rows that it changed."""
+    """Run a statement without a result; return the number of rows that it changed."""
     with server_errors(doing), connection.cursor(Cursor) as cursor:
         return int(cursor.execute(sql, parameters))
 
@@ -253,7 +256,7 @@ def run(connection: Connection, sql: str, parameters: object = None, *, doing: s
 
 
 def connect_error(url: str, error: BaseException) -> ConnectFailed:
-    """The typed error for what PyMySQL or the system said when a connection failed."""
+    """Return the typed error for an error of PyMySQL or the system when a connection failed."""
     number, said = _number(error), _said(error, url)
     cause = getattr(error, "original_exception", None) or error
     message = f"no connection to {mask(url)}: {said}"
@@ -324,7 +327,7 @@ _REFUSED = re.compile(r"for user '(.*)'@'(.*)' to database '(.*)'")
 
 
 def _database_hint(said: str) -> str:
-    """The GRANTs that let an account in, for the account as the server calls it."""
+    """Return the GRANTs that let an account in, with the account's name from the server's message."""
     found = _REFUSED.search(said.replace("`", "'"))
     user, host, database = found.groups() if found else ("USER", "HOST", "DATABASE")
     on = f"on {quote(database)}.* to {literal(user)}@{literal(host)};"
@@ -350,9 +353,9 @@ def _said(error: BaseException, url: str = "") -> str:
 
 
 def safe_to_retry(error: BaseException) -> bool:
-    """Whether the same work, begun afresh, may succeed without anyone doing anything.
+    """Return whether the same work may succeed if repeated without operator action.
 
-    It does not say whether a COMMIT that broke took effect: read the progress row for that.
+    This does not tell whether a COMMIT that broke took effect: read the progress row for that.
     """
     if isinstance(error, pymysql.Error):
         error = statement_error("", error)
@@ -363,7 +366,7 @@ def safe_to_retry(error: BaseException) -> bool:
 
 @contextmanager
 def server_errors(doing: str) -> Iterator[None]:
-    """Turn PyMySQL's errors into typed ones; `doing` names the work, as in "reading chunk 3".
+    """Convert PyMySQL's errors into typed ones; `doing` names the work, such as "reading chunk 3".
 
     Raises ConnectionLost, PrivilegeMissing, StatementInterrupted or StatementFailed, each with
     the server's own message, its number in `fields["errno"]` and the SQLSTATE in
@@ -376,13 +379,13 @@ def server_errors(doing: str) -> Iterator[None]:
 
 
 def statement_error(doing: str, error: pymysql.Error) -> PenstockError:
-    """The typed error for one of PyMySQL's; see `server_errors`."""
+    """Return the typed error for one of PyMySQL's; see `server_errors`."""
     number = _number(error)
     return server_error(doing, number, str(getattr(error, "sqlstate", "") or ""), _said(error))
 
 
 def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockError:
-    """The typed error for an error number of the server, or one of PyMySQL's from 2000 on."""
+    """Return the typed error for an error number of the server, or of PyMySQL from 2000 on."""
     message = f"{doing}: {said or 'the connection was closed'}"
     fields = {"errno": number, "sqlstate": sqlstate}
     if number in (_CLOSED, *_LOST, *_LOST_TOO):
@@ -410,9 +413,9 @@ def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockE
 
 
 def quote(*names: str) -> str:
-    """Give identifiers in backticks, joined by dots: of schema s and table t, `` `s`.`t` ``.
+    """Return identifiers in backticks, joined by dots: for schema s and table t, `` `s`.`t` ``.
 
-    Raises ValueError for an empty name or one with a zero byte: no catalogue holds such.
+    Raises ValueError for an empty name or one with a zero byte, which no catalogue contains.
     """
     for name in names:
         if not name or "\0" in name:
@@ -421,8 +424,8 @@ def quote(*names: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Text as an SQL string literal, for statements that take no parameters.
+    """Return a text as an SQL string literal, for statements that take no parameters.
 
-    Right in sessions of `connect`, whose sql_mode lets a backslash protect the next character.
+    This is correct in sessions of `connect`, whose sql_mode lets a backslash protect the next character.
     """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"

@@ -1,6 +1,6 @@
-"""Extracting from MySQL and MariaDB: the handover made, and the engine over it.
+"""Extraction from MySQL and MariaDB: the handover, then the engine that follows it.
 
-Not here: the handover's steps (`handover.py`), where a log goes on (`resume_state.py`).
+Not here: the handover's steps (`handover.py`), where a log continues (`resume_state.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def mysql_identity(config: Config, flavour: str) -> SourceIdentity:
-    """Who a MySQL or MariaDB source is, for good: with GTIDs servers may take over.
+    """Return the permanent identity of a source: with GTIDs, another server may take over.
 
-    Whether this one has what the log goes on from is checked before each connection
+    Before each connection it is checked that the server has the position where the log continues
     (`penstock.engines.mysql.source.status.check_resume`).
     """
     return SourceIdentity(

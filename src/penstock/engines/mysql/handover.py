@@ -1,11 +1,11 @@
-"""The handover of a MySQL or MariaDB source: document 000's four steps, in the extract process.
+"""Handover of a MySQL or MariaDB source: document 000's four steps, in the extract process.
 
-The snapshots that the bulk load reads and the place where its changes begin are one point, which
-`MySQLPlanner` takes; it is written into state/handover.json before anything is read or followed,
-so that whichever half is killed, the other goes on from there. The sessions stay open in the proxy
-until the bulk load has read all rows, and no longer: an ALTER at the source may wait for what they
-have read. In mode pause the source is a replica: its SQL thread is stopped while the point is
-taken. Not here: stopping and starting a replica (`replica.py`).
+The snapshots that the bulk load reads and the position where its changes begin are one point, which
+`MySQLPlanner` takes. It is written into state/handover.json before anything is read or followed, so
+if either half is killed, the other continues from there. The sessions stay open in the proxy until
+the bulk load has read all rows, and no longer, because an ALTER at the source may wait for what
+they have read. In mode pause the source is a replica, whose SQL thread is stopped while the point
+is taken. Not here: stopping and starting a replica (`replica.py`).
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ faults.declare("handover.paused", "handover.captured", "handover.resumed")
 def prepared(
     pipeline: Pipeline, *, has_begun: bool, stop: Callable[[], bool]
 ) -> Iterator[Beginning | None]:
-    """Make the handover around an extraction; gives the place where an empty log begins.
+    """Run the handover around an extraction; yield the position where an empty log begins.
 
-    has_begun: the log has, so it goes on by itself. The way out waits for the end of the bulk load,
-    unless stop() says so: the sessions that it reads through are ours. Raises what `replica` does,
-    and what taking snapshots does.
+    has_begun: whether the log has begun, so that it continues without a position. The exit waits
+    for the end of the bulk load, which reads through sessions of this process, unless stop() is
+    true. Raises the errors of `replica` and of taking snapshots.
     """
     config = pipeline.config
     state = read_handover(config)
     check_bulk_load(config, state, has_begun=has_begun)
     if has_begun or (state is not None and state.position):
-        # The snapshots of an earlier process are gone with it: the load takes its own, later ones.
+        # The snapshots of an earlier process ended with it: the load takes its own, later ones.
         _resume(config)
         _forget_snapshot(config)
         _started(config)
@@ -80,10 +80,10 @@ def prepared(
 
 @contextmanager
 def _at_rest(config: Config, *, before: Handover | None) -> Iterator[None]:
-    """Stop the replica where mode pause asks for it, for a with block.
+    """Stop the replica for a with block if mode pause requires it.
 
-    before: of a run that was killed. What it has stopped is ours to start; what somebody else has
-    stopped is left alone.
+    before: the handover of a run that was killed. Threads that it stopped are started here;
+    threads that others stopped are left alone.
     """
     mode = config.pipeline.handover
     pauses = mode is HandoverMode.PAUSE
@@ -92,7 +92,7 @@ def _at_rest(config: Config, *, before: Handover | None) -> Iterator[None]:
         ours = tuple({*running, *(before.stopped if before is not None else ())})
         tables = captured_tables(connection, config.source.tables)
         names = tuple(str(one.name) for one in tables)
-        # Before it is stopped: whoever comes next has to know.
+        # Written before the replica is stopped, because the next process has to know.
         state = Handover(mode=mode, tables=names, paused=bool(ours), stopped=ours)
         write_handover(config, state)
         if pauses:
@@ -110,7 +110,7 @@ def _at_rest(config: Config, *, before: Handover | None) -> Iterator[None]:
 
 
 def _stop(config: Config, connection: Connection, running: tuple[str, ...]) -> None:
-    """Stop these threads; where that is not allowed nothing was, and nothing is to be started."""
+    """Stop these threads; if that is not allowed, record that none was stopped or need be started."""
     try:
         mysql_replica.stop(connection, running)
     except mysql_replica.ReplicaNotOurs:
@@ -124,7 +124,7 @@ def _stop(config: Config, connection: Connection, running: tuple[str, ...]) -> N
 
 
 def _tell(config: Config, choice: Choice) -> None:
-    """Say how the snapshots are going to be taken, before they are."""
+    """Record how the snapshots will be taken, before they are."""
     state = read_handover(config)
     assert state is not None, "the first step is written down before"
     text = state.steps[0].text.partition("; the point: ")[0]
@@ -166,7 +166,7 @@ def _capture(config: Config, planner: MySQLPlanner) -> None:
 
 
 def _resume(config: Config) -> None:
-    """Start what we have stopped of a replica."""
+    """Start the threads of a replica that penstock has stopped."""
     state = read_handover(config)
     if state is None or not state.stopped:
         return
@@ -176,9 +176,10 @@ def _resume(config: Config) -> None:
 
 
 def _beginning_of(config: Config) -> Beginning:
-    """Where the log begins, by what is written down.
+    """Return where the log begins, according to the written handover.
 
-    A table that is not now as it was at the point was altered since: only the binlog can say how.
+    A table that differs from its definition at the point was altered since; only the binlog can
+    tell how.
     """
     state = read_handover(config)
     assert state is not None, "the point was written down"
@@ -194,7 +195,7 @@ def _beginning_of(config: Config) -> Beginning:
 
 
 def _started(config: Config) -> None:
-    """Steps 3 and 4, once."""
+    """Record steps 3 and 4, once."""
     state = read_handover(config)
     if state is None or state.phase is HandoverPhase.DONE:
         return
@@ -213,9 +214,7 @@ def _forget_snapshot(config: Config) -> None:
 
 @contextmanager
 def _lent(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
-    """Proxy the snapshots' sessions beside what runs in the block, until the bulk load has read all
-    rows.
-    """
+    """Proxy the snapshots' sessions while the block runs, until the bulk load has read all rows."""
     ended = threading.Event()
 
     def keep() -> None:
@@ -225,7 +224,7 @@ def _lent(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
                     return
             _forget_snapshot(pipeline.config)
         except PenstockError as error:
-            # Whoever waits for the bulk load, at the end of the block, raises it.
+            # The wait for the bulk load, at the end of the block, raises it.
             logger.warning("snapshot sessions stay open", error=error.message)
             return
         planner.release()
@@ -252,7 +251,7 @@ def _wait_for_bulk(pipeline: Pipeline, stop: Callable[[], bool]) -> None:
 
 
 def _rotate(connection: Connection) -> None:
-    """Begin a new binlog file, as document 000 asks for; it is useful, but not required."""
+    """Begin a new binlog file, as document 000 requests; it is useful, but not required."""
     try:
         run(connection, "flush binary logs", doing="beginning a new binlog file")
     except PrivilegeMissing as error:

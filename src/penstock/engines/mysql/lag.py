@@ -1,7 +1,7 @@
-"""The lag of a MySQL or MariaDB source: its binlog's end, and what of it our log has not read.
+"""Lag of a MySQL or MariaDB source: its binlog's end, and the part that our log has not read.
 
-These servers do not know how far readers are: our position is the log's own end, and the first
-transaction behind it is looked up in the binlog, by a short look as a replica.
+These servers do not know how far readers are. Our position is the log's own end, and the first
+transaction after it is looked up in the binlog, by connecting briefly as a replica.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOOK_INTERVAL_S = 5.0
 
 
 class SourceReplaced(PenstockError):
-    """Another server answers than the one whose binlog positions the change log holds."""
+    """Another server answers than the one whose binlog positions are in the change log."""
 
     code = "CT38"
     retry = "operator"
@@ -41,12 +41,15 @@ class SourceReplaced(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Sizes of binlog files by their number in our log. Called: the bytes between two positions."""
+    """Sizes of binlog files by their number in our log; a call returns bytes between positions."""
 
     of: Mapping[int, int] = field(default_factory=dict)
 
     def __call__(self, first: int, last: int) -> int:
-        """Files in between count as large as they are; 0 where last is not behind first."""
+        """Return the bytes between two positions; files in between count whole.
+
+        Returns 0 if last is not after first.
+        """
         if last <= first:
             return 0
         low, high = BinlogPosition(first), BinlogPosition(last)
@@ -56,7 +59,7 @@ class _Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What was found behind a place of the binlog, when it ended at `end`. at_s: monotonic."""
+    """First commit found after a position of the binlog, which ended at `end`. at_s: monotonic."""
 
     here: BinlogPosition
     end: BinlogPosition
@@ -65,10 +68,10 @@ class _Look:
 
 
 class MySQLLagReader:
-    """The reader of a MySQL or MariaDB source; see `ports.lag.SourceReader`."""
+    """Lag reader of a MySQL or MariaDB source; see `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, application_name: str, *, clock: Clock = REAL_CLOCK) -> None:
-        """Connect. Raises the typed errors of a connection."""
+        """Connect to the source. Raises the typed errors of a connection."""
         self._config = config
         self._clock = clock
         self._connection: Connection = open_catalog(
@@ -83,7 +86,7 @@ class MySQLLagReader:
         return not self._connection.open
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader. Raises SourceReplaced, and LogPurged where what follows is gone."""
+        """See SourceReader. Raises SourceReplaced, and LogPurged if the next transactions are gone."""
         connection = self._connection
         now_us = read_clock(connection)
         end = read_status(connection).position
@@ -125,10 +128,11 @@ class MySQLLagReader:
             )
 
     def _first_unread(self, here: BinlogPosition, end: BinlogPosition, log: LogEnd) -> int | None:
-        """When the first transaction behind our log was committed; None when there is none.
+        """Return when the first transaction after our log was committed; None if there is none.
 
-        One that was found stays the first for as long as our log does not move. When the log moves
-        it is not looked up each time: it is no older than what was found and than the log's end.
+        A transaction that was found stays the first as long as our log does not move. When the log
+        moves, it is not looked up each time: its commit time is at least that of the transaction
+        found before and that of the log's end.
         """
         known, now_s = self._looked, self._clock.monotonic_s()
         if known is not None and known.commit_us is not None:
@@ -143,7 +147,7 @@ class MySQLLagReader:
         return found
 
     def retention(self) -> Retention | None:
-        """See SourceReader: all that the server keeps, by rules of its own."""
+        """See SourceReader. The server keeps binlog files by its own rules."""
         files = binlog_files(self._connection)
         if not files:
             return None
@@ -168,7 +172,7 @@ class MySQLLagReader:
 
 
 def _expires_s(connection: Connection) -> float | None:
-    """For how long the server keeps a binlog file; None: until somebody deletes it."""
+    """Return for how long the server keeps a binlog file; None if until it is deleted by hand."""
     found = {
         row["variable_name"].lower(): str(row["value"])
         for row in rows(

@@ -1,6 +1,4 @@
-"""A MySQL or MariaDB source of a configured pipeline: its engine, and where its log begins or goes
-on.
-"""
+"""Engine of a configured MySQL or MariaDB source, and where its log begins or continues."""
 
 from __future__ import annotations
 
@@ -24,17 +22,17 @@ APPLICATION_NAME = "penstock extract"
 
 
 def task_of(config: Config) -> str:
-    """What distinguishes this pipeline from every other one, also from its copy elsewhere."""
+    """Return a text that no other pipeline has, not even a copy of this one elsewhere."""
     return f"{config.pipeline.name}\0{config.directory}"
 
 
 def server_id_of(config: Config) -> int:
-    """Our id as a replica."""
+    """Return our server id as a replica."""
     return config.change_extractor.server_id or server_id_for(task_of(config))
 
 
 def asked_position(config: Config) -> BinlogPosition | None:
-    """Where binlogFile and binlogPosition say that a new log begins; None: at the present.
+    """Return where a new log begins by binlogFile and binlogPosition; None for the present.
 
     Raises PositionInvalid.
     """
@@ -45,22 +43,22 @@ def asked_position(config: Config) -> BinlogPosition | None:
 
 
 def stored_resume_state(config: Config) -> ResumeState | None:
-    """The pipeline's resume state in the binlog; None before it began. Raises CheckpointCorrupt."""
+    """Return the pipeline's resume state, None before it began. Raises CheckpointCorrupt."""
     return StateFile(config.layout.state / RESUME_STATE_FILE, ResumeState).load()
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """Whether the log has a resume state: then it goes on there, whatever else is asked for."""
+    """Return whether the log has a resume state, where it continues despite all settings."""
     return stored_resume_state(pipeline.config) is not None or bool(pipeline.log_position())
 
 
 def make_engine(
     pipeline: Pipeline, options: ExtractOptions, handed: Beginning | None = None
 ) -> MySQLEngine:
-    """The engine of `penstock extract`; a new log begins where the configuration says.
+    """Return the engine of `penstock extract`; a new log begins where the configuration says.
 
-    handed: the place of a handover, where there is one. Raises TableNotCapturable, StartUnfit,
-    LogPurged, and what connecting does.
+    handed: the beginning of a handover, if there is one. Raises TableNotCapturable, StartUnfit,
+    LogPurged, and the errors of connecting.
     """
     config = pipeline.config
     url, patterns = config.source.url, config.source.tables
@@ -70,7 +68,7 @@ def make_engine(
         tables = beginning.tables
     else:
         with open_catalog(url, application_name=APPLICATION_NAME) as connection:
-            # A table may be gone by now whose last changes are still to be read.
+            # A table whose last changes are still to be read may have been dropped.
             tables = survey(connection, patterns).tables
     return MySQLEngine(
         url,
@@ -84,7 +82,7 @@ def make_engine(
 
 
 def resume_point(config: Config) -> ResumePoint | None:
-    """Where the log would go on; None when there is none."""
+    """Return where the log would continue; None if there is none."""
     resume_state = stored_resume_state(config)
     if resume_state is None:
         return None
@@ -98,17 +96,17 @@ def resume_point(config: Config) -> ResumePoint | None:
 
 
 def _taken_at_once(config: Config) -> Callable[[TableName], bool]:
-    """Which new tables are captured from their CREATE on.
+    """Return which new tables are captured from their CREATE on.
 
-    With a target none is: they are asked for, and their rows copied
-    (`control/pipeline/new_tables.py`).
-    Nobody copies them to consumers, who would miss the rows from before the request.
+    With a target none is captured that early: new tables are requested, and their rows copied
+    (`control/pipeline/new_tables.py`). For consumers no rows are copied, so that they would miss
+    the rows from before the request.
     """
     return _taken_renamed(config) if not config.has_target else lambda _: False
 
 
 def _taken_renamed(config: Config) -> Callable[[TableName], bool]:
-    """Return which new names of captured tables are captured, at once or when asked for."""
+    """Return which new names of captured tables are captured, at once or on request."""
     if config.source.new_tables is not NewTables.ADD:
         return lambda _: False
     return Selection.parse(config.source.tables).takes

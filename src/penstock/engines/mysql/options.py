@@ -1,4 +1,4 @@
-"""What the pipeline file may say of MySQL and MariaDB; see `ports.config.EngineOptions`."""
+"""Options of the pipeline file for MySQL and MariaDB; see `ports.config.EngineOptions`."""
 
 from __future__ import annotations
 

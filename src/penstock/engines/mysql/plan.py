@@ -1,4 +1,4 @@
-"""What a plan asks of MySQL and MariaDB servers."""
+"""Questions of a plan to MySQL and MariaDB servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_source(
     *,
     dropped: Collection[TableName],  # noqa: ARG001 - the port's
 ) -> SourceFacts:
-    """The source and its captured tables. Raises what connecting and the catalogue do."""
+    """Return the source and its captured tables. Raises the errors of connecting and the catalogue."""
     with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
         found = survey(session, config.source.tables)
         out = [one for one in found.excluded if one.reason is not Exclusion.PATTERN]
@@ -48,11 +48,11 @@ def _versioned(definitions: Iterable[TableDefinition]) -> list[str]:
 def problems_between(
     config: Config, tables: Sequence[TableDefinition], *, planned: Collection[TableName]
 ) -> list[str]:
-    """See Planned: generated columns whose expression a strict target would refuse for some rows.
+    """See Planned. Finds generated columns whose values a strict target would refuse for some rows.
 
-    The target computes them again in strict mode, where the source may have stored the rows in
-    another one: what is a warning in a SELECT is an error there. One pass over each table that has
-    such columns, and none once its bulk load has been planned.
+    The target computes them again in strict mode, although the source may have stored the rows in
+    another mode: a warning of a SELECT is an error there. This takes one pass over each table that
+    has such columns, and none once its bulk load has been planned.
     """
     found: list[str] = []
     with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:

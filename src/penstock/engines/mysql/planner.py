@@ -1,6 +1,6 @@
-"""What the bulk load asks of a MySQL or MariaDB source: consistent points, definitions, chunks.
+"""Planner of the bulk load for MySQL and MariaDB sources: consistent points, definitions, chunks.
 
-A point is a set of sessions in snapshots at one place of the binlog, which this process proxies to
+A point is a set of sessions in snapshots at one position of the binlog, which this process proxies to
 Spark's workers (`engines.mysql.source.session_proxy`), so that one short lock serves all of them
 and a worker that is killed does not end the snapshot.
 """
@@ -33,20 +33,20 @@ from penstock.ports.planner import Point, TableRead
 from penstock.ports.snapshot_address import snapshot_address
 
 logger = structlog.get_logger()
-# A table is cut into enough chunks for all sessions to end at about the same time.
+# A table has enough chunks for all sessions to end at about the same time.
 CHUNKS_PER_SESSION = 4
 CHUNK_BYTES_MIN = 4 * 2**20
-# Errors of a statement that names a database, column or table which is not there.
+# Errors of a statement that names a database, column or table that does not exist.
 NOT_THERE = (1049, 1054, 1146)
 SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a result
 
 
 class MySQLPlanner:
-    """The `Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
+    """`Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
 
-    first: called when the load wants the handover's point; None when there is none. on_choice:
-    called with the strategy before the snapshots are taken. taken: the snapshots of the latest
-    point; its `status` says where the changes that follow begin.
+    first: called when the load wants the handover's point; returns None if there is none.
+    on_choice: called with the strategy before the snapshots are taken. taken: the snapshots of the
+    latest point; its `status` tells where the changes after it begin.
     """
 
     positions: PositionKind = BinlogPosition
@@ -70,7 +70,7 @@ class MySQLPlanner:
         self.taken: Snapshots | None = None
 
     def __enter__(self) -> Self:
-        """Nothing is opened yet."""
+        """Return itself; no connection is open yet."""
         return self
 
     def __exit__(
@@ -79,7 +79,7 @@ class MySQLPlanner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let the snapshots go."""
+        """Release the snapshots."""
         self._kept.close()
 
     def first_point(self) -> Point | None:
@@ -106,7 +106,7 @@ class MySQLPlanner:
             snapshot_id=proxy.snapshot_id,
             snapshot_text=text,
             settled=taken.settled,
-            # Of a table that was altered meanwhile it is not known.
+            # A table that was altered meanwhile has no known definition.
             definitions=settled_digests(tables, self._captured()),
         )
 
@@ -123,7 +123,7 @@ class MySQLPlanner:
             return captured_tables(connection, self._patterns)
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. By ranges of the key, which hold every row once in every snapshot."""
+        """See Planner. Chunks are ranges of the key, which hold every row once in every snapshot."""
         return self._chunks([read for read in wanted if _is_as_then(point, read.definition)])
 
     def _chunks(self, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:

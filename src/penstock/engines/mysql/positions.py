@@ -1,4 +1,4 @@
-"""Positions as users of MySQL and MariaDB know them: places in the binlog's files."""
+"""Positions as users of MySQL and MariaDB know them: offsets in the binlog's files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from penstock.ports.config import Config
 
 
 class BinlogPositions:
-    """Those of a MySQL or MariaDB source; its files' names are kept beside the log."""
+    """Positions of a MySQL or MariaDB source, whose file names are kept beside the log."""
 
     def __init__(self, layout: PipelineLayout) -> None:
-        """layout: of the pipeline."""
+        """Keep the state file of the pipeline with this layout."""
         self._file = StateFile(layout.state / RESUME_STATE_FILE, ResumeState)
 
     def text(self, position: int) -> str:
-        """`binlog.000003:154`."""
+        """Return a position as text, for example `binlog.000003:154`."""
         resume_state = self._file.load()
         return position_text(resume_state.epochs if resume_state is not None else (), position)
 
     def origin(self, position: int) -> str:
-        """The file."""
+        """Return the file of a position."""
         return self.text(position).rpartition(":")[0] or "binlog"
 
     def parse(self, text: str) -> int:

@@ -1,10 +1,10 @@
-"""The handshake with the process that holds a snapshot's sessions.
+"""Handshake with the process that holds a snapshot's sessions.
 
 These servers cannot hand a snapshot to another session, so the process that holds the snapshots
-proxies their sessions, and passes bytes on (`penstock.engines.mysql.source.session_proxy`). Where
-that process is on another machine, both speak TLS: the client knows the hash of the certificate,
-which is made for one point and never used again. It then sends a token and its request, and is sent
-the snapshot's name. Address, token and hash are one word: the snapshot's id.
+proxies their sessions and passes bytes on (`penstock.engines.mysql.source.session_proxy`). If that
+process is on another machine, both use TLS: the client knows the hash of the certificate, which is
+created for one point and never used again. The client then sends a token and its request, and
+receives the snapshot's name. Address, token and hash are one word: the snapshot's id.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ANSWER_TIMEOUT_S = 600.0  # the proxy answers when a session is free
 GREETING_BYTES_MAX = 512
 OPEN_SESSION, LOOK = "borrow", "look"
 YES, NO = b"yes ", b"no\n"
-# A peer that takes nothing: an executor whose target lets it wait does so for a while.
+# For a peer that reads nothing: an executor that waits for its target does so for a while.
 USER_TIMEOUT_MS = 300_000
 
 
 class SnapshotGone(PenstockError):
-    """The process that held the sessions of this snapshot is gone, or has none of them any more."""
+    """The process that held the sessions of this snapshot is gone, or no longer has any of them."""
 
     code = "HS40"
     retry: ClassVar[Retry] = "operator"
@@ -42,9 +42,9 @@ class SnapshotGone(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyAddress:
-    """Where a snapshot's session proxy is, and how it and its clients prove who they are.
+    """Address of a snapshot's session proxy, with what it and its clients authenticate by.
 
-    fingerprint: of its certificate, SHA-256 in hex; empty without TLS.
+    fingerprint: SHA-256 of its certificate in hex; empty without TLS.
     """
 
     host: str
@@ -53,17 +53,17 @@ class ProxyAddress:
     fingerprint: str = ""
 
     def __str__(self) -> str:
-        """As one word: what `snapshot_id` of a point holds."""
+        """Return the address as one word, which a point has as `snapshot_id`."""
         return "/".join((self.place, self.token, *filter(None, [self.fingerprint])))
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """Return `host:port`, for messages."""
         return f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> ProxyAddress:
-        """Read what `str` gives. Raises SnapshotGone for anything else."""
+        """Parse a result of `str`. Raises SnapshotGone for anything else."""
         place, _, proof = text.partition("/")
         token, _, fingerprint = proof.partition("/")
         host, _, port = place.rpartition(":")
@@ -74,7 +74,7 @@ class ProxyAddress:
 
 
 def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
-    """Whether sessions of this snapshot are still open, and it is the same snapshot."""
+    """Return whether sessions are still open, and of the same snapshot."""
     try:
         connected = greeted(snapshot_id, LOOK, snapshot_text)
     except (SnapshotGone, SnapshotUnreachable):
@@ -84,11 +84,11 @@ def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
 
 
 def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
-    """A connection to the proxy, after the handshake.
+    """Return a connection to the proxy, after the handshake.
 
     request: OPEN_SESSION or LOOK.
 
-    Raises SnapshotGone where the proxy says so, SnapshotUnreachable where nobody does.
+    Raises SnapshotGone if the proxy says so, SnapshotUnreachable if it does not answer.
     """
     address = ProxyAddress.parse(snapshot_id)
     return retrying(
@@ -124,10 +124,10 @@ def _greeted(address: ProxyAddress, request: str, expected: str) -> socket.socke
 
 
 def _encrypted(connected: socket.socket, address: ProxyAddress) -> socket.socket:
-    """The same connection under TLS, with who has the certificate. Raises as `_greeted`."""
+    """Return the connection under TLS with the certificate's owner. Raises as `_greeted`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # No authority has signed it: it is compared itself, before anything is said.
+    # No authority has signed the certificate: it is compared before anything is sent.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     encrypted = context.wrap_socket(connected)
@@ -139,7 +139,7 @@ def _encrypted(connected: socket.socket, address: ProxyAddress) -> socket.socket
 
 
 def _line(connected: socket.socket) -> bytes:
-    """What comes before the first newline; bytewise, because nothing behind it may be consumed."""
+    """Return the bytes before the newline, read one by one: none after it may be consumed."""
     line = b""
     while len(line) < GREETING_BYTES_MAX:
         byte = connected.recv(1)

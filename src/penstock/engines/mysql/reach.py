@@ -1,4 +1,4 @@
-"""What a process needs to connect to MySQL or MariaDB."""
+"""Addresses and files that a process needs to connect to MySQL or MariaDB."""
 
 from __future__ import annotations
 

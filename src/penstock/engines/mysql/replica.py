@@ -1,6 +1,6 @@
-"""A replica as source: the threads that apply what its primary sends, stopped and started.
+"""Stopping and starting the SQL threads of a source that is a replica.
 
-Every channel of MySQL and every named connection of MariaDB counts.
+All channels of MySQL and all named connections of MariaDB are included.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ReplicaNotOurs(PenstockError):
 
 
 def applying(connection: Connection) -> tuple[str, ...]:
-    """The channels or named connections whose SQL thread runs; the one without a name is ''.
+    """Return channels or named connections whose SQL thread runs; the unnamed one is ''.
 
     Raises NotAReplica, ReplicaNotOurs.
     """
@@ -61,7 +61,7 @@ def stop(connection: Connection, names: Sequence[str]) -> None:
 
 
 def start(connection: Connection, names: Sequence[str]) -> None:
-    """Apply again."""
+    """Start applying again."""
     for name in names:
         _asked(connection, _statement(connection, "start", name), "resuming replication")
 
@@ -95,7 +95,7 @@ def _replica(connection: Connection) -> str:
 
 
 def _rights_that_do(connection: Connection) -> tuple[str, ...]:
-    """The privileges of which one is enough to stop and start a replica."""
+    """Return the privileges of which one is enough to stop and start a replica."""
     server = connection.server
     if server.mysql(8):
         return "replication_slave_admin", "super"

@@ -1,4 +1,4 @@
-"""What a pipeline has made at a MySQL or MariaDB source; see `ports.reset.SourceReset`."""
+"""Objects that a pipeline created at a MySQL or MariaDB source; see `ports.reset.SourceReset`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ APPLICATION_NAME = "penstock reset"
 
 
 def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:  # noqa: ARG001
-    """See SourceReset: these servers keep nothing of ours but a pause."""
+    """See SourceReset. These servers keep nothing of ours except a pause."""
     if handover is not None and handover.stopped:
         yield Removal(
             what=f"the pause of replication ({', '.join(handover.stopped)})",

@@ -1,8 +1,8 @@
-"""Values that a generated column's expression gives and that its type refuses in strict mode.
+"""Conditions of values of a generated column that its type refuses in strict mode.
 
-A server in another mode has stored such rows, cut or rounded; a target computes them again, in
-strict mode, and refuses them. The conditions are SQL over the expression, so that the source can
-look for such rows without writing anything.
+A server in another mode has stored such rows, with cut or rounded values; a target computes them
+again in strict mode and refuses them. The conditions are SQL over the expression, so that the
+source can look for such rows without writing anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEMPORALS = frozenset({"date", "datetime", "timestamp", "time"})
 def strict_refusal(column: ColumnDefinition) -> str:
     """Return the condition of rows whose value the column's type refuses; empty if there is none.
 
-    column: with its expression as `default`.
+    column: its `default` is the expression.
     """
     value = f"({column.default})"
     conditions = [_of_type(column, value)]

@@ -1,4 +1,4 @@
-"""The tables of a MySQL or MariaDB source; see `ports.tables.Tables`."""
+"""Tables of a MySQL or MariaDB source; see `ports.tables.Tables`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_captured(
 
 
 def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables. A table that was added is noted with the next transaction that comes."""
+    """See Tables. An added table is noted with the next transaction that arrives."""
     notes = StateFile(config.layout.state / NOTES_FILE, AllNotes).load()
     if notes is None:
         return None
@@ -52,14 +52,14 @@ def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | N
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present | None:
     """See Tables.
 
-    A captured table that is missing was dropped or has another name now: which of the two, the
-    binlog shows once it is read that far.
+    A missing captured table was either dropped or renamed. The binlog shows which of the two once
+    it is read that far.
     """
     with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
         names = taken_names(catalog, patterns)
     if not known.names - known.missing <= names.keys():
         return None
-    # An online schema change tool works under such a name on a table that is followed.
+    # An online schema change tool uses such a name for its copy of a followed table.
     there = frozenset(
         name for name, taken in names.items() if taken and ghost_of(name) not in known.names
     )
@@ -67,13 +67,13 @@ def present(config: Config, patterns: Sequence[str], known: Followed) -> Present
 
 
 def everything(url: str) -> str:
-    """See Tables: the database of the URL."""
+    """See Tables. The tables of the URL's database."""
     database = MySQLUrl.parse(url).database
     return as_pattern(TableName(database, "x")).removesuffix("x") + "*" if database else ""
 
 
 def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 - the port's
-    """See Tables: the database of the URL."""
+    """See Tables. The namespace is the URL's database."""
     database = MySQLUrl.parse(url).database
     return database if database and database != schema else ""
 

@@ -1,4 +1,4 @@
-"""When a changed type of MySQL or MariaDB is another one, and whether values stay what they are."""
+"""Rules for changed types of MySQL or MariaDB: which types are equal, and which keep values."""
 
 from __future__ import annotations
 

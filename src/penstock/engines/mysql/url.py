@@ -1,20 +1,20 @@
-"""The URL of a MySQL or MariaDB database, and the TLS that it asks for.
+"""URL of a MySQL or MariaDB database, and the TLS that it requests.
 
     mysql://user:password@host:3306/database?sslmode=verify-full&sslrootcert=/etc/ca.pem
 
-`mariadb://` means the same; which server it is, is asked of the server. Options, with the names
-that MySQL's own clients use accepted too (`ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key`):
+`mariadb://` means the same; the server itself tells which of the two it is. Options follow; the
+names of MySQL's own clients are accepted too (`ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key`):
 
 sslmode          disable; prefer (TLS if the server has it, nothing verified: the default);
                  require; verify-ca (the chain); verify-full (and the host's name)
 sslrootcert      file of the authorities to trust, or `system`
 sslcert, sslkey, sslpassword       our own certificate, for accounts that require one
 server_public_key                  file of the server's RSA key, for a log-in without TLS
-get_server_public_key              true: ask the server for that key and believe it
+get_server_public_key              true: ask the server for that key and trust it
 enable_cleartext_plugin            true: give the bare password to a server that asks for it over
                                    TLS (LDAP, PAM) even where sslmode verifies nothing
 connect_timeout                    seconds, 10 by default
-unix_socket                        a socket file in place of host and port
+unix_socket                        a socket file instead of host and port
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _BOOLEANS = {"true": True, "1": True, "on": True, "false": False, "0": False, "o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySQLUrl:
-    """What a URL says. database: empty for none. options: by the names above."""
+    """Parts of a URL. database: empty if there is none. options: keyed by the names above."""
 
     host: str
     port: int = PORT_DEFAULT
@@ -80,7 +80,7 @@ class MySQLUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a URL; raises UrlInvalid, whose message never holds the password."""
+        """Parse a URL. Raises UrlInvalid, whose message never contains the password."""
         try:
             parts = urlsplit(text)
             port = parts.port or PORT_DEFAULT
@@ -104,24 +104,24 @@ class MySQLUrl:
 
     @property
     def sslmode(self) -> str:
-        """One of SSL_MODES."""
+        """Return the mode, one of SSL_MODES."""
         return self.options.get("sslmode", "prefer")
 
     @property
     def is_verified(self) -> bool:
-        """Whether the server has to prove who it is."""
+        """Return whether the server has to authenticate by a certificate."""
         return self.sslmode.startswith("verify")
 
     @property
     def may_ask_for_key(self) -> bool:
-        """Whether the RSA key that the server sends by itself may be believed."""
+        """Return whether the RSA key that the server itself sends may be trusted."""
         return self._says("get_server_public_key")
 
     @property
     def may_send_clear_text(self) -> bool:
-        """Whether the server at the other end of TLS, or of a socket file, may have the password.
+        """Return whether the server at the end of TLS or of a socket file may have the password.
 
-        It has proved who it is, nobody can be in between, or the URL says so.
+        It may if it is authenticated, no program can be in between, or the URL allows it.
         """
         if "unix_socket" in self.options or self.is_verified:
             return True
@@ -132,18 +132,18 @@ class MySQLUrl:
 
     @property
     def connect_timeout_s(self) -> float:
-        """How long a server may take until the log-in is done."""
+        """Return how long a server may take until the log-in is done."""
         return float(self.options.get("connect_timeout", CONNECT_TIMEOUT_S))
 
     @property
     def place(self) -> str:
-        """`host:port` or the socket file, for messages."""
+        """Return `host:port` or the socket file, for messages."""
         return self.options.get("unix_socket") or f"{self.host}:{self.port}"
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """The TLS context to connect with; None: without TLS.
+        """Return the TLS context to connect with; None to connect without TLS.
 
-        Raises TlsFailed when a file is missing or broken.
+        Raises TlsFailed if a file is missing or broken.
         """
         if self.sslmode == "disable" or "unix_socket" in self.options:
             return None
@@ -181,11 +181,11 @@ class MySQLUrl:
         else:
             context.load_verify_locations(cafile=str(_file(root)))
         context.verify_mode = ssl.CERT_REQUIRED
-        # As in libpq: without the host's name a certificate of a public authority proves nothing.
+        # As in libpq: a certificate of a public authority proves nothing without the host's name.
         context.check_hostname = self.sslmode == "verify-full" or root == "system"
 
     def public_key(self) -> bytes | None:
-        """The server's RSA key that server_public_key names; raises TlsFailed."""
+        """Return the server's RSA key that server_public_key names. Raises TlsFailed."""
         name = self.options.get("server_public_key")
         if name is None:
             return None
@@ -233,6 +233,6 @@ def _options(text: str, query: str) -> dict[str, str]:
 
 
 def with_database(text: str, database: str) -> str:
-    """The same URL for another database of that server."""
+    """Return the URL for another database of the same server."""
     parts = urlsplit(text)
     return parts._replace(path=f"/{quote(database, safe='')}").geturl()

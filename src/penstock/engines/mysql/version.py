@@ -1,7 +1,7 @@
-"""Which server it is: MySQL or MariaDB, and how new.
+"""Flavour and version of a server: MySQL or MariaDB, and how new.
 
-The two have one protocol and differ in their names for things, so everything that depends on that
-asks here. Percona Server and Amazon Aurora count as MySQL.
+The two have one protocol and differ in their names for things, so code that
+depends on that asks this module. Percona Server and Amazon Aurora count as MySQL.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Self
 
 _NUMBER = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-# MariaDB 10 said "5.5.5-" first, so that old replicas would not refuse it; 11 no longer does.
+# MariaDB 10 puts "5.5.5-" first, so that old replicas do not refuse it; 11 no longer does.
 _REPLICATION_PREFIX = "5.5.5-"
 
 
@@ -24,22 +24,22 @@ class Flavour(StrEnum):
 
     @property
     def label(self) -> str:
-        """The name for people."""
+        """Return the name that messages show."""
         return "MySQL" if self is Flavour.MYSQL else "MariaDB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerVersion:
-    """A server's flavour and version. number: as in (8, 0, 15)."""
+    """Flavour and version of a server. number: for example (8, 0, 15)."""
 
     flavour: Flavour
     number: tuple[int, int, int]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what the server says: `8.0.15`, `5.5.5-10.11.19-MariaDB-0+deb12u1-log`.
+        """Parse the version text of a server: `8.0.15`, `5.5.5-10.11.19-MariaDB-0+deb12u1-log`.
 
-        Raises ValueError when no version number is in it.
+        Raises ValueError if it contains no version number.
         """
         is_mariadb = "mariadb" in text.lower()
         if is_mariadb:
@@ -54,17 +54,17 @@ class ServerVersion:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether it is MariaDB."""
+        """Return whether the server is MariaDB."""
         return self.flavour is Flavour.MARIADB
 
     def mysql(self, *number: int) -> bool:
-        """Whether it is MySQL of this version or newer."""
+        """Return whether the server is MySQL of this version or newer."""
         return not self.is_mariadb and self.number >= number
 
     def mariadb(self, *number: int) -> bool:
-        """Whether it is MariaDB of this version or newer."""
+        """Return whether the server is MariaDB of this version or newer."""
         return self.is_mariadb and self.number >= number
 
     def __str__(self) -> str:
-        """As in `MySQL 8.0.15`."""
+        """Return flavour and version, for example `MySQL 8.0.15`."""
         return f"{self.flavour.label} {'.'.join(map(str, self.number))}"

@@ -1,9 +1,9 @@
-"""Changes of a table's shape: a new relation version becomes one ALTER TABLE.
+"""Changes of a table's shape: a new relation version results in one ALTER TABLE.
 
-MySQL and MariaDB commit at DDL, so a crash can separate an ALTER from the record of it. It is
-computed from three things: the shape that `wirekite_table` says was applied last, the shape that is
-wanted, and the table as it is now. What is there already is left alone, so that it is safe to
-repeat. Not here: when it is done (`apply.py`).
+MySQL and MariaDB commit at DDL, so a crash can separate an ALTER from the record of it. The ALTER is
+computed from three things: the shape last applied according to `wirekite_table`, the wanted shape,
+and the present table. Parts that exist are left alone, so the ALTER is safe to repeat. Not here:
+the time at which it runs (`apply.py`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One part of an ALTER TABLE, and what it does, for messages.
+    """Part of an ALTER TABLE, with a description of its effect for messages.
 
-    sql: empty where the table has it already. afresh: the clause to use instead where the rows do
-    not fit and are dropped anyway; empty: none. fill: assignment that gives old rows their value,
-    where the server takes none as default. modifies: the column whose definition it is; loosens: it
-    only makes the column nullable. empties: the rows, which are dropped anyway, go before it.
+    sql: empty if the table already has it. afresh: the clause to use instead if the rows do not fit
+    and are dropped anyway; empty if there is none. fill: assignment that gives old rows their value,
+    if the server does not accept it as default. modifies: the column whose definition it is.
+    loosens: it only makes the column nullable. empties: the rows, which are dropped anyway, are
+    deleted before it.
     """
 
     sql: str
@@ -52,10 +53,10 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alterer:
-    """Turns the changes of one table into clauses of one ALTER TABLE.
+    """Converter of the changes of one table into clauses of one ALTER TABLE.
 
-    table: as it is now. mapping_of: how a column of this source is held here. emptied: the batch
-    drops the table's rows, so that their values need not fit a new type.
+    table: the present table. mapping_of: returns the type that a source column has here. emptied:
+    the batch drops the table's rows, so that their values need not fit a new type.
     """
 
     record: TableRecord
@@ -66,7 +67,7 @@ class Alterer:
     emptied: bool
 
     def check(self) -> None:
-        """Raise ShapeNotApplicable when a column is missing for no reason the log tells."""
+        """Raise ShapeNotApplicable if a column is missing for a reason that the log does not tell."""
         old = self.record.columns
         for column in self.relation.columns:
             is_known = old is None or column.name in dict(old)
@@ -75,7 +76,7 @@ class Alterer:
                 raise _missing(column, self.mapping_of(column).target_type, self.table)
 
     def ungenerated(self) -> list[Clause]:
-        """Columns that the target computes, and the source no longer does."""
+        """Return clauses for columns that the target computes and the source no longer does."""
         if self.record.columns in (None, shape_of(self.relation)):
             return []
         before = dict(self.record.columns or ())
@@ -88,9 +89,9 @@ class Alterer:
         ]
 
     def set_aside(self, names: Mapping[str, str]) -> list[Clause]:
-        """Give columns other names for the time being, so that their names are free.
+        """Return clauses that rename columns temporarily, so that their names are free.
 
-        Nothing for a column that has the other name already: a crash came before the record of it.
+        A column that already has the other name gets none: a crash came before the record of it.
         """
         return [
             Clause(
@@ -102,14 +103,14 @@ class Alterer:
         ]
 
     def evolve(self, change: ShapeChange) -> list[Clause]:
-        """The change as the source made it. Raises ShapeNotApplicable."""
+        """Return the clauses of a change as the source made it. Raises ShapeNotApplicable."""
         return list(self._evolve(change))
 
     def lenient(self, change: ShapeChange) -> list[Clause]:
-        """What keeps every column and value of the target. Raises ShapeNotApplicable."""
+        """Return clauses that keep every column and value of the target. Raises ShapeNotApplicable."""
         return list(self._lenient(change))
 
-    # --- as it is ---------------------------------------------------------------------------------
+    # --- unchanged --------------------------------------------------------------------------------
 
     def _evolve(self, change: ShapeChange) -> Iterator[Clause]:
         column = change.column
@@ -143,7 +144,7 @@ class Alterer:
                 yield _retyped(column, kind, found, more)
 
     def _renamed(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
-        """Nothing where it has its new name already: a crash came before the record of it."""
+        """Rename a column, unless a run that crashed before the record of it has done so."""
         found = self.table.column(change.name)
         if found is None or found.name == column.name:
             return
@@ -160,7 +161,7 @@ class Alterer:
         yield Clause(sql, change.what)
 
     def _leaving(self, name: str) -> TargetColumn | None:
-        """A column that the source lacks now: not one whose name only changed its case."""
+        """Return a column that the source now lacks; not one whose name only changed its case."""
         if any(column.name.lower() == name.lower() for column in self.relation.columns):
             return None
         return self.table.column(name)
@@ -179,7 +180,7 @@ class Alterer:
             return
         self._refuse_kept(column.name)
         if not found.generated and _filled_later(column, mapping.target_type, self.server):
-            # A crash between the two statements, or somebody's own column of that name.
+            # After a crash between the two statements, or if another program added that column.
             what = f"column {column.name} is there"
             yield Clause("", what, fill=_fill(column, mapping))
 
@@ -195,14 +196,14 @@ class Alterer:
             )
 
     def _loosened(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
-        """A target that allows more than the source loses nothing: it is not made stricter."""
+        """Make a column nullable. It is never made stricter: a looser target loses nothing."""
         found = self.table.column(column.name)
         is_strict = found is not None and found.not_null and found.name not in self._primary
         if column.nullable and found is not None and is_strict:
             yield _loosened(found, change.what)
 
     def _unique_dropped(self, change: ShapeChange) -> Iterator[Clause]:
-        """Drop the target's unique keys on these columns; rows may be equal in them from now on."""
+        """Drop the target's unique keys on these columns, in which rows may now be equal."""
         wanted = {name.lower() for name in change.columns}
         for index in self.table.unique:
             if index.name != "PRIMARY" and {name.lower() for name in index.columns} == wanted:
@@ -214,18 +215,18 @@ class Alterer:
         return index.columns if index is not None else ()
 
     def _key(self, change: ShapeChange) -> Iterator[Clause]:
-        """Another primary key where the target has the one that the source had."""
+        """Replace the primary key if the target has the one that the source had."""
         old, new, primary = self.record.key or (), key_of(self.relation), self._primary
         there = {name for name in old if self.table.column(name) is not None}
         if old and not new and primary and set(primary) == there:
-            # Rows that are equal in it may follow.
+            # Rows with equal values of it may follow.
             yield from (_without_numbers(one) for one in self.table.columns if one.auto_increment)
             yield Clause("drop primary key", change.what)
         if not new or set(primary) == set(new) or set(primary) not in (there, set()):
             return
         coming = self._coming_key()
         if not set(new) <= {name for name, _ in self.record.columns or ()} | coming:
-            return  # rows that are there have no values for it yet
+            return  # existing rows have no values for it yet
         if any(self.table.column(name) is None for name in {*new} - coming):
             return
         if not all(self._may_be_key(name) for name in new):
@@ -238,13 +239,13 @@ class Alterer:
         yield Clause(f"add primary key ({', '.join(map(quote, new))})", change.what)
 
     def _coming_key(self) -> set[str]:
-        """Return the columns of the key that the table gets now, if no row is left without them."""
+        """Return the key columns that the table gets now, if no row remains without them."""
         if not self.emptied:
             return set()
         return {name for name in key_of(self.relation) if self.table.column(name) is None}
 
     def _may_be_key(self, name: str) -> bool:
-        """Return whether a column can be of a key as a whole: long types cannot."""
+        """Return whether a key can contain a whole column: it cannot for long types."""
         found = self.table.column(name)
         if found is not None:
             return not found.data_type.endswith(_LONG)
@@ -271,7 +272,7 @@ class Alterer:
             yield from self._made_wide(column, change)
 
     def _added_beside(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
-        """The column under its new name, with the values that rows have under the old one."""
+        """Add the column under its new name, with the values that rows have under the old one."""
         if self.table.column(change.name) is None:
             return
         fill = f"{quote(column.name)} = {quote(change.name)}"
@@ -279,7 +280,7 @@ class Alterer:
         yield from (replace(clause, fill=fill) for clause in added)
 
     def _added_somehow(self, column: Column) -> Iterator[Clause]:
-        """Nullable, and as text where its own type is not possible or a choice is missing."""
+        """Add a nullable column, as text if its own type is not possible or a choice is missing."""
         mapping = self.mapping_of(column)
         if self.table.column(column.name) is not None:
             yield from self._added(column)
@@ -290,7 +291,7 @@ class Alterer:
             yield _added(replace(column, nullable=True), as_text, self.server)
 
     def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
-        """A type that holds existing and new values."""
+        """Give a column a type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self.mapping_of(column).target_type
         if found is None or found.data_type == "longtext" or same_type(found.type_text, kind):
@@ -309,13 +310,13 @@ class Alterer:
 
 
 def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
-    """All clauses in one statement, which the servers do whole or not at all; may be empty."""
+    """Return one statement of all clauses, which servers run whole or not at all; may be empty."""
     parts = _parts(clauses, [clause.sql for clause in clauses])
     return f"alter table {table.sql_name} " + ", ".join(parts) if parts else ""
 
 
 def _parts(clauses: Sequence[Clause], texts: Sequence[str]) -> list[str]:
-    """The clauses' texts, each once: a column has one definition in a statement."""
+    """Return the clauses' texts, each once: a column has one definition in a statement."""
     loosened = {clause.modifies for clause in clauses if clause.loosens}
     typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
     parts = []
@@ -328,13 +329,13 @@ def _parts(clauses: Sequence[Clause], texts: Sequence[str]) -> list[str]:
 
 
 def fill_new(table: TargetTable, clauses: Sequence[Clause]) -> str:
-    """The statement that gives old rows the values of new columns; empty when there is none."""
+    """Return the statement that sets new columns of old rows; empty if there is none."""
     fills = [clause.fill for clause in clauses if clause.fill]
     return f"update {table.sql_name} set " + ", ".join(fills) if fills else ""
 
 
 def alter_afresh(table: TargetTable, clauses: Sequence[Clause]) -> str:
-    """The same for a table whose rows do not fit and are dropped anyway: columns are made anew."""
+    """Return `alter_table` that recreates columns, for rows that do not fit and are dropped anyway."""
     parts = _parts(clauses, [clause.afresh or clause.sql for clause in clauses])
     return f"alter table {table.sql_name} " + ", ".join(parts)
 
@@ -350,7 +351,7 @@ def _missing(column: Column, kind: str, table: TargetTable) -> ShapeNotApplicabl
 
 
 def _check(column: Column, mapping: TypeMapping, table: TargetTable) -> None:
-    """A column with a loss that nobody has chosen for is refused."""
+    """Refuse a column with a loss for which no choice is configured."""
     if mapping.may_run:
         return
     why = mapping.refused or "what may get lost is not chosen for: " + ", ".join(
@@ -365,7 +366,7 @@ def _check(column: Column, mapping: TypeMapping, table: TargetTable) -> None:
 
 
 def _filled_later(column: Column, kind: str, server: Server) -> bool:
-    """Whether old rows cannot get their value by a default: MySQL takes none for long types."""
+    """Return whether old rows get no value by a default, which MySQL refuses for long types."""
     if column.missing is None:
         return False
     base = kind.partition("(")[0].partition(" ")[0].lower()
@@ -392,7 +393,7 @@ def _added(column: Column, mapping: TypeMapping, server: Server) -> Clause:
 
 
 def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
-    """more: default and comment, where they are right for the new type too."""
+    """Return the clause for another type. more: default and comment, if right for the new type."""
     name = quote(column.name)
     null = " not null" if found.not_null else " null"
     definition = f"{name} {_collated(kind, found)}{null}{more}"
@@ -407,7 +408,7 @@ def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> 
 
 
 def _loosened(found: TargetColumn, what: str) -> Clause:
-    """A column's definition as it is, but nullable and without AUTO_INCREMENT."""
+    """Return the clause that makes a column nullable and removes AUTO_INCREMENT from it."""
     kind = _collated(found.type_text, found)
     sql = f"modify column {quote(found.name)} {kind} null{found.more_sql}"
     return Clause(sql, what, modifies=found.name, loosens=True)
@@ -419,14 +420,14 @@ def _collation_of(kind: str) -> str:
 
 
 def _without_numbers(found: TargetColumn) -> Clause:
-    """Take AUTO_INCREMENT off a column; the log has its values."""
+    """Remove AUTO_INCREMENT from a column; the log has its values."""
     null = "not null" if found.not_null else "null"
     sql = f"modify column {quote(found.name)} {_collated(found.type_text, found)} {null}"
     return Clause(f"{sql}{found.more_sql}", f"column {found.name} gets no numbers of its own")
 
 
 def _collated(kind: str, found: TargetColumn | None = None) -> str:
-    """A type with the collation that its column has, or one that compares bytes."""
+    """Return a type with the collation that its column has, or one that compares bytes."""
     if not kind.lower().startswith(_CHARACTER) or " character set " in kind.lower():
         return kind
     if found is not None and found.is_text:

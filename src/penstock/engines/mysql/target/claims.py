@@ -1,8 +1,8 @@
-"""Who works on a chunk or fills a merge table: locks with names, by which sessions are found.
+"""Named locks by which the sessions that work on a chunk or fill a merge table are found.
 
-A server keeps the session of a machine that has vanished, or of a worker that hangs, for as long as
-one may take its time between two rows, and with it what the session has locked. Who takes over does
-not wait for that: an account may always end its own sessions.
+A server keeps the session of a machine that has vanished, or of a worker that hangs, and its locks
+for as long as a session may pause between two rows. A worker that takes over does not wait for
+that: an account may always end its own sessions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = structlog.get_logger(__name__)
 def claim(connection: Connection, task: ChunkTask) -> None:
     """Hold the chunk's lock in this session, outside a transaction.
 
-    The session of an attempt that Spark has given up is ended; one that is at work keeps the lock.
+    The session of an attempt that Spark has given up is ended; a working session keeps the lock.
     """
     name = f"penstock {task.claim}"
     if task.repeated:
@@ -35,9 +35,10 @@ def claim(connection: Connection, task: ChunkTask) -> None:
 
 
 def claim_staging(connection: Connection, staging: str) -> None:
-    """Let this session be found by the merge table that it is about to fill: call in front of it.
+    """Make this session findable by the merge table that it will fill; call before filling it.
 
-    The lock has the session's id in its name, since many fill a table. It is kept until the next.
+    The lock has the session's id in its name, since several sessions fill a table. It is held
+    until the next claim.
     """
     run(
         connection,
@@ -48,9 +49,9 @@ def claim_staging(connection: Connection, staging: str) -> None:
 
 
 def end_workers(connection: Connection, staging: str) -> None:
-    """End the sessions that fill a merge table, or did last: of tasks that were given up.
+    """End the sessions of given-up tasks, which fill a merge table or were the last to fill it.
 
-    For who waits for them in vain. One that waits for its next work meanwhile opens another.
+    Call this after waiting for them in vain. A worker whose idle session is ended opens another.
     """
     held = rows(
         connection,
@@ -64,10 +65,10 @@ def end_workers(connection: Connection, staging: str) -> None:
 
 
 def _end(connection: Connection, session: int) -> None:
-    with suppress(pymysql.err.OperationalError):  # it has just ended by itself
+    with suppress(pymysql.err.OperationalError):  # it has just ended
         connection.query(f"kill connection {session}")
 
 
 def _staging_name(staging: str) -> str:
-    """The lock's name without the session's id: at most 42 characters of 64."""
+    """Return the lock's name without the session's id: at most 42 characters of 64."""
     return f"penstock {hashlib.sha256(staging.encode()).hexdigest()[:32]} "

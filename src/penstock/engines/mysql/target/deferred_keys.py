@@ -1,6 +1,6 @@
-"""Deferred unique keys in MySQL and MariaDB: made late, and dropped before a table is copied again.
+"""Deferred unique keys of MySQL and MariaDB, created late and dropped before a table is copied again.
 
-Each is safe to repeat. Not here: when (`penstock.load.deferred_keys`), the statements
+Each function is safe to repeat. Not here: the time of the call (`penstock.load.deferred_keys`), the statements
 (`shapes.py`).
 """
 
@@ -13,14 +13,14 @@ from penstock.engines.mysql.target.target import read_target_tables
 from penstock.host.errors import StatementFailed
 from penstock.ports.deferred_keys import APPLICATION_NAME, DeferredTable, key_refused
 
-_DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name is there already
+_DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name already exists
 _SAME_VALUES = frozenset({1062, 1169, 1586})
 _NO_SUCH_KEY = 1091
 _NEEDED = 1553  # by a foreign key
 
 
 def run_unless_there(connection: Connection, statement: str, *, doing: str) -> None:
-    """Run a statement that makes a key; nothing happens when one of that name is there."""
+    """Run a statement that creates a key; do nothing if a key of that name exists."""
     try:
         run(connection, statement, doing=doing)
     except StatementFailed as error:
@@ -29,7 +29,7 @@ def run_unless_there(connection: Connection, statement: str, *, doing: str) -> N
 
 
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.deferred_keys`. A key over an expression that the target refuses is a sentence."""
+    """See `ports.deferred_keys`. A refused key over an expression becomes a note."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         return _add(connection, table)
 

@@ -1,4 +1,4 @@
-"""The lines of LOAD DATA as INSERT statements, for servers that take no LOAD DATA LOCAL. Pure.
+"""Lines of LOAD DATA as INSERT statements, for servers that refuse LOAD DATA LOCAL. Pure.
 
 Lines and literals have the same escapes (`rows.FIELDS`), so whole blocks are turned into values by
 replacing what separates them.
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.sql.read_plan import AS_IS
 
-_NULL = b"_binary'\\N'"  # a quote within a value has a backslash before it, this one has not
+_NULL = b"_binary'\\N'"  # a quote within a value follows a backslash, this one does not
 
 
 def insert_statements(
     head: str, templates: Sequence[str], blocks: Iterable[bytes], *, bytes_max: int
 ) -> Iterator[bytes]:
-    """Statements of at most this size where a row allows it.
+    """Yield statements of at most this size, unless a single row is larger.
 
-    head: up to the word VALUES. templates: what is computed of each value; see `ReadPlan`. blocks:
-    whole lines each.
+    head: statement up to the word VALUES. templates: SQL computed from each value; see `ReadPlan`.
+    blocks: blocks of whole lines.
     """
     began = f"{head} values ".encode()
     room = max(bytes_max - len(began), 1)

@@ -1,7 +1,7 @@
-"""What a pipeline leaves at a MySQL or MariaDB target; see `ports/leftovers.py`.
+"""Leftovers of a pipeline at a MySQL or MariaDB target; see `ports/leftovers.py`.
 
-Each statement commits by itself, so the order is one in which a reset that was killed can be
-repeated: the tables first, and what remembers them last.
+Each statement commits separately, so they are in an order in which a reset that was killed can be
+repeated: the tables first, and the record of them last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a MySQL or MariaDB target says to an apply statement, as the loader's typed errors.
+"""Typed errors of the loader for apply statements that a MySQL or MariaDB target refuses.
 
-The servers put values into their messages, and rows do not belong in ours: so the message is our
-own, with the error's number and the column or key that the server names.
+The servers put values into their messages. Ours must not contain rows, so they are worded here,
+with the error's number and the column or key that the server names.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.ports.refusals import (
 
 
 class RowsUnexpected(PenstockError):
-    """A row that is new to the log is in the target already, or one that it changes is not.
+    """A row that the log inserts already exists in the target, or one that it changes does not.
 
-    This happens while changes are applied again that a copy of the table holds already, and where
-    somebody else writes to the table. schema, name: the table's at the source.
+    This happens while changes are applied again that a copy of the table already has, and if
+    another program writes to the table. schema, name: the table's at the source.
     """
 
     code = "LD23"
@@ -67,7 +67,7 @@ HARMLESS = frozenset({1287, 1592, 1681, 1831, 3778, 3719, 4166})
 
 
 def apply_error(error: PenstockError, table: TableName) -> PenstockError:
-    """The typed error for one of `server_errors` that an apply statement of this table met."""
+    """Return the typed error for one of `server_errors` that an apply statement raised."""
     number = error.fields.get("errno", 0)
     fields = {"table": str(table), "errno": number}
     if number in DUPLICATE:
@@ -99,7 +99,7 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
 
 
 def refused(said: str, number: int, table: TableName) -> ValueRefused:
-    """The target takes no value like this."""
+    """Return the error for a value that the target does not accept."""
     named = _COLUMN.search(said) or _CHECK.search(said)
     where = f" ({named[1]})" if named else ""
     what = _VALUES.get(number, "a value is refused")

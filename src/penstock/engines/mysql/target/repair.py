@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as targets that are repaired: the port of `ports/repair.py`."""
+"""MySQL and MariaDB as targets of a repair: the port of `ports/repair.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MySQLRepair(MySQLWriter):
     """See `RepairTarget`."""
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
-        """Connect. Foreign keys are off in this session; triggers cannot be, and are refused."""
+        """Connect. This session ignores foreign keys; it cannot ignore triggers, which are refused."""
         super().__init__(url)
         del namespaces
         assert servers is not None, "a MySQL target always has a pair of servers"

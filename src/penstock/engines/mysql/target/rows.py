@@ -27,12 +27,12 @@ FIELDS = "fields terminated by '\\t' escaped by '\\\\' lines terminated by '\\n'
 
 
 def lines(batch: pa.RecordBatch) -> bytes:
-    """The batch as lines of FIELDS, each row one line."""
+    """Return the batch as lines of FIELDS, one per row."""
     return load_data_lines(batch.columns)
 
 
 def tuples(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
-    """The batch as `(1,'a'),(2,NULL)`, in pieces of at most this size where a row allows it."""
+    """Yield the batch as `(1,'a'),(2,NULL)` in pieces of this size, unless a row is larger."""
     columns = [_literal(column) for column in batch.columns]
     columns[0] = join_values([scalar(b""), columns[0]], b"(", null=b"NULL")
     columns[-1] = join_values([columns[-1], scalar(b"")], b")", null=b"NULL")
@@ -46,7 +46,7 @@ def tuples(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
 
 
 def _literal(column: Any) -> Any:
-    """A column as SQL literals; numbers are unchanged."""
+    """Return a column as SQL literals; numbers are unchanged."""
     kind, text = column.type, text_of(column)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         return text

@@ -1,8 +1,8 @@
-"""Files of this machine in which rows wait for the target to take them, and their folders.
+"""Local files in which rows wait until they are sent to the target, and their folders.
 
-One folder for each batch that is staged. What they hold can be had again from the change log at any
-time: nothing is synced, and whatever a killed process left is removed when the next one begins.
-A file that is not as it was written is refused.
+Each staged batch has one folder. Its rows can be read again from the change log at any time, so
+nothing is synced, and files that a killed process left are removed when the next one begins.
+A file that has changed since it was written is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsFile:
-    """Rows in a file. events: of this table, deletes too; None: lines, which are upserts alone."""
+    """Rows in a file. events: table of events, deletes too; None for lines, which are only upserts."""
 
     path: Path
     row_count: int
@@ -47,23 +47,23 @@ class StagedFile(StagedRows):
 
 
 def files_of(spec: MergeSpec) -> tuple[RowsFile, ...]:
-    """The files in which rows of a merge table wait, in the order of their parts."""
+    """Return the files in which rows of a merge table wait, in the order of their parts."""
     return tuple(part.file for part in spec.staged if isinstance(part, StagedFile))
 
 
 class RowsFiles:
-    """The folders of one stager: one per place, like the sets of merge tables."""
+    """Folders of one stager: one per place, like the sets of merge tables."""
 
     def __init__(self, parent: Path | None) -> None:
-        """parent: made when it is needed; None: rows never wait in files."""
+        """Keep the parent folder, which is created when needed; None if rows never wait in files."""
         self._parent = parent
         self._folders: dict[int, Path] = {}
 
     def begin(self, place: int) -> Path | None:
-        """A new, empty folder for this place; what the batch before had there is removed.
+        """Return a new, empty folder for this place; the previous batch's folder is removed.
 
-        None where rows never wait in files, and while none can be made: rows then go into merge
-        tables.
+        Returns None if rows never wait in files, or if no folder can be created: rows then go into
+        merge tables.
         """
         self._remove(place)
         if self._parent is None:
@@ -77,7 +77,7 @@ class RowsFiles:
         return self._folders[place]
 
     def close(self) -> None:
-        """Remove all."""
+        """Remove all folders."""
         for place in list(self._folders):
             self._remove(place)
 
@@ -89,9 +89,9 @@ class RowsFiles:
 
 @contextmanager
 def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
-    """A file's bytes, in pieces of at most this size.
+    """Read a file's bytes in pieces of at most this size.
 
-    Raises StagingChanged where it is not as it was written, or cannot be read.
+    Raises StagingChanged if the file has changed since it was written, or cannot be read.
     """
     try:
         with file.path.open("rb") as opened:

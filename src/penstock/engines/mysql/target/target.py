@@ -1,7 +1,7 @@
-"""What the target's catalogue says about the tables that changes are applied to.
+"""Catalogue of the target for the tables that changes are applied to.
 
-Read only. Names are compared as the server compares them (`lower_case_table_names`). Not here:
-making and altering tables (`schema.py`, `alter.py`).
+It is only read. Names are compared as the server compares them (`lower_case_table_names`). Not here:
+creating and altering tables (`schema.py`, `alter.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TRIGGERS = """
      order by 1, 2
 """
 
-# On MariaDB; MySQL's has no name of a table.
+# For MariaDB; MySQL's view has no table name.
 CHECKS = """
     select table_name, check_clause
       from information_schema.check_constraints
@@ -63,11 +63,11 @@ FOREIGN_KEYS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetColumn:
-    """A column of a target table.
+    """Column of a target table.
 
-    data_type: `varchar`; type_text: `varchar(40)`. charset, collation: of text, else empty.
-    generated: the target computes it. has_default: it can be left out of an insert. more_sql: its
-    default and comment, as in its definition.
+    data_type: for example `varchar`. type_text: for example `varchar(40)`. charset, collation: empty
+    unless it is text. generated: the target computes it. has_default: it can be left out of an
+    insert. more_sql: its default and comment, as in its definition.
     """
 
     name: str
@@ -83,13 +83,13 @@ class TargetColumn:
 
     @property
     def is_text(self) -> bool:
-        """Whether it holds characters, which its collation compares."""
+        """Return whether it holds characters, which its collation compares."""
         return bool(self.charset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetIndex:
-    """A unique index. plain: over whole columns, none of them an expression."""
+    """Unique index. plain: it is over whole columns, without expressions."""
 
     name: str
     columns: tuple[str, ...]
@@ -98,9 +98,9 @@ class TargetIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetTable:
-    """A target table as the apply statements need to know it.
+    """Target table as the apply statements need to know it.
 
-    name: as the server has it. references: each foreign key's name with one of its columns.
+    name: as spelled by the server. references: each foreign key's name with one of its columns.
     checks: the expressions of checks, on MariaDB. is_versioned: the server keeps old rows, too.
     """
 
@@ -114,13 +114,13 @@ class TargetTable:
     is_versioned: bool = False
 
     def column(self, name: str) -> TargetColumn | None:
-        """The column of this name, whose case does not matter, or None."""
+        """Return the column of this name in any case, or None."""
         wanted = name.lower()
         return next((column for column in self.columns if column.name.lower() == wanted), None)
 
     @property
     def sql_name(self) -> str:
-        """The quoted, qualified name."""
+        """Return the quoted, qualified name."""
         return quote(*self.name)
 
 
@@ -172,7 +172,7 @@ def read_target_tables(
 
 
 def require(tables: dict[TableName, TargetTable], name: TableName) -> TargetTable:
-    """The table of this name; raises TargetTableMissing."""
+    """Return the table of this name. Raises TargetTableMissing."""
     if name not in tables:
         raise TargetTableMissing(
             f"the target has no table {name}",
@@ -214,7 +214,7 @@ def _column(row: dict[str, Any], *, is_mariadb: bool) -> TargetColumn:
 
 
 def _more(default: str | None, extra: str, comment: str, *, is_mariadb: bool) -> str:
-    """Default and comment. MariaDB prints defaults as SQL, MySQL as values or expressions."""
+    """Return default and comment as SQL. MariaDB prints defaults as SQL, MySQL as values or expressions."""
     parts = []
     if default is not None and default != "NULL":
         is_sql = is_mariadb or default.lower().startswith(("b'", "current_timestamp"))

@@ -1,6 +1,6 @@
-"""Tables of which the target may have changes that are yet to be applied, or lack some.
+"""Tables for which the target may already have changes that are to be applied, or lack some.
 
-This happens for a while after a copy without a lock, and where somebody else writes to a table.
+This happens for a while after a copy without a lock, and if another program writes to a table.
 Strict replay fails there (`replay.py`).
 """
 
@@ -13,17 +13,17 @@ UNSURE_FOR_S = 600.0
 
 
 class UnsureTables:
-    """Filled by the applying side, read by the staging side; one for all connections of a load."""
+    """Unsure tables, noted when applying and read when staging; one for all connections of a load."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
-        """None yet."""
+        """Begin without unsure tables."""
         self._clock = clock
         self._until: dict[TableName, float] = {}
 
     def note(self, source: TableName) -> None:
-        """The target refused rows of this table as not what the log says."""
+        """Note that the target refused rows of this table because it differs from the log."""
         self._until[source] = self._clock.monotonic_s() + UNSURE_FOR_S
 
     def for_s(self, source: TableName) -> float:
-        """How much longer this table is unsure; 0: it is not."""
+        """Return how much longer this table is unsure, in seconds; 0 if it is not."""
         return max(0.0, self._until.get(source, 0.0) - self._clock.monotonic_s())

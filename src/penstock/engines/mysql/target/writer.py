@@ -1,4 +1,4 @@
-"""Rows of a worker's task into a merge table, or into files where the table takes rows directly."""
+"""Writer of a task's rows into a merge table, or into files if the table accepts rows directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.ports.target import NetRows, StagedRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySQLStagingWriter:
-    """See `StagingWriter`. path: begins the names of files, where the table takes rows directly."""
+    """See `StagingWriter`. path: prefix of file names, if the table accepts rows directly."""
 
     place: Destination
     direct: Direct | None = None
@@ -35,11 +35,11 @@ class MySQLStagingWriter:
         return MergeLayout(self.place.relation)
 
     def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """As they are: these servers take whatever the log has."""
+        """Return the rows unchanged, because these servers accept all values of the log."""
         return rows
 
     def write(self, rows: NetRows) -> StagedRows:
-        """See `StagingWriter`. What is missing in a row is filled in the merge table."""
+        """See `StagingWriter`. Missing values of a row are filled in the merge table."""
         file = None if rows.any_unsent else self._write_file(rows)
         if file is None:
             return StagedRows(in_table=send(self.place, chain(rows.deletes(), rows.upserts())))

@@ -1,1 +1,1 @@
-"""Comparing tables of MySQL and MariaDB."""
+"""Comparison of tables of MySQL and MariaDB."""

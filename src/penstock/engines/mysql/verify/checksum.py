@@ -1,8 +1,8 @@
-"""The SQL of images and checksums of MySQL and MariaDB: `Dialect` of `ports/verify.py`.
+"""SQL of images and checksums of MySQL and MariaDB: `Dialect` of `ports/verify.py`.
 
-The numbers are those of every other engine for the same images: SHA-256 is what all have. A derived
-table would be put on disk whole to be read once, so an expression is repeated where it is needed
-twice.
+The numbers equal those of every other engine for the same images, because all have SHA-256. A
+derived table would be written to disk whole to be read once, so an expression that is needed twice
+is repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _text(cell: ComparedCell) -> str:
 
 
 def _marked(cell: ComparedCell) -> str:
-    """A column as it enters the image."""
+    """Return the SQL of a column's part of the image."""
     text = _text(cell)
     if cell.is_long:
         digested = quote(cell.name) if cell.is_bytes else text
@@ -60,16 +60,16 @@ def _marked(cell: ComparedCell) -> str:
 
 
 def is_long(type_text: str) -> bool:
-    """See Dialect. Beyond max_allowed_packet concat() would be NULL."""
+    """See Dialect. A concat() above max_allowed_packet would be NULL."""
     return type_text.partition("(")[0].partition(" ")[0].lower() in _LONG
 
 
 def printed_images(_: TableDefinition, _types: Mapping[str, str]) -> None:
-    """See Dialect. MySQL and MariaDB print JSON, for one, each in its own way."""
+    """See Dialect. MySQL and MariaDB print some types differently, for example JSON."""
 
 
 def hash_of(text: str, which: int) -> str:
-    """SQL of hash number `which` (1 or 2) of a text, as a signed 64-bit number."""
+    """Return the SQL of hash number `which` (1 or 2) of a text, as a signed 64-bit number."""
     first = 1 + (which - 1) * HASH_DIGITS
     return f"cast(conv(substr(sha2({text}, 256), {first}, {HASH_DIGITS}), 16, -10) as signed)"
 

@@ -1,7 +1,7 @@
-"""A MySQL or MariaDB server whose tables are compared; `VerifyReader` of `ports/verify.py`.
+"""MySQL or MariaDB server whose tables are compared; `VerifyReader` of `ports/verify.py`.
 
-Its sessions are in transactions with consistent snapshots: at the source those of
-`engines.mysql.source.snapshot`, in the target ones that are begun while the loader is paused.
+Its sessions are in transactions with consistent snapshots: at the source the sessions of
+`engines.mysql.source.snapshot`, in the target sessions that begin while the loader is paused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MySQLVerifyReader:
     def __init__(
         self, url: str, sessions: Sequence[Connection], *, part_bytes: int = PART_BYTES
     ) -> None:
-        """url: of the same server, to end queries. The sessions stay the caller's."""
+        """Keep the sessions, which the caller closes. url: of the same server, to end queries."""
         if len(sessions) < 2:
             raise ValueError(f"at least two sessions are needed, not {len(sessions)}")
         self._url = url
@@ -65,9 +65,9 @@ class MySQLVerifyReader:
         self.dialect: Dialect = checksum
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """See VerifyReader. By ranges of the key.
+        """See VerifyReader. Parts are ranges of the key.
 
-        The server keeps DDL off a table that a transaction has touched; what DDL did before shows
+        The server blocks DDL on a table that a transaction has touched. Earlier DDL is noticed
         here, or when the rows are read.
         """
         definition = self._definition(table, side)
@@ -134,7 +134,7 @@ class MySQLVerifyReader:
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:
-        """A session for one query; waits until one is free."""
+        """Lend a session for one query; wait until one is free."""
         connection = self._free.get()
         self._busy.add(connection.thread_id())
         try:
@@ -163,12 +163,12 @@ class MySQLVerifyReader:
                 while found := cursor.fetchmany(ARRAY_ROWS):
                     yield np.array(found, dtype=np.int64)
             finally:
-                with suppress(pymysql.Error):  # it was ended, and says so once more
+                with suppress(pymysql.Error):  # it was ended, and reports that once more
                     cursor.close()
 
     @contextmanager
     def row_reader(self) -> Iterator[MySQLBulkReader]:
-        """See VerifyReader. The first session is proxied in this process: no new connection."""
+        """See VerifyReader. Proxies the first session in this process, without a new connection."""
         place = MySQLUrl.parse(self._url).place
         with (
             SessionProxy.of([self._lead], place=place, snapshot_text=place) as proxy,
@@ -180,11 +180,11 @@ class MySQLVerifyReader:
         """See VerifyReader."""
         with closing(connect(self._url, application_name=APPLICATION_NAME)) as control:
             for thread in tuple(self._busy):
-                with suppress(StatementFailed):  # it has just ended by itself
+                with suppress(StatementFailed):  # it has just ended
                     run(control, f"kill query {thread}", doing="ending a query")
 
     def __enter__(self) -> Self:
-        """Return itself; the way out ends what is read."""
+        """Return itself; the exit ends running reads."""
         return self
 
     def __exit__(
@@ -193,7 +193,7 @@ class MySQLVerifyReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the threads, with an error their queries too."""
+        """End the threads; after an error, end their queries too."""
         self.executor.shutdown(wait=False, cancel_futures=True)
         if kind is not None:
             self.cancel()

@@ -1,7 +1,7 @@
-"""What MySQL and MariaDB do for `penstock verify`; see `Verifier` of `ports/verify.py`.
+"""Comparison by `penstock verify` for MySQL and MariaDB; see `Verifier` of `ports/verify.py`.
 
-The sessions are in transactions with consistent snapshots: at the source those of
-`engines.mysql.source.snapshot`, in the target ones that are begun while the loader is paused.
+The sessions are in transactions with consistent snapshots: at the source the sessions of
+`engines.mysql.source.snapshot`, in the target sessions that begin while the loader is paused.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class MySQLVerifier:
         sessions: int,
         part_bytes: int = PART_BYTES,
     ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
-        """See Verifier. All sessions are in snapshots at one place of the binlog.
+        """See Verifier. All sessions are in snapshots at one position of the binlog.
 
-        Raises NoConsistentPoint where the account may use no strategy that gives exactly one place,
-        and what taking snapshots does.
+        Raises NoConsistentPoint if the account may use no strategy that gives exactly one position,
+        and the errors of taking snapshots.
         """
         url, found = config.source.url, tables()
         follows = config.pipeline.mode.has_change
@@ -78,7 +78,7 @@ class MySQLVerifier:
     def open_target(
         self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
     ) -> Iterator[VerifyReader]:
-        """See Verifier. Nobody writes while this begins: the sessions then see the same."""
+        """See Verifier. No writer is active at the beginning, so the sessions see the same rows."""
         with ExitStack() as stack:
             opened = []
             for _ in range(sessions + 1):
@@ -92,7 +92,7 @@ class MySQLVerifier:
             yield stack.enter_context(MySQLVerifyReader(url, opened, part_bytes=part_bytes))
 
     def nudge(self, url: str) -> None:
-        """See Verifier. A binlog's end is reported as it is."""
+        """See Verifier. A binlog's end is reported without a nudge."""
 
     def unread(
         self,
@@ -122,6 +122,6 @@ VERIFIER: Verifier = MySQLVerifier()
 
 
 def _shift(config: Config) -> int:
-    """By how much our log counts files further than the server that is there now."""
+    """Return how much larger file numbers are in our log than on the present server."""
     resume_state = stored_resume_state(config)
     return resume_state.mark.shift if resume_state is not None else 0
