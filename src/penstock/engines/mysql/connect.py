@@ -106,7 +106,7 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
 
     @server_public_key.setter
     def server_public_key(self, key: bytes | None) -> None:
-        """Set the key that PyMySQL received; refuse it unless the URL trusts the server that answers.
+        """Set the key that PyMySQL received, unless the URL does not trust the server that answers.
 
         A program between client and server could send its own key and read the password.
         """
@@ -120,7 +120,7 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
         self._server_public_key = key
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
-        """Answer the request for another method; refuse to send a bare password to unproven servers."""
+        """Answer the request for another method; send a bare password to trusted servers only."""
         is_bare = plugin_name in (b"mysql_clear_password", b"dialog")
         if is_bare and not (self._secure and self._target.may_send_clear_text):
             raise LoginRefused(
@@ -327,7 +327,7 @@ _REFUSED = re.compile(r"for user '(.*)'@'(.*)' to database '(.*)'")
 
 
 def _database_hint(said: str) -> str:
-    """Return the GRANTs that let an account in, with the account's name from the server's message."""
+    """Return the GRANTs that let an account in, with its name from the server's message."""
     found = _REFUSED.search(said.replace("`", "'"))
     user, host, database = found.groups() if found else ("USER", "HOST", "DATABASE")
     on = f"on {quote(database)}.* to {literal(user)}@{literal(host)};"
@@ -426,6 +426,7 @@ def quote(*names: str) -> str:
 def literal(text: str) -> str:
     """Return a text as an SQL string literal, for statements that take no parameters.
 
-    This is correct in sessions of `connect`, whose sql_mode lets a backslash protect the next character.
+    This is correct in sessions of `connect`, whose sql_mode lets a backslash protect the next
+    character.
     """
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"

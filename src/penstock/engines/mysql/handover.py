@@ -110,7 +110,7 @@ def _at_rest(config: Config, *, before: Handover | None) -> Iterator[None]:
 
 
 def _stop(config: Config, connection: Connection, running: tuple[str, ...]) -> None:
-    """Stop these threads; if that is not allowed, record that none was stopped or need be started."""
+    """Stop these threads; if that is not allowed, record that none was stopped."""
     try:
         mysql_replica.stop(connection, running)
     except mysql_replica.ReplicaNotOurs:

@@ -86,7 +86,7 @@ class MySQLLagReader:
         return not self._connection.open
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader. Raises SourceReplaced, and LogPurged if the next transactions are gone."""
+        """See SourceReader. Raises SourceReplaced; LogPurged if the next transactions are gone."""
         connection = self._connection
         now_us = read_clock(connection)
         end = read_status(connection).position

@@ -20,7 +20,10 @@ def read_source(
     *,
     dropped: Collection[TableName],  # noqa: ARG001 - the port's
 ) -> SourceFacts:
-    """Return the source and its captured tables. Raises the errors of connecting and the catalogue."""
+    """Return the source and its captured tables.
+
+    Raises the errors of connecting and of the catalogue.
+    """
     with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
         found = survey(session, config.source.tables)
         out = [one for one in found.excluded if one.reason is not Exclusion.PATTERN]

@@ -1,7 +1,7 @@
 """Planner of the bulk load for MySQL and MariaDB sources: consistent points, definitions, chunks.
 
-A point is a set of sessions in snapshots at one position of the binlog, which this process proxies to
-Spark's workers (`engines.mysql.source.session_proxy`), so that one short lock serves all of them
+A point is a set of sessions in snapshots at one position of the binlog, which this process proxies
+to Spark's workers (`engines.mysql.source.session_proxy`), so that one short lock serves all of them
 and a worker that is killed does not end the snapshot.
 """
 
@@ -123,7 +123,7 @@ class MySQLPlanner:
             return captured_tables(connection, self._patterns)
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. Chunks are ranges of the key, which hold every row once in every snapshot."""
+        """See Planner. Chunks are ranges of the key, which have each row once in every snapshot."""
         return self._chunks([read for read in wanted if _is_as_then(point, read.definition)])
 
     def _chunks(self, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:

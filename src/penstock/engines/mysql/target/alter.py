@@ -1,9 +1,9 @@
 """Changes of a table's shape: a new relation version results in one ALTER TABLE.
 
-MySQL and MariaDB commit at DDL, so a crash can separate an ALTER from the record of it. The ALTER is
+MySQL and MariaDB commit at DDL, so a crash can separate an ALTER from the record of it. An ALTER is
 computed from three things: the shape last applied according to `wirekite_table`, the wanted shape,
-and the present table. Parts that exist are left alone, so the ALTER is safe to repeat. Not here:
-the time at which it runs (`apply.py`).
+and the present table. Parts that exist are left alone, so it is safe to repeat. Not here: the time
+at which it runs (`apply.py`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Clause:
     """Part of an ALTER TABLE, with a description of its effect for messages.
 
     sql: empty if the table already has it. afresh: the clause to use instead if the rows do not fit
-    and are dropped anyway; empty if there is none. fill: assignment that gives old rows their value,
-    if the server does not accept it as default. modifies: the column whose definition it is.
+    and are dropped anyway; empty if there is none. fill: assignment that gives old rows their
+    value, if the server does not accept it as default. modifies: the column whose definition it is.
     loosens: it only makes the column nullable. empties: the rows, which are dropped anyway, are
     deleted before it.
     """
@@ -67,7 +67,7 @@ class Alterer:
     emptied: bool
 
     def check(self) -> None:
-        """Raise ShapeNotApplicable if a column is missing for a reason that the log does not tell."""
+        """Raise ShapeNotApplicable if a column is missing for a reason not told by the log."""
         old = self.record.columns
         for column in self.relation.columns:
             is_known = old is None or column.name in dict(old)
@@ -107,7 +107,7 @@ class Alterer:
         return list(self._evolve(change))
 
     def lenient(self, change: ShapeChange) -> list[Clause]:
-        """Return clauses that keep every column and value of the target. Raises ShapeNotApplicable."""
+        """Return clauses that keep all columns and values. Raises ShapeNotApplicable."""
         return list(self._lenient(change))
 
     # --- unchanged --------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def fill_new(table: TargetTable, clauses: Sequence[Clause]) -> str:
 
 
 def alter_afresh(table: TargetTable, clauses: Sequence[Clause]) -> str:
-    """Return `alter_table` that recreates columns, for rows that do not fit and are dropped anyway."""
+    """Return `alter_table` with recreated columns, for rows that do not fit and are dropped."""
     parts = _parts(clauses, [clause.afresh or clause.sql for clause in clauses])
     return f"alter table {table.sql_name} " + ", ".join(parts)
 

@@ -1,9 +1,9 @@
 """MySQL and MariaDB as targets of the bulk load: the port of `ports/bulk.py`.
 
-As `engines/postgres/target/bulk.py`. A table is made with its primary key, in whose order rows
-come, and gets its other keys after the rows. Emptying a table commits by itself, so it comes after
-the new plan's mark: a load that is killed in between finds rows without chunks, and empties it
-again. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`).
+It works like `engines/postgres/target/bulk.py`. A table is created with its primary key, in whose
+order rows arrive, and gets its other keys after the rows. Emptying a table commits at once, so it
+is done after the new plan's mark: a load that is killed in between finds rows without chunks, and
+empties the table again. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from penstock.ports.target import TableRecord, check_still_fits, copied_ids, tar
 logger = structlog.get_logger(__name__)
 _NO_SUCH_COLUMN = 1072  # of a key
 
-# Rows come in any order; the rows that they refer to may come later.
+# Rows arrive in any order; the rows that they refer to may arrive later.
 SETTINGS = {"foreign_key_checks": "0", "innodb_lock_wait_timeout": "60"}
 
 
 class MySQLBulk:
-    """The driver's connection; see `BulkTarget`."""
+    """Connection of the driver; see `BulkTarget`."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class MySQLBulk:
         return not found
 
     def is_replica(self) -> bool:
-        """Foreign keys are off in our sessions; triggers cannot be, and are refused."""
+        """Return true: our sessions ignore foreign keys. Triggers cannot be ignored: they are refused."""
         return True
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget. What is made before an error stays, because DDL commits."""
+        """See BulkTarget. Tables created before an error stay, because DDL commits."""
         connection = self._connection
         self._progress.ensure_tables()
         self._progress.ensure_marks()
@@ -107,7 +107,7 @@ class MySQLBulk:
         notes: list[str] = []
         for definition in definitions:
             name = self._named(definition)
-            # DDL commits: a table that a kill leaves behind must be known to be ours.
+            # DDL commits: a table that a killed process leaves must be known to be ours.
             self._record(definition, name, made=name not in present)
             if name not in present:
                 database = f"create database if not exists {quote(name.schema)}"
@@ -156,7 +156,7 @@ class MySQLBulk:
         return self._progress.read_done()
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts. These servers do not show it."""
+        """See ChunkCounts. These servers do not show uncommitted rows."""
         return {}
 
     def takes_binary(self, definition: TableDefinition) -> bool:
@@ -218,7 +218,7 @@ class MySQLBulk:
             )
 
     def _add_indexes(self, definition: TableDefinition, name: TableName) -> None:
-        """Indexes that are not keys: one that the server refuses is a warning."""
+        """Add the indexes that are not keys; warn of an index that the server refuses."""
         for what, statement in index_statements(definition, name, self._servers).items():
             try:
                 self._unless_there(statement, f"adding {what} of {name}")
@@ -226,7 +226,7 @@ class MySQLBulk:
                 logger.warning("index not made", table=str(name), reason=error.message)
 
     def _unless_there(self, statement: str, doing: str) -> None:
-        """Make a key, unless it is there, or needs a column that the source got after the copy."""
+        """Create a key, unless it exists or needs a column that the source got after the copy."""
         try:
             run_unless_there(self._connection, statement, doing=doing)
         except StatementFailed as error:
@@ -244,7 +244,7 @@ class MySQLBulk:
         )
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget. Rows are not checked again: they are the source's."""
+        """See BulkTarget. Rows are not checked again, because they equal the source's."""
         made = self._progress.made_tables()
         parents = {
             target_name(key.target, self._namespaces)
@@ -269,7 +269,7 @@ class MySQLBulk:
         return notes
 
     def _add_foreign_key(self, key: ForeignKey, name: TableName, parent: TableName) -> str:
-        """Make a foreign key; why it could not be, or nothing."""
+        """Create a foreign key; return why it could not be created, or an empty text."""
         statement = foreign_key_statement(key, name, parent, self._servers)
         try:
             self._unless_there(statement, f"adding foreign key {key.name} of {name}")

@@ -1,10 +1,10 @@
-"""A chunk's rows into MySQL or MariaDB: its lines and its DL row, in one transaction.
+"""Writer of a chunk into MySQL or MariaDB: its lines and its DL row, in one transaction.
 
-The rows go by LOAD DATA LOCAL from memory, which only warns of what it could not store; so a
-single warning is an error, but for those of the 0 of an ENUM, which are counted. Where the server
-takes none (`local_infile = 0`) they go by INSERT of many rows a statement, with warnings alike.
-Not here: where lines come from (the source's `BulkReader`), trying again
-(`penstock.load.chunk`).
+The rows are sent by LOAD DATA LOCAL from memory, which only warns of values that it could not
+store. Any warning is therefore an error, except those for the 0 of an ENUM, which are counted. If
+the server refuses LOAD DATA LOCAL (`local_infile = 0`), rows are sent by INSERT with many rows per
+statement, and warnings are treated equally. Not here: the origin of the lines (the source's
+`BulkReader`), retries (`penstock.load.chunk`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from penstock.ports.refusals import ValueRefused
 from penstock.sql.read_plan import AS_IS
 
 logger = structlog.get_logger()
-# How long a chunk's transaction outlives a machine of ours that vanishes; the source may take its
-# time between two rows.
+# How long a chunk's transaction outlives one of our machines that vanishes; the source may pause
+# between two rows.
 VANISHED = {"net_read_timeout": "300", "wait_timeout": "300"}
 # Errors of an INSERT that are about a value or a row; LOAD DATA LOCAL warns of them.
 UNFIT = frozenset(
@@ -62,10 +62,10 @@ UNFIT = frozenset(
 
 
 class MySQLWriter:
-    """A worker's connection to the target; see `BulkWriter`."""
+    """Connection of a worker to the target; see `BulkWriter`."""
 
     def __init__(self, url: str, *, replica_role: bool = True) -> None:
-        """replica_role: foreign keys are off in our sessions in any case."""
+        """Connect. replica_role: ignored, because our sessions always ignore foreign keys."""
         del replica_role
         self._connection: Connection = connect(
             url,
@@ -87,11 +87,11 @@ class MySQLWriter:
             )
 
     def close(self) -> None:
-        """Close at once: in the middle of LOAD DATA even a good-bye would be taken for rows."""
+        """Close without a good-bye, which would be read as rows in the middle of LOAD DATA."""
         self._connection._force_close()
 
     def read_action(self) -> str:
-        """The word in wirekite_action."""
+        """Return the word in wirekite_action."""
         return self._progress.read_action()
 
     def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
@@ -139,7 +139,7 @@ class MySQLWriter:
         return taken
 
     def _warnings(self, task: ChunkTask) -> int:
-        """How many the last statement had; the first ones are remembered."""
+        """Return the number of warnings of the last statement; remember the first ones."""
         assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
         count = all_warnings(self._connection)
         said = warnings_said(self._connection)
@@ -148,7 +148,7 @@ class MySQLWriter:
         return count
 
     def _insert(self, task: ChunkTask, lines: Lines) -> tuple[int, int]:
-        """Send the rows as statements; rows taken, and warnings."""
+        """Send the rows as statements; return the numbers of stored rows and of warnings."""
         assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
         names = ", ".join(quote(name) for name in task.read_plan.columns)
         head = f"insert into {quote(*task.target)} ({names})"
@@ -169,7 +169,7 @@ class MySQLWriter:
 
 
 def _refused(task: ChunkTask, number: int, text: str) -> PenstockError:
-    """What a warning of the server says, without the value that it names."""
+    """Return the error for a warning of the server, without the value that it names."""
     column = column_said(text)
     which = f"a value of column {column}" if column else "a row"
     return ValueRefused(
@@ -183,9 +183,9 @@ def _refused(task: ChunkTask, number: int, text: str) -> PenstockError:
 
 
 def _without_label(task: ChunkTask, reader: BulkReader) -> int:
-    """How many values of a chunk are the 0 of an ENUM: each is stored, with one warning.
+    """Return how many values of a chunk are the 0 of an ENUM, stored with one warning each.
 
-    Asked of the source, in the snapshot of the chunk itself.
+    They are counted at the source, in the snapshot of the chunk.
     """
     assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
     if not task.read_plan.enums or not isinstance(reader, MySQLBulkReader):
@@ -198,7 +198,7 @@ def _without_label(task: ChunkTask, reader: BulkReader) -> int:
 
 
 def load_sql(task: ChunkTask) -> str:
-    """The LOAD DATA of a chunk. What is computed goes through variables, as text."""
+    """Return the LOAD DATA of a chunk. Computed values go through variables, as text."""
     assert task.read_plan is not None, "the plan of a table that goes into MySQL has one"
     listed, computed = [], []
     for place, (name, template) in enumerate(

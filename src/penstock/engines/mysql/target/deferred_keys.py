@@ -1,7 +1,7 @@
-"""Deferred unique keys of MySQL and MariaDB, created late and dropped before a table is copied again.
+"""Deferred unique keys of MySQL and MariaDB: created late, dropped before another copy of a table.
 
-Each function is safe to repeat. Not here: the time of the call (`penstock.load.deferred_keys`), the statements
-(`shapes.py`).
+Each function is safe to repeat. Not here: the time of the call (`penstock.load.deferred_keys`), the
+statements (`shapes.py`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""Rows straight into their table, from a file of ours: as events, or as lines.
+"""Direct loading of rows into their table from a local file, as events or as lines.
 
-Lines are taken by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`.
+Lines are loaded by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`.
 
-Where a table has one unique index, over its key, and no column but those that rows bring, REPLACE
-does what `on duplicate key update` from a merge table does: a row that is there is updated where it
-is. Nothing is written twice then, and nothing but parsing is added to what the server's own replica
-does. Everything else goes through a merge table, and so do deletes.
+If a table has one unique index, over its key, and only columns for which rows have values, REPLACE
+has the effect of `on duplicate key update` from a merge table: an existing row is updated in place.
+Nothing is then written twice, and only parsing is added to the work of the server's own replica.
+All other rows go through a merge table, and so do deletes.
 
-The lines are those that merge tables get (`rows.py`), and every column takes a text for what a
-merge table's column of the neutral type would give it: that is what `_TAKES` lists. LOCAL with
-REPLACE keeps strict mode; what the server only warns of is refused by whoever applies.
+The lines are the same as for merge tables (`rows.py`). Each column must convert a text to the same
+value as it would get from a merge table's column of the neutral type; `_TAKES` lists these types.
+LOCAL with REPLACE keeps strict mode; the applying side refuses values that the server only warns
+of.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ from penstock.sql.state_store import Records
 
 logger = structlog.get_logger(__name__)
 
-# How long a table that was not fit is not looked at again: it may have been altered since.
+# How long an unfit table is not looked at again; after that it may have been altered.
 UNFIT_FOR_S = 60.0
 UNSETTLED_S = 1.0  # the same for one that is about to be altered
 
 _NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
 _MOMENTS = frozenset({"datetime", "timestamp"})
 _APPROXIMATE = frozenset({"float", "double"})
-# By neutral type the types of columns that make of its text what they make of its value. Not YEAR,
+# Keyed by neutral type, the column types that convert its text to the same as its value. Not YEAR,
 # which has 2000 for the text 0 and 0000 for the number.
 _TAKES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("bool", "int16", "int32", "int64", "uint32", "uint64"), _NUMBERS),
@@ -72,21 +73,21 @@ _UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
 
 
 def takes(column: Column, target: TargetColumn) -> bool:
-    """Whether a column takes the texts of a column of the log as it takes its values."""
+    """Return whether a target column converts texts of a log column as it converts its values."""
     if column.neutral.startswith("decimal("):
         return target.data_type == "decimal"
     if target.charset and target.charset not in _UTF8:
-        return False  # the lines are bytes, which nobody converts
+        return False  # the lines are bytes, which are not converted
     return target.data_type in _TAKES.get(column.neutral, frozenset())
 
 
 def direct_load(merge: MergeSql) -> str | None:
-    """The statement that takes a file of upserts into the table; None where it cannot."""
+    """Return the statement that loads a file of upserts into the table; None if none can."""
     known = {target.name for _, target in merge.columns.values()}
     if (
         merge.strategy is not MergeStrategy.UPSERT
         or merge.table.triggers
-        or merge.table.is_versioned  # replacing is more there, and LOAD DATA counts it otherwise
+        or merge.table.is_versioned  # replacing does more there, and LOAD DATA counts it differently
         or any(not c.generated and c.name not in known for c in merge.table.columns)
     ):
         return None
@@ -100,7 +101,7 @@ def direct_load(merge: MergeSql) -> str | None:
         if merge.template(index) != "{}" or not takes(column, found[1]):
             return None
         name = quote(found[1].name)
-        if found[1].data_type == "json":  # which takes no bytes
+        if found[1].data_type == "json":  # which accepts no bytes
             names.append(held)
             sets.append(f"{name} = convert({held} using utf8mb4)")
         else:
@@ -114,13 +115,13 @@ def direct_load(merge: MergeSql) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """How a table takes rows directly: as events, or as lines where there is no `events`."""
+    """Form in which a table accepts rows directly: events, or lines if `events` is None."""
 
     events: EventTable | None = None
 
 
 class DirectTables:
-    """Knows which tables take rows directly; asks the catalogue as rarely as it can."""
+    """Tables that accept rows directly; the catalogue is read as rarely as possible."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class DirectTables:
         unsure: UnsureTables,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """connection: autocommit, used by nobody else meanwhile."""
+        """Keep the connection, which is in autocommit and has no other user meanwhile."""
         self._connection = connection
         self._records = records
         self._choices = choices
@@ -140,13 +141,13 @@ class DirectTables:
         self._server = target_server(connection.server)
         self._is_allowed: bool | None = None
         self._server_id: int | None = None  # where events are executed
-        # By table its shape, how it takes rows, and until when that is known.
+        # Keyed by table: its shape, how it accepts rows, and until when that is known.
         self._known: dict[TableName, tuple[Relation, Direct | None, float]] = {}
 
     def among(
         self, wanted: Sequence[MergeTable], *, source_engine: str
     ) -> Mapping[TableName, Direct]:
-        """Those of these tables, by their source names, that take rows directly."""
+        """Return the tables that accept rows directly, keyed by their source names."""
         if not wanted or not self._allowed():
             return {}
         now = self._clock.monotonic_s()
@@ -181,7 +182,7 @@ class DirectTables:
         if self._is_allowed is None:
             doing = "looking at the target"
             files = value(self._connection, "select @@local_infile", doing=doing)
-            # As a statement, LOAD DATA would bring a replica its file, and warn of itself.
+            # As a statement, LOAD DATA would send a replica its file, and cause a warning.
             binlog = value(self._connection, "select @@binlog_format", doing=doing)
             self._is_allowed = bool(files) and binlog != "STATEMENT"
             server_id = replays(self._connection)
@@ -196,14 +197,14 @@ class DirectTables:
         return known == shape and now < until
 
     def _is_settled(self, source: TableName, relation: Relation, table: TableName) -> bool:
-        """Whether no batch in front of this one, nor this one, alters the table, as far as known.
+        """Return whether, as far as known, neither this batch nor an earlier one alters the table.
 
-        Events are of the table as it is; what it is altered to, lines take, too.
+        Events fit only the present table; lines also fit the altered one.
         """
         if not is_applied(self._records.get(source, table), relation):
-            self._records.forget()  # somebody else writes them
+            self._records.forget()  # another connection writes them
         record = self._records.get(source, table)
-        # One that was never brought to any shape is taken as it is.
+        # A table that was never altered to a shape is used unchanged.
         return record.columns is None or is_applied(record, relation)
 
     def _direct(
@@ -215,7 +216,7 @@ class DirectTables:
         source_engine: str,
         may_replay: bool,
     ) -> Direct | None:
-        """How the table takes its rows; None where it takes them from merge tables alone."""
+        """Return how the table accepts rows directly; None if only from merge tables."""
         record = self._records.get(source, table.name)
         missing = {c.name for c in relation.columns if table.column(c.name) is None}
         if not relation.key or not missing <= set(record.left_out):
@@ -249,9 +250,9 @@ class DirectTables:
 def write_lines(
     path: Path, relation: Relation, batches: Iterable[pa.RecordBatch]
 ) -> RowsFile | None:
-    """Write upserts as lines; None where one of them cannot be a line.
+    """Write upserts as lines; return None if one of them cannot be a line.
 
-    None, too, when the disk is full: the rows then go into the merge table.
+    Returns None also if the disk is full: the rows then go into the merge table.
     """
     unlabelled = MergeLayout(relation).without_label()
     names = [column.name for column in relation.columns]
@@ -260,7 +261,7 @@ def write_lines(
         with path.open("wb") as file:
             for batch in batches:
                 if any(_any_empty(batch.column(name)) for name in unlabelled):
-                    return None  # the 0 of an ENUM, which strict mode takes from no text
+                    return None  # the 0 of an ENUM, which strict mode accepts from no text
                 if batch.num_rows:
                     size_bytes += file.write(lines(batch.select(names)))
                 row_count += batch.num_rows
@@ -275,7 +276,7 @@ def _any_empty(values: pa.Array) -> bool:
 
 
 def altered(table: TableName) -> StagingChanged:
-    """The table does not take rows as it did when they were written into files."""
+    """Return the error for a table that no longer accepts rows in the form of its files."""
     return StagingChanged(
         f"target table {table} was altered: its rows cannot go into it directly",
         hint="penstock stages the batch again.",

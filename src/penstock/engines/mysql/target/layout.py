@@ -1,10 +1,10 @@
-"""How rows lie in a merge table of MySQL or MariaDB: names, types and order of its columns.
+"""Layout of a merge table of MySQL or MariaDB: names, types and order of its columns.
 
-As `engines/postgres/target/merge_rows.py` has it for PostgreSQL: the table's columns under their
-own names, all nullable, behind a few of ours, whose names begin with `wk$`. Values are staged as
-their neutral type, or as text where the servers' own types hold less (dates of any era, NaN), and
-get the target column's type where they are applied. Labels are staged in an ENUM of their own:
-strict mode accepts the value 0 from another ENUM, but from no expression. Pure.
+It equals that of `engines/postgres/target/merge_rows.py`: first a few columns of penstock, whose
+names begin with `wk$`, then the table's columns under their own names, all nullable. Values are
+staged as their neutral type, or as text if the servers' own types hold less (dates of any era,
+NaN), and get the target column's type when they are applied. Labels are staged in an ENUM of their
+own, because strict mode accepts the value 0 from another ENUM, but from no expression. Pure.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ _SQL = {
 
 
 ENUM = "enum("
-_LABELS_MAX = 4096  # characters of all labels of an ENUM that is made anew
+_LABELS_MAX = 4096  # characters of all labels of an ENUM that is recreated
 
 
 def enum_sql(column: Column) -> str:
-    """The ENUM in which the labels of a source's ENUM are staged; empty where there is none."""
+    """Return the ENUM type that stages the labels of a source's ENUM; empty if there is none."""
     kind = parse_type(column.source_type) if column.neutral == "string" else None
     if kind is None or kind.base != "enum" or not kind.labels:
         return ""
     if len({label.rstrip(" ") for label in kind.labels}) < len(kind.labels):
-        return ""  # strict mode makes no ENUM with one label twice
+        return ""  # strict mode allows no ENUM with duplicate labels
     # As `parse_type` reads them.
     labels = ",".join(
         "'" + label.replace("\\", "\\\\").replace("'", "''") + "'" for label in kind.labels
@@ -70,7 +70,7 @@ def enum_sql(column: Column) -> str:
 
 
 def staged_sql(column: Column, *, identifies: bool = False) -> str:
-    """The type as which a column's values are staged.
+    """Return the type in which a column's values are staged.
 
     identifies: rows are found by it. A FLOAT equals the same FLOAT, and few other numbers.
     """
@@ -91,9 +91,9 @@ def _labels_of(sql: str) -> tuple[str, ...]:
 
 
 class MergeLayout:
-    """The merge table of one relation version; `count`, `absent`, `origin` as for PostgreSQL.
+    """Merge table of one relation version; `count`, `absent`, `origin` as for PostgreSQL.
 
-    number: of the row, in a table without a key.
+    number: column of the row's number, in a table without a key.
     """
 
     def __init__(self, relation: Relation) -> None:
@@ -122,12 +122,12 @@ class MergeLayout:
         self.sql_columns = tuple((name, sql) for name, _, sql in columns)
 
     def staged_sql(self, index: int) -> str:
-        """The type as which the relation's column of this index is staged."""
+        """Return the type in which the relation's column of this index is staged."""
         key = self.relation.key
         return staged_sql(self.relation.columns[index], identifies=not key or index in key)
 
     def without_label(self) -> tuple[str, ...]:
-        """The columns in which an empty text is the value 0 of an ENUM, not a label."""
+        """Return the columns in which an empty text is the value 0 of an ENUM, not a label."""
         return tuple(
             name
             for name, sql in self.sql_columns
@@ -135,15 +135,15 @@ class MergeLayout:
         )
 
     def floats(self) -> tuple[str, ...]:
-        """The columns that are staged as FLOAT, and so refuse a text that is slightly more."""
+        """Return the columns staged as FLOAT, which refuse a text slightly above their range."""
         return tuple(name for name, sql in self.sql_columns if sql == "float")
 
     def reference(self, index: int, alias: str = "penstock_m") -> str:
-        """The relation's column of this index, quoted."""
+        """Return the relation's column of this index, quoted."""
         return f"{alias}.{quote(self.relation.columns[index].name)}"
 
     def make(self, run: Callable[[str], object], table: str, *, kind: str = "table") -> None:
-        """Create it, with a primary key of its own if the server takes no table without.
+        """Create the table, with a primary key of its own if the server requires one.
 
         run: runs a statement. kind: `table` or `temporary table`.
         """
@@ -155,9 +155,9 @@ class MergeLayout:
             run(self.create(table, kind=kind, is_numbered=True))
 
     def create(self, table: str, *, kind: str = "table", is_numbered: bool = False) -> str:
-        """Return the statement that creates it. It holds nothing that cannot be made again.
+        """Return the statement that creates the table, whose rows can always be staged again.
 
-        is_numbered: rows are numbered, as they are without a key.
+        is_numbered: rows are numbered, as in tables without a key.
         """
         columns = [f"{quote(name)} {sql} null" for name, sql in self.sql_columns]
         if is_numbered or not self.relation.key:
@@ -176,7 +176,7 @@ class MergeLayout:
         bitmaps: Any = None,
         origin: list[Any] | None = None,
     ) -> pa.RecordBatch:
-        """One batch; a column given as None is all null."""
+        """Return one batch; a column given as None is all null."""
         size = len(counts)
         arrays: list[Any] = [pa.array(counts)]
         if self.relation.key:
@@ -200,18 +200,18 @@ _UTC = re.compile(r"(?:[+-]00(?::00)?|Z)\Z")
 
 
 def target_server(version: ServerVersion) -> Server:
-    """The target as the table of types knows it."""
+    """Return the target server in the form of the type mappings."""
     engine = Engine.MARIADB if version.is_mariadb else Engine.MYSQL
     return Server(engine=engine, version=version.number)
 
 
 def source_server(engine: str) -> Server:
-    """A source's server as far as the log knows it: without its version."""
+    """Return a source's server as the log knows it, without its version."""
     return Server(engine=Engine(engine or "postgresql"), version=())
 
 
 def as_defined(column: Column) -> ColumnDefinition | Column:
-    """Return a column of the log as a catalogue would tell it, with its collation."""
+    """Return a column of the log as a catalogue would describe it, with its collation."""
     if not column.collation:
         return column
     charset = column.collation.partition("_")[0]
@@ -236,15 +236,15 @@ def mapping_of(
     choices: Choices = NO_CHOICES,
     table: TableName | None = None,
 ) -> Mapping:
-    """How a column of the log is held in the target."""
+    """Return the type mapping of a log column to the target."""
     return map_column(column, source_server(source_engine), target, choices=choices, table=table)
 
 
 def template_for(mapping: Mapping, target: TargetColumn) -> str:
-    """How a staged value is written into an existing column.
+    """Return the template by which a staged value is written into an existing column.
 
-    The table's template is for the type that the table names: in a column of another type, which
-    somebody else has made, the value is written unchanged, and the server's strict mode decides.
+    The mapping's template is for the type that the mapping names. Into a column of another type,
+    created by others, the value is written unchanged, and the server's strict mode decides.
     """
     if mapping.refused or _kind(mapping.target_type) != _kind(target.type_text):
         return "{}"
@@ -259,7 +259,7 @@ def _kind(text: str) -> str:
 
 
 def same_type(left: str, right: str) -> bool:
-    """Whether two printed types are one: display widths, spellings, character sets do not count."""
+    """Return whether two printed types are equal but for display width, spelling, character set."""
     left, right = _COLLATED.sub("", left), _COLLATED.sub("", right)
     a, b = parse_type(left), parse_type(right)
     if a is None or b is None:
@@ -280,7 +280,7 @@ def same_type(left: str, right: str) -> bool:
 
 
 def default_of(column: Column) -> str:
-    """The value that old rows have in a new column, as a literal."""
+    """Return the value that old rows have in a new column, as a literal."""
     text = column.missing
     if text is None:
         return "null"

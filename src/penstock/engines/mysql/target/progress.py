@@ -73,7 +73,7 @@ DIALECT = StateDialect(
 def transaction(connection: Connection) -> Iterator[None]:
     """Run a transaction, and roll it back whole on any error.
 
-    Also if the server has rolled back only the statement, as after a lock wait timeout.
+    This holds also if the server has rolled back only the statement, as after a lock wait timeout.
     Raises the errors of `server_errors` if it cannot be begun or committed.
     """
     with server_errors("beginning a transaction"):
@@ -87,7 +87,7 @@ def transaction(connection: Connection) -> Iterator[None]:
             try:
                 connection.rollback()
             except pymysql.Error:
-                connection.close()  # the server rolls back what cannot be committed any more
+                connection.close()  # the server rolls back the open transaction
         raise
 
 

@@ -32,7 +32,7 @@ class MySQLRepair(MySQLWriter):
     """See `RepairTarget`."""
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
-        """Connect. This session ignores foreign keys; it cannot ignore triggers, which are refused."""
+        """Connect. The session ignores foreign keys; triggers cannot be ignored and are refused."""
         super().__init__(url)
         del namespaces
         assert servers is not None, "a MySQL target always has a pair of servers"

@@ -26,7 +26,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsFile:
-    """Rows in a file. events: table of events, deletes too; None for lines, which are only upserts."""
+    """Rows in a file. events: table of events (deletes too); None for lines (only upserts)."""
 
     path: Path
     row_count: int
@@ -55,7 +55,7 @@ class RowsFiles:
     """Folders of one stager: one per place, like the sets of merge tables."""
 
     def __init__(self, parent: Path | None) -> None:
-        """Keep the parent folder, which is created when needed; None if rows never wait in files."""
+        """Keep the parent folder, created when needed; None if rows never wait in files."""
         self._parent = parent
         self._folders: dict[int, Path] = {}
 

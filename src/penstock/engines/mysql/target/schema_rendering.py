@@ -1,4 +1,4 @@
-"""What a table of another engine has besides columns and keys, as MySQL and MariaDB have it."""
+"""Defaults, indexes and foreign keys of another engine's table in MySQL's and MariaDB's form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def may_number(
     column: ColumnDefinition,
     mapping: Mapping,
 ) -> bool:
-    """AUTO_INCREMENT wants to be a whole number, first in a key, and one in a table."""
+    """Return whether AUTO_INCREMENT is allowed: integer, first in the key, one per table."""
     is_first = definition.primary_key[:1] == (column.name,)
     is_whole = base_of(mapping.target_type) in _WHOLE
     return is_whole and is_first and description.numbered[0] == column.name
@@ -54,13 +54,13 @@ def default_sql(
 
 
 def _literal(value: str, column: ColumnDefinition, mapping: Mapping, target: Server) -> str | None:
-    """A text as default of the target's type; None where it would have to be converted."""
+    """Return a text as default of the target's type; None if it would need a conversion."""
     if column.neutral in ("binary", "timestamptz", "bool") or "\0" in value:
         return None
     text = literal(value)
     if not base_of(mapping.target_type).endswith(("text", "json")):
         return text
-    # MySQL has no ALTER TABLE that would give a text its default.
+    # MySQL has no ALTER TABLE that gives a text column its default.
     is_mariadb = target.engine is Engine.MARIADB
     return f"({fill_template(mapping.write.sql, text)})" if is_mariadb else None
 
@@ -68,7 +68,7 @@ def _literal(value: str, column: ColumnDefinition, mapping: Mapping, target: Ser
 def index_part(
     part: IndexPart, column: ColumnDefinition, mapping: Mapping
 ) -> tuple[IndexPart, int] | str:
-    """See `SchemaTarget`. A long text is in an index with its beginning."""
+    """See `SchemaTarget`. An index contains only the beginning of a long text."""
     if column.generated:
         return f"column {part.column} is not in the target"
     base = base_of(mapping.target_type)

@@ -1,8 +1,8 @@
-"""Merge rows into a merge table, by LOAD DATA LOCAL from memory. Runs in the workers.
+"""Sending of merge rows into a merge table, by LOAD DATA LOCAL from memory. Runs in the workers.
 
-Where the server takes none (`local_infile = 0`), by INSERT of many rows a statement. The rows are
-sent in a transaction that first sees that the merge table is still meant for them: what a worker of
-a batch that was given up sends late, is refused.
+If the server refuses LOAD DATA LOCAL (`local_infile = 0`), rows are sent by INSERT with many rows
+per statement. They are sent in a transaction that first checks whether the merge table is still
+meant for them, so late rows from a worker of a given-up batch are refused.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ logger = structlog.get_logger(__name__)
 WORKER_NAME = "penstock worker"
 LOCK_WAIT_S = 60
 # A machine of ours that vanishes leaves a session in a transaction, whose locks others wait for.
-# They end it (`claims.py`), and the server does so by itself after twice as long. No transaction
-# here stands still for nearly as long.
+# They end it (`claims.py`), and the server ends it after twice as long. No transaction here is idle
+# for nearly as long.
 VANISHED_S = 50
-IDLE_MAX_S = 20.0  # a session that the server may be about to end for that is not used again
+IDLE_MAX_S = 20.0  # a session idle for longer is not used again: the server may be about to end it
 PACKET_BYTES = 2**20
-# A statement of an INSERT may not be longer than the server's max_allowed_packet, nor need it.
+# An INSERT may not be longer than the server's max_allowed_packet, and need not be that long.
 INSERT_BYTES_MAX = 8 * 2**20
 FILE_NAME = "penstock"
 NOT_ALLOWED = 1227
 TRUNCATED = 1265
 
-# Merge tables hold nothing that a replica of the target needs. Silently left, where not allowed.
+# Merge tables hold nothing that a replica of the target needs. Skipped silently if not allowed.
 WITHOUT_LOG = "set session sql_log_bin = 0"
 
 
@@ -56,7 +56,7 @@ COUNTING = "'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES'"
 
 @dataclass(frozen=True, slots=True)
 class StagingSession:
-    """A worker's connection. takes_files: LOAD DATA LOCAL is allowed. packet_bytes: see above."""
+    """Connection of a worker. takes_files: LOAD DATA LOCAL is allowed. packet_bytes: see above."""
 
     connection: Connection
     takes_files: bool
@@ -69,7 +69,7 @@ _used_s: dict[tuple[int, str], float] = {}  # when each was last at work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """The merge table that a worker fills. table: the source's name. stamp: see `StagingArea`."""
+    """Merge table that a worker fills. table: the source's name. stamp: see `StagingArea`."""
 
     url: str
     table: TableName
@@ -79,9 +79,9 @@ class Destination:
 
 
 def send(place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
-    """Append batches of the layout to a merge table; how many rows.
+    """Append batches of the layout to a merge table; return the number of rows.
 
-    Raises StagingFailed, StagingLost, StagingChanged, or what the batches' iterator does.
+    Raises StagingFailed, StagingLost, StagingChanged, or the errors of the batches' iterator.
     """
     try:
         session = _session(place.url)
@@ -112,9 +112,9 @@ def _send(session: StagingSession, place: Destination, batches: Iterable[pa.Reco
 
 @dataclass(frozen=True, slots=True)
 class PutRows:
-    """How many rows were sent and taken, and whether the server warned of none of them.
+    """Numbers of sent and stored rows, and whether the server changed none of them.
 
-    Warnings are one for each value that is the 0 of an ENUM, when all is well.
+    If all is well, there is one warning for each value that is the 0 of an ENUM.
     """
 
     rows: int
@@ -123,7 +123,7 @@ class PutRows:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are there as they were sent."""
+        """Return whether all rows are stored as they were sent."""
         return self.is_unchanged and self.rows == self.taken
 
 
@@ -132,7 +132,7 @@ def put_rows(
 ) -> PutRows:
     """Append batches of the layout to a table of its columns, in a session that is not strict.
 
-    table: quoted. Raises pymysql.Error, or what the batches' iterator does.
+    table: quoted. Raises pymysql.Error, or the errors of the batches' iterator.
     """
     connection = session.connection
     names = ", ".join(quote(name) for name in layout.schema.names)
@@ -156,18 +156,16 @@ def put_rows(
 
 
 class _Counted:
-    """Batches, counted as they go by.
+    """Iterator over batches that counts their rows.
 
-    without_label: values that are the 0 of an ENUM. The server warns of each of them, once, and
-    stores it; a warning more is about another value.
+    without_label: number of values that are the 0 of an ENUM. The server stores each of them with
+    one warning; any further warning is about another value.
     """
 
     def __init__(
         self, batches: Iterable[pa.RecordBatch], labels: tuple[str, ...], floats: tuple[str, ...]
     ) -> None:
-        """floats: columns to be written with all digits: the shortest form may be out of their
-        range.
-        """
+        """Keep the parts. floats: columns written with all digits, as the shortest form may overflow."""
         self._batches = batches
         self._labels = labels
         self._floats = floats
@@ -192,10 +190,11 @@ _LOADED = re.compile(rb"Records: (\d+) +Deleted: \d+ +Skipped: (\d+)")
 
 
 def load_local(connection: Connection, sql: str, pieces: Iterable[bytes]) -> tuple[int, int]:
-    """Run a LOAD DATA LOCAL statement and send it this; rows read and not skipped, and warnings.
+    """Run a LOAD DATA LOCAL statement with these pieces; return the numbers of rows and warnings.
 
-    The server names the file that it wants: any other name than ours is refused, since who
-    answers in a server's place could ask for any file of ours. Raises pymysql.Error.
+    Skipped rows are not counted. The server names the file that it wants. Any other name than ours
+    is refused, because a program that answers in the server's place could request any local file.
+    Raises pymysql.Error.
     """
     connection._execute_command(COMMAND.COM_QUERY, sql)
     packet = connection._read_packet()
@@ -210,7 +209,7 @@ def load_local(connection: Connection, sql: str, pieces: Iterable[bytes]) -> tup
             for at in range(0, len(view), PACKET_BYTES):
                 _write_packet(connection, view[at : at + PACKET_BYTES])
     except BaseException:
-        connection._force_close()  # an empty packet would end the rows, as if these were all
+        connection._force_close()  # an empty packet would end the rows as if they were complete
         raise
     connection.write_packet(b"")
     answer = connection._read_packet()
@@ -225,22 +224,22 @@ def load_local(connection: Connection, sql: str, pieces: Iterable[bytes]) -> tup
 
 
 def _write_packet(connection: Connection, payload: memoryview) -> None:
-    """PyMySQL's `write_packet`, which copies the payload three times."""
+    """Write a packet as PyMySQL's `write_packet`, which copies the payload three times."""
     head = len(payload).to_bytes(3, "little") + bytes([connection._next_seq_id])
     connection._write_bytes(b"".join((head, payload)))
     connection._next_seq_id = (connection._next_seq_id + 1) % 256
 
 
 def all_warnings(connection: Connection) -> int:
-    """How many warnings the last statement had: packets count no further than 65,535.
+    """Return the number of warnings of the last statement; packets count only up to 65,535.
 
-    They are kept: to select their number as a variable would have the server forget them.
+    The warnings are kept: selecting their number as a variable would make the server forget them.
     """
     return int(value(connection, "show count(*) warnings", doing="counting warnings"))
 
 
 def _check_stamp(connection: Connection, place: Destination) -> None:
-    """Lock the merge table's stamp until the commit, and see that it is ours."""
+    """Lock the merge table's stamp until the commit, and check that it is ours."""
     found = value(
         connection,
         f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s lock in share mode",
@@ -255,19 +254,19 @@ def _check_stamp(connection: Connection, place: Destination) -> None:
 
 
 def warnings_said(connection: Connection) -> list[tuple[int, str]]:
-    """The last statement's warnings, numbers and texts: as many as the server has kept."""
+    """Return numbers and texts of those warnings of the last statement that the server kept."""
     found = rows_of(connection, "show warnings", doing="reading warnings")
     return [(int(row["code"]), str(row["message"])) for row in found]
 
 
 def column_said(text: str) -> str:
-    """The column that a warning names; empty where it names none (or not in English)."""
+    """Return the column that a warning names; empty if it names none or is not in English."""
     _, named, rest = text.rpartition(" for column '")
     return rest.rpartition("' at row ")[0] if named else ""
 
 
 def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[tuple[int, str]]:
-    """The warnings that are not about the 0 of an ENUM."""
+    """Return the warnings that are not about the 0 of an ENUM."""
     return [
         (number, text)
         for number, text in said
@@ -278,7 +277,7 @@ def not_of_labels(said: list[tuple[int, str]], labels: tuple[str, ...]) -> list[
 def refused_rows(
     connection: Connection, table: TableName, layout: MergeLayout, put: PutRows
 ) -> PenstockError:
-    """What the server's warnings say, without the values that they name."""
+    """Return the error for the server's warnings, without the values that they name."""
     labels = layout.without_label()
     said = warnings_said(connection)
     if not said:
@@ -314,7 +313,7 @@ def _typed(place: Destination, error: pymysql.Error) -> PenstockError:
 
 
 def _session(url: str) -> StagingSession:
-    """The worker's connection to the target; a forked child does not share its parent's."""
+    """Return the worker's connection to the target; a forked child does not share its parent's."""
     key = (os.getpid(), url)
     if REAL_CLOCK.monotonic_s() - _used_s.get(key, float("inf")) > IDLE_MAX_S:
         _forget(url)
@@ -351,7 +350,7 @@ def _open(url: str) -> StagingSession:
 
 
 def without_log(connection: Connection) -> bool:
-    """Keep what this session writes out of the target's binlog, where it may; whether it does."""
+    """Exclude this session's writes from the target's binlog if allowed; return whether it is."""
     try:
         with connection.cursor() as cursor:
             cursor.execute(WITHOUT_LOG)
@@ -363,7 +362,7 @@ def without_log(connection: Connection) -> bool:
 
 
 def _forget(url: str) -> None:
-    """Drop a connection after an error: it may be in the middle of anything."""
+    """Drop a connection after an error, when it may be in the middle of a statement."""
     _used_s.pop((os.getpid(), url), None)
     session = _sessions.pop((os.getpid(), url), None)
     if session is not None:

@@ -1,6 +1,6 @@
-"""Statements that make tables of MySQL and MariaDB from a source's definitions.
+"""Statements that create tables of MySQL and MariaDB from a source's definitions.
 
-Not here: running them (`bulk.py`), what holds a column (`codec.types`).
+Not here: running them (`bulk.py`), types of columns (`codec.types`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 
 MYSQL_NAME_CHARACTERS_MAX = 64
 _INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
-_UTF8 = frozenset({"utf8mb3", "utf8mb4"})  # the server refuses what only the greater one holds
-# What MariaDB computes for row history; the source's history is its own.
+_UTF8 = frozenset(
+    {"utf8mb3", "utf8mb4"}
+)  # the server refuses characters that only the larger one has
+# Columns that MariaDB computes for row history, which each server has on its own.
 PERIOD = frozenset({"ROW START", "ROW END"})
 _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
@@ -34,7 +36,7 @@ _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 def create_sql(
     definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> tuple[str, list[str]]:
-    """CREATE TABLE with columns and primary key, and what the table lacks, one sentence each.
+    """Return CREATE TABLE with columns and primary key, and a sentence for each missing part.
 
     Raises TargetTypeMissing for a column that the target cannot hold.
     """
@@ -72,13 +74,13 @@ def create_sql(
 
 
 def _column(column: ColumnDefinition, mapping: Mapping) -> str:
-    # NULL is explicit: without it older servers give a TIMESTAMP a default of their own.
+    # NULL is explicit, because older servers otherwise give a TIMESTAMP their own default.
     null = "not null" if column.not_null and not mapping.may_be_null else "null"
     return f"{quote(column.name)} {mapping.target_type} {null}"
 
 
 def _primary_key(definition: TableDefinition) -> str:
-    """Without the end of the period, which distinguishes a row from its past versions."""
+    """Return the key without the period's end, which separates a row from its past versions."""
     period = {column.name for column in definition.columns if column.default in PERIOD}
     prefixes = definition.primary_key_prefixes or (0,) * len(definition.primary_key)
     kept = [
@@ -98,10 +100,10 @@ def _key(columns: Sequence[str], prefixes: Sequence[int]) -> str:
 
 
 def key_statements(definition: TableDefinition, name: TableName, servers: ServerPair) -> list[str]:
-    """The statements that give a table its unique keys.
+    """Return the statements that give a table its unique keys.
 
     Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
-    expressions or some of the rows has no counterpart.
+    expressions or a part of the rows has no counterpart.
     """
     return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, servers)]
 
@@ -125,7 +127,7 @@ def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
 def deferred_keys(
     definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> tuple[DeferredKey, ...]:
-    """The unique keys and unique indexes of a table that are made later."""
+    """Return the unique keys and unique indexes of a table that are created later."""
     keys = [
         DeferredKey(
             name=key.name,
@@ -149,7 +151,7 @@ def _name_of(index: str) -> str:
 
 
 def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:
-    """What a table gets besides columns and keys; between servers of the family, everything."""
+    """Return all else that a table gets besides columns and keys, all of it within the family."""
     extras = extras_of(definition, servers.source, servers.target, servers.mappings(definition))
     if servers.source.engine.is_mysql:
         extras.defaults = {
@@ -165,7 +167,7 @@ def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:
 def default_statements(
     definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> dict[str, str]:
-    """By column the statement that gives it its default. Rows never need it."""
+    """Return for each column the statement that gives it its default. Rows never need it."""
     return {
         column: f"alter table {quote(*name)} alter column {quote(column)} set default "
         + (f"({sql})" if sql.lower().startswith("current_timestamp") else sql)
@@ -176,7 +178,7 @@ def default_statements(
 def index_statements(
     definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> dict[str, str]:
-    """By description, the statement for each index that is not a key."""
+    """Return the statement for each index that is not a key, keyed by description."""
     if servers.source.engine.is_mysql:
         return {text: f"alter table {quote(*name)} add {text}" for text in definition.indexes}
     return {
@@ -188,17 +190,17 @@ def index_statements(
 def foreign_key_statement(
     key: ForeignKey, name: TableName, parent: TableName, servers: ServerPair
 ) -> str:
-    """The statement that makes a foreign key. Their names are unique in a database here."""
+    """Return the statement that creates a foreign key. Its name must be unique in a database."""
     if not servers.source.engine.is_mysql:
         key = replace(key, name=f"{name.name}_{key.name}")
     return f"alter table {quote(*name)} {mysql_foreign_key(key, parent)}"
 
 
 def _takes(charset: str, written: str) -> bool:
-    """Whether bytes of a character set mean the same in a column with another one.
+    """Return whether bytes of a character set mean the same in a column with another one.
 
-    A bulk load sends bytes, which the server stores unchanged: in another character set they would
-    silently be other characters.
+    A bulk load sends bytes, which the server stores unchanged; in another character set they would
+    silently become other characters.
     """
     found = charset_named(charset) or charset
     if found == written or {found, written} <= _UTF8:
@@ -209,7 +211,7 @@ def _takes(charset: str, written: str) -> bool:
 def check_shape(definition: TableDefinition, table: TargetTable, servers: ServerPair) -> None:
     """Compare a target table with the definition. Raises TargetShapeDiffers naming the columns.
 
-    More columns in the target are allowed when they can be left out of an insert.
+    More columns in the target are allowed if they can be left out of an insert.
     """
     mappings = servers.mappings(definition)
     kept = copied_columns(definition, servers)
@@ -251,12 +253,12 @@ def _fits(found: str, expected: str, definition: TableDefinition) -> bool:
 
 
 def mysql_name(name: str) -> str:
-    """The name of a key or a constraint, cut without making two names equal."""
+    """Return the name of a key or constraint, cut without making two names equal."""
     return short_name(name, lambda text: len(text) <= MYSQL_NAME_CHARACTERS_MAX)
 
 
 def mysql_index(index: Index) -> str:
-    """The clause of an ALTER TABLE that makes an index."""
+    """Return the clause of an ALTER TABLE that creates an index."""
     parts = ", ".join(
         quote(name) + (f"({prefix})" if prefix else "") + (" desc" if is_down else "")
         for name, prefix, is_down in index.parts
@@ -265,7 +267,7 @@ def mysql_index(index: Index) -> str:
 
 
 def mysql_foreign_key(key: ForeignKey, target: TableName) -> str:
-    """The clause of an ALTER TABLE that makes a foreign key. target: its name there."""
+    """Return the clause of an ALTER TABLE that creates a foreign key. target: referenced table."""
     columns = ", ".join(map(quote, key.columns))
     referred = ", ".join(map(quote, key.target_columns))
     return (

@@ -1,8 +1,9 @@
-"""Merge tables of MySQL and MariaDB: made when missing or of another shape, empty for a batch.
+"""Merge tables of MySQL and MariaDB: created if missing or of another shape, emptied for a batch.
 
-InnoDB tables like the base tables, so that they are allowed wherever those are. Each has a stamp in
-`wirekite_merge`: whoever empties the table changes it first, so that a worker of an abandoned batch
-finds another stamp and sends nothing (`send.py`). Not here: applying them (`apply.py`).
+They are InnoDB tables like the base tables, so that they are allowed wherever those are. Each has a
+stamp in `wirekite_merge`, which is changed before the table is emptied, so that a worker of an
+abandoned batch finds another stamp and sends nothing (`send.py`). Not here: applying them
+(`apply.py`).
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ NO_STRICT = "set session innodb_strict_mode = 0"
 
 
 class StagingArea:
-    """The merge tables of one target; remembers shapes, so that most batches only empty them."""
+    """Merge tables of one target, with known shapes, so that most batches only empty them."""
 
     def __init__(self, connection: Connection) -> None:
-        """connection: autocommit, used by nobody else meanwhile."""
+        """Keep the connection, which is in autocommit and has no other user meanwhile."""
         self._connection = connection
         self._shapes: dict[str, str] = {}
         self._used: set[str] = set()
         self._emptied: dict[str, int] = {}  # since they were used: their stamps
 
     def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
-        """Have these merge tables, by name, empty: the new stamp of each.
+        """Create or empty these merge tables; return the new stamp of each, keyed by name.
 
-        Raises StagingChanged when another loader makes them at the same moment.
+        Raises StagingChanged if another loader creates them at the same moment.
         """
         if not wanted:
             return {}
         try:
             self._look([name for name in wanted if name not in self._shapes])
-            # Nobody has the stamps of those that were emptied ahead: no late worker writes there.
+            # No worker has the stamps of tables emptied ahead, so no late worker writes there.
             stamps = self._stamps([name for name in wanted if name in self._emptied])
             return {
                 name: self._one(name, MergeLayout(shape), stamps.get(name))
@@ -63,7 +64,7 @@ class StagingArea:
             ) from error
 
     def empty_ahead(self) -> None:
-        """Empty those that earlier batches used, so that the next batch need not wait for it."""
+        """Empty the tables that earlier batches used, so that the next batch need not wait."""
         used, self._used = sorted(self._used & self._shapes.keys()), set()
         for name in used:
             stamp = self._new_stamp(name)
@@ -104,7 +105,7 @@ class StagingArea:
         return {row["merge_name"]: int(row["stamp"]) for row in found}
 
     def _new_stamp(self, name: str) -> int:
-        """Count the stamp up: waits for workers that send at this moment."""
+        """Increase the stamp; this waits for workers that are sending."""
         with _nobody_hangs(self._connection, name):
             self._run(
                 f"insert into {SCHEMA}.wirekite_merge (merge_name, stamp, shape) values (%s, 1, '')"
@@ -129,13 +130,13 @@ class StagingArea:
         self._run(f"truncate table {table}" if many else f"delete from {table}")
 
     def forget(self, names: Iterable[str]) -> None:
-        """Look at the catalogue again when these are next needed: they are being dropped."""
+        """Read the catalogue again when these tables are next needed, as they are being dropped."""
         for name in names:
             self._shapes.pop(name, None)
             self._emptied.pop(name, None)
 
     def _look(self, names: list[str]) -> None:
-        """Read the shapes with which these were made, if they still exist."""
+        """Read the shapes of these tables, if they still exist."""
         if not names:
             return
         doing = "looking for merge tables"
@@ -164,14 +165,14 @@ class StagingArea:
 def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]) -> None:
     """Check that each merge table holds what was staged, and keep writers out until the commit.
 
-    expected: per name the stamp that it got when it was emptied, and its rows. Call in the
-    transaction that applies them; raises StagingChanged.
+    expected: stamp since the table was emptied, and number of rows, keyed by name. Call in the
+    transaction that applies the rows. Raises StagingChanged.
     """
     if not expected:
         return
     doing = "checking merge tables"
-    # Workers share a stamp's lock while they send: a second attempt of a task that still does is
-    # waited for, and then counted. One by one, by key: a scan would wait for other tables' workers.
+    # Workers share a stamp's lock while they send: a second attempt of a task that is still sending
+    # is waited for, then counted. Read one by one: a scan would wait for other tables' workers.
     stamps = {}
     for name in sorted(expected):
         with _nobody_hangs(connection, name):
@@ -193,9 +194,9 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
 
 @contextmanager
 def _nobody_hangs(connection: Connection, name: str) -> Iterator[None]:
-    """Where workers keep a merge table's stamp for too long, end them; what waited is repeated.
+    """End workers that lock a merge table's stamp for too long; the waiting work is repeated.
 
-    All tasks that count have ended by then: these were given up.
+    All relevant tasks have ended by then, so these workers' tasks were given up.
     """
     try:
         yield
@@ -205,7 +206,7 @@ def _nobody_hangs(connection: Connection, name: str) -> Iterator[None]:
 
 
 def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
-    """Drop merge tables that only one batch needed. Their stamps stay, and keep counting."""
+    """Drop merge tables that only one batch needed. Their stamps stay and continue to increase."""
     for name in names:
         run(connection, f"drop table if exists {quote(SCHEMA, name)}", doing="dropping")
         with server_errors("dropping a merge table"), transaction(connection):

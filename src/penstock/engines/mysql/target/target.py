@@ -1,7 +1,7 @@
 """Catalogue of the target for the tables that changes are applied to.
 
-It is only read. Names are compared as the server compares them (`lower_case_table_names`). Not here:
-creating and altering tables (`schema.py`, `alter.py`).
+It is only read. Names are compared as the server compares them (`lower_case_table_names`).
+Not here: creating and altering tables (`schema.py`, `alter.py`).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ FOREIGN_KEYS = """
 class TargetColumn:
     """Column of a target table.
 
-    data_type: for example `varchar`. type_text: for example `varchar(40)`. charset, collation: empty
-    unless it is text. generated: the target computes it. has_default: it can be left out of an
+    data_type: for example `varchar`. type_text: for example `varchar(40)`. charset, collation:
+    empty unless it is text. generated: the target computes it. has_default: it can be left out of an
     insert. more_sql: its default and comment, as in its definition.
     """
 
@@ -214,7 +214,10 @@ def _column(row: dict[str, Any], *, is_mariadb: bool) -> TargetColumn:
 
 
 def _more(default: str | None, extra: str, comment: str, *, is_mariadb: bool) -> str:
-    """Return default and comment as SQL. MariaDB prints defaults as SQL, MySQL as values or expressions."""
+    """Return default and comment as SQL.
+
+    MariaDB prints defaults as SQL, MySQL as values or expressions.
+    """
     parts = []
     if default is not None and default != "NULL":
         is_sql = is_mariadb or default.lower().startswith(("b'", "current_timestamp"))
