@@ -1,9 +1,8 @@
-"""One batch into a MySQL or MariaDB target: what changed its shape first, then one transaction.
+"""Applying one batch to a MySQL or MariaDB target: changed shapes first, then one transaction.
 
-foreign_key_checks is off in this session, which needs no right: rows come in any order, and what a
-foreign key would do to rows that refer (cascades) is left to the log, which holds it if the source
-did it. Triggers cannot be switched off here: a table with triggers is refused unless they are
-allowed. Not here: the statements (`merge.py`, `alter.py`).
+foreign_key_checks is off in this session, which needs no privilege: rows arrive in any order, and
+effects of foreign keys on referring rows (cascades) are in the log if the source had them. Triggers
+cannot be switched off here: a table with triggers is refused unless they are allowed. Not here: the statements (`merge.py`, `alter.py`).
 """
 
 from __future__ import annotations
@@ -76,12 +75,12 @@ TRANSACTIONAL = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster"})
 
 
 def lock_timeouts(seconds: int) -> dict[str, str]:
-    """Session settings: how long to wait for rows and for tables that others use."""
+    """Return session settings that limit the wait for rows and tables that others use."""
     return {"innodb_lock_wait_timeout": str(seconds), "lock_wait_timeout": str(seconds)}
 
 
 class MySQLTarget:
-    """The applying side; see `SqlTarget`."""
+    """Applying side; see `SqlTarget`."""
 
     def __init__(
         self,
@@ -95,8 +94,8 @@ class MySQLTarget:
     ) -> None:
         """Connect. Raises the typed errors of a connection.
 
-        choices: of [target.types]. policies: of [schemaChanges]. unsure: gets the tables whose rows
-        were not what the log says.
+        choices: of [target.types]. policies: of [schemaChanges]. unsure: receives the tables whose
+        rows differed from the log.
         """
         self._url = url
         self._namespaces = namespaces
@@ -127,7 +126,7 @@ class MySQLTarget:
             raise
 
     def _choose_isolation(self) -> None:
-        """Lock rows and no gaps, where the server's binlog lets us."""
+        """Lock rows without gaps if the server's binlog format allows it."""
         doing = "setting up the session"
         binlog = value(self.connection, "select @@binlog_format", doing=doing)
         level = "repeatable read" if binlog == "STATEMENT" else "read committed"
@@ -142,7 +141,7 @@ class MySQLTarget:
 
     @property
     def replica(self) -> bool:
-        """Foreign keys are off in every session of ours."""
+        """Return true: all our sessions ignore foreign keys."""
         return True
 
     def bind(self, log_id: str) -> Applied:
@@ -161,7 +160,7 @@ class MySQLTarget:
             self._tables |= found
 
     def needed(self, name: TableName) -> TargetTable:
-        """The table, which can be applied to. Raises what `need` raises."""
+        """Return the table, checked to accept changes. Raises the errors of `need`."""
         self.need([name])
         return self._tables[name]
 
@@ -218,7 +217,7 @@ class MySQLTarget:
         error: PenstockError,  # noqa: ARG002
         merges: Iterable[MergeSpec],  # noqa: ARG002
     ) -> bool:
-        """Nothing: types are altered when the log says so, and not because of a row."""
+        """Return false: types are altered when the log says so, never because of a row."""
         return False
 
     def take_notes(self) -> list[ShapeNote]:
@@ -239,7 +238,7 @@ class MySQLTarget:
     def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
         """Alter the tables that changed their shape, and record the shapes; safe to repeat.
 
-        Meanwhile a second session holds the applied position, so that no other loader applies.
+        Meanwhile a second session locks the applied position, so that no other loader applies.
         """
         self._source_engine = source_engine
         self._check_truncates(phases)
@@ -287,7 +286,7 @@ class MySQLTarget:
 
     @contextmanager
     def _guard(self, before: Applied) -> Iterator[None]:
-        """Hold the applied position, after a look whether it is where we left it."""
+        """Lock the applied position, after checking that it is unchanged."""
         guard = connect(
             self._url, application_name=GUARD_NAME, options=lock_timeouts(LOCK_TIMEOUT_S)
         )
@@ -319,7 +318,7 @@ class MySQLTarget:
             return self._tables[name]
 
         faults.point("load.alter.before")
-        # Some clauses need a current database, although the table is named with its own.
+        # Some clauses need a current database, although the table is named with its database.
         self.connection.select_db(name.schema)
         record = self._reshaping(source).carry_out(changes, alterer, look_again, self._records.put)
         del self._tables[name]
@@ -330,7 +329,7 @@ class MySQLTarget:
     def _mapping(
         self, source: TableName, column: Column, *, with_collation: bool = False
     ) -> TypeMapping:
-        """Return how a column is held here. with_collation: in the source's, where it has one."""
+        """Return a column's mapping here. with_collation: with the source's collation, if any."""
         return mapping_of(
             as_defined(column) if with_collation else column,
             self._source_engine,
@@ -340,7 +339,7 @@ class MySQLTarget:
         )
 
     def _shapes(self, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:
-        """The last shape of each source table in these phases."""
+        """Return the last shape of each source table in these phases."""
         return {
             TableName(relation.schema, relation.name): relation
             for phase in phases
@@ -356,7 +355,7 @@ class MySQLTarget:
     # --- rows -------------------------------------------------------------------------------------
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
-        """See `SqlTarget`: tables have the last of their shapes already."""
+        """See `SqlTarget`. The tables already have the last of their shapes."""
         shapes = self._shapes(phases)
         last = {self._target_name(source): relation for source, relation in shapes.items()}
         for spec in (spec for phase in phases for spec in phase.merges):
@@ -368,7 +367,7 @@ class MySQLTarget:
             self.need({*names, *phase.truncated, *phase.reloaded})
             replaced = {spec.table: spec for spec in self._replaced(phase)}
             for name in sorted({*phase.truncated, *phase.reloaded} - replaced.keys()):
-                # TRUNCATE would commit.
+                # TRUNCATE would commit the transaction.
                 self.run(f"delete from {self._tables[name].sql_name}", name)
             for name, spec in sorted(replaced.items()):
                 merge = MergeSql(self._merge(spec, last.get(name)))
@@ -382,9 +381,9 @@ class MySQLTarget:
                 _TableApply(self, merge).run()
 
     def _replaced(self, phase: PhaseSpec) -> list[MergeSpec]:
-        """Merges of tables that are read again and have columns which the source lacks, or may.
+        """Return merges of tables that are read again and may have columns that the source lacks.
 
-        Their rows are brought to what was read one by one, lest those columns' values be lost.
+        Their rows are changed to the read rows one by one, so that values of those columns stay.
         """
         found = []
         for spec in phase.merges:
@@ -426,7 +425,7 @@ class MySQLTarget:
         )
 
     def run(self, sql: str, table: TableName) -> int:
-        """Run a statement that changes this table; how many rows. Warnings count as refusals."""
+        """Run a statement that changes this table; return its row count. Warnings are refusals."""
         try:
             with server_errors(f"applying to {table}"), self.connection.cursor(Cursor) as cursor:
                 count = int(cursor.execute(sql))
@@ -437,7 +436,7 @@ class MySQLTarget:
             raise apply_error(error, table) from error
 
     def load(self, sql: str, file: RowsFile, table: TableName) -> None:
-        """Run a `direct_load` statement with this file. Warnings count as refusals."""
+        """Run a `direct_load` statement with this file. Warnings are refusals."""
         try:
             with (
                 pieces_of(file, size_bytes=PACKET_BYTES) as pieces,
@@ -458,8 +457,8 @@ class MySQLTarget:
     def replay(self, files: Iterable[RowsFile], merge: MergeSql) -> None:
         """Have the server execute the events in these files.
 
-        Raises RowsUnexpected where a row is there, or not, against what the log says, and
-        StagingChanged where the table is not, or may not be written, as when they were made.
+        Raises RowsUnexpected if the existence of a row differs from the log, and StagingChanged if
+        the table or the privileges differ from those when the files were written.
         """
         connection, table = self.connection, merge.table.name
         server_id = replays(connection)
@@ -476,10 +475,10 @@ class MySQLTarget:
                 self._unsure.note(TableName(relation.schema, relation.name))
                 raise
         if replays(connection) is None:
-            raise altered(table)  # since then the server may have passed over rows
+            raise altered(table)  # meanwhile the server may have skipped rows
 
     def _refuse_warnings(self, cursor: Cursor, table: TableName) -> None:
-        """The server has changed a value to have it fit: then it is not the source's."""
+        """Raise ValueRefused if the server changed a value to make it fit."""
         cursor.execute("show warnings")
         for _, number, said in cursor.fetchall():
             if int(number) not in HARMLESS:
@@ -487,7 +486,7 @@ class MySQLTarget:
 
 
 class _TableApply:
-    """One merge table on its way into its base table."""
+    """Application of one merge table to its base table."""
 
     def __init__(self, target: MySQLTarget, merge: MergeSql) -> None:
         self._target = target
@@ -495,7 +494,7 @@ class _TableApply:
         self._name = merge.table.name
 
     def run(self) -> None:
-        """Fill what was not sent, delete, then insert."""
+        """Fill unsent columns, delete, then insert."""
         merge = self._merge
         if merge.strategy is MergeStrategy.COUNT:
             self._count()
@@ -524,9 +523,9 @@ class _TableApply:
                 self._expect(merge.insert_missing(), wanted - found)
 
     def _load_files(self) -> None:
-        """Rows wait in files, which the table takes itself; deletes may be in the merge table.
+        """Load waiting rows from files into the table; deletes may be in the merge table.
 
-        Where a bucket could not go into a file, all its rows are in the merge table.
+        If a bucket could not be written into a file, all its rows are in the merge table.
         """
         merge, files = self._merge, self._merge.merge.files
         counts, outside = merge.merge.counts, sum(file.row_count for file in files)
@@ -547,7 +546,7 @@ class _TableApply:
             self._run(merge.insert())
 
     def _fill(self) -> int:
-        """Fill unsent columns; how many rows are left to be updated in place."""
+        """Fill unsent columns; return the number of rows that remain to be updated in place."""
         fill = self._merge.fill_absent()
         if fill is None:
             return 0
@@ -559,7 +558,7 @@ class _TableApply:
         return int(row["placed"])
 
     def _count(self) -> None:
-        """Nothing distinguishes equal rows: so many of each are deleted, so many inserted."""
+        """Delete and insert the right number of copies of each row, since equal rows have no key."""
         for row in rows(
             self._target.connection, self._merge.surplus(), doing=f"applying to {self._name}"
         ):

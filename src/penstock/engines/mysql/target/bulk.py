@@ -88,7 +88,7 @@ class MySQLBulk:
         return not found
 
     def is_replica(self) -> bool:
-        """Return true: our sessions ignore foreign keys. Triggers cannot be ignored: they are refused."""
+        """Return true: our sessions ignore foreign keys. Triggers, never ignored, are refused."""
         return True
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:

@@ -1,8 +1,8 @@
 """Changelog tables of FlexCDC in MySQL and MariaDB; see `ports/changelog.py`.
 
-Row images go the way that the loader's rows go: into a temporary table with the layout of a merge
-table, and from there with the same expressions into the changelog, so that a value of any type
-arrives by either way alike.
+Row images are written as the loader writes rows: into a temporary table with the layout of a merge
+table, and from there with the same expressions into the changelog, so that a value of any type is
+converted equally in both.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _OWN = tuple(
 )
 LOCK_WAIT_S = 60
 _STRICT = "'NO_AUTO_VALUE_ON_ZERO,STRICT_ALL_TABLES,ALLOW_INVALID_DATES'"  # as `connect` has it
-# A longer one may not fit into a row, in a character set that we do not know.
+# A longer VARCHAR may not fit into a row, in a character set that is not known here.
 _VARCHAR_MAX = 1000
 _VARCHAR = re.compile(r"(?:var)?char\((\d+)\)\Z", re.IGNORECASE)
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
@@ -81,7 +81,7 @@ _CHANGELOG = """
     {body}
     ) engine = InnoDB row_format = dynamic default character set utf8mb4 collate utf8mb4_bin
 """
-NUMBER = "penstock_row"  # first column of a changelog at a server that takes no table without a key
+NUMBER = "penstock_row"  # first column of a changelog at a server that requires keys
 
 STATE_TABLES = (
     """
@@ -125,7 +125,7 @@ STATE_TABLES = (
 
 
 class MySQLChangelogs:
-    """The port `ports.changelog.ChangelogSession`."""
+    """Implementation of the port `ports.changelog.ChangelogSession`."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class MySQLChangelogs:
             try:
                 self._connection.rollback()
             except pymysql.Error:
-                self._connection._force_close()  # the server undoes what was open
+                self._connection._force_close()  # the server rolls back the open transaction
 
     def close(self) -> None:
         """See ChangelogSession."""
@@ -397,7 +397,7 @@ class MySQLChangelogs:
 
 
 def _typed(kind: str) -> str:
-    """A column that may be NULL and is so by default, whatever its type: TIMESTAMP would not be."""
+    """Return a type with NULL allowed and as default, which TIMESTAMP would not have."""
     match = _VARCHAR.match(kind)
     if match is not None and int(match[1]) > _VARCHAR_MAX:
         kind = TEXT

@@ -73,7 +73,7 @@ _UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
 
 
 def takes(column: Column, target: TargetColumn) -> bool:
-    """Return whether a target column converts texts of a log column as it converts its values."""
+    """Return whether a target column converts a log column's texts as it does its values."""
     if column.neutral.startswith("decimal("):
         return target.data_type == "decimal"
     if target.charset and target.charset not in _UTF8:

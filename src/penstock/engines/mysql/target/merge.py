@@ -1,15 +1,14 @@
-"""The statements that bring one merge table into its base table. Pure: catalogue in, SQL out.
+"""Statements that apply one merge table to its base table. Pure: catalogue in, SQL out.
 
-Which way a table goes:
+A table's strategy is one of these:
 
-- UPSERT: where the key has a unique index and nothing else in the table is unique: keys that are
-  gone are deleted, all others come by `insert ... on duplicate key update`, which then can meet no
-  row but its own.
-- REPLACE: delete all affected keys, then insert: where other unique keys hold only at the end of
-  the batch, and `on duplicate key update` would change the first row that it meets, any of them.
-- PLACE: update what is there, insert what is not: where REPLACE would be right, but the table has
-  columns of its own, which it would lose.
-- COUNT: tables without a key: so many copies of a row are deleted, so many inserted, row by row.
+- UPSERT, if the key has the table's only unique index: removed keys are deleted, all others are
+  written by `insert ... on duplicate key update`, which can then meet only its own row.
+- REPLACE, if other unique keys are only satisfied at the end of the batch, and `on duplicate key
+  update` could change any row that it meets first: delete all affected keys, then insert.
+- PLACE, if REPLACE would be right, but the table has columns of its own, which it would lose:
+  update existing rows, insert missing rows.
+- COUNT, for tables without a key: delete and insert the right number of copies, row by row.
 
 Not here: the order of tables and the transaction (`apply.py`).
 """
@@ -32,9 +31,9 @@ from penstock.ports.target import SCHEMA, Counts
 
 _SIGNED = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 _MOMENTS = frozenset({"date", "datetime", "timestamp"})
-# Whose lengths have fewer bytes than those of the merge table's columns. From one column straight
-# into another the servers copy a length that is too large without its first bytes, and say nothing;
-# what an expression gives is refused.
+# Types whose lengths have fewer bytes than those of the merge table's columns. From one column
+# directly into another, the servers silently copy a length that is too large without its first
+# bytes; the result of an expression is refused.
 _SHORT_BLOBS = frozenset({"tinytext", "text", "mediumtext", "tinyblob", "blob", "mediumblob"})
 _GEOMETRIES = frozenset(
     {
@@ -52,7 +51,7 @@ _GEOMETRIES = frozenset(
 
 
 class MergeStrategy(Enum):
-    """How a table's rows are applied; described at the top of this module."""
+    """Strategy for applying a table's rows; described at the top of this module."""
 
     UPSERT = "upsert"
     REPLACE = "replace"
@@ -62,13 +61,13 @@ class MergeStrategy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """One merge table of one phase and what it is applied to.
+    """Merge table of one phase, and the table that it is applied to.
 
     staging: the merge table's name in database wirekite. absent_columns: indexes of the columns
-    that some row leaves to the target. dropped: columns of the rows that the target has no more,
-    since the same transaction takes them away, or never had by policy. writes: by column the
-    template that makes the value that waits the target's (`codec.types`); as it is, where there
-    is, where there is none. files: upserts that are not in the merge table.
+    that some row leaves to the target. dropped: columns of the rows that the target no longer has,
+    because the same transaction drops them, or never had by policy. writes: for each column the
+    template that converts the staged value to the target's (`codec.types`); without a template the
+    value is unchanged. files: upserts that are not in the merge table.
     """
 
     relation: Relation
@@ -84,7 +83,7 @@ class Merge:
 def writes_of(
     relation: Relation, table: TargetTable, mapping_of: Callable[[Column], Mapped]
 ) -> dict[str, str]:
-    """How the values of each column are written into the target's, where not as they are."""
+    """Return the template of each column whose values are converted for the target."""
     found = {column.name: table.column(column.name) for column in relation.columns}
     return {
         column.name: template_for(mapping_of(column), target)
@@ -94,7 +93,7 @@ def writes_of(
 
 
 class MergeSql:
-    """The statements of one merge."""
+    """Statements of one merge."""
 
     def __init__(self, merge: Merge) -> None:
         self.merge = merge
@@ -102,7 +101,7 @@ class MergeSql:
         self.layout = MergeLayout(merge.relation)
         self.staging = quote(SCHEMA, merge.staging)
         self.key = merge.relation.key
-        # By index the columns of the relation that the target has.
+        # The columns of the relation that the target has, keyed by index.
         self.columns: dict[int, tuple[Column, TargetColumn]] = {
             index: (column, self._target(column.name))
             for index, column in enumerate(merge.relation.columns)
@@ -136,29 +135,29 @@ class MergeSql:
     # --- pieces -----------------------------------------------------------------------------------
 
     def _written(self) -> list[int]:
-        """Indexes of the columns that may be written: all but those the target computes."""
+        """Return the indexes of writable columns: all but those that the target computes."""
         return [i for i, (_, target) in self.columns.items() if not target.generated]
 
     def _name(self, index: int) -> str:
         return quote(self.columns[index][1].name)
 
     def _value(self, index: int) -> str:
-        """The merge table's value of a column, as it is assigned to the target's."""
+        """Return the merge table's value of a column, as it is assigned to the target's."""
         return self._written_as(self.layout.reference(index), index, is_compared=False)
 
     def template(self, index: int) -> str:
-        """What makes a column's value the target's; see `Merge.writes`."""
+        """Return the template that converts a column's value for the target; see `Merge.writes`."""
         return self.merge.writes.get(self.columns[index][0].name, "{}")
 
     def _written_as(self, value: str, index: int, *, is_compared: bool = True) -> str:
         column, target = self.columns[index]
         template = self.template(index)
-        # A FLOAT that rows are found by is staged as FLOAT: any expression makes it another number.
+        # A FLOAT that identifies rows is staged as FLOAT: any expression changes its number.
         is_float = is_compared and self.layout.staged_sql(index) == "float"
         if template != "{}" and not is_float:
             return fill_template(template, value)
         if self._is_label(index) and target.data_type != "enum":
-            value = f"convert({value} using utf8mb4)"  # its number is nothing to other types
+            value = f"convert({value} using utf8mb4)"  # other types need the label, not its number
         return _assigned(value, column, target, is_text=self._waits_as_text(index))
 
     def _waits_as_text(self, index: int) -> bool:
@@ -176,7 +175,7 @@ class MergeSql:
             same = _compared(value, target, is_text=self._waits_as_text(index))
             parts.append(f"{own} = {same}")
             if target.is_text and not target.collation.endswith("_bin"):
-                # Equal to the collation is not equal: what differs in case is another row.
+                # Equal by the collation is not enough: a value that differs in case is another row.
                 exact = f"convert({value} using {target.charset}) collate {target.charset}_bin"
                 parts.append(f"{own} = {exact}")
         return " and ".join(parts)
@@ -188,7 +187,7 @@ class MergeSql:
         return self._on_key(f"penstock_m.{quote(name)}" for name in self.layout.origin)
 
     def _joined(self, match: str) -> str:
-        """Both tables, the merge table first: its rows are looked up by key in the other."""
+        """Join both tables, the merge table first: its rows are looked up by key in the other."""
         return f"{self.staging} as penstock_m straight_join {self.table.sql_name} as t on {match}"
 
     @property
@@ -204,7 +203,7 @@ class MergeSql:
 
     @property
     def _stays(self) -> str:
-        """Whether a row with unsent columns keeps its key."""
+        """Return the condition that a row with unsent columns keeps its key."""
         pairs = (
             f"{self.layout.reference(index)} = penstock_m.{quote(origin)}"
             for index, origin in zip(self.key, self.layout.origin, strict=True)
@@ -213,7 +212,7 @@ class MergeSql:
 
     @property
     def _in_place(self) -> bool:
-        """Whether rows that keep their key are updated where they are, unsent columns left out."""
+        """Return whether rows that keep their key are updated in place, without unsent columns."""
         return bool(self._absent_columns) and self.strategy in (
             MergeStrategy.UPSERT,
             MergeStrategy.PLACE,
@@ -222,9 +221,9 @@ class MergeSql:
     # --- statements -------------------------------------------------------------------------------
 
     def fill_absent(self) -> str | None:
-        """Fill unsent columns from the target, by origin key. None when there are none.
+        """Fill unsent columns from the target, by origin key; None if there are none.
 
-        Where rows are updated in place, only for those that change their key.
+        If rows are updated in place, this is only done for rows that change their key.
         """
         if not self._absent_columns:
             return None
@@ -236,7 +235,7 @@ class MergeSql:
             is_text = self._waits_as_text(index)
             there = _staged(f"t.{self._name(index)}", *self.columns[index], is_text=is_text)
             parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
-        if not parts:  # touches each row all the same, and so counts those that are there
+        if not parts:  # still touches each row, and so counts the existing ones
             parts = [f"{self._n} = {self._n}"]
         only = f" and not {self._stays}" if self._in_place else ""
         return (
@@ -245,9 +244,9 @@ class MergeSql:
         )
 
     def fill_labels(self) -> list[str]:
-        """Fill unsent labels from the target, of all rows: as columns, and in no expression.
+        """Fill unsent labels of all rows from the target: as columns, not in an expression.
 
-        What an expression says may not be the value 0 of an ENUM.
+        The result of an expression cannot be the value 0 of an ENUM.
         """
         return [
             f"update {self._joined(self._match_origin())}\n"
@@ -258,7 +257,7 @@ class MergeSql:
         ]
 
     def count_absent(self) -> str:
-        """How many rows fill_absent() must fill, and how many update_in_place() must change."""
+        """Count the rows that fill_absent() must fill and that update_in_place() must change."""
         stays = self._stays if self._in_place else "false"
         return (
             f"select coalesce(sum(not {stays}), 0) as filled, coalesce(sum({stays}), 0) as placed"
@@ -266,7 +265,7 @@ class MergeSql:
         )
 
     def update_in_place(self) -> str | None:
-        """Update rows that keep their key and leave columns as they are in the target."""
+        """Update rows that keep their key and leave some columns of the target unchanged."""
         if not self._in_place:
             return None
         parts = []
@@ -280,22 +279,22 @@ class MergeSql:
         )
 
     def delete_gone(self) -> str:
-        """Delete the keys that are gone."""
+        """Delete the removed keys."""
         return f"delete t from {self._joined(self._match())}\n where {self._n} < 0"
 
     def delete_others(self) -> str:
-        """Delete the rows whose keys the merge table does not bring: it holds the whole table."""
+        """Delete the rows whose keys the merge table lacks, which contains the whole table."""
         brought = (
             f"select 1 from {self.staging} as penstock_m where {self._n} > 0 and {self._match()}"
         )
         return f"delete t from {self.table.sql_name} as t\n where not exists ({brought})"
 
     def delete_affected(self) -> str:
-        """REPLACE: delete every key that the merge table names."""
+        """Delete every key of the merge table (REPLACE)."""
         return f"delete t from {self._joined(self._match())}"
 
     def insert(self) -> str:
-        """Insert all rows; with UPSERT rows that are there are updated."""
+        """Insert all rows; with UPSERT, update existing ones."""
         names = [self._name(index) for index in self._written()]
         conflict = ""
         if self.strategy is MergeStrategy.UPSERT:
@@ -307,7 +306,7 @@ class MergeSql:
         return self._insert(f"{self._n} > 0{self._whole}") + conflict
 
     def update_known(self) -> str:
-        """PLACE: update the rows that are there."""
+        """Update the existing rows (PLACE)."""
         sets = ", ".join(f"t.{self._name(i)} = {self._value(i)}" for i in self._written())
         return (
             f"update {self._joined(self._match())}\n   set {sets}"
@@ -315,12 +314,12 @@ class MergeSql:
         )
 
     def insert_missing(self) -> str:
-        """PLACE: insert the rows that are not there."""
+        """Insert the missing rows (PLACE)."""
         missing = f"not exists (select 1 from {self.table.sql_name} as t where {self._match()})"
         return self._insert(f"{self._n} > 0{self._whole} and {missing}")
 
     def insert_all(self) -> str:
-        """Insert every staged row as it is, whatever rows there are."""
+        """Insert every staged row unchanged, whether or not it exists."""
         return self._insert("true")
 
     def _insert(self, only: str) -> str:
@@ -333,20 +332,20 @@ class MergeSql:
 
     @property
     def _whole(self) -> str:
-        """The condition that leaves out what update_in_place() does."""
+        """Return the condition that excludes the rows of update_in_place()."""
         return f" and not {self._stays}" if self._in_place else ""
 
     # --- without a key ----------------------------------------------------------------------------
 
     def surplus(self) -> str:
-        """COUNT: the numbers of the rows to delete copies of, and how many of each."""
+        """Select the numbers of rows with surplus copies, and how many of each (COUNT)."""
         return (
             f"select penstock_m.{quote(self.layout.number)} as number, -{self._n} as copies"
             f" from {self.staging} as penstock_m where {self._n} < 0"
         )
 
     def delete_copies(self, number: int, copies: int) -> str:
-        """COUNT: delete so many copies of the row of this number, compared by all its columns."""
+        """Delete copies of the row of this number, compared by all its columns (COUNT)."""
         same = " and ".join(self._same(index, number) for index in self.columns)
         return f"delete from {self.table.sql_name}\n where {same}\n limit {copies}"
 
@@ -362,7 +361,7 @@ class MergeSql:
         return f"{_comparable(own, target)} <=> {row}"
 
     def most_copies(self) -> str:
-        """COUNT: the most copies of one row to insert, and how many of all."""
+        """Select the most copies of one row to insert, and the copies of all rows (COUNT)."""
         n = self._n
         return (
             f"select coalesce(max({n}), 0) as most, coalesce(sum({n}), 0) as every"
@@ -370,12 +369,12 @@ class MergeSql:
         )
 
     def insert_copies(self, number: int) -> str:
-        """COUNT: insert one copy of each row that needs so many at least."""
+        """Insert one copy of each row that needs at least this number (COUNT)."""
         return self._insert(f"{self._n} >= {number}")
 
 
 def _arbiter(table: TargetTable, key: list[str]) -> TargetIndex | None:
-    """The unique index over just this key; `on duplicate key update` then goes by it."""
+    """Return the unique index over exactly this key, which `on duplicate key update` then uses."""
     for index in table.unique:
         if index.plain and sorted(index.columns) == sorted(key):
             return index
@@ -386,7 +385,7 @@ def _arbiter(table: TargetTable, key: list[str]) -> TargetIndex | None:
 
 
 def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
-    """A staged value as it is assigned to the target's column, whose type it then takes."""
+    """Return a staged value as it is assigned to the target's column, whose type it then gets."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         return f"unhex(replace({value}, '-', ''))"
     if target.data_type == "bit" and is_text:
@@ -397,7 +396,7 @@ def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool
 
 
 def _staged(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
-    """The inverse: a value of the target as it is staged in the merge table."""
+    """Return a value of the target as it is staged; the inverse of `_assigned`."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         digits = f"lower(hex({value}))"
         for place in (9, 14, 19, 24):
@@ -407,12 +406,12 @@ def _staged(value: str, column: Column, target: TargetColumn, *, is_text: bool) 
         width = int(target.type_text.rpartition("(")[2].rstrip(")") or 1)
         return f"lpad(bin({value} + 0), {width}, '0')" if is_text else f"{value} + 0"
     if target.data_type == "float" and is_text:
-        return f"{value} + 0e0"  # printed as it is, a FLOAT has six digits
+        return f"{value} + 0e0"  # printed without this, a FLOAT has six digits
     return value
 
 
 def _compared(value: str, target: TargetColumn, *, is_text: bool) -> str:
-    """A staged value as it is compared with the target's column, by its index."""
+    """Return a staged value as it is compared with the target's column, by its index."""
     if target.is_text:
         return f"convert({value} using {target.charset}) collate {target.collation}"
     if not is_text:
@@ -430,7 +429,7 @@ def _compared(value: str, target: TargetColumn, *, is_text: bool) -> str:
 
 
 def _compared_whole(value: str, target: TargetColumn, *, is_text: bool) -> str:
-    """A staged value as it is compared with what _comparable() makes of the target's."""
+    """Return a staged value as it is compared with the result of _comparable()."""
     if target.data_type == "char":
         return f"convert({value} using {target.charset}) collate {target.charset}_bin"
     if target.is_text:
@@ -443,7 +442,10 @@ def _compared_whole(value: str, target: TargetColumn, *, is_text: bool) -> str:
 
 
 def _comparable(own: str, target: TargetColumn) -> str:
-    """A column of the target, such that equal means the same: trailing blanks of CHAR are none."""
+    """Return a target column in a form in which only equal values are equal.
+
+    Trailing blanks of CHAR are no difference.
+    """
     if target.data_type == "char":
         return own
     if target.is_text:

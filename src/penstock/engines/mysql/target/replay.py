@@ -1,14 +1,14 @@
-"""Changes straight into their table, as events that MariaDB executes as its replica would.
+"""Replay of changes into their table, as events that MariaDB executes as its replica would.
 
-A row that is new is inserted, one that was there is looked up by its key and changed, and nothing
-is parsed: per row it costs what a replica's applier does. It is strict: a row that is new to the
-log and is there already, or the other way round, is an error, with which nothing of the batch
-stays; then the rows of that table go as lines (`direct.py`), which take either (`RowsUnexpected`).
+A new row is inserted, an existing row is looked up by its key and changed, and nothing is parsed:
+the cost per row is that of a replica's applier. Replay is strict: if a row that the log inserts
+exists, or one that it changes does not, this is an error that undoes the whole batch. The rows of
+that table are then sent as lines (`direct.py`), which accept both cases (`RowsUnexpected`).
 
-It needs two privileges (BINLOG REPLAY for the events, BINLOG ADMIN to leave out their statement's
-text), tables of InnoDB with one unique index and no column but those that rows bring, without
-triggers and checks, which no event looks at, and types of which `row_events.py` makes events. MySQL
-has the statement too, but keeps JSON as something of its own, and gains less.
+It needs two privileges: BINLOG REPLAY for the events, BINLOG ADMIN to omit their statement's text.
+It needs tables of InnoDB with one unique index and only columns for which rows have values, without
+triggers and checks, which events ignore, and with types that `row_events.py` supports. MySQL has
+the statement too, but stores JSON in its own format, and gains less.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from penstock.ports.refusals import StagingChanged
 
 logger = structlog.get_logger(__name__)
 
-# A row that is there already; a row that is not. Numbers of the servers' and of their engines'.
+# A row that already exists; a row that does not. Numbers of the servers and of their engines.
 UNEXPECTED = frozenset({1062, 1032, 1022})
 NOT_ALLOWED = 1227
-CLIENT_ERRORS = 2000  # numbers from here on are no answers of a server
+CLIENT_ERRORS = 2000  # numbers from here on are not answers of a server
 PACKET_BYTES_MIN = 8 * 2**20
 _LENGTH_BYTES = 4
 PIECE_BYTES = 2**20
@@ -51,7 +51,7 @@ PIECE_BYTES = 2**20
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _MOMENTS = frozenset({"datetime", "timestamp"})
 _CHOICES = frozenset({"enum", "set"})
-# By neutral type the types of columns for which `row_events.py` makes of its values what LOAD DATA
+# Keyed by neutral type, the column types for which `row_events.py` converts values as LOAD DATA
 # would.
 _TOLD: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("bool", "int32", "int64", "uint32", "uint64"), _INTEGERS),
@@ -74,21 +74,21 @@ SETTINGS = """
 
 
 def replays(connection: Connection) -> int | None:
-    """The server's id where it executes events of this session strictly; else None."""
+    """Return the server's id if it executes events of this session strictly; else None."""
     if not connection.server.is_mariadb:
         return None
     (found,) = rows(connection, SETTINGS, doing="looking at the target")
     if found["exec_mode"] != "STRICT" or found["skip_errors"] != "OFF":
-        return None  # rows that are not there would be passed over
+        return None  # missing rows would be skipped
     if int(found["packet_bytes"]) < PACKET_BYTES_MIN:
         return None
     return int(found["server_id"])
 
 
 def begin_replaying(connection: Connection, server_id: int) -> bool:
-    """Announce the layout of our events to a session; False where its account may not run them."""
+    """Announce the layout of our events to a session; return False if it may not run them."""
     try:
-        # Otherwise the server writes every statement of ours into its binlog beside the rows.
+        # Otherwise the server writes each of our statements into its binlog beside the rows.
         connection.query("set session binlog_annotate_row_events = 0")
         connection.query(format_statement(server_id))
     except pymysql.Error as error:
@@ -101,7 +101,7 @@ def begin_replaying(connection: Connection, server_id: int) -> bool:
 
 
 def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
-    """How a table's rows go as events; None where they cannot."""
+    """Return how a table's rows are sent as events; None if they cannot be."""
     table, relation = merge.table, merge.merge.relation
     checks = set(table.checks)
     documents = {f"json_valid({quote(column.name)})": column.name for column in table.columns}
@@ -124,7 +124,7 @@ def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
         column = relation.columns[index]
         is_key = index in relation.key
         if is_key and target.is_text and not target.collation.endswith("_bin"):
-            return None  # what the collation takes for equal may come and go in any order
+            return None  # rows equal by the collation may be deleted and inserted in any order
         made = event_column(
             column.name,
             target.type_text,
@@ -149,7 +149,7 @@ def event_table(merge: MergeSql, server_id: int) -> EventTable | None:
 
 
 def _has_zero(column: Column) -> bool:
-    """Whether an empty text of it is an ENUM's value 0, and no label."""
+    """Return whether an empty text of a column is an ENUM's value 0 rather than a label."""
     kind = parse_type(column.source_type)
     return kind is not None and kind.base == "enum" and "" not in kind.labels
 
@@ -160,7 +160,7 @@ def _has_zero(column: Column) -> bool:
 def write_events(
     path: Path, table: EventTable, batches: Iterable[pa.RecordBatch]
 ) -> RowsFile | None:
-    """Write rows as statements, each behind its length; None where they can only go as lines."""
+    """Write rows as statements after their lengths; return None if rows can only be lines."""
     row_count = size_bytes = 0
     try:
         with path.open("wb") as file:
@@ -206,7 +206,7 @@ def replay(connection: Connection, file: RowsFile, merge: MergeSql) -> None:
 
 @contextmanager
 def _plain_bytes(connection: Connection) -> Iterator[None]:
-    """Statements as bytes: the server need not look for characters of several bytes in them."""
+    """Send statements as bytes, so that the server need not look for multibyte characters."""
     connection.query("set character_set_client = binary")
     try:
         yield
@@ -216,7 +216,7 @@ def _plain_bytes(connection: Connection) -> Iterator[None]:
 
 
 def _statements_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """A file's statements, whose bytes come in pieces. Raises ValueError."""
+    """Yield a file's statements, whose bytes arrive in pieces. Raises ValueError."""
     held = bytearray()
     for piece in pieces:
         held += piece

@@ -1,7 +1,7 @@
-"""Carrying out what changed a table's shape, by policy: which clauses, and others where refused.
+"""Changes of a table's shape by policy: choice of clauses, with others if the server refuses some.
 
-One ALTER TABLE for all changes of a table, which the servers do whole or not at all. Not here: what
-a change becomes in SQL (`alter.py`), and when it is done (`apply.py`).
+All changes of a table are in one ALTER TABLE, which the servers run whole or not at all. Not here:
+the SQL of a change (`alter.py`), the time at which it runs (`apply.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = structlog.get_logger(__name__)
 
 
 def types_of(source_engine: str) -> TypeRules:
-    """What is known of this source's types."""
+    """Return the type rules of this source."""
     rules: TypeRules = engine_with_types(source_engine or "postgresql").part("type_rules")
     return rules
 
@@ -45,7 +45,7 @@ class Changes:
 
     Attributes:
         record: the copy, with the names that columns have once those in the way are set aside.
-        aside: columns that get another name for the time being, before all else.
+        aside: columns that are first of all renamed temporarily.
         names: columns renamed in place, before the others.
     """
 
@@ -56,7 +56,7 @@ class Changes:
 
 
 class Reshaping:
-    """One table on its way to another shape."""
+    """Change of one table to another shape."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Reshaping:
         noted: list[ShapeNote],
         log_id: str,
     ) -> None:
-        """run: execute a statement; typed errors come out. noted: gets the changes, applied or not.
+        """Keep the parts. run: executes a statement and raises typed errors.
 
-        log_id: the log that shapes come from.
+        noted: receives the changes, applied or not. log_id: the log that shapes are from.
         """
         self._noted = noted
         self._log_id = log_id
@@ -77,7 +77,7 @@ class Reshaping:
         self._run = run
 
     def changes(self, record: TableRecord, relation: Relation, table: TargetTable) -> Changes:
-        """Return what is to be done. Raises SchemaChangeRefused, ShapeNotApplicable."""
+        """Return the changes to make. Raises SchemaChangeRefused, ShapeNotApplicable."""
         computed = [column.name for column in table.columns if column.generated]
         for change in self._all(record, relation, computed):
             self._policies.check(change.kind, change.what, table=str(record.target))
@@ -117,11 +117,11 @@ class Reshaping:
     ) -> TableRecord:
         """Alter the table; return the record to write. Safe to repeat.
 
-        look_again: the table as it is. put: write a record at once. Raises ShapeNotApplicable and
-        what the server refuses.
+        look_again: returns the present table. put: writes a record at once. Raises
+        ShapeNotApplicable and the refusals of the server.
         """
         if found.aside:
-            # The record names them before they get their last names: a repetition can tell.
+            # The record has these names before the columns get their final ones, for a repetition.
             self._alter(alterer.set_aside(found.aside), alterer)
             faults.point("load.alter.aside")
             put(found.record)
@@ -142,7 +142,7 @@ class Reshaping:
         return schema_drift.record(before, alterer.relation, log_id=self._log_id)
 
     def _rename(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> None:
-        """A statement of its own: in one with others, columns have their old names."""
+        """Rename a column in a separate statement: in a common one, columns have old names."""
         policy = self._policies.of(change.kind)
         if policy is Policy.TRY_EVOLVE:
             try:
@@ -162,7 +162,7 @@ class Reshaping:
     def _others(
         self, changes: Sequence[ShapeChange], alterer: Alterer, schema_drift: SchemaDrift
     ) -> None:
-        """All changes but new names, in one ALTER TABLE."""
+        """Make all changes except new names, in one ALTER TABLE."""
         alterer.check()
         ways: dict[int, Policy] = {}
         clauses = alterer.ungenerated()
@@ -228,7 +228,7 @@ def _clauses(alterer: Alterer, change: ShapeChange, policy: Policy) -> list[Clau
 
 
 def may_keep(policies: Policies) -> bool:
-    """Whether columns that the source drops may stay in the target."""
+    """Return whether columns that the source drops may stay in the target."""
     return any(
         policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
         for kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)

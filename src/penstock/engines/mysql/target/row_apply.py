@@ -1,7 +1,7 @@
 """Mutations into MySQL and MariaDB row by row: the part `row_apply`; see `ports/row_apply.py`.
 
-Plain rows go by one statement. What compares with the rows that are there (compare-and-set,
-deadlines, other unique keys, on which ON DUPLICATE KEY UPDATE would change the wrong row) goes
+Plain rows are written by one statement. Rows that are compared with existing ones (compare-and-set,
+deadlines, other unique keys, on which ON DUPLICATE KEY UPDATE would change the wrong row) go
 through a temporary table with the types of the target's.
 """
 
@@ -46,7 +46,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class MySQLRowTarget:
-    """The port `ports.row_apply.RowTarget`."""
+    """Implementation of the port `ports.row_apply.RowTarget`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -62,7 +62,7 @@ class MySQLRowTarget:
 
 
 class MySQLRowSession:
-    """The port `ports.row_apply.RowSession`."""
+    """Implementation of the port `ports.row_apply.RowSession`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -216,7 +216,7 @@ class MySQLRowSession:
             f"from {scratch} as r left join {name} as t on {same_key}"
             f" where t.{quote(table.primary_key[0])} is null"
         )
-        # MariaDB refuses an insert that leaves a column out which it must have, also of no rows.
+        # MariaDB refuses an insert without a required column, even if it inserts no rows.
         if self._rows(f"select 1 {absent} limit 1"):
             self._run(f"insert into {name} ({names}) select {values} {absent} order by r.{PLACE}")
         return conflicts
@@ -224,7 +224,7 @@ class MySQLRowSession:
     def _refused(
         self, table: TableDefinition, rules: RowRules, documents: Documents, scratch: str
     ) -> list[Conflict]:
-        """Take the rows that may not be written out; those they would replace are locked."""
+        """Remove the rows that may not be written; lock the rows that they would replace."""
         in_time = " and ".join(
             f"r.{quote(name)} > now(6) - interval {seconds!r} second"
             for name, seconds in rules.deadlines.items()
@@ -294,7 +294,7 @@ class MySQLRowSession:
     # --- the temporary table ----------------------------------------------------------------------
 
     def _filled(self, table: TableDefinition, rules: RowRules, documents: Documents) -> str:
-        """The name of a temporary table that has these rows, numbered from 0, and no others."""
+        """Return the name of a temporary table with exactly these rows, numbered from 0."""
         columns = documents.columns
         name = self._scratch.get((table.name, columns))
         if name is None:
@@ -331,12 +331,12 @@ class MySQLRowSession:
 
 
 def _may_hit_others(table: TableDefinition) -> bool:
-    """Whether a row could be a duplicate of another than that with its key."""
+    """Return whether a row could be a duplicate of a row with another key."""
     return bool(table.unique_keys)
 
 
 def _gives_all(table: TableDefinition, documents: Documents) -> bool:
-    """Whether an insert has what it must have."""
+    """Return whether an insert has all required columns."""
     written = set(documents.names)
     return all(
         column.name in written
@@ -365,14 +365,14 @@ def _greater(rules: RowRules, documents: Documents) -> str:
 
 
 def _type(column: ColumnDefinition) -> str:
-    """A column's type for a temporary table."""
+    """Return a column's type for a temporary table."""
     return (
         f"{column.type_text} collate {column.collation}" if column.collation else column.type_text
     )
 
 
 def _escaped(sql: str) -> str:
-    """SQL without parameters, for a statement that has some."""
+    """Escape SQL without parameters, for a statement that has some."""
     return sql.replace("%", "%%")
 
 
@@ -401,7 +401,7 @@ def _values(table: TableDefinition, documents: Documents, *, numbered: bool = Fa
 
 
 def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
-    """A row's JSON, with its values as changefeeds write them as far as that can be."""
+    """Return SQL of a row's JSON, with values as changefeeds write them if possible."""
     parts = []
     for column in columns:
         shown_value = f"{row}.{quote(column.name)}"
@@ -428,7 +428,7 @@ def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
 
 @contextmanager
 def _typed(doing: str) -> Iterator[None]:
-    """Errors of the server with what was done in front, and that of foreign keys by its name."""
+    """Prefix errors of the server with the work; convert foreign key errors to their own type."""
     try:
         yield
     except StatementFailed as error:

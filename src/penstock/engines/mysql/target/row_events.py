@@ -1,11 +1,11 @@
-"""Rows as events of the binlog, as MariaDB's BINLOG statement takes them. Pure, vectorized.
+"""Rows as events of the binlog for MariaDB's BINLOG statement. Pure, vectorized.
 
-That statement hands rows to the storage engine as a replica's applier does: a row is found by its
-key, and no value is parsed from text, or looked at. So an event may only hold values that the
-column could hold otherwise: types are the column's own, lengths and ranges are checked here, and a
-batch with a value that an event cannot hold exactly is loaded in another way (`NotExact`).
-Layouts: log_event.h and field.cc of MariaDB 10.5 to 11.8; the same as those that
-`codec/mysql/binlog_cells.py` reads. Not here: which tables go this way (`replay.py`).
+The statement passes rows to the storage engine as a replica's applier does: a row is found by its
+key, and no value is parsed from text or checked. So an event may only hold values that the column
+could also hold otherwise: types are the column's own, lengths and ranges are checked here, and a
+batch with a value that an event cannot hold exactly is loaded in another way (`NotExact`). Layouts
+are those of log_event.h and field.cc of MariaDB 10.5 to 11.8, the same that
+`codec/mysql/binlog_cells.py` reads. Not here: the choice of tables (`replay.py`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ Bytes = npt.NDArray[np.uint8]
 Part: TypeAlias = Any  # Bytes, or an array of Arrow's
 How: TypeAlias = tuple[Any, ...]  # what an encoder must know of the column
 
-# Of events in one statement, before base64 makes four of three.
+# Size of the events in one statement, before base64 makes four bytes of three.
 STATEMENT_BYTES = 512 * 2**10
 ROW_BYTES_MAX = 2 * 2**20
 
 _TABLE_ID = 1
 _STATEMENT_END, _NO_FOREIGN_KEYS = 1, 2
 _ROWS = {NEW: EventKind.WRITE_ROWS_V1, UPSERT: EventKind.UPDATE_ROWS_V1}
-# Lengths of what follows the heads of events 1 to 27; those that matter are 19 and 23 to 25.
+# Lengths of the post-headers of events 1 to 27; the relevant ones are 19 and 23 to 25.
 _POST_HEADS = bytes(
     (56, 13, 0, 8, 0, 18, 0, 4, 4, 4, 4, 18, 0, 0, 84, 0, 4, 26, 8, 0, 0, 0, 8, 8, 8, 2, 0)
 )
@@ -57,7 +57,7 @@ _STRING = re.compile(r"(var|)(char|binary)\((\d+)\)\Z")
 _BLOB = re.compile(r"(tiny|medium|long|)(text|blob)\Z")
 _BLOB_BYTES = {"tiny": 1, "": 2, "medium": 3, "long": 4}
 _UTF8MB4_BYTES = 4
-_DIGITS_MAX = 18  # which one word holds
+_DIGITS_MAX = 18  # that fit in one word
 _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _JSON = msgspec.json.Decoder(msgspec.Raw)  # only checks the grammar
 _DOCUMENT_DEPTH_MAX = 31  # MariaDB's JSON_DEPTH_LIMIT is 32
@@ -66,12 +66,12 @@ _US = 1_000_000
 
 
 class NotExact(Exception):
-    """A value that no event can hold as the column would."""
+    """A value cannot be held by an event as the column would hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventColumn:
-    """A column of a table map. name: of the rows' column; code, metadata: as events have them."""
+    """Column of a table map. name: name in the rows. code, metadata: as in events."""
 
     name: str
     code: int
@@ -83,10 +83,10 @@ class EventColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTable:
-    """A table whose rows go as events. columns: all of them, in the table's order.
+    """Table whose rows are sent as events. columns: all columns, in the table's order.
 
-    key: places in it of the columns that rows are found by. count: the rows' column that says
-    whether a row is new. server_id: the target's own.
+    key: indexes in `columns` of those that identify rows. count: the rows' column that tells
+    whether a row is new. server_id: that of the target.
     """
 
     schema: str
@@ -106,10 +106,10 @@ def event_column(
     is_document: bool = False,
     has_zero: bool = False,
 ) -> EventColumn | None:
-    """A column of MariaDB's as events have it; None where its type is not supported.
+    """Return a column of MariaDB as in events; None if its type is not supported.
 
-    is_document: a check ensures that its texts are JSON. has_zero: of an ENUM, whether an empty
-    text is its value 0.
+    is_document: a check ensures that its texts are JSON. has_zero: whether an empty text of an ENUM
+    is its value 0.
     """
     for pattern, make in _MAKERS:
         match = pattern.match(type_text)
@@ -133,13 +133,13 @@ def event_column(
 
 
 def format_statement(server_id: int) -> bytes:
-    """What a session must have executed before any other: how our events are laid out."""
+    """Return the statement with the layout of our events, which a session must execute first."""
     body = struct.pack("<H50sIB", 4, _VERSION, 0, HEAD_BYTES) + _POST_HEADS
     return _statement(_event(EventKind.FORMAT_DESCRIPTION, body, server_id))
 
 
 def statements(table: EventTable, batch: pa.RecordBatch) -> Iterator[bytes]:
-    """A batch of a merge table's layout as BINLOG statements: deleted, new and changed rows.
+    """Yield BINLOG statements for a batch of a merge table's layout: deleted, new, changed rows.
 
     Raises NotExact.
     """
@@ -166,7 +166,7 @@ def statements(table: EventTable, batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _images(table: EventTable, batch: pa.RecordBatch, places: Sequence[int]) -> pa.Array:
-    """Of each row the image of these columns: which are null, then the values of the others."""
+    """Return each row's image of these columns: null flags, then the values that are not null."""
     columns = [table.columns[place] for place in places]
     size = batch.num_rows
     flags = np.zeros((size, -(-len(columns) // 8) * 8), np.bool_)
@@ -182,7 +182,7 @@ def _images(table: EventTable, batch: pa.RecordBatch, places: Sequence[int]) -> 
 
 
 def _together(parts: list[Part]) -> pa.Array:
-    """The parts of each row behind one another; null parts are left out."""
+    """Concatenate the parts of each row; null parts are left out."""
     found: list[Any] = []
     fixed: list[Bytes] = []
     for part in [*parts, None]:
@@ -204,7 +204,7 @@ def _pieces(table: EventTable, kind: EventKind, rows: pa.Array) -> Iterator[byte
         end = max(start + 1, int(np.searchsorted(sizes, sent + STATEMENT_BYTES, side="right")))
         body = b"".join(as_bytes(rows.slice(start, end - start)))
         if len(body) > STATEMENT_BYTES + ROW_BYTES_MAX:
-            raise NotExact  # more than a packet may take
+            raise NotExact  # more than a packet may hold
         yield _statement(_table_map(table) + _rows_event(table, kind, body))
         start, sent = end, int(sizes[end - 1])
 
@@ -250,7 +250,7 @@ def _rows_event(table: EventTable, kind: EventKind, rows: bytes) -> bytes:
 
 
 def _length(value: int) -> bytes:
-    """A packed integer."""
+    """Return a packed integer."""
     return bytes((value,)) if value < 251 else b"\xfc" + struct.pack("<H", value)
 
 
@@ -262,7 +262,7 @@ def _bits(flags: Any) -> bytes:
 
 
 def _array(raw: Bytes, values: pa.Array | None) -> pa.Array:
-    """Rows of bytes as values of Arrow; null where `values` are."""
+    """Return rows of bytes as Arrow values, with the nulls of `values`."""
     size, width = raw.shape
     data = pa.py_buffer(np.ascontiguousarray(raw).tobytes())
     fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), size, [None, data])
@@ -275,7 +275,7 @@ def _part(raw: Bytes, values: pa.Array) -> list[Part]:
 
 
 def _little(numbers: npt.NDArray[Any], size: int) -> Bytes:
-    """Integers as so many bytes, the least significant first."""
+    """Return integers as bytes of this number, the least significant first."""
     words = np.ascontiguousarray(numbers.astype("<i8"))
     return words.view(np.uint8).reshape(len(words), 8)[:, :size]
 
@@ -339,7 +339,7 @@ def _dates(values: pa.Array, _how: How) -> list[Part]:
 
 
 def _calendar(days: npt.NDArray[Any]) -> tuple[Any, Any, Any]:
-    """Year, month and day. Raises NotExact outside of the years that the servers have."""
+    """Return year, month and day. Raises NotExact for years that the servers do not have."""
     months = days.astype("datetime64[M]")
     years = months.astype("datetime64[Y]")
     year = years.astype(np.int64) + 1970
@@ -356,7 +356,7 @@ def _micros(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def _fraction(micros: npt.NDArray[Any], digits: int) -> list[Bytes]:
-    """The fraction of a second. Raises NotExact where it has more digits than the column."""
+    """Return fractions of a second. Raises NotExact if they have more digits than the column."""
     if (micros % 10 ** (6 - digits)).any():
         raise NotExact
     size = (digits + 1) // 2
@@ -402,7 +402,7 @@ def _years(values: pa.Array, _how: How) -> list[Part]:
 
 
 def _labels(values: pa.Array, how: How) -> list[Part]:
-    """The numbers of an ENUM's labels; has_zero: an empty text that is no label is the value 0."""
+    """Return the numbers of an ENUM's labels. has_zero: an empty text, not a label, is 0."""
     size, labels, has_zero = how
     first = 1
     if has_zero and "" not in labels:
@@ -415,7 +415,7 @@ def _labels(values: pa.Array, how: How) -> list[Part]:
 
 
 def _members(values: pa.Array, how: How) -> list[Part]:
-    """The bits of a SET's members."""
+    """Return the bits of a SET's members."""
     size, labels = how
     bits = {label: 1 << place for place, label in enumerate(labels)}
     encoded = values.dictionary_encode()
@@ -430,7 +430,7 @@ def _members(values: pa.Array, how: How) -> list[Part]:
 
 
 def _texts(values: pa.Array, how: How) -> list[Part]:
-    """how: bytes of the length in front, and the most characters and bytes there may be."""
+    """Return texts after their lengths. how: bytes of a length, maximum characters and bytes."""
     size, characters_max, bytes_max = how
     data = text_of(values)
     lengths = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
@@ -445,7 +445,7 @@ def _texts(values: pa.Array, how: How) -> list[Part]:
 
 
 def _documents(values: pa.Array, how: How) -> list[Part]:
-    """Texts of which the server's json_valid() would say that they are JSON."""
+    """Return texts after checking that the server's json_valid() would accept them."""
     text = values.cast(pa.large_string())
     brackets = pc.add(pc.count_substring(text, "["), pc.count_substring(text, "{"))
     if (pc.max(brackets).as_py() or 0) > _DOCUMENT_DEPTH_MAX:
@@ -454,7 +454,7 @@ def _documents(values: pa.Array, how: How) -> list[Part]:
     try:
         if any(b"\n" in document for document in documents):
             count = len([_JSON.decode(document) for document in documents])
-        else:  # several times as fast; an empty text would be no line
+        else:  # several times as fast; an empty text would not be a line
             count = len(_JSON.decode_lines(b"\n".join(documents)))
     except msgspec.DecodeError as error:
         raise NotExact from error

@@ -14,7 +14,7 @@ from penstock.model import ColumnDefinition, TableDefinition
 from penstock.sql.row_documents import unfit
 
 Convert = Callable[[bytes], Any]
-"""From a JSON value that is not null to what the driver writes as a literal."""
+"""Function from a JSON value that is not null to a value that the driver writes as a literal."""
 
 INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year"})
 BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
@@ -40,12 +40,12 @@ _MOMENT = re.compile(
 
 
 def data_type(column: ColumnDefinition) -> str:
-    """`int` of `int(10) unsigned`."""
+    """Return the bare type, for example `int` of `int(10) unsigned`."""
     return column.type_text.partition("(")[0].split()[0].lower()
 
 
 def converter(table: TableDefinition, column: ColumnDefinition) -> Convert:
-    """What converts a column's values. It raises ValueUnfit."""
+    """Return the converter of a column's values, which raises ValueUnfit."""
     kind = data_type(column)
     convert: Convert = _text
     if kind in INTEGERS:

@@ -165,7 +165,10 @@ class _Counted:
     def __init__(
         self, batches: Iterable[pa.RecordBatch], labels: tuple[str, ...], floats: tuple[str, ...]
     ) -> None:
-        """Keep the parts. floats: columns written with all digits, as the shortest form may overflow."""
+        """Keep the parts.
+
+        floats: columns written with all digits, because the shortest form may be out of range.
+        """
         self._batches = batches
         self._labels = labels
         self._floats = floats

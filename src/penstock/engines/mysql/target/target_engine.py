@@ -27,7 +27,7 @@ STAGER_NAME = "penstock stager"
 
 
 class MySQLTargetEngine:
-    """See `TargetEngine`. Applying and staging share `unsure`, what is known of tables."""
+    """See `TargetEngine`. Applying and staging share `unsure`, the unsure tables."""
 
     errors: tuple[type[BaseException], ...] = (pymysql.Error,)
     ddl_commits = True
@@ -75,10 +75,10 @@ class MySQLTargetEngine:
 
 
 class MySQLStaging:
-    """The stager's side; see `Staging`.
+    """Staging side; see `Staging`.
 
-    Two connections: merge tables are kept out of the target's binlog where that is allowed, and
-    records and progress rows are not.
+    It has two connections: merge tables are excluded from the target's binlog if that is allowed,
+    and records and progress rows are not.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MySQLStaging:
         directory: Path | None,
         unsure: UnsureTables,
     ) -> None:
-        """connection: autocommit, used by nobody else meanwhile. url: where writers connect."""
+        """Keep the connection, in autocommit and without other users. url: where writers connect."""
         self._connection = connection
         self._url = url
         self._files = RowsFiles(directory)
@@ -113,7 +113,7 @@ class MySQLStaging:
         self._direct = DirectTables(connection, self._records, choices=choices, unsure=unsure)
 
     def _relax(self) -> None:
-        """Let a merge table have as many columns as fit in the base table's rows, if we may."""
+        """Allow merge tables as many columns as base tables can have, if the account may."""
         try:
             run(self._silent, NO_STRICT, doing="setting up the session")
         except PenstockError as error:

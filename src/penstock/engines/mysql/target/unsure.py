@@ -13,7 +13,7 @@ UNSURE_FOR_S = 600.0
 
 
 class UnsureTables:
-    """Unsure tables, noted when applying, read when staging; shared by all connections of a load."""
+    """Unsure tables, noted when applying, read when staging; one for all connections of a load."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
         """Begin without unsure tables."""
