@@ -148,7 +148,7 @@ class Loader:
         self._applied, self._log_id = Applied(), ""
         self._batch_bytes = FIRST_BYTES
         self._pacing = Pacing(clock)
-        self._is_away = False  # the target, as the last try has found
+        self._is_away = False  # the target, according to the last try
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
         self._written_s = float("-inf")
@@ -237,7 +237,7 @@ class Loader:
         if self._make_keys() or self._catch_up():
             return True
         if self._table_syncs.is_near(self._applied):
-            self._wait(POLL_S)  # for one small batch the others let it catch up
+            self._wait(POLL_S)  # the other tables wait for one small batch of this one
             return False
         return self._once_free()
 
@@ -251,7 +251,7 @@ class Loader:
             self._show("applying" if self._ahead.is_staging else "waiting")
             return False
         if self._is_outdated() or self._table_syncs.due(self._applied):
-            return False  # a table came, or is to go, meanwhile: it must not be in this batch
+            return False  # a table was added or is to be left out: this batch must not have it
         self._pacing.note_staged(staged.counts.changes)
         self._ahead.request(self._behind(staged.after), applying=staged)
         self._apply(staged)
@@ -305,7 +305,7 @@ class Loader:
 
     @property
     def _reads_open(self) -> bool:
-        # A table meets the others where both are at the end of a closed segment.
+        # A table meets the others if both are at the end of a closed segment.
         meets = self._table_syncs.is_meeting(self._applied)
         return self._options.read_open_segment and not meets
 
@@ -517,7 +517,7 @@ class Loader:
             self._is_away = False
             self.state.note_progress()
         self._open_ahead()
-        # One that lost commits makes void what was known of it.
+        # If the target lost commits, the known end of the log is no longer valid.
         known = self._log_end if applied.is_at(self._applied) else 0
         self._applied, self._log_end = applied, max(known, applied.position)
         self._files_applied.tidy(self._table_syncs.segment_needed(self._applied))
@@ -567,7 +567,7 @@ class Loader:
         if self._target is not None:
             self._target.close()
         self._target, self._ahead = None, None
-        self._follower.close()  # a log that is put back from a copy has another file
+        self._follower.close()  # a log that is restored from a copy has another file
 
     def _handle_error(self, error: PenstockError, wait_s: float | None) -> None:
         """Leave the table behind that an error names, prepare a retry, or raise the error."""

@@ -54,12 +54,12 @@ STOP_CHECK_S = 0.1
 START_ATTEMPTS_MAX = 3
 EXECUTOR_WAIT_S = 120.0
 DYING_TIMEOUT_S = 5.0
-# What the JVM says of a Python worker, or of the process that forks them, that is gone.
+# Messages of the JVM about a lost Python worker, or the lost process that forks them.
 _WORKER_GONE = (
     r"Python worker (exited unexpectedly|failed to connect)|crashed"
     r"|reading the port number from .* stdout"
 )
-# And of an executor. Source: org.apache.spark.TaskEndReason, TaskSetManager.
+# Messages about a lost executor. Source: org.apache.spark.TaskEndReason, TaskSetManager.
 _EXECUTOR_GONE = r"ExecutorLostFailure|[Ee]xecutor \S+ (exited|lost|heartbeat)|executor is lost"
 _NO_PENSTOCK = r"No module named '?(penstock|pyarrow|numpy)[\w.]*"
 
@@ -188,7 +188,7 @@ class Session:
         try:
             self._parallelism = int(self._context.defaultParallelism)
         except (Py4JError, OSError, AttributeError) as error:
-            logger.debug("slots not asked", reason=type(error).__name__)  # the job will say it
+            logger.debug("slots not asked", reason=type(error).__name__)  # the job will report it
         return self._parallelism
 
     @property
@@ -265,7 +265,7 @@ class Session:
                 # pyspark leaves the closing of its local sockets to the garbage collector.
                 warnings.simplefilter("ignore", ResourceWarning)
                 self._context.setJobGroup(self._jobs, description or self._jobs)  # of this thread
-                # Of two that wait for a slot the one with fewer tasks at work gets it.
+                # Of two jobs that wait for a slot, the one with fewer running tasks gets it.
                 self._context.setLocalProperty("spark.scheduler.pool", self._jobs)
                 with spread(self._context, partitions, call) as found:
                     return list(found.collect())
@@ -284,7 +284,8 @@ class Session:
             self._context.setJobGroup(self._jobs, str(job))
             self._context._jsc.emptyRDD().count()  # a job without tasks, in Spark's pages
         except (Py4JError, OSError, AttributeError) as error:
-            logger.debug("job not described", reason=type(error).__name__)  # the next will say it
+            # The next job will report it.
+            logger.debug("job not described", reason=type(error).__name__)
 
     def _job_error(self, error: BaseException) -> PenstockError:
         if not self._answers():
@@ -413,7 +414,7 @@ class SessionKeeper:
     def __init__(self, options: SessionOptions, first: PendingSession | None = None) -> None:
         self._options = options
         self._pending = first
-        self._lock = threading.RLock()  # a copy beside the stream asks, too
+        self._lock = threading.RLock()  # a copy that runs beside the stream uses it too
         self.restart_count = 0
 
     @property
@@ -573,7 +574,7 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
         )
     except (Py4JError, PySparkException, OSError, ValueError) as error:
         gone = gateway is None or _is_ending(gateway.proc, error)
-        said = last_line(text_of(error))  # the JVM is asked for it
+        said = last_line(text_of(error))  # asks the JVM, so before it is ended
         if (cause := root_cause(error)) and cause not in said:
             said = f"{said} ({cause})"
         if gone:

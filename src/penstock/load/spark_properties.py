@@ -13,16 +13,16 @@ from types import MappingProxyType
 
 from penstock.model import PenstockError
 
-# Jobs are short and few: what would pay off after minutes of work is left out, and what runs is
-# compiled soon.
+# Jobs are short and few: optimizations that pay off after minutes of work are left out, and code is
+# compiled early.
 LOCAL_JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=0.2 -XX:+UseSerialGC -XX:-UsePerfData"
 )
-# On a cluster, where a machine may go, a task is tried so often. What may not be done twice looks
-# at its attempt's number (`job.py`).
+# How often a task is tried on a cluster, where a machine may be lost. Work that must not be
+# repeated checks its attempt's number (`job.py`).
 CLUSTER_FAILURES_MAX = 4
-# An executor that says nothing for so long is lost, not after Spark's two to three minutes: it is
-# given up when the servers end the sessions of a machine that has vanished.
+# An executor that is silent for this long counts as lost, not only after Spark's two to three minutes:
+# it is given up when the servers end the sessions of a machine that has vanished.
 EXECUTOR_SILENT_S = 40
 EXECUTOR_LOOK_S = 5
 SILENCE = "spark.storage.blockManagerHeartbeatTimeoutMs"
@@ -37,7 +37,8 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
-# Who could not listen at its port. Source: org.apache.spark.util.Utils.startServiceOnPort.
+# Properties of services that could not listen at their port.
+# Source: org.apache.spark.util.Utils.startServiceOnPort.
 _SERVICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         r"'sparkDriver' failed": ("spark.driver.port", "spark.driver.bindAddress"),
@@ -48,8 +49,8 @@ _SERVICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         r"SparkUI": ("spark.ui.port",),
     }
 )
-# Words of messages that name no property. Source: org.apache.spark.deploy.SparkSubmitArguments,
-# org.apache.spark.storage.DiskBlockManager, and java's own for its heap.
+# Words of messages without a property. Source: org.apache.spark.deploy.SparkSubmitArguments,
+# org.apache.spark.storage.DiskBlockManager, and java's messages about its heap.
 _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         r"heap size|[Dd]river memory": ("spark.driver.memory",),
@@ -65,7 +66,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-# What Spark says of a duration or a size that it cannot read, and what it could.
+# Messages of Spark about a duration or size that it cannot read, with the accepted form.
 # Source: org.apache.spark.network.util.JavaUtils.
 _FORMS: Mapping[str, str] = MappingProxyType(
     {
