@@ -172,7 +172,7 @@ class MySQLLagReader:
 
 
 def _expires_s(connection: Connection) -> float | None:
-    """Return for how long the server keeps a binlog file; None if until it is deleted by hand."""
+    """Return how long the server keeps a binlog file; None if it is deleted only by hand."""
     found = {
         row["variable_name"].lower(): str(row["value"])
         for row in rows(

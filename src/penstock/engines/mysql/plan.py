@@ -101,7 +101,7 @@ def _find_refused_rows(
 def _warnings(
     session: Connection, table: TableDefinition, columns: Sequence[ColumnDefinition]
 ) -> Iterator[str]:
-    """The server's warnings when it computes these columns for all rows."""
+    """Yield the server's warnings when it computes these columns for all rows."""
     doing = f"computing generated columns of {table.name}"
     counts = ", ".join(f"count({convert_sql(column)})" for column in columns)
     try:
@@ -114,7 +114,7 @@ def _warnings(
 
 
 def read_target(config: Config) -> tuple[Server, int]:
-    """The target, and its lower_case_table_names. Raises the errors of connecting."""
+    """Return the target, and its lower_case_table_names. Raises the errors of connecting."""
     with closing(connect(config.target.url, application_name=APPLICATION_NAME)) as session:
         found = rows(
             session,

@@ -2,7 +2,8 @@
 
 foreign_key_checks is off in this session, which needs no privilege: rows arrive in any order, and
 effects of foreign keys on referring rows (cascades) are in the log if the source had them. Triggers
-cannot be switched off here: a table with triggers is refused unless they are allowed. Not here: the statements (`merge.py`, `alter.py`).
+cannot be switched off here: a table with triggers is refused unless they are allowed. Not here: the
+statements (`merge.py`, `alter.py`).
 """
 
 from __future__ import annotations
@@ -558,7 +559,7 @@ class _TableApply:
         return int(row["placed"])
 
     def _count(self) -> None:
-        """Delete and insert the right number of copies of each row, since equal rows have no key."""
+        """Delete and insert so many copies of each row: nothing distinguishes equal rows."""
         for row in rows(
             self._target.connection, self._merge.surplus(), doing=f"applying to {self._name}"
         ):

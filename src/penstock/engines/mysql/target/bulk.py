@@ -3,7 +3,8 @@
 It works like `engines/postgres/target/bulk.py`. A table is created with its primary key, in whose
 order rows arrive, and gets its other keys after the rows. Emptying a table commits at once, so it
 is done after the new plan's mark: a load that is killed in between finds rows without chunks, and
-empties the table again. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`).
+empties the table again. Not here: the tables' statements (`shapes.py`), the rows of a chunk
+(`chunk.py`).
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def direct_load(merge: MergeSql) -> str | None:
     if (
         merge.strategy is not MergeStrategy.UPSERT
         or merge.table.triggers
-        or merge.table.is_versioned  # replacing does more there, and LOAD DATA counts it differently
+        or merge.table.is_versioned  # replacing does more there, and LOAD DATA counts it otherwise
         or any(not c.generated and c.name not in known for c in merge.table.columns)
     ):
         return None

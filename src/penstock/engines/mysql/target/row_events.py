@@ -66,7 +66,7 @@ _US = 1_000_000
 
 
 class NotExact(Exception):
-    """A value cannot be held by an event as the column would hold it."""
+    """Value that no event can hold as the column would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from penstock.model import ColumnDefinition, TableDefinition
 from penstock.sql.row_documents import unfit
 
 Convert = Callable[[bytes], Any]
-"""Function from a JSON value that is not null to a value that the driver writes as a literal."""
+"""From a JSON value that is not null to what the driver writes as a literal."""
 
 INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year"})
 BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})

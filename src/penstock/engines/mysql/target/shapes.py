@@ -25,9 +25,8 @@ from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 
 MYSQL_NAME_CHARACTERS_MAX = 64
 _INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
-_UTF8 = frozenset(
-    {"utf8mb3", "utf8mb4"}
-)  # the server refuses characters that only the larger one has
+# The server refuses characters that only the larger one has.
+_UTF8 = frozenset({"utf8mb3", "utf8mb4"})
 # Columns that MariaDB computes for row history, which each server has on its own.
 PERIOD = frozenset({"ROW START", "ROW END"})
 _NOT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32"})

@@ -66,8 +66,8 @@ class TargetColumn:
     """Column of a target table.
 
     data_type: for example `varchar`. type_text: for example `varchar(40)`. charset, collation:
-    empty unless it is text. generated: the target computes it. has_default: it can be left out of an
-    insert. more_sql: its default and comment, as in its definition.
+    empty unless it is text. generated: the target computes it. has_default: it can be left out of
+    an insert. more_sql: its default and comment, as in its definition.
     """
 
     name: str

@@ -90,7 +90,7 @@ class MySQLStaging:
         directory: Path | None,
         unsure: UnsureTables,
     ) -> None:
-        """Keep the connection, in autocommit and without other users. url: where writers connect."""
+        """Keep the connection, in autocommit, not used by others. url: where writers connect."""
         self._connection = connection
         self._url = url
         self._files = RowsFiles(directory)
