@@ -21,8 +21,8 @@ LOCAL_JVM_FLAGS = (
 # How often a task is tried on a cluster, where a machine may be lost. Work that must not be
 # repeated checks its attempt's number (`job.py`).
 CLUSTER_FAILURES_MAX = 4
-# An executor that is silent for this long counts as lost, not only after Spark's two to three minutes:
-# it is given up when the servers end the sessions of a machine that has vanished.
+# An executor that is silent for this long counts as lost, not only after Spark's two to three
+# minutes: it is given up when the servers end the sessions of a machine that has vanished.
 EXECUTOR_SILENT_S = 40
 EXECUTOR_LOOK_S = 5
 SILENCE = "spark.storage.blockManagerHeartbeatTimeoutMs"

@@ -110,7 +110,7 @@ class Alterer:
         """Return clauses that keep all columns and values. Raises ShapeNotApplicable."""
         return list(self._lenient(change))
 
-    # --- unchanged --------------------------------------------------------------------------------
+    # --- as at the source -------------------------------------------------------------------------
 
     def _evolve(self, change: ShapeChange) -> Iterator[Clause]:
         column = change.column

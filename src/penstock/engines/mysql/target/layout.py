@@ -52,7 +52,7 @@ _SQL = {
 
 
 ENUM = "enum("
-_LABELS_MAX = 4096  # characters of all labels of an ENUM that is recreated
+_LABELS_MAX = 4096  # characters of all labels of an ENUM that is created for staging
 
 
 def enum_sql(column: Column) -> str:
