@@ -272,9 +272,9 @@ class OneByOne(Arena):
                                 self.seen.by_schema[schema].is_read_again = True
 
 
-def measure(servers: Servers, folder: Path, source: str) -> dict[str, str]:
-    """Run all changes of a source; what became of each, by name."""
-    changes = [one for one in CHANGES if one.on(source)]
+def measure(servers: Servers, folder: Path, source: str, word: str) -> dict[str, str]:
+    """Run the changes of a source that have a word in their names; what became of each, by name."""
+    changes = [one for one in CHANGES if one.on(source) and word in one.name]
     scripts = [
         Script(source, _setup(source), tuple(Step((Statement(sql),)) for sql in one.on(source)))
         for one in changes
@@ -303,12 +303,13 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", choices=SOURCES, action="append", help="all, if not given")
+    parser.add_argument("--only", default="", metavar="WORD", help="changes with this word")
     flags = parser.parse_args()
     cells = []
     with Servers() as servers, tempfile.TemporaryDirectory(prefix="penstock-ddl-") as folder:
         for source in SOURCES:
             is_wanted = source in (flags.source or SOURCES)
-            cells.append(measure(servers, Path(folder), source) if is_wanted else {})
+            cells.append(measure(servers, Path(folder), source, flags.only) if is_wanted else {})
     sys.stdout.write(table_of(cells) + "\n")
     return 0
 
