@@ -81,26 +81,48 @@ def test_a_name_that_is_not_captured_stops_the_pipeline_until_it_is_undone(
         assert sorted(map(str, names)) == sorted(str(table.name) for table in tables)
 
 
-def test_a_captured_name_is_followed(source_url: str, database: psycopg.Connection) -> None:
-    """The old name is gone with the table's new one; one that is there again is read again."""
+def test_a_new_name_is_followed_when_it_is_captured(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """Until then the old one is: the log has each change under one of them."""
     own, watch = watching(source_url, database)
+    new = TableName("public", "u")
     with own:
         watch.poll()
         database.execute("alter table public.t rename to u")
         watch.poll()
+        assert summary(all_due(watch)) == NOTHING
+        assert TableName("public", "t") in watch.state().names
+        (oid,) = database.execute("select 'public.u'::regclass::oid::int8").fetchall()[0]
+        watch.admit(new, oid)
+        watch.poll()
         (gone,) = all_due(watch)
         assert isinstance(gone, Gone)
         assert gone.renamed is not None
-        assert (str(gone.table), str(gone.renamed.name)) == ("public.t", "public.u")
-        assert not watch.follows(gone.renamed.name)
+        assert (str(gone.table), gone.renamed.name) == ("public.t", new)
+        assert watch.follows(new)
         assert TableName("public", "t") in watch.state().gone
+        assert watch.poll() == 0
+        # The old name is followed, whichever table has it.
         database.execute("alter table public.quiet rename to t")
         watch.poll()
-        done = all_due(watch)
-        watch.poll()  # the table has no other name any more
-        done += all_due(watch)
-        kinds = [(str(action.table), type(action)) for action in done]
+        kinds = [(str(action.table), type(action)) for action in all_due(watch)]
         assert kinds == [("public.quiet", Gone), ("public.t", Reload)]
+
+
+def test_a_new_name_that_nobody_asks_for_is_read_at_once(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """Without a target no rows are copied: the log has them again under the new name."""
+    own, watch = watching(source_url, database, reads_renamed=True)
+    with own:
+        watch.poll()
+        database.execute("alter table public.t rename to u")
+        watch.poll()
+        gone, reload = all_due(watch)
+        assert isinstance(gone, Gone)
+        assert isinstance(reload, Reload)
+        assert (str(gone.table), str(reload.table)) == ("public.t", "public.u")
         assert watch.poll() == 0
 
 

@@ -441,6 +441,31 @@ def test_a_target_is_added_and_taken_away_again(shop: Shop, shared_servers: Shar
     assert shop.logged() == list(range(1, shop.bought + 1))
 
 
+def test_a_renamed_table_is_whole_in_the_log(shop: Shop) -> None:
+    """Under its new name all of its rows follow, and each change after them; stopped or not."""
+    shop.finish()
+    shop.buy()
+    with Process(shop.path) as run:
+        shop.begun(run)
+        shop.place.run("alter table item rename to thing")
+        shop.place.run("insert into thing values (1000, 0)")
+        wanted = {*range(1, shop.bought + 1), 1000, 1001}
+        shop.place.run("insert into thing values (1001, 0)")
+        run.until(lambda: logged_as(shop, "thing") >= wanted, "thing is whole")
+        run.stop(signal.SIGINT)
+    shop.place.run("alter table thing rename to other")
+    shop.place.run("insert into other values (2000, 0)")
+    with Process(shop.path) as run:
+        run.until(lambda: logged_as(shop, "other") >= {*wanted, 2000}, "other is whole")
+        run.stop(signal.SIGINT)
+
+
+def logged_as(shop: Shop, table: str) -> set[int]:
+    """Return the numbers of rows that closed segments have under a table's name."""
+    found = log_changes(load_config(shop.path).directory)
+    return {int(one.after["id"]) for one in found if one.table.rpartition(".")[2] == table}
+
+
 def rows(place: Place) -> list[int]:
     """Numbers of the items."""
     return [row[0] for row in place.run("select id from item order by id")]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.pipelines.pipeline import pipeline
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_errors import (
     ConfigOtherEngine,
@@ -13,7 +14,8 @@ from penstock.control.pipeline.config_errors import (
     ConfigUrlInvalid,
     ConfigValueInvalid,
 )
-from penstock.engines.mysql.log_start import asked_position, server_id_of
+from penstock.engines.mysql.log_start import _taken_renamed, asked_position, server_id_of
+from penstock.model import TableName
 from penstock.ports.config import Config
 
 FILE = """
@@ -122,3 +124,23 @@ def test_other_engines_parameters_are_refused_by_name(tmp_path: Path, line: str)
     """They would have no effect here."""
     with pytest.raises(ConfigOtherEngine, match="MySQL or MariaDB"):
         config_of(tmp_path, line)
+
+
+@pytest.mark.parametrize(
+    ("target", "section", "is_taken"),
+    [
+        (None, {}, True),
+        (None, {"consumers.one": {"class": "a:B"}}, True),
+        ("postgresql://u:p@h/t", {}, True),
+        ("postgresql://u:p@h/t", {"consumers.one": {"class": "a:B"}}, False),
+        ("postgresql://u:p@h/t", {"source": {"newTables": "leave"}}, False),
+    ],
+)
+def test_a_renamed_table_is_followed_where_no_reader_of_the_log_misses_changes(
+    tmp_path: Path, target: str | None, section: dict[str, dict[str, str]], is_taken: bool
+) -> None:
+    """With a target it is captured when it is asked for, which is too late for consumers."""
+    config = pipeline(
+        tmp_path, "mysql://u:p@h/shop", target, mode="change", tables=["shop.*"], sections=section
+    )
+    assert _taken_renamed(config)(TableName("shop", "renamed")) is is_taken

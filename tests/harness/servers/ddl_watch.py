@@ -49,12 +49,19 @@ def watching(
     connection: psycopg.Connection,
     state: WatchState | None = None,
     takes_renamed: Callable[[TableName], bool] = lambda _: True,
+    *,
+    reads_renamed: bool = False,
 ) -> tuple[psycopg.Connection, DdlWatch]:
     """A connection to the catalogue, and a watch over the captured tables on it."""
     tables = captured_tables(connection, ["public.*", "!public.loose"])
     own = open_catalog(url)
     return own, DdlWatch(
-        own, tables, publication=PUBLICATION, state=state, takes_renamed=takes_renamed
+        own,
+        tables,
+        publication=PUBLICATION,
+        state=state,
+        takes_renamed=takes_renamed,
+        reads_renamed=reads_renamed,
     )
 
 

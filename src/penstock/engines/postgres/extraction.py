@@ -90,6 +90,7 @@ def open_engine(
             start_position=start_position,
             takes=takes,
             takes_renamed=takes if config.source.new_tables is NewTables.ADD else lambda _: False,
+            reads_renamed=not config.has_target,
             pipeline=config.pipeline.name,
         )
 

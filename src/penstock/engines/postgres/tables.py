@@ -12,7 +12,7 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.model.layout import PipelineLayout
-from penstock.ports.config import Config
+from penstock.ports.config import Config, NewTables
 from penstock.ports.tables import Followed, Present
 
 
@@ -54,10 +54,17 @@ def read_followed(
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
-    """See Tables."""
+    """See Tables.
+
+    A table that was renamed is new if that has it captured under its new name. Without a target
+    the watch over tables does it at once, and otherwise it stops the pipeline.
+    """
     with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
         oids = taken_names(catalog, patterns)
-    new = frozenset(name for name, oid in oids.items() if not known.has(name, oid))
+    is_asked_for = config.has_target and config.source.new_tables is NewTables.ADD
+    new = frozenset(
+        name for name, oid in oids.items() if not known.has(name, 0 if is_asked_for else oid)
+    )
     return Present(names=frozenset(oids), new=new)
 
 

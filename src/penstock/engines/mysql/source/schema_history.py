@@ -46,6 +46,7 @@ from penstock.engines.mysql.source.unsupported import (
     TableMoved,
 )
 from penstock.model import DROP_TABLE, MarkerKind, Relation, TableDefinition, TableName
+from penstock.model import LOAD_AGAIN as LOAD_EVERYTHING_AGAIN
 from penstock.model.patterns import as_pattern
 
 logger = structlog.get_logger()
@@ -634,10 +635,11 @@ def _unseen(table: TableName, what: str) -> RowsChangedUnseen:
 
 def _moved(name: TableName, to: TableName) -> TableMoved:
     return TableMoved(
-        f"captured table {name} was renamed to {to}, which is not captured",
-        hint=f"Rename it back and start again; or add the new name to [source] tables "
-        f"('{as_pattern(to)}') and start again: its rows are copied as those of a new table, and "
-        "the old one stays in the target as it is.",
+        f"captured table {name} was renamed to {to}, which is not captured from this place on",
+        hint="Rename it back and start again; or have its new name captured ([source] tables with "
+        f"'{as_pattern(to)}', newTables = \"add\") and start again: its rows are copied as those "
+        "of a new table, and the old one stays in the target as it is. With consumers or [serve] "
+        f"beside a target, rename it back, or {LOAD_EVERYTHING_AGAIN}",
         table=str(name),
     )
 

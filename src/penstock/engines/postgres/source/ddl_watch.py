@@ -154,6 +154,7 @@ class DdlWatch:
         state: WatchState | None = None,
         takes: Callable[[TableName], bool] = lambda _: True,
         takes_renamed: Callable[[TableName], bool] = lambda _: True,
+        reads_renamed: bool = False,
         as_is: Collection[TableName] = (),
     ) -> None:
         """Begin with these tables.
@@ -164,12 +165,15 @@ class DdlWatch:
             publication: the name of it.
             state: of an earlier run.
             takes: whether the configuration captures a name.
-            takes_renamed: whether it captures a table that gets this name.
+            takes_renamed: whether it captures a table that gets this name, when it is asked for.
+                Until then its changes keep the old name: the log has each of them.
+            reads_renamed: such a table is captured at once and read again, because nobody asks.
             as_is: tables that were not followed before, whose rows need not be read.
         """
         self.connection = connection
         self._publication = publication
         self._takes, self._takes_renamed = takes, takes_renamed
+        self._reads_renamed = reads_renamed
         tables = list(tables)
         self._wanted = {table.name for table in tables}
         self.changed = False
@@ -344,17 +348,21 @@ class DdlWatch:
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def _changed_names(self, digests: dict[int, tuple[str, str | None]]) -> list[TableName]:
-        known = {shape.source_id: shape.digest for shape in self._seen.values()}
-        others = {id_ for id_, (digest, _) in digests.items() if known.get(id_) != digest}
+        def is_changed(name: TableName, id_: int) -> bool:
+            if id_ not in digests:
+                return id_ != UNKNOWN_ID
+            # By name, because a renamed table has two until its old one is gone.
+            seen = self._seen.get(name)
+            return seen is None or seen.digest != digests[id_][0]
+
         # An unknown oid is a recreated table: any of them may be its old self.
-        strange = bool(others - set(self._ids.values()))
+        strange = bool(digests.keys() - set(self._ids.values()))
         waiting = {pending.action.table for pending in self._pending}
         return [
             name
             for name, id_ in self._ids.items()
             if strange
-            or id_ in others
-            or (id_ != UNKNOWN_ID and id_ not in digests)
+            or is_changed(name, id_)
             or (name not in waiting and name in self._seen and why_not_followed(self._seen[name]))
         ]
 
@@ -386,9 +394,14 @@ class DdlWatch:
             shape = shapes.get(self._ids[name]) or by_name.get(name)
             renamed = None
             if shape is not None and shape.name != name and self._takes_renamed(shape.name):
-                if shape.name in self._ids and shape.name not in names:
-                    taken_over.append(shape.name)
                 renamed, shape = definitions[shape.source_id], by_name.get(name)
+                if self._reads_renamed:
+                    self._wanted.add(renamed.name)
+                    self._ids.setdefault(renamed.name, UNKNOWN_ID)
+                if shape is None and renamed.name not in self._ids:
+                    continue  # it keeps the old name until its new one is asked for
+                if renamed.name in self._ids and renamed.name not in names:
+                    taken_over.append(renamed.name)
             if not {self._ids[name], shape.source_id if shape else UNKNOWN_ID} & moving:
                 self._compare(name, shape, definitions, position, renamed)
         # What cannot be replicated comes before other things of the same look.

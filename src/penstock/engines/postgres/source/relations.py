@@ -242,8 +242,10 @@ class RelationResolver:
         added since is not used yet: rows may still be equal in it. Or a column was dropped and
         added again with the same type: its earlier values are void.
         """
-        live = self._read(message.source_id) if relation is not None else None
-        if relation is None or live is None:
+        if relation is None or not (relation.unique or self.reloads):
+            return relation
+        live = self._read(message.source_id)
+        if live is None:
             return relation
         found = relation
         if relation.unique:
@@ -266,7 +268,7 @@ class RelationResolver:
         if (
             definition is None
             or last is None
-            or not is_first
+            or (self.reloads and not is_first)
             or _unknown(message.columns, definition)
             or not _has_columns(message, last)
         ):

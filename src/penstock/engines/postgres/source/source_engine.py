@@ -60,20 +60,22 @@ class PostgresEngine:
         options: ExtractOptions,
         takes: Callable[[TableName], bool] = lambda _: True,
         takes_renamed: Callable[[TableName], bool] = lambda _: True,
+        reads_renamed: bool = False,
         start_position: int = 0,
         pipeline: str = "",
     ) -> None:
         """Say what to read.
 
         tables: what is captured. takes: whether the configuration captures a table's name, also
-        of one that is not among tables. takes_renamed: whether it captures a table that gets this
-        name. start_position: where the log must begin when it is still
+        of one that is not among tables. takes_renamed, reads_renamed: see `DdlWatch`.
+        start_position: where the log must begin when it is still
         empty (the slot's consistent point); 0: at the slot's position. pipeline: the slot's owner;
         empty: it is not recorded.
         """
         self._url = url
         self._tables = tables
         self._takes, self._takes_renamed = takes, takes_renamed
+        self._reads_renamed = reads_renamed
         self._options = options
         self._start_position = start_position
         self._pipeline = pipeline
@@ -184,7 +186,8 @@ class PostgresEngine:
                 publication=self._options.publication,
                 state=self._place.state.load(WATCH_FILE, WatchState),
                 takes=self._taken_captures().takes,
-                takes_renamed=self._takes_renamed,
+                takes_renamed=self._is_renamed_taken,
+                reads_renamed=self._reads_renamed,
                 as_is=self._taken_captures().find_awaited(),
             )
             self._actions = TableActions(
@@ -198,6 +201,10 @@ class PostgresEngine:
             )
         self._actions.begin_stream(connection)
         self._actions.look(at_once=True)
+
+    def _is_renamed_taken(self, name: TableName) -> bool:
+        """Return whether a new name is captured, by the file and by requests since the start."""
+        return self._takes_renamed(name) and self._taken_captures().takes(name)
 
     def _taken_captures(self) -> Captures:
         assert self._captures is not None

@@ -456,9 +456,10 @@ def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
             back = f"alter table {name} set schema {quote(before.name.schema)};"
         return TableRenamed(
             f"{before.name} is named {after.name} now",
-            hint=f"Undo it ({back}) and start again; or add the new name to [source] tables "
-            f"('{as_pattern(after.name)}') and start again: its rows are copied as those of a new "
-            "table, and the old one stays in the target as it is.",
+            hint=f"Undo it ({back}) and start again; or have its new name captured ([source] "
+            f"tables with '{as_pattern(after.name)}', newTables = \"add\") and start again: its "
+            "rows are copied as those of a new table, and the old one stays in the target as it "
+            "is.",
             table=str(before.name),
         )
     return why_not_followed(after)
