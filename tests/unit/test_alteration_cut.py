@@ -1,4 +1,4 @@
-"""Where a batch is divided: among rows of which one left a number out."""
+"""Division of a batch: one row was numbered with a gap because its shape is new."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = Change(relation=ITEM_2, op=Op.INSERT, after=(7, "x", None))
 
 @pytest.mark.parametrize("first", [[MOVED], [PLAIN]], ids=["changed key", "insert"])
 def test_the_batch_ends_in_front_of_the_new_shape(tmp_path: Path, first: list[Change]) -> None:
-    """Also where its first row has two numbers: no row has the one behind the last of before."""
+    """The cut is right even if the first row has two numbers: no row has the next number."""
     groups = numbered([inserts(2), [*first, PLAIN]], keys_have_two=True)
     with write(tmp_path, *(run_of(group) for group in groups)) as segment:
         window = Window(gsn_after=0, gsn_upto=segment.end.gsn)
@@ -35,7 +35,7 @@ def test_the_batch_ends_in_front_of_the_new_shape(tmp_path: Path, first: list[Ch
 
 
 def test_a_transaction_with_both_shapes_goes_into_the_next_batch_whole(tmp_path: Path) -> None:
-    """With its first row, which has two numbers."""
+    """The whole transaction moves, together with its first row, which has two numbers."""
     old = Change(relation=ITEM, op=Op.UPDATE, after=(9, "x"), before=(0,))
     groups = numbered([inserts(2), [old, PLAIN]], keys_have_two=True)
     with write(tmp_path, *(run_of(group) for group in groups)) as segment:
@@ -47,7 +47,7 @@ def test_a_transaction_with_both_shapes_goes_into_the_next_batch_whole(tmp_path:
 
 
 def test_a_shape_without_rows_begins_the_next_batch(tmp_path: Path) -> None:
-    """The rows before it are applied to the table as it was."""
+    """The rows before the shape are applied to the table as it was."""
     renamed = replace(ITEM_2, columns=(ITEM.columns[0], replace(ITEM.columns[1], name="title")))
     (rows,) = numbered([inserts(2)])
     end = run_of(rows).end

@@ -1,4 +1,4 @@
-"""Columns of Arrow as lines, as the two statements read them."""
+"""Columns of Arrow as lines for COPY and for LOAD DATA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.codec.errors import CellUnfit
 
 
 def test_copy_has_postgres_texts() -> None:
-    """Escapes, bytes, NULL, times in UTC, years that Arrow prints in another way."""
+    """Escapes, bytes, NULL, times in UTC and years that Arrow prints differently are right."""
     moments = pa.array([0, None, -62_200_000_000_000_000], pa.timestamp("us", "UTC"))
     columns = [
         pa.array(["a\tb\\", None, "c\r\nd"]),
@@ -32,13 +32,13 @@ def test_copy_has_postgres_texts() -> None:
 
 
 def test_text_with_the_zero_character_is_named() -> None:
-    """By row and column; PostgreSQL's error would not tell which."""
+    """The error names row and column; PostgreSQL's error would not tell which."""
     with pytest.raises(CellUnfit) as caught:
         copy_lines([pa.array([1, 2]), pa.array(["a", "b\0"])], ["int64", "string"], first_row=10)
     assert (caught.value.fields["row"], caught.value.fields["column"]) == (12, 1)
 
 
 def test_load_data_has_bytes_as_they_are() -> None:
-    """Zero, tab and newline are escaped, all else is copied."""
+    """Zero, tab and newline are escaped, all other bytes are copied."""
     found = load_data_lines([pa.array([b"\x00\t\n\\\xff"]), pa.array([7])])
     assert found == b"\\0\\t\\n\\\\\xff\t7\n"

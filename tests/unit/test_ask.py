@@ -1,4 +1,4 @@
-"""Questions on the terminal: without an answer nothing is changed, and the way out is said."""
+"""Questions on the terminal: without an answer nothing changes, and the message names the flag."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except click.UsageError as error:
 
 
 def test_a_closed_standard_input_names_yes() -> None:
-    """`penstock reset FILE </dev/null` ended with 130 and not a word."""
+    """`penstock reset FILE </dev/null` once ended with 130 and no message."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         stdin=subprocess.DEVNULL,
@@ -38,7 +38,7 @@ def test_a_closed_standard_input_names_yes() -> None:
 
 
 def test_json_names_yes() -> None:
-    """A program that reads JSON is asked nothing."""
+    """A program that reads JSON is asked no question."""
     with pytest.raises(click.UsageError, match="--yes"):
         ask("Remove all this?", False, True)
     ask("Remove all this?", True, True)

@@ -1,4 +1,4 @@
-"""Runs out of wire bytes that no server sends on demand, and the order in which they are given."""
+"""Runs from wire bytes that no server sends on demand, and the order in which they are returned."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from penstock.ports.visits import Visit
 
 
 def message(body: bytes) -> bytes:
-    """A pgoutput message as CopyData."""
+    """Return a pgoutput message as CopyData."""
     return copy_data(b"w" + bytes(24) + body)
 
 
 def begin(position: int) -> bytes:
-    """B."""
+    """Return a Begin message."""
     return message(b"B" + struct.pack(">QqI", position, 0, 7))
 
 
 def commit(position: int, end: int) -> bytes:
-    """C."""
+    """Return a Commit message."""
     return message(b"C" + struct.pack(">BQQq", 0, position, end, 0))
 
 
 def relation(*columns: str, xid: int | None = None, oid: int = 1) -> bytes:
-    """R: table t of text columns, the first one its key."""
+    """Return a Relation message: table t of text columns, the first one is its key."""
     body = b"R" + (b"" if xid is None else struct.pack(">I", xid))
     body += struct.pack(">I", oid) + b"s\0t\0d" + struct.pack(">h", len(columns))
     for index, name in enumerate(columns):
@@ -50,7 +50,7 @@ def relation(*columns: str, xid: int | None = None, oid: int = 1) -> bytes:
 
 
 def insert(*values: str, xid: int | None = None, oid: int = 1) -> bytes:
-    """I."""
+    """Return an Insert message."""
     body = b"I" + (b"" if xid is None else struct.pack(">I", xid)) + struct.pack(">I", oid)
     body += b"N" + struct.pack(">h", len(values))
     for value in values:
@@ -59,39 +59,39 @@ def insert(*values: str, xid: int | None = None, oid: int = 1) -> bytes:
 
 
 def keepalive(position: int, *, reply: bool = False) -> bytes:
-    """K."""
+    """Return a keepalive."""
     return copy_data(b"k" + struct.pack(">QqB", position, 0, reply))
 
 
 def stream(xid: int, *inside: bytes, first: bool) -> bytes:
-    """A block of a transaction in progress."""
+    """Return a block of a transaction in progress."""
     start = message(b"S" + struct.pack(">IB", xid, first))
     return start + b"".join(inside) + message(b"E")
 
 
 def truncate(*oids: int, xid: int) -> bytes:
-    """T inside a block."""
+    """Return a Truncate message, as it is sent inside a block."""
     body = struct.pack(">IIB", xid, len(oids), 0)
     return message(b"T" + body + b"".join(struct.pack(">I", oid) for oid in oids))
 
 
 def origin(name: str) -> bytes:
-    """O: without an xid, in a block too."""
+    """Return an Origin message: it has no xid, in a block either."""
     return message(b"O" + struct.pack(">Q", 0) + name.encode() + b"\0")
 
 
 def abort(xid: int, subxid: int) -> bytes:
-    """A."""
+    """Return a Stream Abort message."""
     return message(b"A" + struct.pack(">II", xid, subxid))
 
 
 def stream_commit(xid: int, position: int, end: int) -> bytes:
-    """C."""
+    """Return a Stream Commit message."""
     return message(b"c" + struct.pack(">IBQQq", xid, 0, position, end, 0))
 
 
 class Bench:
-    """An assembler with everything it is given, and what it gave."""
+    """An assembler with everything that it needs, and what it returned."""
 
     def __init__(
         self,
@@ -122,12 +122,12 @@ class Bench:
         self.replies += 1
 
     def feed(self, *frames: bytes) -> None:
-        """Whole frames at once."""
+        """Feed whole frames at once."""
         data = b"".join(frames)
         assert self.assembler.feed(memoryview(data), 0, len(data)) == len(data)
 
     def rows(self) -> list[tuple[int, int, dict[str, Any]]]:
-        """What came, after a cut."""
+        """Cut, and return the rows decoded so far."""
         self.assembler.cut()
         return [(c.gsn, c.trx, c.after or {}) for run in self.runs for c in changes_of(run)]
 
@@ -139,7 +139,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_a_run_ends_at_the_end_of_its_last_commit(bench: Bench) -> None:
-    """Not where the commit record starts: acknowledging that would bring it again."""
+    """A run that ended where the commit record starts would make the server send it again."""
     bench.feed(begin(100), relation("id"), insert("a"), commit(100, 140))
     assert bench.rows() == [(1, 1, {"id": "a"})]
     assert bench.runs[0].end == FlushPoint(
@@ -148,7 +148,7 @@ def test_a_run_ends_at_the_end_of_its_last_commit(bench: Bench) -> None:
 
 
 def test_any_cut_of_the_bytes_gives_the_same(tmp_path: Path) -> None:
-    """Frames arrive in pieces; what comes out does not depend on where they were cut."""
+    """Frames arrive in pieces; the result does not depend on where they were cut."""
     data = b"".join(
         [
             begin(100),
@@ -184,7 +184,7 @@ def test_any_cut_of_the_bytes_gives_the_same(tmp_path: Path) -> None:
 
 
 def test_idle_position_only_when_nothing_is_pending(bench: Bench) -> None:
-    """A keepalive inside a transaction moves nothing before its commit."""
+    """A keepalive inside a transaction does not move the position before the commit."""
     bench.feed(begin(100), relation("id"), insert("a"), keepalive(90))
     bench.assembler.cut()
     assert bench.idle == []
@@ -199,7 +199,7 @@ def test_idle_position_only_when_nothing_is_pending(bench: Bench) -> None:
 
 
 def test_shape_that_arrived_last_holds_after_a_streamed_transaction(bench: Bench) -> None:
-    """A shape inside the stream holds for what follows, unless another came after it."""
+    """A shape inside the stream holds for later rows, unless another one arrived after it."""
     bench.feed(
         begin(100),
         relation("id"),
@@ -231,7 +231,7 @@ def test_shape_that_arrived_last_holds_after_a_streamed_transaction(bench: Bench
 
 
 def test_known_transactions_are_dropped_whole(tmp_path: Path) -> None:
-    """Plain and streamed ones; their shapes are kept, because they do not come again."""
+    """This holds for plain and streamed ones; their shapes are kept, as they are not sent again."""
     bench = Bench(tmp_path, FlushPoint(position=200, gsn=5, trx=3), Limits())
     bench.feed(
         begin(100),
@@ -250,7 +250,7 @@ def test_known_transactions_are_dropped_whole(tmp_path: Path) -> None:
 
 
 def test_a_transaction_with_an_origin_comes_whole(bench: Bench) -> None:
-    """What another replication wrote at the source says so behind its begin: plain and streamed."""
+    """An origin message after the begin marks what another replication wrote; all rows are kept."""
     bench.feed(
         begin(100),
         origin("pg_16401"),
@@ -265,7 +265,9 @@ def test_a_transaction_with_an_origin_comes_whole(bench: Bench) -> None:
 
 
 def test_a_truncate_that_was_rolled_back_empties_nothing(bench: Bench) -> None:
-    """In a savepoint of a streamed transaction; one in a savepoint that stays is a marker."""
+    """A TRUNCATE in a savepoint that was rolled back is dropped; in one that was kept it is a
+    marker.
+    """
     bench.feed(
         stream(9, relation("id", xid=9), insert("a", xid=9), truncate(1, xid=10), first=True),
         abort(9, 10),
@@ -278,7 +280,7 @@ def test_a_truncate_that_was_rolled_back_empties_nothing(bench: Bench) -> None:
 
 
 def test_a_message_that_was_rolled_back_is_no_marker(tmp_path: Path) -> None:
-    """As a TRUNCATE."""
+    """A message in a savepoint that was rolled back is dropped, like a TRUNCATE."""
     bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True)
 
     def said(xid: int, text: bytes) -> bytes:
@@ -298,13 +300,13 @@ def test_a_message_that_was_rolled_back_is_no_marker(tmp_path: Path) -> None:
 def logical(
     prefix: bytes, content: bytes, *, transactional: bool = True, position: int = 150
 ) -> bytes:
-    """A message of pg_logical_emit_message()."""
+    """Return a message of pg_logical_emit_message()."""
     head = struct.pack(">BQ", transactional, position)
     return message(b"M" + head + prefix + b"\0" + struct.pack(">I", len(content)) + content)
 
 
 def test_heartbeats_of_our_slot_become_markers(tmp_path: Path) -> None:
-    """Each in a transaction of its own that has a number; others and broken ones become nothing."""
+    """Each is a transaction with a number of its own; others and broken ones are dropped."""
     bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True, slot="ours")
     prefix = b"penstock.heartbeat"
     for number, content in enumerate((b"ours 17", b"other 18", b"ours x", b"ours", b"ours 19")):
@@ -323,12 +325,12 @@ def test_heartbeats_of_our_slot_become_markers(tmp_path: Path) -> None:
 
 
 def lone(position: int, content: bytes = b"x") -> bytes:
-    """A message of pg_logical_emit_message(false, …)."""
+    """Return a message of pg_logical_emit_message(false, …)."""
     return logical(b"app", content, transactional=False, position=position)
 
 
 def test_a_message_outside_transactions_is_a_transaction_of_its_own(tmp_path: Path) -> None:
-    """Each has a number; its position is the end of its record, where the log goes on."""
+    """Each has a number; its position is the end of its record, where the log continues."""
     bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True)
     bench.feed(lone(90), begin(100), relation("id"), insert("a"), commit(100, 140))
     bench.feed(lone(150), lone(170))
@@ -343,7 +345,7 @@ def test_a_message_outside_transactions_is_a_transaction_of_its_own(tmp_path: Pa
 
 
 def test_a_message_that_the_log_has_is_dropped(tmp_path: Path) -> None:
-    """The server sends it again where its slot is behind the log; a later message stays."""
+    """The server sends it again if its slot is behind the log; a later message is kept."""
     bench = Bench(tmp_path, FlushPoint(position=150, trx=4), Limits(), keep_messages=True)
     bench.feed(lone(100), lone(150), lone(160, b"new"))
     bench.assembler.cut()
@@ -352,7 +354,7 @@ def test_a_message_that_the_log_has_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_visit_stands_before_a_message_outside_transactions(tmp_path: Path) -> None:
-    """The message is behind the position that the visit waits for: positions never fall."""
+    """The message is after the position that the visit waits for: positions never decrease."""
     bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True)
 
     def steps(assembler: Assembler) -> Iterator[int]:
@@ -371,7 +373,7 @@ def test_a_visit_stands_before_a_message_outside_transactions(tmp_path: Path) ->
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_visit_stands_at_its_exact_position(bench: Bench, streamed: bool) -> None:
-    """All that commits before it is decoded, nothing at or behind it, and no keepalive needed."""
+    """All that commits before it is decoded, nothing at or after it; no keepalive is needed."""
     seen: list[tuple[str, int]] = []
 
     def steps(assembler: Assembler) -> Iterator[int]:
@@ -402,7 +404,7 @@ def test_visit_stands_at_its_exact_position(bench: Bench, streamed: bool) -> Non
 
 
 def test_visit_goes_on_at_a_keepalive_behind_its_position(bench: Bench) -> None:
-    """An idle server sends no commit to stand before."""
+    """An idle server sends no commit in front of which the visit could stop."""
     seen: list[str] = []
 
     def steps(assembler: Assembler) -> Iterator[int]:
@@ -417,7 +419,7 @@ def test_visit_goes_on_at_a_keepalive_behind_its_position(bench: Bench) -> None:
 
 
 def test_server_wants_an_answer(bench: Bench) -> None:
-    """Told at once, inside a transaction too."""
+    """The wish for an answer is passed on at once, inside a transaction too."""
     bench.feed(begin(100), keepalive(10, reply=True), keepalive(10))
     assert bench.replies == 1
 
@@ -445,7 +447,7 @@ def _other(kind: bytes, body: bytes) -> bytes:
 def test_what_cannot_be_is_one_typed_error(
     bench: Bench, frames: list[bytes], error: type[Exception]
 ) -> None:
-    """Nothing is passed over."""
+    """An impossible message raises a typed error and is not skipped."""
     with pytest.raises(error):
         bench.feed(*frames)
 
@@ -463,12 +465,12 @@ def test_notices_and_settings_pass(bench: Bench) -> None:
     assert [row for _, _, row in bench.rows()] == [{"id": "a"}]
 
 
-# -- the order in which a stream gives out -----------------------------------------------------
+# -- order in which a stream returns runs -------------------------------------------------------
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> PostgresSource:
-    """A stream that is not connected: what it was given it gives."""
+    """A stream that is not connected: it returns what the test puts into it."""
     return PostgresSource(
         "postgresql://nobody@nowhere/none",
         options=StreamOptions(slot="s", publication="p", idle_flush_s=0.0),
@@ -479,7 +481,7 @@ def source(tmp_path: Path) -> PostgresSource:
 
 
 def test_idle_position_never_ends_a_run_inside_a_transaction(source: PostgresSource) -> None:
-    """An idle point from before a transaction's first run is not a flush point after it."""
+    """An idle point from before a transaction's first run is not a flush point after that run."""
     source._put(Run(end=FlushPoint(position=100)), 0)
     source._queue.idle(FlushPoint(position=150))
     source._put(Run(), 0)
@@ -488,11 +490,11 @@ def test_idle_position_never_ends_a_run_inside_a_transaction(source: PostgresSou
     assert source.next_run(0) is None
     source._put(Run(end=FlushPoint(position=200)), 0)
     assert source.next_run(0) == Run(end=FlushPoint(position=200))
-    assert source.next_run(0) is None  # 150 is behind us now
+    assert source.next_run(0) is None  # 150 lies before the current position
 
 
 def test_idle_position_comes_after_everything_before_it(source: PostgresSource) -> None:
-    """Runs first, then the position, once."""
+    """The runs are returned first, then the position, once."""
     source._put(Run(end=FlushPoint(position=100)), 0)
     source._queue.idle(FlushPoint(position=150))
     ends = [run.end.position for _ in range(3) if (run := source.next_run(0)) and run.end]
@@ -500,7 +502,7 @@ def test_idle_position_comes_after_everything_before_it(source: PostgresSource) 
 
 
 def test_a_position_is_given_only_when_all_before_it_was_taken(source: PostgresSource) -> None:
-    """Received is not taken: an extraction that ended then would leave rows behind."""
+    """Received is not taken: an extraction that ended then would lose rows."""
     source.counts.received_position = 300
     assert not source.has_given(300)
     source._put(Run(), 0)
@@ -516,7 +518,7 @@ def test_a_position_is_given_only_when_all_before_it_was_taken(source: PostgresS
 
 
 def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
-    """What was decoded is not lost by what came after it."""
+    """Decoded rows are not lost because of a later error."""
     source._put(Run(end=FlushPoint(position=100)), 0)
 
     def fail() -> None:
@@ -532,7 +534,7 @@ def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
 def test_a_block_of_a_transaction_in_progress_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
-    """It goes to the side file in one piece, also while known transactions are looked for."""
+    """It is appended to the side file in one piece, also while known transactions are skipped."""
     pieces: list[int] = []
     append = Spill.append
 
@@ -551,7 +553,7 @@ def test_a_block_of_a_transaction_in_progress_is_not_parsed(
 
 
 def test_a_streamed_transaction_that_the_log_has_is_dropped(tmp_path: Path) -> None:
-    """Its commit lies before the place to go on from; what follows is given."""
+    """Its commit lies before the start position; the next transaction is returned."""
     bench = Bench(tmp_path, FlushPoint(position=5000, gsn=3, trx=2), Limits())
     bench.feed(stream(7, relation("id", xid=7), insert("1", xid=7), first=True))
     bench.feed(stream_commit(7, 4000, 4050))

@@ -1,4 +1,4 @@
-"""Which changes of a log count for a table of its base, and what is refused."""
+"""Changes of a log that count for a table of its base, and those that are refused."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ NAME = TableName("public", "item")
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """With one table of ten rows."""
+    """A log with one table of ten rows."""
     return Log(tmp_path, {ITEM: OLD})
 
 
 def reload(gsn: int, trx: int, *names: str) -> Marker:
-    """A marker behind a row that says that all rows follow."""
+    """Return a marker after a row which says that all rows follow."""
     return replace(truncate(gsn, trx, *names), kind=MarkerKind.RELOAD)
 
 
 def write(log: Log, *groups: Sequence[Change], markers: Sequence[Marker] = ()) -> None:
-    """Transactions of the log's first segment, in one run; markers have its numbers."""
+    """Write transactions of the log's first segment in one run; markers have its numbers."""
     rows = [row for group in numbered(groups) for row in group]
     with log.writer() as writer:
         writer.write(run_of(rows, markers=markers))
@@ -64,7 +64,7 @@ def write(log: Log, *groups: Sequence[Change], markers: Sequence[Marker] = ()) -
 
 
 def test_a_truncate_from_before_the_copy_leaves_the_copied_rows(log: Log) -> None:
-    """The copy was made after it: its rows are not those that were emptied."""
+    """The copy was made after it: its rows are not the rows that were removed."""
     log.copied_at(3)
     log.write(inserts(1))
     log.write(inserts(1, first=1), empties="item")
@@ -76,7 +76,7 @@ def test_a_truncate_from_before_the_copy_leaves_the_copied_rows(log: Log) -> Non
 
 
 def test_a_truncate_in_the_transaction_of_the_copy_counts(log: Log) -> None:
-    """The first transaction that is not in the copy is that of its point."""
+    """The first transaction that is not in the copy is the one at the copy's point."""
     log.copied_at(2)
     log.write(inserts(1))
     log.write(inserts(1, first=1), empties="item")
@@ -84,14 +84,14 @@ def test_a_truncate_in_the_transaction_of_the_copy_counts(log: Log) -> None:
 
 
 def test_changes_from_before_the_copy_do_not_count(log: Log) -> None:
-    """Also where one frame has them with later ones."""
+    """Also if one frame has them together with later ones."""
     log.copied_at(2)
     write(log, [change(Op.DELETE, None, before=(100,)), *inserts(1)], inserts(1, first=1))
     assert log.rows(ITEM) == Counter([*OLD, (1, "note 1")])
 
 
 def test_a_truncate_from_after_the_end_does_not_count(log: Log) -> None:
-    """The open segment that a state holds grows behind it."""
+    """The open segment that a state holds grows after the state's end."""
     first, second = numbered([inserts(1), inserts(1, first=1)])
     with log.writer() as writer:
         writer.write(run_of(first))
@@ -111,14 +111,14 @@ def test_a_truncate_of_another_table_empties_no_other(log: Log) -> None:
 
 @pytest.mark.parametrize("mark", [truncate, dropped, reload])
 def test_the_last_emptying_counts(log: Log, mark: Any) -> None:
-    """Rows between two of them are gone, too; the row right in front of the last one is."""
+    """Rows between two of them are gone too, as is the row right before the last one."""
     markers = [mark(1, 2, "item"), mark(2, 3, "item")]
     write(log, inserts(1), inserts(1, first=1), inserts(1, first=2), markers=markers)
     assert log.rows(ITEM) == Counter({(2, "note 2"): 1})
 
 
 def test_rows_that_await_a_reload_do_not_count(log: Log) -> None:
-    """What they are now is not known: they come again."""
+    """Their current values are not known: they are sent again."""
     unsure = replace(ITEM_2, awaits_reload="its type was changed")
     log.write([change(Op.UPDATE, (100, "unsure", None), unsure)])
     assert log.rows(ITEM) == Counter(OLD)
@@ -130,7 +130,7 @@ def test_rows_that_await_a_reload_do_not_count(log: Log) -> None:
 
 
 def test_rows_of_two_shapes_are_not_mixed(log: Log) -> None:
-    """Those of the older one have no value in the new column."""
+    """Rows of the older shape have no value in the new column."""
     log.write(inserts(1))
     log.write([change(Op.INSERT, (1, "one", None), ITEM_2)])
     found = log.rows(ITEM_2)
@@ -139,7 +139,7 @@ def test_rows_of_two_shapes_are_not_mixed(log: Log) -> None:
 
 
 def test_the_newest_shape_is_by_version(log: Log) -> None:
-    """A shape without rows that was current before that of the rows does not follow it."""
+    """A shape without rows does not replace the rows' shape if it was current before that one."""
     (rows,) = numbered([[change(Op.INSERT, (1, "one"), ITEM_3)]])
     run = run_of(rows)
     with log.writer() as writer:
@@ -163,7 +163,7 @@ def test_a_shape_from_before_the_copy_is_no_news(tmp_path: Path) -> None:
 
 
 def test_a_shape_without_rows_is_news(log: Log) -> None:
-    """The table has its columns from then on, whether rows have come or not."""
+    """The table has its columns from then on, with or without rows."""
     (rows,) = numbered([inserts(1, OWN)])
     with log.writer() as writer:
         writer.write(replace(run_of(rows), relations=(ITEM_2,)))
@@ -192,7 +192,7 @@ def test_a_shape_from_after_the_end_does_not_count(log: Log) -> None:
 
 @pytest.mark.parametrize("key", [(0,), ()])
 def test_a_shape_from_before_an_emptying_does_not_count(tmp_path: Path, key: Any) -> None:
-    """No row is left that had it: whether its values can be converted does not matter."""
+    """No row with this shape is left, so it is ignored whether its values can be converted."""
     first = replace(ITEM, key=key, identity=Identity.FULL, before=(0, 1))
     columns = (ITEM.columns[0], replace(ITEM.columns[1], source_type="bytea", neutral="binary"))
     other = replace(first, columns=columns, version=2)
@@ -218,7 +218,9 @@ def test_a_shape_from_before_an_emptying_does_not_count(tmp_path: Path, key: Any
 
 
 def test_changes_that_the_copy_has_already_change_nothing(tmp_path: Path) -> None:
-    """As where it is read without a lock: what was inserted and deleted meanwhile is not there."""
+    """A copy without a lock has such changes: rows that were inserted and deleted meanwhile are
+    absent.
+    """
     log = Log(tmp_path, {ITEM: [(1, "copied"), (2, "moved"), (3, "new")]})
     log.copied_at(1, settled=3)
     log.write([change(Op.INSERT, (1, "copied")), moved(9, (2, "moved"))])
@@ -233,7 +235,7 @@ def test_changes_that_the_copy_has_already_change_nothing(tmp_path: Path) -> Non
 def test_unsent_values_of_a_row_whose_key_changed_during_the_copy_are_not_guessed(
     tmp_path: Path,
 ) -> None:
-    """Two rows have changed places, before or after they were copied: the table is read again."""
+    """Two rows have swapped keys before or after they were copied: the table is read again."""
     log = Log(tmp_path, {ITEM: [(1, "second"), (2, "first")]})
     log.copied_at(1, settled=2)
     swap = [
@@ -250,7 +252,7 @@ def test_unsent_values_of_a_row_whose_key_changed_during_the_copy_are_not_guesse
 
 
 def test_unsent_values_of_a_moved_row_come_from_an_exact_copy(tmp_path: Path) -> None:
-    """Nothing of it is in the base then."""
+    """An exact copy contains no part of the move."""
     log = Log(tmp_path, {ITEM: [(1, "first"), (2, "second")]})
     log.copied_at(1)
     swap = [
@@ -266,7 +268,7 @@ def test_unsent_values_of_a_moved_row_come_from_an_exact_copy(tmp_path: Path) ->
 
 
 def test_a_delete_of_a_row_without_a_key_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """The base and its log contradict each other: nothing is taken for another row."""
+    """Base and log contradict each other: no other row is deleted instead."""
     row = (None, b"x", True, 0.0, None, None)
     other = (None, b"x", True, -0.0, None, None)
     log = Log(tmp_path, {EVENT: [row]})
@@ -276,14 +278,14 @@ def test_a_delete_of_a_row_without_a_key_that_is_not_there_is_an_error(tmp_path:
 
 
 def test_an_update_of_a_row_that_is_not_there_is_an_error(log: Log) -> None:
-    """Its unsent values are nowhere."""
+    """Its unsent values are missing everywhere."""
     log.write([change(Op.UPDATE, (7, None), absent=b"\2")])
     with pytest.raises(LogInconsistent, match="a row that is not there"):
         log.rows(ITEM)
 
 
 def test_rows_come_once_in_pieces(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are at a time."""
+    """Each row is returned once, whatever the number of rows per piece."""
     monkeypatch.setattr(base_state, "FILE_BYTES", 1)
     monkeypatch.setattr(net_rows, "ROWS_PER_BATCH", 2)
     log.write(inserts(7))
@@ -294,7 +296,7 @@ def test_rows_come_once_in_pieces(log: Log, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_base_of_another_log_is_not_held(log: Log) -> None:
-    """Its numbers mean nothing here."""
+    """Its numbers have no meaning in this log."""
     log.write(inserts(1))
     save_manifest(log.place.directory, replace(log.manifest, log_id="f" * 32))
     with pytest.raises(BaseNotReady, match="no base of the log's tables"):
@@ -302,7 +304,7 @@ def test_a_base_of_another_log_is_not_held(log: Log) -> None:
 
 
 def test_a_base_is_not_held_before_its_rows_are_of_one_moment(log: Log) -> None:
-    """That is later than its point where it was read without a lock."""
+    """That moment is later than the base's point if the base was read without a lock."""
     log.copied_at(1, settled=3)
     log.write(inserts(1))
     with pytest.raises(BaseNotReady, match="not as far yet"):
@@ -314,7 +316,9 @@ def test_a_base_is_not_held_before_its_rows_are_of_one_moment(log: Log) -> None:
 def test_a_base_that_moves_on_while_it_is_held_is_held_anew(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files are gone in the middle: the next one is taken, and nothing is left of the first."""
+    """Its files vanish while they are linked: the next base is held, and no link of the first is
+    left.
+    """
     log.write([change(Op.UPDATE, (100, "new"))])
     wanted = log.rows(ITEM)
     steps = iter([log.step])
@@ -334,10 +338,10 @@ def test_a_base_that_moves_on_while_it_is_held_is_held_anew(
 
 
 def test_a_segment_that_is_closed_meanwhile_is_held(log: Log) -> None:
-    """It was open when the log's end was read."""
+    """The segment was open when the log's end was read."""
     log.write(inserts(1), inserts(1, first=1))
     first = FlushPoint(position=commit_position(1) + 50, gsn=1, trx=1)
-    (log.root / "log" / "0.ckt").unlink()  # the base's link is left
+    (log.root / "log" / "0.ckt").unlink()  # the base's link stays
     found = holder(log.root).hold(log.manifest.log_id, 0, first, is_open=True)
     assert [path.name for path in found.segments] == ["0.ckt"]
     assert log.read(found, ITEM) == Counter([*OLD, (0, "note 0")])
@@ -345,7 +349,7 @@ def test_a_segment_that_is_closed_meanwhile_is_held(log: Log) -> None:
 
 
 def test_a_table_in_segments_is_read_by_name(log: Log) -> None:
-    """Another one's rows and shapes are none of its."""
+    """Rows and shapes of other tables are not returned."""
     log.write(inserts(2, OWN), inserts(1))
     with open_segment(log.root / "log" / "0.ckt", extension="ckt") as segment:
         found = changes_of([segment], NAME, Window(end=segment.end))

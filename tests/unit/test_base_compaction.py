@@ -1,4 +1,4 @@
-"""The base moved forward: its rows with the log stay what they were."""
+"""Steps of the base: its rows together with the log stay the same."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from penstock.model import Marker, Op, TableName
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """With one table of ten rows."""
+    """A log with one table of ten rows."""
     return Log(tmp_path, {ITEM: OLD})
 
 
 def test_rows_stay_the_same_when_the_base_moves_on(log: Log) -> None:
-    """Inserts, updates, deletes and changed keys, also of rows that changed before."""
+    """Inserts, updates, deletes and changed keys are applied, also to rows that changed before."""
     log.write(inserts(3), [change(Op.UPDATE, (101, "new"))])
     log.write(
         [change(Op.DELETE, None, before=(102,)), moved(103, (7, "seven"))],
@@ -61,7 +61,7 @@ def test_rows_stay_the_same_when_the_base_moves_on(log: Log) -> None:
 
 
 def test_values_that_were_not_sent_come_from_the_base(log: Log) -> None:
-    """Also where the row has another key by now."""
+    """This holds also for a row whose key has changed meanwhile."""
     log.write([moved(100, (1, None), absent=b"\2"), change(Op.UPDATE, (101, None), absent=b"\2")])
     wanted = log.rows(ITEM)
     assert wanted[1, "old 100"] == wanted[101, "old 101"] == 1
@@ -71,7 +71,7 @@ def test_values_that_were_not_sent_come_from_the_base(log: Log) -> None:
 
 @pytest.mark.parametrize("mark", [truncate, dropped])
 def test_a_table_is_emptied(log: Log, mark: Callable[[int, int, str], Marker]) -> None:
-    """What was before is gone, what comes behind stays; a drop empties it, too."""
+    """Earlier rows are gone, later rows stay; a drop empties the table, too."""
     log.write(inserts(2), [change(Op.UPDATE, (100, "x"))])
     log.write(inserts(1, first=50), empties="item", mark=mark)
     wanted = log.rows(ITEM)
@@ -81,14 +81,14 @@ def test_a_table_is_emptied(log: Log, mark: Callable[[int, int, str], Marker]) -
 
 
 def test_files_without_changed_rows_are_kept(log: Log) -> None:
-    """Only new rows: the file is that of before."""
+    """The step adds only new rows, so the old file stays."""
     big = log.manifest.tables[0].files[0].name
     log.write(inserts(5))
     assert log.step().tables[0].files[0].name == big
 
 
 def test_a_table_gets_another_shape(log: Log) -> None:
-    """Old rows have NULL or what the column says; the shape stays when its segment is gone."""
+    """Old rows have NULL or the column's default; the shape stays when its segment is gone."""
     log.write([change(Op.INSERT, (1, "one", Decimal("1.50")), ITEM_2)])
     wanted = log.rows(ITEM_2)
     assert wanted[100, "old 100", None] == 1
@@ -100,7 +100,7 @@ def test_a_table_gets_another_shape(log: Log) -> None:
 
 
 def test_a_value_that_its_type_cannot_hold(tmp_path: Path) -> None:
-    """A column is exact text in the base, and has its type in the log again: both are read."""
+    """A column is exact text in the base and has its type in the log again: both are read."""
     texts = ITEM_2.with_text_column(2)
     log = Log(tmp_path, {texts: [(1, "a", "NaN"), (2, "b", "2.50")]})
     log.write([change(Op.UPDATE, (2, "c", Decimal("3.50")), ITEM_2)])
@@ -111,7 +111,7 @@ def test_a_value_that_its_type_cannot_hold(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_key(tmp_path: Path) -> None:
-    """As many as there are are deleted, in whatever file they lie."""
+    """Each delete removes one equal row, whichever file it is in."""
     row = (None, b"x", True, 0.5, None, None)
     log = Log(tmp_path, {EVENT: [row, row, row]})
     log.write([change(Op.DELETE, None, EVENT, before=row), change(Op.INSERT, row, EVENT)])
@@ -122,7 +122,7 @@ def test_rows_without_a_key(tmp_path: Path) -> None:
 
 
 def test_a_held_state_stays_what_it_is(log: Log) -> None:
-    """Rows that come later are not in it, and what the base lets go is still there."""
+    """Later rows are not in it, and files that the base drops are still there."""
     log.write([change(Op.UPDATE, (101, "new"))])
     wanted = log.rows(ITEM)
     with log.held() as state:
@@ -134,7 +134,7 @@ def test_a_held_state_stays_what_it_is(log: Log) -> None:
 
 
 def test_what_comes_into_the_same_segment_is_not_in_a_held_state(log: Log) -> None:
-    """The open segment grows behind the position."""
+    """The open segment grows after the position."""
     first, second = numbered([inserts(2), [change(Op.UPDATE, (0, "later"))]])
     with log.writer() as writer:
         writer.write(run_of(first))
@@ -149,7 +149,7 @@ def test_what_comes_into_the_same_segment_is_not_in_a_held_state(log: Log) -> No
 
 
 def test_it_is_not_read_before_the_log_is_at_its_point(log: Log) -> None:
-    """Rows of that moment with the changes of an earlier one are no state."""
+    """Rows of that moment with changes of an earlier one are not a state."""
     log.write(inserts(1))
     manifest = log.manifest
     late = replace(manifest.tables[0], ordinal=f"{commit_position(2)}")
@@ -163,7 +163,7 @@ def test_it_is_not_read_before_the_log_is_at_its_point(log: Log) -> None:
 
 @pytest.mark.parametrize("fault", ["base.manifest.before", "base.manifest.after"])
 def test_a_step_that_ends_in_the_middle(log: Log, fault: str) -> None:
-    """The old base or the new one; and the next step goes on."""
+    """Either the old base or the new one is there, and the next step continues."""
     log.write(inserts(3), [change(Op.UPDATE, (101, "new"))])
     wanted = log.rows(ITEM)
     with faults.arming(f"{fault}:1:error"), pytest.raises(faults.FaultInjected):
@@ -175,7 +175,7 @@ def test_a_step_that_ends_in_the_middle(log: Log, fault: str) -> None:
 
 
 def test_a_damaged_file_gives_no_rows(log: Log) -> None:
-    """It is named."""
+    """The error names the file."""
     path = next(log.place.directory.glob("*.arrow"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -185,7 +185,7 @@ def test_a_damaged_file_gives_no_rows(log: Log) -> None:
 
 
 def test_a_lost_segment_is_a_hole(log: Log) -> None:
-    """The base cannot go on over it."""
+    """The base cannot skip it."""
     log.write(inserts(1))
     log.write(inserts(1, first=1))
     (log.place.links / "0.ckt").unlink()
@@ -194,7 +194,7 @@ def test_a_lost_segment_is_a_hole(log: Log) -> None:
 
 
 def test_values_that_a_type_has_changed_are_not_known() -> None:
-    """A column whose values the server has computed anew."""
+    """The server has recalculated the values of such a column."""
     changed = replace(
         ITEM,
         columns=(

@@ -1,4 +1,4 @@
-"""What the base says of tables that it does not have, or cannot read now."""
+"""Errors of the base for tables that it does not have, or cannot read now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EMPTY = Manifest(log_id="l", number=0, segment=0, gsn=0)
 
 
 def test_a_table_that_is_not_there_yet_is_named() -> None:
-    """Where a snapshot is asked for it."""
+    """The error names the table for which a snapshot is requested."""
     state = HeldState(
         directory=Path("base"), manifest=EMPTY, segments=(), end=cast(Any, None), extension="ckt"
     )
@@ -32,7 +32,7 @@ def test_a_table_that_is_not_there_yet_is_named() -> None:
 def test_tables_that_change_while_they_are_read_are_left_for_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a few points the base goes on with what it has, and keeps what it had."""
+    """After a few points the base continues with the tables it has, and keeps its earlier rows."""
     tried: list[int] = []
     saved: list[int] = []
     monkeypatch.setattr(base_keeper, "open_planner", lambda _config: nullcontext())

@@ -1,4 +1,4 @@
-"""The base's files and the rows in them: what is checked when they are read, and kept."""
+"""Files of the base and their rows: what is checked when they are read, and what is kept."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from penstock.model import Column, Relation
 
 
 def batch_of(shape: Relation, *rows: tuple[Any, ...]) -> pa.RecordBatch:
-    """Rows as a file has them."""
+    """Return rows in the form in which a file has them."""
     names = [column.name for column in shape.columns]
     found = [dict(zip(names, row, strict=True)) for row in rows]
     return pa.RecordBatch.from_pylist(found, schema=columns_schema(shape))
 
 
 def values(found: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Its rows."""
+    """Return the rows of a batch."""
     return [tuple(row.values()) for row in found.to_pylist()]
 
 
@@ -50,7 +50,7 @@ def values(found: pa.RecordBatch) -> list[tuple[Any, ...]]:
 def test_rows_are_written_once_in_files_of_a_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last file has what is left; empty batches make none."""
+    """The last file has the rest; empty batches create no file."""
     one, none = batch_of(ITEM, (1, "a"), (2, "b")), batch_of(ITEM)
     monkeypatch.setattr(manifests, "FILE_BYTES", one.nbytes * 2)
     files = list(write_files(tmp_path, ITEM, [none, one, one, none, one], place=3))
@@ -61,21 +61,21 @@ def test_rows_are_written_once_in_files_of_a_size(
 
 @pytest.mark.parametrize("change", [{"row_count": 3}, {"size_bytes": 7}, {"crc32c": 1}])
 def test_a_file_that_is_not_the_manifests_gives_no_rows(tmp_path: Path, change: Any) -> None:
-    """By its rows, its size and its checksum."""
+    """A file with another row count, size or checksum is refused."""
     (file,) = write_files(tmp_path, ITEM, [batch_of(ITEM, (1, "a"), (2, "b"))])
     with pytest.raises(BaseCorrupt, match=file.name):
         read_file(tmp_path, replace(file, **change), ITEM)
 
 
 def test_a_file_of_another_shape_gives_no_rows(tmp_path: Path) -> None:
-    """Its columns are those of its relation, in order."""
+    """The columns must be those of its relation, in order."""
     (file,) = write_files(tmp_path, ITEM, [batch_of(ITEM, (1, "a"))])
     with pytest.raises(BaseCorrupt, match="columns"):
         read_file(tmp_path, file, ITEM_2)
 
 
 def test_only_files_that_no_manifest_names_are_removed(tmp_path: Path) -> None:
-    """Not the manifest, not what it names, not what is held."""
+    """The manifest, the files that it names and held files stay."""
     kept, other = (next(write_files(tmp_path, ITEM, [batch_of(ITEM, (n, "a"))])) for n in range(2))
     (tmp_path / "held" / "serve").mkdir(parents=True)
     table = BaseTable(schema="public", name="item", relations=(ITEM,), files=(kept,))
@@ -89,7 +89,7 @@ def test_only_files_that_no_manifest_names_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_base_is_complete_where_its_last_table_is() -> None:
-    """At its point, or where its rows are of one moment."""
+    """It is complete at the last table's point, or where that table's rows are of one moment."""
     file = BaseFile(name="x", row_count=1, size_bytes=1, crc32c=1)
     table = BaseTable(
         schema="public", name="item", relations=(ITEM,), files=(file,), ordinal="5", settled="5"
@@ -105,13 +105,13 @@ def test_a_base_is_complete_where_its_last_table_is() -> None:
 
 
 def numbered(shape: Relation, *ids: int) -> Relation:
-    """A shape whose columns have identities."""
+    """Return a shape whose columns have identities."""
     columns = [replace(one, id=number) for one, number in zip(shape.columns, ids, strict=True)]
     return replace(shape, columns=tuple(columns))
 
 
 def test_a_column_is_known_by_its_identity() -> None:
-    """One that was dropped and added again under its name has none of the old values."""
+    """A column that was dropped and added again under its name has no old values."""
     old, again = numbered(ITEM, 1, 2), numbered(ITEM, 1, 3)
     rows = batch_of(ITEM, (1, "old"))
     assert values(convert_rows(rows, old, again)) == [(1, None)]
@@ -120,14 +120,14 @@ def test_a_column_is_known_by_its_identity() -> None:
 
 
 def test_a_new_column_has_the_value_that_rows_have_of_it() -> None:
-    """As the source says: rows of before are not written there either."""
+    """The source says it: there, too, the value is not written into existing rows."""
     price = replace(ITEM_2.columns[2], missing="1.50")
     new = replace(ITEM_2, columns=(*ITEM.columns, price))
     assert values(convert_rows(batch_of(ITEM, (1, "a")), ITEM, new)) == [(1, "a", Decimal("1.50"))]
 
 
 def shape(neutral: str, source_type: str) -> Relation:
-    """A table of one column."""
+    """Return a table of one column."""
     column = Column(name="v", source_type=source_type, neutral=neutral)
     return Relation(schema="public", name="t", columns=(column,), key=(0,), before=(0,))
 
@@ -145,7 +145,7 @@ def shape(neutral: str, source_type: str) -> Relation:
 def test_values_that_the_server_may_have_changed_are_not_taken_over(
     old: Relation, new: Relation
 ) -> None:
-    """They are not in the log: the table is read again."""
+    """The log does not have them: the table is read again."""
     with pytest.raises(ShapeUnfit):
         convert_rows(batch_of(old), old, new)
 
@@ -167,12 +167,12 @@ def test_values_that_the_server_may_have_changed_are_not_taken_over(
 def test_values_that_stay_the_same_are_taken_over(
     old: Relation, new: Relation, value: Any, wanted: Any
 ) -> None:
-    """Where every value of the old type is one of the new type."""
+    """Every value of the old type is a value of the new type."""
     assert values(convert_rows(batch_of(old, (value,)), old, new)) == [(wanted,)]
 
 
 def test_a_column_kept_as_text_stays_text() -> None:
-    """Its own type cannot hold what it had; an own column of texts is none such."""
+    """Its own type cannot hold the old values; a column that is text at the source is different."""
     text = ITEM_2.with_text_column(2)
     assert widest(ITEM_2, [text]).columns[2].neutral == "string"
     other = replace(text, columns=(*text.columns[:2], replace(text.columns[2], source_type="text")))
@@ -183,7 +183,7 @@ def test_a_column_kept_as_text_stays_text() -> None:
 
 
 def test_keys_of_many_columns_are_not_mixed() -> None:
-    """The number of their combinations does not fit into 64 bits: the first column counts still."""
+    """The number of their combinations exceeds 64 bits: the first column still counts."""
     count = 1024
     numbers = list(range(count))
     first = pa.array([*numbers, *(n + 1 for n in numbers[:-1]), 0])
@@ -195,7 +195,7 @@ def test_keys_of_many_columns_are_not_mixed() -> None:
 
 
 def test_zeros_of_two_signs_are_one_key_and_two_rows() -> None:
-    """As an index has them; a row without a key is known by all of its bits."""
+    """An index treats them as equal; a row without a key is identified by all of its bits."""
     zeros = [pa.array([0.0, -0.0])]
     assert encode([zeros], [[]]).size == 1
     assert encode([zeros], [[]], whole_rows=True).size == 2
@@ -205,7 +205,7 @@ TABLE = relation(("k", "integer", "int32"), ("a", "text", "string"), ("b", "text
 
 
 def folded(*changes: Change, again: tuple[Change, ...] = (), **more: Any) -> list[dict[str, Any]]:
-    """What is left of changes for a target."""
+    """Return the net rows of changes for a target."""
     frames = [batch(TABLE, changes)]
     rows = FoldedRows(
         net=fold(TABLE, frames, **more),
@@ -216,7 +216,7 @@ def folded(*changes: Change, again: tuple[Change, ...] = (), **more: Any) -> lis
 
 
 def test_an_unsent_value_is_never_that_of_another_row() -> None:
-    """Each row's own changes have it, or the target."""
+    """It is taken from the row's own changes, or from the target."""
     first = Change(op="U", gsn=1, after=(1, None, "y"), absent=frozenset({1}))
     second = Change(op="U", gsn=2, after=(2, "z", None), absent=frozenset({2}))
     found = {row["k"]: (row["a"], row["b"], row["wk$absent"]) for row in folded(first, second)}
@@ -230,7 +230,7 @@ def test_an_unsent_value_of_an_inserted_row_is_an_error() -> None:
 
 
 def test_an_unsent_value_that_a_moved_row_may_have_elsewhere_is_marked() -> None:
-    """Only where the target may have some of the changes."""
+    """It is marked only if the target may have some of the changes."""
     unsent = frozenset({2})
     moved = Change(op="U", gsn=1, before=(1, None, None), after=(2, "x", None), absent=unsent)
     frames = [batch(TABLE, [moved])]
@@ -245,7 +245,7 @@ def test_an_unsent_value_that_a_moved_row_may_have_elsewhere_is_marked() -> None
 
 
 def test_other_frames_at_the_second_reading_are_an_error() -> None:
-    """The numbers of changes would name other rows."""
+    """The numbers of changes would refer to other rows."""
     one, two = (Change(op="I", gsn=n, after=(n, "x", "y")) for n in (1, 2))
     with pytest.raises(LogInconsistent, match="second reading"):
         folded(one, two, again=(one,))

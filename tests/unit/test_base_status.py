@@ -1,4 +1,4 @@
-"""`penstock status` says what the base has, and which segments wait for it."""
+"""Output of `penstock status` about the base and the segments that wait for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ URL = "postgresql://u@h/d"
 
 
 def test_a_base_and_the_segments_that_it_holds(tmp_path: Path) -> None:
-    """Those that others have names of, too, are told from those that nobody else needs."""
+    """Segments that others link too are counted apart from those that only the base holds."""
     mode = {"pipeline": {"mode": "data+change"}}
     config = pipeline(tmp_path, URL, None, sections=mode)
     assert read_base(pipeline(tmp_path, URL, None, file="other.toml")) is None

@@ -1,4 +1,4 @@
-"""A staged batch is applied, or the error says why not: whatever the target refuses."""
+"""Application of a staged batch: it is applied, or the error says why the target refused it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ STAGED: Any = SimpleNamespace(
 
 
 class Clock:
-    """Stands for the clock: nobody waits."""
+    """Fake clock that never waits."""
 
     def monotonic_s(self) -> float:
-        """No time passes."""
+        """Return 0: no time passes."""
         return 0.0
 
     def sleep(self, _seconds: float) -> None:
-        """Not at all."""
+        """Return at once."""
 
 
 class Target:
-    """Stands for the target: refuses as it is told, then takes the batch."""
+    """Fake target: refuses as often as it is told, then accepts the batch."""
 
     is_closed = False
 
@@ -42,17 +42,17 @@ class Target:
         self.applied = 0
 
     def apply_phases(self, _phases: object) -> None:
-        """Refuse, or take it."""
+        """Refuse or accept the batch."""
         if self.refusals:
             raise self.refusals.pop(0)
         self.applied += 1
 
     def resolve_refusal(self, _error: object, _merges: object) -> bool:
-        """Whether the reason is gone."""
+        """Return whether the reason is gone."""
         return self.mends
 
     def transaction(self) -> Any:
-        """Of no consequence."""
+        """Return a context that does nothing."""
         return nullcontext()
 
     def __getattr__(self, _name: str) -> Any:
@@ -60,7 +60,7 @@ class Target:
 
 
 def interrupted(count: int) -> list[PenstockError]:
-    """So many interruptions."""
+    """Return that many interruptions."""
     return [StatementInterrupted("deadlock") for _ in range(count)]
 
 
@@ -78,7 +78,7 @@ def interrupted(count: int) -> list[PenstockError]:
 def test_a_batch_is_applied_once_or_its_error_is_raised(
     refusals: list[PenstockError], mends: bool, expected: type[PenstockError] | None
 ) -> None:
-    """Also where the last attempt is the one whose reason could be mended."""
+    """This holds also if the reason of the last refusal could be removed."""
     target: Any = Target(list(refusals), mends=mends)
     clock: Any = Clock()
     if expected is None:
@@ -90,7 +90,7 @@ def test_a_batch_is_applied_once_or_its_error_is_raised(
 
 
 class Witness(Target):
-    """Notes what was asked of it, and whether its transaction was open then."""
+    """Fake target that notes each call, and whether its transaction was open then."""
 
     def __init__(self) -> None:
         super().__init__([], mends=False)
@@ -98,12 +98,12 @@ class Witness(Target):
         self.seen: list[tuple[str, bool]] = []
 
     def apply_phases(self, _phases: object) -> None:
-        """Note it."""
+        """Note the call."""
         self.seen.append(("apply_phases", self.is_open))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Open meanwhile; begun once."""
+        """Open a transaction, at most once."""
         self.is_open = True
         yield
         self.is_open = False
@@ -115,7 +115,9 @@ class Witness(Target):
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_rows_and_what_is_remembered_of_them_are_one_transaction(alone: bool) -> None:
-    """The applied position first, so that another loader waits; then CL rows with the rows."""
+    """The applied position is first, so that another loader waits; CL rows are written with the
+    rows.
+    """
     target: Any = Witness()
     clock: Any = Clock()
     at: Any = SimpleNamespace()

@@ -1,4 +1,4 @@
-"""How much a batch takes in: as much as can be staged while the one before is applied."""
+"""Size of a batch: as much as can be staged while the previous one is applied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_nothing_is_known_yet() -> None:
 
 
 def test_it_follows_what_can_be_staged_meanwhile() -> None:
-    """Slow applying lets it grow, slow staging shrinks it; within bounds."""
+    """Slow applying lets it grow, slow staging shrinks it; both within bounds."""
     assert next_batch_bytes(40 * MIB, {"stage": 1.0, "apply": 2.0}) == int(80 * GROWTH * MIB)
     assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 1.0}) == int(20 * GROWTH * MIB)
     assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 0.001}) == FIRST_BYTES
@@ -23,7 +23,7 @@ def test_it_follows_what_can_be_staged_meanwhile() -> None:
 
 
 def test_many_small_files_come_to_large_batches() -> None:
-    """Where both steps take as long whatever the size, it grows to all there is."""
+    """If both steps take the same time at any size, the size grows to the maximum."""
     size, steps = 1 * MIB, 0
     while size < MAX_BYTES:
         size = next_batch_bytes(size, {"stage": 0.4, "apply": 0.4})

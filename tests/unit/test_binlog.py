@@ -1,4 +1,4 @@
-"""The decoder of binlog rows: one suite for the twin and the compiled kernel."""
+"""Decoder of binlog rows: one suite for the twin and the compiled kernel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def decoder(kind: type[Decoder]) -> Decoder:
 
 
 def test_the_kernel_is_there_when_it_is_required() -> None:
-    """CI sets PENSTOCK_REQUIRE_KERNEL=1: then a missing kernel is a failure, not a fallback."""
+    """CI sets PENSTOCK_REQUIRE_KERNEL=1: then a missing kernel is a failure, and no fallback is
+    used.
+    """
     assert binlog.COMPILED or os.environ.get("PENSTOCK_REQUIRE_KERNEL") != "1"
 
 
@@ -68,7 +70,7 @@ def test_make_decoder_picks_the_kernel_unless_forbidden(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("limit", [0, BYTE_LIMIT_MAX + 1])
 def test_impossible_limits_are_refused(kind: type[Decoder], limit: int) -> None:
-    """A batch needs room, and less than Arrow's offsets reach."""
+    """A batch needs room, and must stay below Arrow's largest offset."""
     with pytest.raises(ValueError, match="byte_limit"):
         kind(byte_limit=limit)
     with pytest.raises(ValueError, match="row_limit"):
@@ -81,7 +83,7 @@ def test_impossible_limits_are_refused(kind: type[Decoder], limit: int) -> None:
 
 
 def test_insert_update_delete_become_rows(kind: type[Decoder]) -> None:
-    """Numbers count up, the place is the transaction's start, values are whole."""
+    """Numbers increase, the position is the transaction's start, values are complete."""
     log = Log().begin(4)
     start = log.offset - len(log.events[-1]) - len(log.events[-2])
     log.table(TWO).add(*inserts(TWO, row(TWO, 1, "ä"), row(TWO, 2, None)))
@@ -113,7 +115,7 @@ def test_insert_update_delete_become_rows(kind: type[Decoder]) -> None:
 
 
 def test_a_set_is_printed_as_the_server_does(decoder: Decoder) -> None:
-    """Where a label is empty no comma stands behind an empty text."""
+    """After an empty label no comma follows an empty text."""
     table = Table(kinds=("int", "set"))
     rows = [image(table, [number(bits), bytes((bits,))]) for bits in range(8)]
     feed(decoder, Log().begin().table(table).add(*inserts(table, *rows)).commit().packets())
@@ -122,7 +124,7 @@ def test_a_set_is_printed_as_the_server_does(decoder: Decoder) -> None:
 
 
 def test_a_changed_key_brings_the_old_one(decoder: Decoder) -> None:
-    """And an unchanged one does not: the row is known by what it has now."""
+    """An unchanged key does not: the row is found by its current key."""
     same = row(TWO, 1, "a") + row(TWO, 1, "b")
     other = row(TWO, 1, "b") + row(TWO, 2, "b")
     log = Log().begin().table(TWO).add(UPDATE, rows_body(TWO, UPDATE, same + other)).commit()
@@ -134,7 +136,7 @@ def test_a_changed_key_brings_the_old_one(decoder: Decoder) -> None:
     ("old", "new"), [("a", "ab"), ("ab", "a"), ("", "a"), (None, ""), ("", None), ("é", "è")]
 )
 def test_any_change_of_a_key_is_seen(decoder: Decoder, old: str | None, new: str | None) -> None:
-    """Also of its length alone, and between NULL and nothing."""
+    """A change of the length alone counts, and one between NULL and an empty value."""
     table = Table(kinds=("varchar(60)", "int"), name="named", table_id=9)
     images = row(table, old, 1) + row(table, new, 1) + row(table, new, 1) + row(table, new, 2)
     log = Log().begin().table(table).add(UPDATE, rows_body(table, UPDATE, images)).commit()
@@ -143,7 +145,7 @@ def test_any_change_of_a_key_is_seen(decoder: Decoder, old: str | None, new: str
 
 
 def test_rows_of_a_table_without_a_key_bring_all_old_values(decoder: Decoder) -> None:
-    """They are found by their whole content."""
+    """They are found by all of their values."""
     same = row(KEYLESS, 1, "a") + row(KEYLESS, 1, "a")
     log = Log().begin().table(KEYLESS).add(UPDATE, rows_body(KEYLESS, UPDATE, same)).commit()
     feed(decoder, log.packets())
@@ -153,7 +155,7 @@ def test_rows_of_a_table_without_a_key_bring_all_old_values(decoder: Decoder) ->
 def test_columns_that_were_not_sent_are_absent_or_taken_from_the_old_image(
     decoder: Decoder,
 ) -> None:
-    """MINIMAL: the key comes from the before image, the rest stays what it is."""
+    """MINIMAL: the key is taken from the before image, other columns stay unchanged."""
     table = Table(kinds=("int",) * 10, name="wide", table_id=8, key=(9,))
     old = image(table, [number(7)] * 10, [9])
     new = image(table, [number(5), None, *[number(6)] * 8], [0, 1, 8])
@@ -166,7 +168,7 @@ def test_columns_that_were_not_sent_are_absent_or_taken_from_the_old_image(
 
 
 def test_inserts_without_all_columns_are_refused_unless_asked_for(kind: type[Decoder]) -> None:
-    """What is missing is the column's default, which nobody here knows."""
+    """A missing value is the column's default, which the decoder does not know."""
     body = rows_body(TWO, WRITE, row(TWO, 3, "", present=[0]), after=[0])
     block = Log().begin().table(TWO).add(WRITE, body).commit().packets()
     assert refused(lambda: feed(kind(), block)) == "defaulted"
@@ -179,14 +181,14 @@ def test_inserts_without_all_columns_are_refused_unless_asked_for(kind: type[Dec
 
 
 def test_a_row_that_cannot_be_identified_is_refused(decoder: Decoder) -> None:
-    """A before image without the key says nothing."""
+    """A before image without the key does not identify a row."""
     body = rows_body(TWO, DELETE, row(TWO, 3, "x", present=[1]), before=[1])
     block = Log().begin().table(TWO).add(DELETE, body).packets()
     assert refused(lambda: feed(decoder, block)) == "before"
 
 
 def test_rows_before_a_broken_one_are_kept(decoder: Decoder) -> None:
-    """And nothing of the broken one, whose first value is right."""
+    """No part of the broken row is kept, although its first value is right."""
     good, broken = row(TWO, 1, "good"), image(TWO, [number(2), b"\xff\xfe"])
     block = Log().begin().table(TWO).add(*inserts(TWO, good, broken, good)).packets()
     with pytest.raises(BinlogBroken) as caught:
@@ -212,7 +214,7 @@ def test_rows_before_a_broken_one_are_kept(decoder: Decoder) -> None:
     ],
 )
 def test_broken_rows_events_are_refused(decoder: Decoder, body: bytes, reason: str) -> None:
-    """Lengths that reach outside, another table's rows, heads that end early."""
+    """Lengths that exceed the event, another table's rows and short heads are refused."""
     block = Log().begin().table(TWO).add(WRITE, body).packets()
     assert refused(lambda: feed(decoder, block)) == reason
     assert decoder.take() == []
@@ -236,7 +238,7 @@ def test_broken_rows_events_are_refused(decoder: Decoder, body: bytes, reason: s
 def test_digits_of_a_value_end_where_they_end(
     kind: type[Decoder], column: str, last: str, beyond: str
 ) -> None:
-    """The last fraction of a second, the last group of digits: one more is no value."""
+    """The last fraction of a second and the last group of digits are read; one more is refused."""
     table = Table(kinds=("int", column))
 
     def block(data: str) -> bytes:
@@ -252,7 +254,7 @@ def test_digits_of_a_value_end_where_they_end(
 
 
 def test_a_decimal_of_zero_has_no_sign(decoder: Decoder) -> None:
-    """However it was stored, and in a column that is text because its digits are too many."""
+    """This holds for each stored form, and in a column that is text because of its many digits."""
     table = Table(kinds=("int", "decimal(65,30)"))
     rows = [
         image(table, [number(at), data])
@@ -273,7 +275,7 @@ def test_old_rows_events_and_those_of_partitions_are_read(decoder: Decoder) -> N
 
 
 def test_an_event_without_rows_ends_a_statement(decoder: Decoder) -> None:
-    """Its table id names no table."""
+    """Its table id belongs to no table."""
     nowhere = Table(kinds=("int",), table_id=0xFFFFFF)
     log = Log().begin().add(WRITE, rows_body(nowhere, WRITE, b"")).commit()
     assert feed(decoder, log.packets()) == len(log.packets())
@@ -283,7 +285,7 @@ def test_an_event_without_rows_ends_a_statement(decoder: Decoder) -> None:
 
 
 def test_a_new_table_stops_and_a_known_one_does_not(decoder: Decoder) -> None:
-    """Its id may come to mean another table, or the same one with other columns."""
+    """A known id may later mean another table, or the same one with other columns."""
     other = Table(kinds=("int", "tinytext"), name="two", table_id=70)
     log = Log().begin().table(TWO).table(TWO).table(other).table(other).commit()
     block = log.packets()
@@ -311,7 +313,7 @@ def test_rows_of_two_ids_of_one_table_come_in_one_batch(decoder: Decoder) -> Non
 
 
 def test_tables_that_are_not_captured_are_passed_over(decoder: Decoder) -> None:
-    """Whatever their rows hold."""
+    """The content of their rows is ignored."""
     log = Log().begin().table(TWO).add(WRITE, rows_body(TWO, WRITE, b"\xff\xff")).commit()
     block = log.packets()
     at = decoder.feed(block, 0, len(block), MANY)
@@ -322,7 +324,7 @@ def test_tables_that_are_not_captured_are_passed_over(decoder: Decoder) -> None:
 
 
 def test_limits_stop_inside_an_event_and_the_next_call_goes_on(decoder: Decoder) -> None:
-    """Every row comes once, also when the block is moved meanwhile."""
+    """Every row is returned once, also when the block is moved meanwhile."""
     rows = [row(TWO, index, "x") for index in range(10)]
     block = Log().begin().table(TWO).add(*inserts(TWO, *rows)).commit().packets()
     seen = []
@@ -349,7 +351,7 @@ def test_bytes_limit_a_batch_too(kind: type[Decoder]) -> None:
 
 
 def test_commit_stops_when_enough_is_there(decoder: Decoder) -> None:
-    """Nought stops at every end of a transaction, also of one without rows."""
+    """A limit of zero stops at every end of a transaction, also of one without rows."""
     block = Log().begin(1).commit().begin(2).commit().packets()
     at = feed(decoder, block, commit_limit=0)
     assert decoder.stop is Stop.COMMIT
@@ -393,7 +395,7 @@ def test_a_value_that_does_not_fit_widens_its_column_in_the_middle_of_an_event(
 
 
 def test_what_is_no_event_stops_before_it(decoder: Decoder) -> None:
-    """The end of a dump that was not to wait, and the server's errors."""
+    """Examples are the end of a dump that was told not to wait, and the server's errors."""
     for payload in (b"\xfe\0\0\2\0", b"\xff\xd4\x04#HY000gone"):
         block = packet(payload, 9)
         assert decoder.feed(block, 0, len(block), MANY) == 0

@@ -20,7 +20,7 @@ from penstock.codec.mysql.binlog_query import query
 
 
 def of_kind(name: str, kind: int) -> list[bytes]:
-    """All events of a kind in a recording, without checksum."""
+    """Return all events of a kind in a recording, without checksum."""
     found = []
     for _, data in recorded_files(name):
         all_events = file_events(data)
@@ -39,7 +39,7 @@ def of_kind(name: str, kind: int) -> list[bytes]:
     ],
 )
 def test_format_descriptions(name: str, version: str, maria: bool) -> None:
-    """The server's version and whether events have checksums."""
+    """They tell the server's version and whether events have checksums."""
     files = recorded_files(name)
     told = [events.format_description(file_events(data)[0]) for _, data in files]
     assert all(one.server_version.startswith(version) for one in told)
@@ -49,7 +49,7 @@ def test_format_descriptions(name: str, version: str, maria: bool) -> None:
 
 @pytest.mark.parametrize("change", [(19, 3), (75, 20), (-5, 2)])
 def test_other_format_descriptions_are_refused(change: tuple[int, int]) -> None:
-    """Another format version, heads of another length, an unknown checksum."""
+    """Another format version, heads of another length and an unknown checksum are refused."""
     event = bytearray(file_events(recorded_files("mysql-8.0")[0][1])[0])
     event[change[0]] = change[1]
     with pytest.raises(BinlogBroken) as caught:
@@ -58,13 +58,13 @@ def test_other_format_descriptions_are_refused(change: tuple[int, int]) -> None:
 
 
 def test_rotate() -> None:
-    """The next file and the offset in it."""
+    """It names the next file and the offset in it."""
     said = events.rotate(of_kind("mysql-9.7", EventKind.ROTATE)[0])
     assert (said.file_name, said.offset) == ("binlog.000002", 4)
 
 
 def test_gtid_of_mysql() -> None:
-    """Server, number, and the commit's time in microseconds; older servers have none."""
+    """It has server, number, and the commit's time in microseconds, which older servers omit."""
     said = events.gtid(bare(EventKind.GTID, gtid_body(77)))
     assert str(said) == "00010203-0405-0607-0809-0a0b0c0d0e0f:77"
     assert said.commit_time_us == 1_700_000_000_123_456
@@ -78,7 +78,7 @@ def test_gtid_of_mysql() -> None:
 
 
 def test_tagged_gtid() -> None:
-    """MySQL 9.7's own event."""
+    """MySQL 9.7 has an event of its own for it."""
     (event,) = of_kind("mysql-9.7", EventKind.GTID_TAGGED)
     said = events.gtid_tagged(event)
     assert str(said) == "11111111-2222-3333-4444-555555555555:some_tag:7"
@@ -86,7 +86,7 @@ def test_tagged_gtid() -> None:
 
 
 def test_gtid_of_mariadb() -> None:
-    """Domain, server and number; what else the flags say is there."""
+    """It has domain, server and number; the flags tell which other fields are there."""
     said = events.maria_gtid(bare(EventKind.MARIA_GTID, maria_body(5, domain=2)))
     assert (str(said), said.flags) == ("2-7-5", 0)
     xid = struct.pack("<IBB", 3, 2, 1) + b"ggb"
@@ -103,7 +103,7 @@ def test_gtid_of_mariadb() -> None:
 
 
 def test_sets_at_the_start_of_a_file() -> None:
-    """PREVIOUS_GTIDS and GTID_LIST of real servers, and the form with tags."""
+    """PREVIOUS_GTIDS and GTID_LIST of real servers are read, and the form with tags."""
     told = [events.previous_gtids(one) for one in of_kind("mysql-9.7", EventKind.PREVIOUS_GTIDS)]
     assert str(told[0]) == ""
     assert ":some_tag:7" in str(told[2])
@@ -119,7 +119,7 @@ def test_sets_at_the_start_of_a_file() -> None:
 
 
 def test_xa_prepare() -> None:
-    """One-phase commits say so."""
+    """A one-phase commit is marked as such."""
     told = [events.xa_prepare(one) for one in of_kind("mysql-8.0", EventKind.XA_PREPARE)]
     assert [(one.one_phase, one.xid) for one in told] == [
         (True, (3, b"one", b"b")),
@@ -129,7 +129,7 @@ def test_xa_prepare() -> None:
 
 
 def test_incident_and_statement_texts() -> None:
-    """What a server says beside its rows."""
+    """Texts that a server sends besides its rows are read."""
     said = events.incident(bare(EventKind.INCIDENT, b"\1\0\4LOST"))
     assert (said.number, said.text) == (1, "LOST")
     assert events.statement_text(bare(EventKind.ROWS_QUERY, b"\3insert")) == "insert"
@@ -141,7 +141,7 @@ def test_incident_and_statement_texts() -> None:
 
 
 def test_queries_of_real_servers() -> None:
-    """Text, schema, settings, and what was changed."""
+    """Text, schema, settings and the objects that were changed are read."""
     for name in ("mysql-8.0", "mysql-9.7", "mariadb-10.11", "mariadb-11.4"):
         told = [query(one) for one in of_kind(name, EventKind.QUERY)]
         made = next(one for one in told if one.text.startswith("create table ints"))
@@ -156,13 +156,13 @@ def test_queries_of_real_servers() -> None:
 
 
 def test_a_query_that_mariadb_compressed() -> None:
-    """Its text is what was sent."""
+    """Its text is the statement that was sent."""
     (event, *_) = of_kind("mariadb-10.11", EventKind.QUERY_COMPRESSED)
     assert query(event).text.startswith("create table packed")
 
 
 def test_a_query_in_another_character_set() -> None:
-    """The client's collation tells; bytes that it does not have do not stop anything."""
+    """The client's collation names the set; bytes outside the set do not stop the decoder."""
     status = b"\x04" + struct.pack("<HHH", 8, 8, 8)
     said = query(bare(2, query_body("alter table t comment 'ö'".encode("latin-1"), status=status)))
     assert said.text == "alter table t comment 'ö'"
@@ -175,7 +175,7 @@ def test_a_query_in_another_character_set() -> None:
 
 
 def unpacked(event: bytes) -> bytes:
-    """All that is inside a TRANSACTION_PAYLOAD event."""
+    """Return all events inside a TRANSACTION_PAYLOAD event."""
     payload = Payload(event)
     inside = b""
     while not payload.is_used_up:
@@ -184,7 +184,7 @@ def unpacked(event: bytes) -> bytes:
 
 
 def test_payloads_of_a_real_server() -> None:
-    """zstd; the events inside have no checksums and end with the commit."""
+    """They are compressed with zstd; the inner events have no checksums and end with the commit."""
     (event,) = of_kind("mysql-9.7", EventKind.TRANSACTION_PAYLOAD)
     inside = unpacked(event)
     kinds = [one[4] for one in file_events(b"\xfebin" + inside)]
@@ -193,7 +193,7 @@ def test_payloads_of_a_real_server() -> None:
 
 
 def payload(data: bytes, packed: bytes, *, method: int = 0, size: int | None = None) -> bytes:
-    """A TRANSACTION_PAYLOAD event."""
+    """Return a TRANSACTION_PAYLOAD event."""
     claimed = struct.pack("<BQ", 0xFE, len(data) if size is None else size)
     body = bytes((2, 1 if method < 0xFB else 3)) + (
         bytes((method,)) if method < 0xFB else b"\xfc" + struct.pack("<H", method)
@@ -204,7 +204,7 @@ def payload(data: bytes, packed: bytes, *, method: int = 0, size: int | None = N
 
 
 def zstd(data: bytes) -> bytes:
-    """Compressed as the server does."""
+    """Compress as the server does."""
     return bytes(pa.compress(data, "zstd").to_pybytes())
 
 
@@ -222,20 +222,20 @@ def zstd(data: bytes) -> bytes:
     ],
 )
 def test_broken_payloads_are_refused(event: bytes) -> None:
-    """Sizes that are wrong, streams that end early, unknown methods."""
+    """Wrong sizes, streams that end early and unknown methods are refused."""
     with pytest.raises(BinlogBroken) as caught:
         unpacked(event)
     assert caught.value.fields["reason"] == "payload"
 
 
 def test_payloads_may_be_stored_or_of_several_frames() -> None:
-    """Both are allowed by the format."""
+    """The format allows both."""
     assert unpacked(payload(b"abc", b"abc", method=255)) == b"abc"
     assert unpacked(payload(b"abcdef", zstd(b"abc") + zstd(b"def"))) == b"abcdef"
 
 
 def test_rows_that_mariadb_compressed() -> None:
-    """They become the plain event, of the right length."""
+    """They are turned into the plain event, of the right length."""
     (event, *_) = of_kind("mariadb-10.11", EventKind.WRITE_ROWS_COMPRESSED_V1)
     plain = inflated_rows(event)
     assert plain[4] == EventKind.WRITE_ROWS_V1
@@ -265,7 +265,7 @@ PARSERS: list[tuple[Callable[[bytes], Any], int]] = [
 
 @pytest.mark.parametrize(("parse", "kind"), PARSERS)
 def test_short_bodies_are_refused(parse: Callable[[bytes], Any], kind: int) -> None:
-    """A typed error, wherever a body ends."""
+    """A typed error is raised, wherever a body ends."""
     for size in range(3):
         with pytest.raises(BinlogBroken) as caught:
             parse(bare(kind, b"\xff" * size))
@@ -273,7 +273,7 @@ def test_short_bodies_are_refused(parse: Callable[[bytes], Any], kind: int) -> N
 
 
 def test_every_cut_of_a_real_event_is_read_or_refused() -> None:
-    """No other error comes out."""
+    """No other error is raised."""
     for parse, kind in PARSERS:
         for name in ("mysql-9.7", "mariadb-11.4"):
             for event in of_kind(name, kind)[:2]:

@@ -1,4 +1,4 @@
-"""The binlog kernel without memory: an error, not a crash, and nothing decoded is lost."""
+"""Binlog kernel without memory: it raises an error, does not crash, and loses no decoded row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.codec.mysql import binlog
 
 TESTS = Path(__file__).parent.parent
 
-# In a process of its own, because the limit would hold for all of pytest.
+# The program runs in a process of its own, because the limit would hold for all of pytest.
 SCRIPT = """
 import json, resource, sys
 from harness.twins.binlog import DECODERS
@@ -61,7 +61,7 @@ print(json.dumps([failed, count, taken.batch.num_rows, behind, last["after"]["c1
 
 @pytest.mark.parametrize("room_mib", [12, 40, 90])
 def test_without_memory_decoding_fails_and_what_was_decoded_stays(room_mib: int) -> None:
-    """The row that found no room is not kept; after a reset decoding goes on."""
+    """The row that found no room is not kept; after a reset decoding continues."""
     if not binlog.COMPILED:
         return  # the twin has Python's own memory errors
     done = subprocess.run(
@@ -118,7 +118,7 @@ print(size >> 20, len(block) >> 10, peak >> 10)
     [*((name, 32) for name in DECODERS), pytest.param("kernel", 264, marks=pytest.mark.long)],
 )
 def test_a_payload_is_never_in_memory_as_a_whole(name: str, count: int) -> None:
-    """Some kilobytes that become 4 GiB and more: rows leave as they come, one event is kept."""
+    """Kilobytes expand to 4 GiB and more: rows are returned as they arrive, one event is kept."""
     done = subprocess.run(
         [sys.executable, "-c", PAYLOAD_SCRIPT, name, "16", str(count)],
         capture_output=True,
@@ -134,7 +134,7 @@ def test_a_payload_is_never_in_memory_as_a_whole(name: str, count: int) -> None:
 
 
 def test_decoding_gives_its_memory_back() -> None:
-    """Taking batches and binding tables again and again does not grow the process."""
+    """Taking batches and binding tables repeatedly does not grow the process."""
     script = """
 import resource
 from harness.twins.binlog import DECODERS

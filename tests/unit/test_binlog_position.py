@@ -1,4 +1,4 @@
-"""Places in a binlog: ordered as the server writes, printed and read as it names them."""
+"""Positions in a binlog: ordered as the server writes, printed and parsed under its file names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ offsets = st.integers(0, BINLOG_OFFSET_MAX)
 
 
 def test_text_form() -> None:
-    """File, colon, offset; more than six digits when a server has written that many files."""
+    """It is file, colon, offset; the file has more than six digits if a server wrote that many."""
     position = BinlogPosition.parse("binlog.000003:154")
     assert (position.file, position.number, position.offset) == ("binlog.000003", 3, 154)
     assert position.ordinal == 3 << 40 | 154
@@ -33,7 +33,7 @@ def test_text_form() -> None:
 
 @given(numbers, offsets, numbers, offsets)
 def test_order_is_that_of_writing(number: int, offset: int, number2: int, offset2: int) -> None:
-    """An earlier file comes before a later one, whatever the offsets."""
+    """An earlier file is before a later one, whatever the offsets are."""
     first = BinlogPosition(number << 40 | offset)
     second = BinlogPosition(number2 << 40 | offset2)
     assert (first < second) == ((number, offset) < (number2, offset2))
@@ -47,7 +47,7 @@ def test_order_is_that_of_writing(number: int, offset: int, number2: int, offset
      "binlog.000003:x", "0/16B3740", f"binlog.1:{2**40}", "binlog.16777216:4", "a/b.000001:4"],
 )  # fmt: skip
 def test_what_is_no_position_is_refused(text: str) -> None:
-    """Nothing is guessed."""
+    """An invalid position is an error; no part of it is guessed."""
     with pytest.raises(PositionInvalid):
         BinlogPosition.parse(text)
     with pytest.raises(PositionInvalid):

@@ -20,7 +20,7 @@ NAMES = sorted({path.name.removesuffix(".jsonl.xz") for path in DATA.glob("*.jso
 
 
 def follow(kind: str, name: str, tables: dict[str, Recorded], **more: bool) -> Replica:
-    """All files of a recording through one decoder."""
+    """Feed all files of a recording through one decoder."""
     replica = Replica(DECODERS[kind](partial_inserts=True), tables, **more)
     for file_name, data in recorded_files(name):
         replica.follow_file(file_name, data)
@@ -30,7 +30,7 @@ def follow(kind: str, name: str, tables: dict[str, Recorded], **more: bool) -> R
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", sorted(DECODERS))
 def test_recorded_changes_make_the_tables_that_the_server_has(kind: str, name: str) -> None:
-    """Every type, image and kind of event, from the first event to the last."""
+    """Every type, image and kind of event is decoded, from the first event to the last."""
     tables = recorded_tables(name)
     replica = follow(kind, name, tables)
     for table, recorded in tables.items():
@@ -42,7 +42,9 @@ def test_recorded_changes_make_the_tables_that_the_server_has(kind: str, name: s
 
 
 def assert_recorded(relation: Relation, row: Row, recorded: Recorded) -> None:
-    """Take the row from what was recorded; the most alike tells what is wrong when none is."""
+    """Remove the row from the recorded ones; if it is missing, the error shows the most similar
+    row.
+    """
     reasons = []
     for place, expected in enumerate(recorded.rows):
         try:

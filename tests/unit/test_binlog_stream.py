@@ -73,7 +73,7 @@ def test_the_place_goes_on_where_the_heads_number_wraps(decoder: Decoder) -> Non
     log = Log(offset=start)
     first = log.events[0]
     log.begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
-    # The file's description comes again at a restart, without a place of its own.
+    # The file's description is sent again at a restart, without a place of its own.
     description = Log().events[0][:13] + bytes(4) + Log().events[0][17:-4]
     description += struct.pack("<I", zlib.crc32(description))
     log.events[0] = description
@@ -84,7 +84,7 @@ def test_the_place_goes_on_where_the_heads_number_wraps(decoder: Decoder) -> Non
 
 
 def test_events_that_the_server_left_out_do_not_move_the_place(decoder: Decoder) -> None:
-    """What comes behind them says where it ends."""
+    """The next event says where it ends."""
     log = Log().begin(1).commit()
     hidden = log.add(EventKind.ROWS_QUERY, b"\1select").events.pop()
     log.begin(2)
@@ -97,14 +97,14 @@ def test_events_that_the_server_left_out_do_not_move_the_place(decoder: Decoder)
 
 
 def test_an_event_never_ends_before_the_one_in_front_of_it(decoder: Decoder) -> None:
-    """The place would be wrong from there on, and with it the next start."""
+    """Otherwise the place would be wrong from there on, and so would the next start."""
     log = Log().begin(1).commit()
     again = b"".join(packet(b"\0" + event) for event in log.events[1:])
     assert refused(lambda: feed(decoder, log.packets() + again)) == "place"
 
 
 def test_rotation_names_the_next_file(decoder: Decoder) -> None:
-    """Both the real event and the made-up one behind it."""
+    """Both the real event and the artificial one after it are read."""
     log = Log().begin().commit().rotate("b.000008")
     following = Log().begin().commit()
     block = log.packets() + packet(b"\0" + fake_rotate("b.000008")) + following.packets()
@@ -128,7 +128,7 @@ def test_heartbeats_pass(decoder: Decoder) -> None:
 
 
 def test_a_wrong_checksum_is_an_error(decoder: Decoder) -> None:
-    """A bit turned anywhere in an event is noticed, and nothing of it is kept."""
+    """A flipped bit anywhere in an event is detected, and no part of the event is kept."""
     log = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a")))
     block = bytearray(log.packets())
     block[-10] ^= 4
@@ -137,7 +137,7 @@ def test_a_wrong_checksum_is_an_error(decoder: Decoder) -> None:
 
 
 def test_binlogs_without_checksums_are_read(decoder: Decoder) -> None:
-    """The format description says so, and still has one of its own."""
+    """The format description says so; it has a checksum itself nevertheless."""
     log = Log(checksums=False).begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
     feed(decoder, packet(b"\0" + fake_rotate("b.000001")) + log.packets())
     assert after(decoder) == [(1, "a")]
@@ -145,14 +145,14 @@ def test_binlogs_without_checksums_are_read(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("checksums", [False, True])
 def test_the_first_rotate_event_may_have_a_checksum(decoder: Decoder, checksums: bool) -> None:
-    """It depends on what the connection asked for, not on the file."""
+    """It depends on the connection's request, not on the file."""
     sealed = Log(checksums=checksums).rotate("b.000004", artificial=True).events[-1]
     feed(decoder, packet(b"\0" + sealed) + Log().packets())
     assert decoder.file_name == "b.000004"
 
 
 def test_events_before_the_format_description_are_refused(decoder: Decoder) -> None:
-    """Nobody knows whether they have a checksum."""
+    """The decoder cannot know whether they have a checksum."""
     log = Log().begin()
     del log.events[0]
     assert refused(lambda: feed(decoder, log.packets())) == "no_format"
@@ -160,11 +160,11 @@ def test_events_before_the_format_description_are_refused(decoder: Decoder) -> N
 
 @pytest.mark.parametrize("size", [0xFFFFFF - 200, 17 * 2**20, 2 * 0xFFFFFF])
 def test_events_of_several_packets_are_joined(decoder: Decoder, size: int) -> None:
-    """Also when the last packet is empty, and when they come in pieces."""
+    """This holds also when the last packet is empty, and when packets arrive in pieces."""
     table = Table(kinds=("int", "longtext"), name="big", table_id=4)
     log = Log().begin().table(table)
     for length in (size, 5):
-        # One of them makes the packets full to the last byte.
+        # One of the sizes fills the packets to the last byte.
         fixed = 1 + 19 + len(rows_body(table, WRITE, image(table, [number(1), b""]))) + 4
         cells = [number(length), b"x" * (length - fixed if length > 5 else length)]
         log.add(WRITE, rows_body(table, WRITE, image(table, cells)))
@@ -183,7 +183,7 @@ def test_events_of_several_packets_are_joined(decoder: Decoder, size: int) -> No
 
 
 def test_any_split_of_the_block_gives_the_same_rows(kind: type[Decoder]) -> None:
-    """Byte by byte."""
+    """The block is split at every byte."""
     rows = [row(TWO, 1, "a"), row(TWO, 2, "b")]
     block = Log().begin().table(TWO).add(*inserts(TWO, *rows)).commit().packets()
     decoder = kind()
@@ -199,7 +199,7 @@ def test_any_split_of_the_block_gives_the_same_rows(kind: type[Decoder]) -> None
 
 
 def test_a_files_bytes_are_read_like_a_dump(decoder: Decoder) -> None:
-    """With its first four bytes; others, and encrypted ones, are refused."""
+    """The first four bytes are checked; other files, and encrypted ones, are refused."""
     log = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
     decoder.start_file("b.000006")
     block = log.file()
@@ -226,7 +226,7 @@ def test_a_files_bytes_are_read_like_a_dump(decoder: Decoder) -> None:
 
 
 def test_a_single_statement_stays_open_until_the_next_call(decoder: Decoder) -> None:
-    """So that a marker can be put into its transaction; then it ends."""
+    """So a marker can be put into its transaction before the transaction ends."""
     log = Log().add(EventKind.GTID, gtid_body(5))
     block = log.add(EventKind.QUERY, query_body("create table t (id int)")).packets()
     at = feed(decoder, block)
@@ -252,7 +252,7 @@ def test_statements_inside_a_transaction_do_not_end_it(decoder: Decoder) -> None
 
 
 def test_mariadb_groups_end_as_they_say(kind: type[Decoder]) -> None:
-    """With an XID, or behind one statement when the group stands alone."""
+    """They end with an XID, or after one statement if the group is standalone."""
     decoder = kind(trx=4)
     log = Log(version="10.11.6-MariaDB").add(EventKind.MARIA_GTID, maria_body(8, domain=3))
     log.table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
@@ -295,18 +295,18 @@ def test_mariadb_groups_end_as_they_say(kind: type[Decoder]) -> None:
 def test_events_out_of_order_or_unknown_are_refused(
     decoder: Decoder, build: Callable[[Log], Log], reason: str
 ) -> None:
-    """Nothing is skipped or guessed."""
+    """No event is skipped or guessed."""
     assert refused(lambda: feed(decoder, build(Log()).packets())) == reason
 
 
 def test_unknown_events_that_may_be_ignored_are(decoder: Decoder) -> None:
-    """The server marks those that carry nothing."""
+    """The server marks events that can be ignored."""
     log = Log().add(200, b"x", 0x80).add(EventKind.STOP).begin().commit()
     assert feed(decoder, log.packets()) == len(log.packets())
 
 
 def test_statement_texts_are_handed_out_when_asked_for(kind: type[Decoder]) -> None:
-    """Otherwise they pass."""
+    """Otherwise they are skipped."""
     block = Log().begin().add(EventKind.ROWS_QUERY, b"\6select").commit().packets()
     feed(kind(), block)
     decoder = kind(statements=True)
@@ -315,7 +315,7 @@ def test_statement_texts_are_handed_out_when_asked_for(kind: type[Decoder]) -> N
 
 
 def test_abandon_takes_the_open_transaction_back(decoder: Decoder) -> None:
-    """Rows, numbers and all; those of the transactions before stay."""
+    """Rows and numbers are taken back; those of earlier transactions stay."""
     log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit().begin(2)
     log.add(UPDATE, rows_body(TWO, UPDATE, row(TWO, 1, "a") + row(TWO, 2, "b")))
     log.add(DELETE, rows_body(TWO, DELETE, row(TWO, 2, "b")))
@@ -341,7 +341,7 @@ def test_abandon_takes_the_open_transaction_back(decoder: Decoder) -> None:
 
 
 def test_an_update_of_the_key_takes_two_numbers(decoder: Decoder) -> None:
-    """Its row has the second; without a key any change of a value is one of the key."""
+    """The row has the second one; without a key any change of a value is a change of the key."""
     log = Log().begin().table(TWO).table(KEYLESS)
     for table, old, new in [
         (TWO, (1, "a"), (2, "a")),
@@ -358,7 +358,7 @@ def test_an_update_of_the_key_takes_two_numbers(decoder: Decoder) -> None:
 
 
 def test_with_whole_old_rows_only_the_key_makes_two_numbers(decoder: Decoder) -> None:
-    """The before image is there either way."""
+    """The before image is there in both cases."""
     log = Log().begin().table(TWO)
     at = decoder.feed(log.packets(), 0, len(log.packets()), MANY)
     while decoder.stop is Stop.MESSAGE and decoder.message[4] != EventKind.TABLE_MAP:
@@ -375,7 +375,7 @@ def test_with_whole_old_rows_only_the_key_makes_two_numbers(decoder: Decoder) ->
 
 
 def test_abandon_in_the_middle_makes_it_as_if_it_had_not_begun(decoder: Decoder) -> None:
-    """A server that died in a transaction goes on with a new file and another one."""
+    """A server that died in a transaction continues with a new file and another transaction."""
     log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a")))
     following = Log().begin(1).commit()
     feed(decoder, log.packets())
@@ -387,7 +387,7 @@ def test_abandon_in_the_middle_makes_it_as_if_it_had_not_begun(decoder: Decoder)
 
 
 def test_abandon_does_nothing_when_rows_were_taken(decoder: Decoder) -> None:
-    """They are out of reach: the caller has to undo them."""
+    """They cannot be taken back: the caller has to undo them."""
     block = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).packets()
     feed(decoder, block)
     assert len(decoder.take()) == 1
@@ -429,7 +429,7 @@ def test_prepared_transactions_are_parked_and_replayed(decoder: Decoder) -> None
 
 
 def test_parked_events_hold_rows_alone(kind: type[Decoder]) -> None:
-    """Anything else among them is an error."""
+    """Any other event among them is an error."""
     decoder = kind()
     feed(decoder, Log().begin().packets())
     broken = Log(checksums=False).commit().events[-1]
@@ -437,7 +437,7 @@ def test_parked_events_hold_rows_alone(kind: type[Decoder]) -> None:
 
 
 def test_reset_forgets_the_stream_and_keeps_the_rows(decoder: Decoder) -> None:
-    """The rows of the open transaction, which will come again, are dropped."""
+    """The rows of the open transaction, which are sent again, are dropped."""
     log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
     log.begin(2).add(*inserts(TWO, row(TWO, 2, "b")))
     block = log.packets()
@@ -452,7 +452,7 @@ def test_reset_forgets_the_stream_and_keeps_the_rows(decoder: Decoder) -> None:
 
 
 def test_rows_inside_a_payload_are_limited_and_widened_like_others(decoder: Decoder) -> None:
-    """The payload is consumed at once; what is left of it comes with the next calls."""
+    """The payload is consumed at once; the next calls return the rest of its rows."""
     table = Table(kinds=("int", "date"), name="p", table_id=12)
     rows = [image(table, [number(index), b"\0\0\0" if index == 3 else None]) for index in range(5)]
     log = Log().add(EventKind.GTID, gtid_body(1))
@@ -485,8 +485,8 @@ def test_rows_inside_a_payload_are_limited_and_widened_like_others(decoder: Deco
 @pytest.mark.parametrize(
     ("event", "body"),
     [
-        (EventKind.TRANSACTION_PAYLOAD, payload_body(b"")),  # it could go on for ever
-        # Its checksum would be read behind the payload's last byte.
+        (EventKind.TRANSACTION_PAYLOAD, payload_body(b"")),  # it could go on without an end
+        # Its checksum would be read after the payload's last byte.
         (EventKind.FORMAT_DESCRIPTION, Log().events[0][19:-4]),
         (EventKind.ROTATE, bytes(8) + b"binlog.000009"),
         (EventKind.GTID, gtid_body(3)),
@@ -503,14 +503,14 @@ def test_what_says_where_the_stream_stands_is_refused_inside_a_payload(
 
 
 def test_a_payload_that_ends_inside_an_event_is_refused(decoder: Decoder) -> None:
-    """Nothing can follow it."""
+    """No other event can follow it."""
     inner = bare(EventKind.XID, bytes(8))[:-1]
     block = Log().add(EventKind.TRANSACTION_PAYLOAD, payload_body(inner)).packets()
     assert refused(lambda: feed(decoder, block)) == "event_length"
 
 
 def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
-    """And give the whole document after."""
+    """They return the whole document after the change."""
     table = Table(kinds=("int", "json"), name="j", table_id=13)
     old = image(table, [number(1), encode_json({"a": 1, "b": [True]})])
     change = b"\0\3$.a\3" + b"\5\2\0"
@@ -525,7 +525,7 @@ def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
 
 
 def test_numbers_pass_for_rows_from_elsewhere(decoder: Decoder) -> None:
-    """Between transactions, with nothing left to take."""
+    """They take numbers between transactions, when the decoder has no rows left to take."""
     log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit().begin(2)
     block = log.packets()
     at = feed(decoder, block, commit_limit=0)

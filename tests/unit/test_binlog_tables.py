@@ -1,4 +1,4 @@
-"""TABLE_MAP events, and relations made from them or checked against them."""
+"""TABLE_MAP events, and relations that are built from them or checked against them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = Table(kinds=tuple(KINDS), name="every")
 
 
 def maps(name: str, full: bool = True) -> dict[str, TableMap]:
-    """The last TABLE_MAP of each table of a recording, with names or without."""
+    """Return the last TABLE_MAP of each table of a recording, with names or without."""
     found = {}
     for _, data in recorded_files(name):
         events = file_events(data)
@@ -42,7 +42,7 @@ def maps(name: str, full: bool = True) -> dict[str, TableMap]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_types_are_those_that_the_catalogue_prints(name: str) -> None:
-    """Every column of every recorded table, as far as the event tells."""
+    """Every recorded column has the catalogue's type, as far as the event tells it."""
     tables = recorded_tables(name)
     for table, one in maps(name).items():
         relation = relation_of(one, is_mariadb=name.startswith("maria"))
@@ -58,7 +58,7 @@ def test_types_are_those_that_the_catalogue_prints(name: str) -> None:
             assert ours is not None
             assert theirs is not None
             if theirs.base in ("tinyint", "smallint", "mediumint", "int", "bigint", "year"):
-                theirs = replace(theirs, arguments=())  # how wide it is shown
+                theirs = replace(theirs, arguments=())  # the display width
             if theirs.base in ("bit", "char") and not theirs.arguments:
                 theirs = replace(theirs, arguments=(1,))
             assert ours == theirs, (table, column)
@@ -67,7 +67,9 @@ def test_types_are_those_that_the_catalogue_prints(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("full", [True, False])
 def test_the_catalogues_definitions_fit_the_events(name: str, full: bool) -> None:
-    """Bound by their texts, with metadata in the event and without."""
+    """The definitions are parsed from the catalogue's texts, with and without metadata in the
+    event.
+    """
     tables = recorded_tables(name)
     for table, one in maps(name, full).items():
         if table not in tables or len(tables[table].columns) != len(one.columns):
@@ -88,7 +90,7 @@ def test_the_catalogues_definitions_fit_the_events(name: str, full: bool) -> Non
 
 
 def test_keys_come_with_full_metadata() -> None:
-    """In key order; a table without one has every column in its before images."""
+    """They are in key order; a table without a key has every column in its before images."""
     tables = maps("mysql-8.0")
     assert tables["twokey"].key == (1, 0)
     relation = relation_of(tables["nokey"], is_mariadb=False)
@@ -107,19 +109,19 @@ def test_without_metadata_there_is_no_relation() -> None:
 
 
 def body_of(text: str = "int") -> TableMap:
-    """A table of one column of this kind."""
+    """Return a table of one column of this kind."""
     return table_map(Table(kinds=(text,), name="t").body(), is_mariadb=False)
 
 
 def bound(source_type: str, **more: object) -> Relation:
-    """A relation of one column."""
+    """Return a relation of one column."""
     column = Column(name="c0", source_type=source_type, neutral="string", **more)  # type: ignore[arg-type]
     return Relation(schema="rec", name="t", columns=(column,))
 
 
 @pytest.mark.parametrize("kind", ["enum", "set"])
 def test_members_in_bytes_are_text(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CHARACTER SET binary: the labels are what they were made of."""
+    """CHARACTER SET binary: the labels are decoded as they were created."""
     monkeypatch.setitem(KINDS, "bytes", replace(KINDS[kind], collation=63))
     monkeypatch.setattr("harness.twins.binlog_events.UTF8", 63)
     (column,) = body_of("bytes").columns
@@ -163,7 +165,7 @@ def test_another_type_is_a_mismatch(kind: str, source_type: str) -> None:
 
 
 def test_other_names_and_counts_are_a_mismatch() -> None:
-    """As is a column that may be NULL and may not."""
+    """A different nullability is a mismatch too."""
     table = body_of()
     good = bound("int(11)")
     check_relation(table, good)
@@ -179,7 +181,7 @@ def test_other_names_and_counts_are_a_mismatch() -> None:
 
 
 def test_neutral_types_that_cannot_hold_the_values_are_refused() -> None:
-    """Text is allowed where the server's text is exact, bool for tinyint."""
+    """Text is allowed if the server's text is exact, bool for tinyint."""
     good = replace(bound("int"), columns=(Column(name="c0", source_type="int", neutral="int32"),))
     assert len(cells(body_of(), good)) == 1
     assert len(cells(body_of(), bound("int"))) == 1
@@ -192,9 +194,9 @@ def test_neutral_types_that_cannot_hold_the_values_are_refused() -> None:
 
 
 def test_a_character_set_must_be_known() -> None:
-    """From the event, or from the caller."""
+    """The event or the caller tells it."""
     body = Table(kinds=("varchar(60)",), name="t").body()
-    without = body[: body.index(b"\3\1\x2d")]  # the names go too
+    without = body[: body.index(b"\3\1\x2d")]  # cuts off the names too
     table = table_map(without, is_mariadb=False)
     relation = bound("varchar(60)")
     with pytest.raises(ShapeMismatch, match="character set"):
@@ -204,7 +206,9 @@ def test_a_character_set_must_be_known() -> None:
 
 
 def test_members_that_the_catalogue_cannot_print_are_not_guessed() -> None:
-    """It has a question mark for what utf8mb3 lacks: only the event can tell."""
+    """The catalogue prints a question mark for each character that utf8mb3 lacks: only the event
+    tells.
+    """
     table = body_of("enum")
     told = replace(table, columns=(replace(table.columns[0], labels=("?", "a")),))
     assert cells(told, bound("enum('?','a')"))[0].labels == ("?", "a")
@@ -216,7 +220,7 @@ def test_members_that_the_catalogue_cannot_print_are_not_guessed() -> None:
 
 
 def test_vectors_and_unknown_collations_are_refused_by_name() -> None:
-    """As are types that no known server has."""
+    """Types that no known server has are refused too."""
     vector = Table(kinds=("geometry",), name="t").body().replace(b"\1\xff\1\4", b"\1\xf2\1\4")
     for body, match in (
         (vector + b"\x0d\1\3", "vector"),
@@ -241,7 +245,7 @@ def test_vectors_and_unknown_collations_are_refused_by_name() -> None:
 
 
 def test_mariadbs_hidden_types_need_the_catalogue() -> None:
-    """UUID and INET look like BINARY, old times do not tell their digits."""
+    """UUID and INET look like BINARY, and old time types do not tell their digits."""
     for kind in ("binary(4)", "old time", "old datetime", "old timestamp"):
         table = table_map(Table(kinds=(kind,)).body(), is_mariadb=True)
         assert relation_of(table, is_mariadb=True) is None
@@ -249,7 +253,7 @@ def test_mariadbs_hidden_types_need_the_catalogue() -> None:
 
 
 def test_every_cut_of_a_map_is_read_or_refused() -> None:
-    """The optional fields may be missing; nothing else may."""
+    """The optional fields may be missing, all others must be there."""
     body = ALL.body()
     assert table_map(body, is_mariadb=False).has_names
     for end in range(len(body)):
@@ -260,7 +264,7 @@ def test_every_cut_of_a_map_is_read_or_refused() -> None:
 
 
 def _signs(bits: int, version: str, *, is_mariadb: bool = False) -> list[bool | None]:
-    """What a table of an int, a year and a smallint says of their signs."""
+    """Return what a table of an int, a year and a smallint tells about their signs."""
     head = bytes.fromhex("010000000000" + "0100" + "016400" + "017400" + "03" + "030d02" + "00")
     body = head + b"\x07" + bytes([1, 1, bits])
     found = table_map(body, is_mariadb=is_mariadb, server_version=version)
@@ -268,7 +272,7 @@ def _signs(bits: int, version: str, *, is_mariadb: bool = False) -> list[bool | 
 
 
 def test_old_servers_spend_no_bit_of_signedness_on_a_year() -> None:
-    """8.0.15 leaves YEAR out, 8.0.29 and MariaDB do not; in between what is sure is told."""
+    """8.0.15 omits YEAR, 8.0.29 and MariaDB do not; in between only what is certain is told."""
     assert _signs(0b01000000, "8.0.15") == [False, True, True]
     assert _signs(0b01000000, "8.0.29-log") == [False, True, False]
     assert _signs(0b01100000, "9.7.4") == [False, True, True]

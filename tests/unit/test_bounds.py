@@ -1,4 +1,4 @@
-"""Where a batch begins and ends, to the row: a hold's position, and a table's bulk start."""
+"""Exact bounds of a batch: the position of a hold, and the bulk start of a table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def segment(request: pytest.FixtureRequest) -> Segment:
 def test_a_hold_takes_what_was_committed_before_its_position(
     segment: Segment, before: int, gsn: int, trx: int
 ) -> None:
-    """And no row exactly at it: that one is not in the snapshot that is compared."""
+    """A row exactly at the position is not read: it is not in the snapshot that is compared."""
     end = _end([segment], BEGIN, before)
     assert (end.segment, end.gsn, end.trx, end.position) == (-1, gsn, trx, before)
     window = Window(gsn_after=0, gsn_upto=end.gsn, position_before=before)
@@ -67,7 +67,7 @@ def test_a_hold_takes_what_was_committed_before_its_position(
 def test_a_table_whose_rows_were_never_copied_does_not_count(
     segment: Segment, copied: set[TableName] | None, is_read: bool
 ) -> None:
-    """It was dropped before the copy; without a copy of any table all count."""
+    """It was dropped before the copy; if no table was copied, all tables count."""
     names = None if copied is None else frozenset(copied)
     window = Window(gsn_after=0, gsn_upto=6, copied=names)
     assert bool(plan_batch([view(segment)], window, buckets_max=1).tasks) is is_read
@@ -75,7 +75,7 @@ def test_a_table_whose_rows_were_never_copied_does_not_count(
 
 @pytest.mark.parametrize("trx", [1, 2, 3])
 def test_frames_that_reach_a_tables_start_are_read(segment: Segment, trx: int) -> None:
-    """Also one that began before it: each row's transaction decides then."""
+    """A frame that began before it is read too: then each row's transaction decides."""
     start = commit_position(trx)
     window = Window(gsn_after=0, gsn_upto=6, starts={ITEM: start})
     [task] = plan_batch([view(segment)], window, buckets_max=1).tasks
@@ -84,7 +84,7 @@ def test_frames_that_reach_a_tables_start_are_read(segment: Segment, trx: int) -
         cut(segment.read_rows(ref.entry).batch, gsn_after=0, gsn_upto=6, trx_from=task.trx_from)
         for ref in task.frames
     ]
-    # A row exactly at the start is taken, one before it is not, and each once.
+    # A row exactly at the start is read, one before it is not, and each row is read once.
     assert [gsn for batch in kept for gsn in batch.column("gsn").to_pylist()] == list(
         range(2 * trx - 1, 7)
     )
@@ -97,7 +97,7 @@ def test_frames_before_a_tables_start_are_not_read(segment: Segment) -> None:
 
 
 def test_the_index_tells_the_first_and_the_last_transaction(segment: Segment) -> None:
-    """Of a frame of several transactions, too."""
+    """This holds for a frame of several transactions, too."""
     for entry in segment.row_frames():
         numbers = segment.read_rows(entry).batch.column("trx").to_pylist()
         assert (entry.trx_first, entry.trx_last) == (min(numbers), max(numbers))

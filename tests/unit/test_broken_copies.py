@@ -1,4 +1,4 @@
-"""Tables that a bulk load leaves behind: for an error about them, where it is asked for."""
+"""Tables that a bulk load skips because of an error about them, if the configuration allows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REFUSED = ValueRefused("no", table="public.item")
 
 
 def test_a_refused_value_leaves_its_table_behind() -> None:
-    """With its first error."""
+    """The first error is kept."""
     broken = BrokenCopies(isolates=True)
     broken.leave(ITEM, REFUSED)
     broken.leave(ITEM, ValueRefused("again", table="public.item"))
@@ -33,18 +33,18 @@ def test_a_refused_value_leaves_its_table_behind() -> None:
     ],
 )
 def test_any_other_error_ends_the_load(error: PenstockError, isolates: bool) -> None:
-    """One that names no table, one that a retry may help, and any where it is not asked for."""
+    """It ends on an error that names no table or that a retry may fix, and if skipping is off."""
     with pytest.raises(type(error)):
         BrokenCopies(isolates=isolates).leave(ITEM, error)
 
 
 def definition(name: TableName) -> TableDefinition:
-    """A table of no columns."""
+    """Return a table of no columns."""
     return TableDefinition(name=name, source_id=1, columns=())
 
 
 def test_keys_that_one_table_refuses_are_added_to_the_others() -> None:
-    """All at once first, then one table after the other."""
+    """All are added at once first, then one table after the other."""
     added: list[TableName] = []
 
     def add(some: Sequence[TableDefinition]) -> None:

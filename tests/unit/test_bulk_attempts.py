@@ -1,4 +1,4 @@
-"""The load process and a bulk load that is interrupted: what is tried again, and how often."""
+"""Bulk loads that are interrupted: what the load process retries, and how often."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from penstock.model import PenstockError
 
 
 class Sessions:
-    """Counts the sessions asked for."""
+    """Fake factory that counts the requested sessions."""
 
     renewed = 0
 
     def renew(self) -> None:
-        """Another one."""
+        """Return another session."""
         self.renewed += 1
 
 
 def loading(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, errors: list[PenstockError]
 ) -> tuple[load_process._Load, Sessions, list[float]]:
-    """A load process whose bulk load ends with these errors, one after the other, then well."""
+    """Return a load process whose bulk load raises these errors in turn, then succeeds."""
     sessions = Sessions()
     waits: list[float] = []
     config = pipeline(tmp_path, "postgresql://u@h/d", "postgresql://u@h/d")
@@ -51,7 +51,7 @@ def loading(
 def test_lost_connections_and_sessions_are_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A new session only where the old one died; pauses only where the network did."""
+    """A new session starts only if the old one died, a pause happens only if the network failed."""
     errors = [ConnectionLost("cut"), ServerUnreachable("away"), SparkLost("dead")]
     load, sessions, waits = loading(monkeypatch, tmp_path, errors)  # type: ignore[arg-type]
     assert load.bulk_load(None, ()) == BulkResult()  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def test_lost_connections_and_sessions_are_tried_again(
 
 
 def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The last error comes out."""
+    """The last error is raised."""
     errors: list[PenstockError] = [ConnectionLost(f"cut {n}") for n in range(99)]
     load, _, waits = loading(monkeypatch, tmp_path, errors)
     with pytest.raises(ConnectionLost, match=f"cut {load_process.BULK_ATTEMPTS_MAX - 1}"):
@@ -70,7 +70,7 @@ def test_not_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_server_that_is_away_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """However long; meanwhile it is told that it is tried again."""
+    """The wait has no limit; meanwhile the status says that the load is retried."""
     errors: list[PenstockError] = [ServerUnreachable(f"away {n}") for n in range(99)]
     load, _, waits = loading(monkeypatch, tmp_path, errors)
     assert load.bulk_load(None, ()) == BulkResult()  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_a_server_that_is_away_is_waited_for(
 def test_what_somebody_has_to_mend_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It comes out at once."""
+    """The error is raised at once."""
     load, _, waits = loading(monkeypatch, tmp_path, [OtherError("no")])
     with pytest.raises(OtherError):
         load.bulk_load(None, ())  # type: ignore[arg-type]
@@ -92,4 +92,4 @@ def test_what_somebody_has_to_mend_is_not_tried_again(
 
 
 class OtherError(PenstockError):
-    """Any other."""
+    """Any other error."""

@@ -1,4 +1,4 @@
-"""How chunks are shared out: each once, halves first, small ones together."""
+"""Distribution of chunks to tasks: each one once, halves first, small ones together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 def task(table: str, number: int, size_bytes: int) -> ChunkTask:
-    """A chunk of a table."""
+    """Return a chunk of a table."""
     name = TableName("s", table)
     return ChunkTask(
         source_url="",
@@ -45,12 +45,12 @@ def task(table: str, number: int, size_bytes: int) -> ChunkTask:
 
 
 def numbers(groups: list[list[ChunkTask]]) -> list[list[int]]:
-    """The chunks' numbers."""
+    """Return the chunks' numbers."""
     return [[t.chunk.number for t in group] for group in groups]
 
 
 def test_half_of_the_work_comes_first_and_single_chunks_last() -> None:
-    """Few tasks, and yet the slots end together."""
+    """There are few tasks, and yet the slots end together."""
     six = [task("w", n, 55 * MIB) for n in range(1, 7)]
     assert numbers(partitions(six, 2, 5)) == [[1, 2], [3, 4], [5], [6]]
     many = numbers(partitions([task("w", n, 64 * MIB) for n in range(100)], 2, 5))
@@ -58,7 +58,7 @@ def test_half_of_the_work_comes_first_and_single_chunks_last() -> None:
 
 
 def test_small_tables_share_tasks() -> None:
-    """A thousand empty tables are no thousand tasks; the largest table begins."""
+    """A thousand empty tables do not need a thousand tasks; the largest table begins."""
     tasks = [task(f"t{n:03}", 1, 0) for n in range(1000)] + [task("big", 1, 90 * MIB)]
     groups = partitions(tasks, 2, 5)
     assert len(groups) < 40
@@ -66,7 +66,7 @@ def test_small_tables_share_tasks() -> None:
 
 
 def test_fewer_threads_than_slots_are_kept_to() -> None:
-    """What maxThreads says bounds what runs at once; the load is even."""
+    """The setting maxThreads limits the tasks that run at the same time; the load is even."""
     tasks = [task("a", n, 10 * MIB) for n in range(8)] + [task("b", 1, 40 * MIB)]
     groups = partitions(tasks, 16, 3)
     sizes = sorted(sum(t.chunk.size_bytes for t in group) // MIB for group in groups)
@@ -75,20 +75,20 @@ def test_fewer_threads_than_slots_are_kept_to() -> None:
 
 
 def test_no_more_streams_than_threads_where_executors_come_meanwhile() -> None:
-    """As `load.bulk` asks for it on a cluster: a task for each thread, each of one stream."""
+    """On a cluster, `load.bulk` asks for a task per thread, each of one stream."""
     for threads in (1, 5, 8):
         found = partitions([task("t", n, MIB) for n in range(40)], threads + 1, threads)
         assert len(found) * streams_per_task(threads + 1, threads) == threads
 
 
 def test_streams_share_what_threads_are_allowed() -> None:
-    """As many chunks at once as maxThreads says, however few cores Spark has; never more."""
+    """Exactly as many chunks run at once as maxThreads says, however few cores Spark has."""
     assert [streams_per_task(slots, 5) for slots in (1, 2, 3, 5, 16)] == [5, 2, 1, 1, 1]
     assert streams_per_task(2, 1) == 1
 
 
 def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chunk once, each stream with connections of its own; two at a time, not one."""
+    """Each chunk is copied once, two at a time; each stream has connections of its own."""
     together = threading.Barrier(2)
     opened: list[int] = []
 
@@ -114,7 +114,9 @@ def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_copy_beside_the_changes_leaves_them_a_slot(
     slots: int, threads: int, groups: int
 ) -> None:
-    """It never has as many tasks as there are slots; of an only slot it takes one chunk a time."""
+    """It never has as many tasks as there are slots; if there is one slot, it takes a chunk at a
+    time.
+    """
     found = numbers(partitions_beside([task("t", n, MIB) for n in range(9)], slots, threads))
     assert len(found) == groups
     assert sorted(number for group in found for number in group) == list(range(9))
@@ -128,7 +130,7 @@ def test_a_copy_beside_the_changes_leaves_them_a_slot(
 def test_every_chunk_is_in_one_group(
     sizes: list[tuple[str, int]], slots: int, max_threads: int
 ) -> None:
-    """None lost, none twice, no empty group, and none left when there are none."""
+    """No chunk is lost or repeated, no group is empty, and without chunks there is no group."""
     tasks = [task(table, number, size) for number, (table, size) in enumerate(sizes)]
     groups = partitions(tasks, slots, max_threads)
     assert all(groups)
@@ -138,16 +140,16 @@ def test_every_chunk_is_in_one_group(
 
 
 def test_the_read_plan_has_its_name_in_the_file() -> None:
-    """A bulk.json that was written before a name in the code changed is read as it was."""
+    """A bulk.json that was written before a name in the code changed is still read."""
     fields = {field.name: field.encode_name for field in msgspec.structs.fields(TablePlan)}
     assert fields["read_plan"] == "way"
 
 
-# -- handed out before ---------------------------------------------------------------------------
+# -- chunks that were handed out before ----------------------------------------------------------
 
 
 def plan_of(table: str, name: str) -> TablePlan:
-    """A plan of two chunks."""
+    """Return a plan of two chunks."""
     target = TableName("s", table)
     return TablePlan(
         source=target,
@@ -163,19 +165,19 @@ def plan_of(table: str, name: str) -> TablePlan:
 
 
 class Jobs:
-    """A session whose jobs are lost, as those of a driver that loses its executors."""
+    """Fake session whose jobs are lost, like those of a driver that loses its executors."""
 
     parallelism, slots_are_fixed, alive = 2, True, True
 
     def __init__(self) -> None:
-        """None so far."""
+        """Begin without noted jobs."""
         self.repeated: list[dict[str, bool]] = []
 
     def cancel(self) -> None:
-        """Not in these tests."""
+        """Do nothing: no test cancels."""
 
     def run(self, groups: Any, _work: object, *, description: str) -> Any:
-        """Note which chunks are said to be repeated, by plan."""
+        """Note by plan whether chunks are marked as repeated."""
         assert description.startswith("bulk load at 0/1: s.")
         self.repeated.append({t.plan: t.repeated for group in groups for t in group})
         raise ConnectionLost("an executor was lost")
@@ -184,7 +186,9 @@ class Jobs:
 def test_chunks_of_an_earlier_job_are_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of this process or, as the ledger tells, of one before; not those of a plan made just now."""
+    """The earlier job is one of this process or, by the ledger, of a previous one; new plans are
+    not.
+    """
     monkeypatch.setattr(bulk, "Watch", lambda *_, **__: nullcontext())
     options = BulkOptions(
         source_url="x", target_url="x", state_directory=tmp_path, run_directory=tmp_path
@@ -205,7 +209,7 @@ def test_chunks_of_an_earlier_job_are_repeated(
 
 
 def test_what_attempts_at_a_chunk_have_in_common() -> None:
-    """Another table, chunk or plan is another claim; all fit into the name of a MySQL lock."""
+    """Another table, chunk or plan is another claim; each fits into the name of a MySQL lock."""
     one = chunk_task(1, table=TableName("s", "t"), plan="p")
     assert one.claim == replace(one, snapshot_id="x", repeated=True).claim
     others = [

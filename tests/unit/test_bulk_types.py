@@ -1,4 +1,4 @@
-"""How tables go between engines in bulk: expressions, forms, what LOAD DATA computes."""
+"""Bulk copies between engines: expressions, forms of values, and what LOAD DATA computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARIADB = Server(engine=Engine.MARIADB, version=(10, 11, 19))
 
 
 def column(name: str, type_text: str, neutral: str = "string", **more: object) -> ColumnDefinition:
-    """A column of a catalogue."""
+    """Return a column of a catalogue."""
     return ColumnDefinition(
         name=name,
         type_text=type_text,
@@ -33,7 +33,7 @@ def column(name: str, type_text: str, neutral: str = "string", **more: object) -
 
 
 def table(*columns: ColumnDefinition) -> TableDefinition:
-    """A table whose first column is its key."""
+    """Return a table whose first column is its key."""
     return TableDefinition(
         name=TableName("shop", "t"),
         source_id=1,
@@ -46,7 +46,7 @@ def table(*columns: ColumnDefinition) -> TableDefinition:
 
 
 def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_change() -> None:
-    """Labels are text whatever their character set, and a year has its century."""
+    """Labels are text whatever their character set is, and a year has its century."""
     servers = ServerPair(source=MARIADB, target=POSTGRES)
     definition = table(
         column("id", "int(11)", "int32"),
@@ -61,7 +61,7 @@ def test_members_in_bytes_and_years_of_two_digits_are_read_as_they_come_by_chang
 
 
 def task(definition: TableDefinition, servers: ServerPair) -> ChunkTask:
-    """A task of the table's first chunk."""
+    """Return a task of the table's first chunk."""
     read_plan = read_plan_of(definition, servers, "postgresql://")
     return ChunkTask(
         source_url="postgresql://a/b",
@@ -80,7 +80,7 @@ def task(definition: TableDefinition, servers: ServerPair) -> ChunkTask:
 
 
 def test_what_a_select_of_mysql_lists() -> None:
-    """Numbers whose text would not do, bytes, dates, and text by its character set."""
+    """It converts numbers whose text would not fit, bytes, dates, and text by its character set."""
     definition = table(
         column("id", "int(11)", "int32"),
         column("f", "float", "float32"),
@@ -116,7 +116,7 @@ def test_what_a_select_of_mysql_lists() -> None:
 
 @pytest.mark.parametrize("target", [MYSQL, MARIADB])
 def test_what_load_data_computes(target: Server) -> None:
-    """Most values go as they are; where any is computed, whole numbers of the key are as well."""
+    """Most values are sent unchanged; if one is computed, whole numbers of the key are as well."""
     definition = table(
         column("id", "bigint", "int64"),
         column("flag", "boolean", "bool"),
@@ -141,7 +141,7 @@ def test_what_load_data_computes(target: Server) -> None:
 
 
 def test_labels_go_as_the_bytes_they_are() -> None:
-    """Between servers of one kind nothing is decoded; ENUMs are named."""
+    """Between servers of one kind no label is decoded; ENUMs are sent by name."""
     definition = table(
         column("id", "int(11)", "int32"),
         column("e", "enum('a')", charset="latin1", collation="latin1_bin"),
@@ -154,7 +154,7 @@ def test_labels_go_as_the_bytes_they_are() -> None:
 
 
 def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:
-    """A generated column is one again in the same engine, and values elsewhere."""
+    """A generated column stays generated in the same engine, and becomes values elsewhere."""
     definition = table(
         column("id", "int(11)", "int32", not_null=True),
         column("z", "int(11)", "int32", generated="v", default="`id` * 2"),
@@ -178,7 +178,7 @@ def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:
 
 
 def test_what_has_no_place_becomes_null_by_choice_alone() -> None:
-    """Infinity is refused until somebody says what it is to be."""
+    """Infinity is refused until the configuration says what replaces it."""
     definition = table(column("id", "int", "int32"), column("d", "date", "date"))
     refused = read_plan_of(
         definition, ServerPair(source=POSTGRES, target=MYSQL), "postgresql://"

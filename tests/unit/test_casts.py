@@ -1,4 +1,4 @@
-"""Casts of Arrow values: none wraps or saturates, and every cast of src that might is checked."""
+"""Casts of Arrow values: none wraps or saturates, and every cast in src that might is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from penstock.engines.ignite.source.shapes import EXPIRES
 from penstock.model import Column
 
 ROOT = Path(__file__).resolve().parents[2]
-# What Arrow checks itself, or what cannot fail: these may be written out as targets of `.cast`.
+# Casts that Arrow checks itself, or that cannot fail: these may be written out as targets of
+# `.cast`.
 UNCHECKED = {
     "binary", "large_binary", "string", "large_string",
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -33,7 +34,7 @@ WIDE = "340282366920938463463374607431768211457.00"  # 2^128 + 1
 
 
 def cast(values: list[Any], old: pa.DataType, new: pa.DataType) -> list[Any]:
-    """Cast a column, and give Python's values."""
+    """Cast a column and return Python values."""
     found = cast_exactly(pa.array(values, old), new)
     assert found.type == new
     return list(found.to_pylist())
@@ -66,7 +67,7 @@ def cast(values: list[Any], old: pa.DataType, new: pa.DataType) -> list[Any]:
 def test_a_text_that_no_decimal_of_this_type_equals_is_refused(
     text: str, kind: pa.DataType
 ) -> None:
-    """Alone, and between texts that fit."""
+    """It is refused alone, and between texts that fit."""
     for texts in ([text], ["1.00", None, text]):
         with pytest.raises(pa.ArrowInvalid):
             cast(texts, pa.string(), kind)
@@ -86,7 +87,7 @@ def test_a_text_that_no_decimal_of_this_type_equals_is_refused(
     ],
 )
 def test_a_text_at_the_edge_that_fits_is_read_exactly(text: str, value: str) -> None:
-    """With more digits than the type has, if these are zeros."""
+    """It may have more digits than the type has if these are zeros."""
     (found,) = cast([text], pa.string(), pa.decimal128(38, 2))
     assert found == Decimal(value)
 
@@ -98,7 +99,7 @@ def test_a_text_at_the_edge_that_fits_is_read_exactly(text: str, value: str) -> 
 def test_texts_of_decimals_keep_their_value_or_are_refused(
     number: Decimal, kind: tuple[int, int]
 ) -> None:
-    """Whatever the number of digits and the exponent."""
+    """This holds for any number of digits and any exponent."""
     for text in (str(number), f"{number:f}"):
         try:
             (found,) = cast([text], pa.string(), pa.decimal128(*kind))
@@ -110,7 +111,7 @@ def test_texts_of_decimals_keep_their_value_or_are_refused(
 @pytest.mark.parametrize(
     ("value", "old", "new"),
     [
-        # Arrow's own cast made 1.02833... and 7.20918... of the first two.
+        # Arrow's own cast turned the first two into 1.02833... and 7.20918...
         ("20491712340380158414961837.00", (33, 2), (37, 36)),
         ("861411071832483486777", (21, 0), (38, 37)),
         ("9" * 38, (38, 0), (38, 38)),
@@ -121,7 +122,7 @@ def test_texts_of_decimals_keep_their_value_or_are_refused(
 def test_a_decimal_that_does_not_fit_another_scale_is_refused(
     value: str, old: tuple[int, int], new: tuple[int, int]
 ) -> None:
-    """Products beyond 128 bits too."""
+    """Products beyond 128 bits are refused too."""
     with pytest.raises(pa.ArrowInvalid):
         cast([Decimal(value)], pa.decimal128(*old), pa.decimal128(*new))
 
@@ -133,7 +134,7 @@ _TYPES = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(
 def test_decimals_keep_their_value_in_another_scale_or_are_refused(
     data: st.DataObject, old: tuple[int, int], new: tuple[int, int]
 ) -> None:
-    """Every precision and scale."""
+    """This holds for every precision and scale."""
     digits = data.draw(st.integers(-(10 ** old[0]) + 1, 10 ** old[0] - 1))
     number = Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -old[1]))
     finer = max(0, new[1] - old[1])
@@ -148,14 +149,14 @@ def test_decimals_keep_their_value_in_another_scale_or_are_refused(
 
 
 def test_decimals_of_256_bits_are_refused() -> None:
-    """They are no values of penstock's, and would wrap too."""
+    """No value of penstock is one, and they would wrap too."""
     with pytest.raises(pa.ArrowInvalid):
         cast([Decimal(1)], pa.decimal256(76, 0), pa.decimal128(38, 0))
 
 
 @pytest.mark.parametrize("value", [1e39, -1e39, 3.4028236e38, 1e-50, -1e-50])
 def test_a_double_out_of_the_range_of_a_real_is_refused(value: float) -> None:
-    """As PostgreSQL does, above and below; also as text."""
+    """PostgreSQL does the same, above and below; texts are refused too."""
     with pytest.raises(pa.ArrowInvalid):
         cast([1.0, value, None], pa.float64(), pa.float32())
     with pytest.raises(pa.ArrowInvalid):
@@ -164,13 +165,13 @@ def test_a_double_out_of_the_range_of_a_real_is_refused(value: float) -> None:
 
 @pytest.mark.parametrize("text", ["1e400", "-1e400", "1e-400", "1" + "0" * 400])
 def test_a_text_out_of_the_range_of_a_double_is_refused(text: str) -> None:
-    """Arrow reads it as infinity or zero."""
+    """Arrow would read it as infinity or zero."""
     with pytest.raises(pa.ArrowInvalid):
         cast([text], pa.string(), pa.float64())
 
 
 def test_what_a_float_can_be_stays() -> None:
-    """The largest and least, both infinities, NaN, both zeros; scalars too."""
+    """The largest and least value, both infinities, NaN and both zeros stay; scalars too."""
     most, least = 3.4028234663852886e38, 1.401298464324817e-45
     values = [most, -most, least, math.inf, -math.inf, 0.0, None]
     assert cast(values, pa.float64(), pa.float32()) == values
@@ -207,7 +208,7 @@ def test_what_a_float_can_be_stays() -> None:
 def test_arrow_checks_integers_and_times_itself(
     value: Any, old: pa.DataType, new: pa.DataType
 ) -> None:
-    """What `cast_exactly` leaves to Arrow: a version that stopped it would be found here."""
+    """These are left to Arrow by `cast_exactly`: a version that stops checking is noticed here."""
     with pytest.raises(pa.ArrowInvalid):
         cast([value], old, new)
 
@@ -223,7 +224,7 @@ def test_arrow_checks_integers_and_times_itself(
 def test_dates_in_binary_form_do_not_wrap(
     oid: int, neutral: str, kind: pa.DataType, edges: tuple[int, int]
 ) -> None:
-    """They count from 2000 there: an early one of the log would be a late one, or infinity."""
+    """They count from 2000 there: an early date would turn into a late one, or into infinity."""
     form = binary_form(Column(name="v", source_type=neutral, neutral=neutral, type_oid=oid))
     assert form is not None
     epoch = {1082: 10_957}.get(oid, 946_684_800_000_000)
@@ -240,7 +241,7 @@ def test_dates_in_binary_form_do_not_wrap(
 
 @pytest.mark.parametrize("time_ms", [2**63 // 1000 + 1, 2**63 - 1, -(2**63)])
 def test_a_time_of_expiry_in_another_age_does_not_wrap(time_ms: int) -> None:
-    """Such rows are made value by value, which finds the column that holds it."""
+    """Such rows are encoded value by value, which finds the column with the bad time."""
     column: Any = SimpleNamespace(field=EXPIRES, neutral="timestamptz")
     puts: Any = SimpleNamespace(rows={"expire_time_ms": np.array([0, time_ms])})
     assert plain._of_entries(column, puts) is None
@@ -251,7 +252,7 @@ def test_a_time_of_expiry_in_another_age_does_not_wrap(time_ms: int) -> None:
 
 
 def test_every_cast_in_src_is_to_a_type_that_arrow_checks_or_is_made_exactly() -> None:
-    """A `.cast(` or `pc.cast(` names its type beside it, and none may be unsafe."""
+    """A `.cast(` or `pc.cast(` names its type in the call, and none may be unsafe."""
     found = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         text = path.read_text()
@@ -272,7 +273,7 @@ def _is_unchecked_cast(call: ast.Call) -> bool:
     is_of_pc = isinstance(function.value, ast.Name) and function.value.id == "pc"
     kind = call.args[1 if is_of_pc else 0]
     if isinstance(kind, ast.Constant):
-        return False  # a memoryview's
+        return False  # the method of a memoryview
     if isinstance(kind, ast.Call):
         kind = kind.func
     return not (

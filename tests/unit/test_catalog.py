@@ -1,4 +1,4 @@
-"""The served catalogue without servers: sessions, publications, durability, what is refused."""
+"""The served catalogue without servers: sessions, publications, durability, and refusals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.serve.saved_state import SavedState
 
 
 def column(name: str, kind: str, oid: int, *, nullable: bool = True) -> Column:
-    """A column of this engine's own type."""
+    """Return a column of this engine's own type."""
     return Column(name=name, source_type=kind, neutral="string", type_oid=oid, nullable=nullable)
 
 
@@ -40,7 +40,7 @@ PLAIN = Relation(
 
 
 class Asked:
-    """A catalogue with two tables, and one session."""
+    """A catalogue with two tables, and one session that asks it."""
 
     def __init__(self, directory: Path, **more: Any) -> None:
         self.state = FixedState()
@@ -52,18 +52,18 @@ class Asked:
         self.session = self.new_session()
 
     def new_session(self) -> Session:
-        """Another connection."""
+        """Return another connection."""
         return Session(user="repl", database="shop", process_id=7)
 
     def __call__(self, sql: str, session: Session | None = None) -> list[tuple[str | None, ...]]:
-        """The rows of the last statement."""
+        """Return the rows of the last statement."""
         rows: list[tuple[str | None, ...]] = []
         for statement in split(sql):
             rows = list(self.catalog.answer(statement, session or self.session).rows)
         return rows
 
     def refused(self, sql: str) -> str:
-        """The SQLSTATE of a refusal."""
+        """Return the SQLSTATE of a refusal."""
         with pytest.raises(Refused) as caught:
             self(sql)
         return caught.value.sqlstate
@@ -71,7 +71,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Asked:
-    """Version 15."""
+    """A catalogue of version 15."""
     return Asked(tmp_path)
 
 
@@ -93,13 +93,13 @@ def asked(tmp_path: Path) -> Asked:
 def test_numbers_of_any_length_are_refused_with_a_code(
     asked: Asked, sql: str, sqlstate: str
 ) -> None:
-    """They are no defect of the catalogue: int() takes 4,300 digits."""
+    """They are not a defect of the catalogue: int() accepts only 4,300 digits."""
     assert asked.refused(sql.format("9" * 5000)) == sqlstate
 
 
 @pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
 def test_the_version_that_is_claimed(tmp_path: Path, version: int) -> None:
-    """It is said everywhere alike, and the catalogues have its columns."""
+    """It is the same in all places, and the catalogues have its columns."""
     asked = Asked(tmp_path, version=version)
     ((shown, number),) = asked(
         "select current_setting('server_version'), current_setting('server_version_num')"
@@ -118,7 +118,7 @@ def test_the_version_that_is_claimed(tmp_path: Path, version: int) -> None:
 
 
 def test_slots_and_senders_of_the_moment(asked: Asked) -> None:
-    """The views show what the server says at each question."""
+    """The views show the server's answer at each question."""
     query = "select slot_name, active, restart_lsn, confirmed_flush_lsn from pg_replication_slots"
     assert asked(query) == []
     slot = SlotRow(slot_name="s", plugin="pgoutput", confirmed_flush_lsn=2**32 + 17, restart_lsn=9)
@@ -142,7 +142,7 @@ def test_slots_and_senders_of_the_moment(asked: Asked) -> None:
 
 @pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
 def test_no_column_is_null_because_nobody_knows_it(tmp_path: Path, version: int) -> None:
-    """Rows have all columns that a table is said to have; the others are refused."""
+    """Rows have all columns that a table claims to have; other columns are refused."""
     asked = Asked(tmp_path, version=version)
     asked("create publication p for table item")
     if version >= 15:
@@ -166,7 +166,7 @@ def test_no_column_is_null_because_nobody_knows_it(tmp_path: Path, version: int)
 
 
 def test_sizes_and_settings(asked: Asked, tmp_path: Path) -> None:
-    """Sizes are printed, and what the server itself is set to is told where it is known."""
+    """Sizes are printed, and settings of the server itself are shown if they are known."""
     assert asked(
         "select pg_size_pretty(10239), pg_size_pretty(10240), pg_size_pretty(-20971520),"
         " pg_size_pretty(5000000000000)"
@@ -181,7 +181,7 @@ def test_sizes_and_settings(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_columns_of_the_other_dialect(tmp_path: Path) -> None:
-    """They are there in it, and nowhere else."""
+    """They exist in that dialect, and in no other."""
     query = "select yb_stream_id, yb_restart_commit_ht from pg_replication_slots"
     slot = SlotRow(
         slot_name="s",
@@ -205,7 +205,7 @@ def test_columns_of_the_other_dialect(tmp_path: Path) -> None:
 
 
 def test_words_of_the_other_dialect(tmp_path: Path) -> None:
-    """The time that is read at, and the present one; both unknown to a stock server."""
+    """The read time and the present time are there; a stock server knows neither."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     there, stock = Asked(tmp_path / "a", dialect="yugabyte"), Asked(tmp_path / "b")
@@ -229,7 +229,7 @@ def test_words_of_the_other_dialect(tmp_path: Path) -> None:
 
 
 def test_what_a_function_asks_of_the_server(asked: Asked) -> None:
-    """It is done elsewhere, and then the query is asked again."""
+    """The server does it elsewhere, and then the query is asked again."""
     query = "select pg_drop_replication_slot('s')"
     with pytest.raises(AsksServer) as caught:
         asked(query)
@@ -239,7 +239,7 @@ def test_what_a_function_asks_of_the_server(asked: Asked) -> None:
 
 
 def test_what_is_said_of_publications(tmp_path: Path) -> None:
-    """A comment is durable at COMMIT, goes with its publication, and is no new version of it."""
+    """A comment is durable at COMMIT, is dropped with its publication, and adds no version."""
     asked = Asked(tmp_path)
     asked("create publication p for table item; create publication q for table item")
     versions = len(asked.catalog.model.publications.versions)
@@ -265,7 +265,7 @@ def test_what_is_said_of_publications(tmp_path: Path) -> None:
 
 
 def test_what_it_does_not_have_is_refused(asked: Asked) -> None:
-    """Neither an empty nor a wrong answer comes in place of one."""
+    """No empty or wrong answer is given instead."""
     for sql in (
         "select * from pg_statistic",
         "select prosrc from pg_proc",
@@ -290,7 +290,7 @@ def test_what_it_does_not_have_is_refused(asked: Asked) -> None:
 
 
 def test_rows_of_a_table_are_told_of(asked: Asked) -> None:
-    """Who reads rows of a table hears which."""
+    """The reader of a table's rows is told which table it is."""
     with pytest.raises(TableRead) as caught:
         asked('select id from "public"."item"')
     assert (caught.value.schema, caught.value.name, caught.value.sqlstate) == (
@@ -301,14 +301,14 @@ def test_rows_of_a_table_are_told_of(asked: Asked) -> None:
 
 
 def test_endless_queries_are_ended(asked: Asked) -> None:
-    """A query that would take for ever is refused, and the next one is answered."""
+    """A query that would never end is refused, and the next one is answered."""
     sql = "select count(*) from pg_attribute a, pg_attribute b, pg_attribute c, pg_attribute d"
     assert asked.refused(sql) == "57014"
     assert asked("select 1") == [("1",)]
 
 
 def test_transactions(asked: Asked) -> None:
-    """What is set in one is taken back with it, and an error fails it."""
+    """A rollback also takes back settings, and an error fails the transaction."""
     asked("set application_name = 'a'; begin; set application_name = 'b'")
     asked("set local search_path = s2")
     assert asked("select current_schemas(false), current_setting('application_name')") == [
@@ -330,19 +330,19 @@ def test_transactions(asked: Asked) -> None:
 
 
 def test_what_clients_are_told_of(asked: Asked) -> None:
-    """Settings that clients watch come with the answer that changes them."""
+    """Settings that clients watch are sent with the answer that changes them."""
     answer = asked.catalog.answer("set application_name to 'x'", asked.session)
     assert answer.reports == {"application_name": "x"}
     answer = asked.catalog.answer("select set_config('DateStyle', 'ISO', false)", asked.session)
     assert answer.reports == {"DateStyle": "ISO, MDY"}
     asked("begin; set application_name = 'y'")
-    # ROLLBACK takes it back, and the client hears of that as well.
+    # ROLLBACK takes it back, and the client is told that as well.
     answer = asked.catalog.answer("rollback", asked.session)
     assert answer.reports == {"application_name": "x"}
 
 
 def test_a_snapshot_needs_its_isolation(asked: Asked) -> None:
-    """SET TRANSACTION SNAPSHOT is kept for the transaction alone."""
+    """SET TRANSACTION SNAPSHOT holds only for the transaction."""
     asked("begin isolation level repeatable read; set transaction snapshot '00000003-1'")
     assert asked.session.snapshot == "00000003-1"
     asked("rollback; begin")
@@ -364,7 +364,7 @@ def test_publications_are_durable(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_what_is_acknowledged_is_durable(asked: Asked, tmp_path: Path) -> None:
-    """A publication is there after a crash, and tables have their oids in whatever order."""
+    """A publication is there after a crash, and tables have their oids in any order."""
     oids = {t.name: t.oid for t in asked.catalog.model.tables.values()}
     asked("create publication p for table item")
     again = Asked(tmp_path)
@@ -400,7 +400,7 @@ def test_publications_have_positions(asked: Asked) -> None:
 
 
 def test_publications_in_transactions(asked: Asked) -> None:
-    """Others see them after COMMIT, nobody after ROLLBACK, and a savepoint takes back its part."""
+    """Others see them after COMMIT and never after ROLLBACK; a savepoint takes back its part."""
     other = asked.new_session()
     query = "select pubname from pg_publication order by 1"
     asked("begin; create publication a; savepoint one; create publication b")
@@ -438,7 +438,7 @@ def test_publications_together(asked: Asked) -> None:
 
 
 def test_filters_and_lists_must_identify_rows(asked: Asked) -> None:
-    """What updates and deletes cannot be decided by is refused where the publication is made."""
+    """A publication is refused if its filter or list cannot decide updates and deletes."""
     assert asked.refused("create publication p for table item (note)") == "42P10"
     assert asked.refused("create publication p for table item where (note = 'a')") == "42P10"
     asked("create publication p for table item (note) with (publish = 'insert')")
@@ -450,7 +450,7 @@ def test_filters_and_lists_must_identify_rows(asked: Asked) -> None:
 
 
 def test_a_table_that_comes_later(asked: Asked) -> None:
-    """It is in the publications that take it in, and a dropped one is in none."""
+    """It is in the publications that match it, and a dropped one is in none."""
     asked("create publication p for all tables")
     query = "select tablename from pg_publication_tables where pubname = 'p' order by 1"
     later = Relation(schema="public", name="later", columns=ITEM.columns, key=(0,), before=(0,))
@@ -460,7 +460,7 @@ def test_a_table_that_comes_later(asked: Asked) -> None:
 
 
 def test_prepared_statements(asked: Asked) -> None:
-    """Parameters get the types that what is around them says."""
+    """Parameters get the types that their context gives."""
     sql = "select oid from pg_class where relname = $1 and relnatts > $2 and oid = any($3)"
     prepared = asked.catalog.prepare(sql, asked.session)
     assert prepared.parameters == (19, 21, 1028)
@@ -476,7 +476,7 @@ def test_prepared_statements(asked: Asked) -> None:
 
 
 def test_quotes_and_comments(asked: Asked) -> None:
-    """Statements are split where they end, texts are what was written."""
+    """Statements are split at their ends, texts stay as they were written."""
     rows = asked(
         "select 'a;b' /* ; */ -- ;\n ; select 'it''s', E'a\\nb', 'a\\nb', $$x'y$$, \"oid\"."
         'oid from (select 1) as "oid"(oid)'
@@ -485,7 +485,7 @@ def test_quotes_and_comments(asked: Asked) -> None:
 
 
 def test_differences_and_parts_of_times(asked: Asked) -> None:
-    """As monitors ask: how long ago something was, and in which hour."""
+    """Monitors ask how long ago an event was, and in which hour."""
     later, earlier = (
         "timestamptz '2024-03-01 01:30:00+00'",
         "timestamptz '2024-02-28 23:00:00.5+00'",
@@ -515,7 +515,7 @@ def test_differences_and_parts_of_times(asked: Asked) -> None:
 
 
 def test_the_checkpoint_is_the_end_of_the_log(asked: Asked) -> None:
-    """With a timeline, as replication tools ask for it."""
+    """It has a timeline, which replication tools ask for."""
     query = "select checkpoint_lsn, timeline_id, redo_wal_file from pg_control_checkpoint()"
     assert asked(query) == [("0/1000028", "1", "000000010000000000000001")]
     assert asked("select checkpoint_lsn = pg_current_wal_lsn() from pg_control_checkpoint()") == [

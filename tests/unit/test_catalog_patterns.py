@@ -12,7 +12,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.patterns import first_match, is_match, replace_matches
 from penstock.serve.catalog.types import read_array
 
-# Each doubles the work of an engine that backtracks with every letter, or multiplies it by six.
+# Each letter more doubles the work of an engine that backtracks, or multiplies it by six.
 SLOW = [
     ("~", "a" * 60 + "b", "^(a+)+$"),
     ("~*", "a" * 60 + "b", "^(a|a)*$"),
@@ -23,7 +23,7 @@ SLOW = [
 
 @pytest.mark.parametrize(("operator", "text", "pattern"), SLOW)
 def test_no_pattern_backtracks(operator: str, text: str, pattern: str) -> None:
-    """A process of its own, as an engine that backtracks would never end."""
+    """The test runs in a process of its own, as an engine that backtracks would never end."""
     program = (
         "from penstock.serve.catalog.patterns import is_match\n"
         f"print(is_match({operator!r}, {text!r}, {pattern!r}))"
@@ -40,7 +40,7 @@ def test_no_pattern_backtracks(operator: str, text: str, pattern: str) -> None:
 
 
 def test_arrays_of_spaces_are_read_once() -> None:
-    """Not once for each way in which the spaces can be divided."""
+    """They are not read again for each way to divide the spaces."""
     program = (
         "from penstock.serve.catalog.types import read_array\n"
         "try: read_array('{' + ' ' * 100_000 + '\"}')\n"
@@ -63,13 +63,13 @@ def test_arrays_of_spaces_are_read_once() -> None:
     ],
 )
 def test_arrays(text: str, cells: list[str | None]) -> None:
-    """As the server prints them, with spaces between."""
+    """They are read as the server prints them, with spaces between."""
     assert read_array(text) == cells
 
 
 @pytest.mark.parametrize("text", ["", "a", "{a,}", "{,}", '{"a}', '{"a"b}', "{{a}}", "{a}{"])
 def test_arrays_that_are_none(text: str) -> None:
-    """Refused as the server does."""
+    """They are refused as the server does."""
     with pytest.raises(Refused) as caught:
         read_array(text)
     assert caught.value.sqlstate == "22P02"
@@ -103,12 +103,14 @@ def test_arrays_that_are_none(text: str) -> None:
     ],
 )
 def test_matches(operator: str, text: str, pattern: str, is_found: bool) -> None:
-    """The server's answers; `tests/servers/test_serve_sql.py` compares them with one."""
+    """These are the server's answers; `tests/servers/test_serve_sql.py` compares them with a
+    server.
+    """
     assert is_match(operator, text, pattern) is is_found
 
 
 def test_the_escape_of_like() -> None:
-    """Another letter, or none."""
+    """It may be another letter, or there may be none."""
     assert is_match("~~", "a%c", "a!%c", "!")
     assert not is_match("~~", "abc", "a!%c", "!")
     assert is_match("~~", "a\\bc", "a\\%", "")
@@ -133,7 +135,7 @@ def test_the_escape_of_like() -> None:
     ],
 )
 def test_patterns_that_are_refused(pattern: str, state: str) -> None:
-    """What RE2 would read in another way, or cannot."""
+    """RE2 would read them differently, or cannot read them."""
     with pytest.raises(Refused) as caught:
         is_match("~", "a", pattern)
     assert caught.value.sqlstate == state
@@ -146,7 +148,7 @@ def test_word_ends_beside_letters_that_are_not_ascii() -> None:
 
 
 def test_what_is_found() -> None:
-    """The match or its first group."""
+    """The match or its first group is returned."""
     assert first_match("foobar", "o+") == "oo"
     assert first_match("foobar", "o(b)(a)") == "b"
     assert first_match("foobar", "x") is None
@@ -157,7 +159,7 @@ def test_what_is_found() -> None:
 
 
 def test_what_is_replaced() -> None:
-    """With parts of the match, and with backslashes."""
+    """The new text may contain parts of the match, and backslashes."""
 
     def replaced(text: str, pattern: str, new: str, *, every: bool = True) -> str:
         return replace_matches(text, pattern, new, ignore_case=False, every=every)

@@ -1,4 +1,4 @@
-"""Changes by kind, counted in the change log."""
+"""Counters of changes by kind, read from the change log."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def config(tmp_path: Path) -> Config:
 
 
 def writer(config: Config) -> Writer:
-    """Its change log."""
+    """Return a writer of its change log."""
     return Writer.open(config.layout.log, log_id=None, source=SOURCE, options=WriterOptions())
 
 
 def counted(counter: ChangeCounter) -> dict[str, int]:
-    """What the table had so far."""
+    """Return the table's counts so far."""
     found = counter.look().tables.get(NAME)
     return found.as_dict() if found else {}
 
 
 def test_kinds_are_counted_as_the_log_grows(config: Config) -> None:
-    """In the open segment up to its flush point, and each once when the segment is closed."""
+    """The open segment counts up to its flush point; a closed segment counts once."""
     counter = ChangeCounter(config)
     assert counted(counter) == {}
     groups = numbered([MIXED, inserts(3, first=10), MIXED])
@@ -70,7 +70,7 @@ def test_kinds_are_counted_as_the_log_grows(config: Config) -> None:
 
 
 def test_segments_that_have_gone_are_known_from_the_first_row_counted(config: Config) -> None:
-    """Loaded and removed files cannot be counted; nothing counted before is forgotten."""
+    """Loaded and removed files cannot be counted; earlier counts are kept."""
     groups = numbered([MIXED, inserts(3, first=10)])
     log = writer(config)
     for group in groups:
@@ -88,7 +88,7 @@ def test_segments_that_have_gone_are_known_from_the_first_row_counted(config: Co
 
 
 def test_a_long_log_is_counted_in_pieces(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look opens so many rows and no more; the rest comes with the next."""
+    """One look reads a limited number of rows; the next looks read the rest."""
     monkeypatch.setattr(change_counts, "ROWS_OPENED_MAX", 4)
     log = writer(config)
     for group in numbered([MIXED, MIXED, MIXED]):
@@ -102,7 +102,7 @@ def test_a_long_log_is_counted_in_pieces(config: Config, monkeypatch: pytest.Mon
 
 
 def test_changes_of_one_table_between_two_places(config: Config) -> None:
-    """Those of other tables do not count, nor what lies outside, inside of a frame too."""
+    """Changes of other tables or outside the range do not count, inside a frame either."""
     other = replace(ITEM, name="other", source_id=99)
     elsewhere = [replace(change, relation=other) for change in inserts(5)]
     with writer(config) as log:

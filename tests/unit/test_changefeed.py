@@ -1,4 +1,4 @@
-"""Bodies of changefeeds: strict decoding by twin and kernel, and what becomes of each line."""
+"""Bodies of changefeeds: strict decoding by twin and kernel, and the result for each line."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def rows(found: Request, name: str = "accounts") -> list[Mutation]:
-    """The mutations of the only table."""
+    """Return the mutations of the only table."""
     (table,) = found.batches
     assert table == StagedTable(SHOP, name)
     return list(mutations_of(found.batches[table]))
 
 
 def batch(*lines: str) -> bytes:
-    """The body of a webhook."""
+    """Return the body of a webhook."""
     return f'{{"payload":[{",".join(lines)}],"length":{len(lines)}}}'.encode()
 
 
 def test_the_kernel_is_built_where_it_must_be() -> None:
-    """And used."""
+    """It is used as well."""
     assert changefeed.COMPILED or os.environ.get("PENSTOCK_REQUIRE_KERNEL") != "1"
     assert (type(make_scanner()) is Plain) == (not changefeed.COMPILED)
 
 
 def test_images_and_keys_keep_every_byte(decoder: Decoder) -> None:
-    """Numbers stay text, spaces stay; what is around a value is not part of it."""
+    """Numbers stay text and spaces stay; characters around a value are not part of it."""
     after = '{ "id" :1.10, "d":4E+2,"s":"\\u00e7 ç", "n": [null , {}] }'
     line = f'{{"key": [ 1.10,"x" ] , "after" : {after} ,"before":null,{TIME},"topic":"accounts"}}'
     (found,) = rows(decoder.decode(BATCH, batch(line)))
@@ -68,7 +68,7 @@ def test_images_and_keys_keep_every_byte(decoder: Decoder) -> None:
 
 
 def test_null_and_absent_images_are_one(decoder: Decoder) -> None:
-    """A removal either way."""
+    """Both mean a removal."""
     lines = [
         f'{{"after":null,"key":[1],{TIME},"topic":"accounts"}}',
         LINE.replace('"after":{"id":1},', ""),
@@ -77,7 +77,7 @@ def test_null_and_absent_images_are_one(decoder: Decoder) -> None:
 
 
 def test_lines_go_to_the_tables_of_their_topics(decoder: Decoder) -> None:
-    """In any order, with any qualification, in any case, with escapes."""
+    """Any order, qualification, letter case and escape works."""
     topics = ["accounts", "orders", "shop.public.accounts", "x.y.ORDERS", "audit-log",
               "acc\\u006funts", '\\"accounts\\"']  # fmt: skip
     found = decoder.decode(BATCH, batch(*(LINE.replace("accounts", one) for one in topics)))
@@ -86,7 +86,7 @@ def test_lines_go_to_the_tables_of_their_topics(decoder: Decoder) -> None:
 
 
 def test_of_two_spellings_the_order_of_the_lines_stays(decoder: Decoder) -> None:
-    """The last repeat counts, also where the first is spelled like a third."""
+    """The last repeat counts, also if the first is spelled like a third."""
     lines = [LINE, LINE.replace("accounts", "public.accounts"), LINE]
     bodies = batch(*(line.replace('"id":1', f'"id":{n}') for n, line in enumerate(lines)))
     assert [one.after for one in rows(decoder.decode(BATCH, bodies))] == [
@@ -98,12 +98,12 @@ def test_of_two_spellings_the_order_of_the_lines_stays(decoder: Decoder) -> None
     "body", ["", "  \n", "{}", '{"payload":[]}', '{"payload":null,"length":0}']
 )
 def test_nothing_is_accepted(decoder: Decoder, body: str) -> None:
-    """An empty body, an empty batch."""
+    """An empty body and an empty batch are accepted."""
     assert decoder.decode(BATCH, body.encode()) == Request(partition="shop.public")
 
 
 def test_resolved_is_a_time(decoder: Decoder) -> None:
-    """Posted to a schema or to a table."""
+    """It may be posted to a schema or to a table."""
     for place, partition in ((BATCH, "shop.public"), (QUERY, "shop.public.accounts")):
         found = decoder.decode(place, b' {"resolved" : "9.0000000001"} ')
         assert found == Request(partition=partition, resolved=Hlc(9, 1))
@@ -136,19 +136,19 @@ REFUSED = [
 
 @pytest.mark.parametrize("body", REFUSED, ids=lambda body: body[:60])
 def test_what_is_not_a_feed_is_refused_whole(decoder: Decoder, body: str) -> None:
-    """Everything that JSON does not allow, and everything that a feed does not send."""
+    """This holds for all that JSON does not allow, and all that a feed does not send."""
     with pytest.raises(PayloadInvalid):
         decoder.decode(BATCH, body.encode())
 
 
 def test_the_deepest_that_is_taken(decoder: Decoder) -> None:
-    """One level less than what is refused."""
+    """It is one level less than what is refused."""
     assert len(rows(decoder.decode(BATCH, batch(LINE.replace('{"id":1}', DEEP))))) == 1
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xef\xbb\xbf"])
 def test_what_is_not_utf_8_is_refused(decoder: Decoder, raw: bytes) -> None:
-    """In a value; a byte order mark in front of one."""
+    """This holds in a value, and for a byte order mark in front of it."""
     body = batch(LINE) if raw != b"\xef\xbb\xbf" else raw + batch(LINE)
     with pytest.raises(PayloadInvalid, match="could not decode payload"):
         decoder.decode(BATCH, body.replace(b'"id":1', b'"id":"' + raw + b'"'))
@@ -160,7 +160,7 @@ def test_what_is_not_utf_8_is_refused(decoder: Decoder, raw: bytes) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["batch", "resolved", "line"])
 def test_a_bad_time_has_the_published_words(decoder: Decoder, text: str, form: str) -> None:
-    """In lines and in resolved; the zero time is none."""
+    """This holds in lines and in resolved; the zero time is invalid."""
     line = LINE.replace("7.0000000009", text)
     resolved = f'{{"resolved":"{text}"}}'.encode()
     place = LINES if form == "line" else BATCH
@@ -170,13 +170,13 @@ def test_a_bad_time_has_the_published_words(decoder: Decoder, text: str, form: s
 
 
 def test_long_spellings_of_zero(decoder: Decoder) -> None:
-    """Longer than what int() takes."""
+    """They are longer than what int() accepts."""
     line = LINE.replace("7.0000000009", "7." + "0" * 5000)
     assert rows(decoder.decode(BATCH, batch(line)))[0].time == Hlc(7)
 
 
 def test_a_line_without_updated(decoder: Decoder) -> None:
-    """In a webhook it is an empty time; in a file the published advice."""
+    """In a webhook it has an empty time; in a file the error has the published advice."""
     line = LINE.replace(f",{TIME}", "")
     with pytest.raises(HlcInvalid, match="can't parse timestamp ''"):
         decoder.decode(BATCH, batch(line))
@@ -193,7 +193,7 @@ def test_a_line_without_key(decoder: Decoder, key: str) -> None:
 
 
 def test_a_table_that_the_target_lacks(decoder: Decoder) -> None:
-    """Also when the schema is none."""
+    """The error is also raised if the schema is missing."""
     with pytest.raises(TableUnknown, match=r"unknown table shop\.public\.nope"):
         decoder.decode(BATCH, batch(LINE.replace("accounts", "nope")))
     with pytest.raises(TableUnknown, match="no such schema"):
@@ -201,7 +201,7 @@ def test_a_table_that_the_target_lacks(decoder: Decoder) -> None:
 
 
 def test_a_file_has_one_line_per_row(decoder: Decoder) -> None:
-    """Blank lines and unknown fields are passed over; the end needs no newline."""
+    """Blank lines and unknown fields are skipped; the end needs no newline."""
     body = "\n".join(
         ["", LINE, "  ", LINE.replace('"key"', '"mvcc_timestamp":[1,{}],"key"') + "\r", LINE]
     )
@@ -214,13 +214,13 @@ def test_a_file_has_one_line_per_row(decoder: Decoder) -> None:
              LINE.replace('"key"', '"after":null,"key"')]
 )  # fmt: skip
 def test_a_broken_line_refuses_the_file(decoder: Decoder, body: str) -> None:
-    """Also a name that another reader would take for a known one: it is no removal then."""
+    """So does a name that another reader would take for a known one: it would be a removal then."""
     with pytest.raises(PayloadInvalid):
         decoder.decode(LINES, body.encode())
 
 
 def test_a_line_has_fewer_bytes_than_the_limit(decoder: Decoder) -> None:
-    """Without its end; 65536 as published."""
+    """The line's end does not count; the limit is 65536, as published."""
     long = LINE.replace('"id":1', '"id":"' + "x" * (65_535 - len(LINE) - 1) + '"')
     assert len(long) == 65_535
     assert len(rows(decoder.decode(LINES, f"{long}\n{LINE}\n".encode()))) == 2
@@ -231,7 +231,7 @@ def test_a_line_has_fewer_bytes_than_the_limit(decoder: Decoder) -> None:
 
 
 def test_a_query_feed_has_its_key_from_the_image(decoder: Decoder) -> None:
-    """In the order of the primary key, of the image before for removals; raw."""
+    """Values are raw, in the order of the primary key; removals take them from the image before."""
     place = Place(group=SHOP, kind=Kind.QUERY_BATCH, table="Orders")
     image = '{"order_no": 1.0 ,"x":{"region":2},"region":"eu\\u0031"}'
     new = f'{{"after":{image},"before":null,{TIME}}}'
@@ -264,20 +264,20 @@ def test_a_query_feed_has_its_key_from_the_image(decoder: Decoder) -> None:
 def test_a_query_feed_that_was_made_wrongly(
     decoder: Decoder, body: bytes, error: type[PenstockError]
 ) -> None:
-    """Each says what to change in the statement."""
+    """Each error says what to change in the statement."""
     with pytest.raises(error):
         decoder.decode(QUERY, body)
 
 
 def test_a_query_feed_of_a_table_without_key(decoder: Decoder) -> None:
-    """Nothing to make a key of."""
+    """No key can be built."""
     place = Place(group=SHOP, kind=Kind.QUERY_BATCH, table="keyless")
     with pytest.raises(PrimaryKeyMissing, match="has none in the target"):
         decoder.decode(place, batch(f'{{"after":{{"a":1}},{TIME}}}'))
 
 
 def test_only_a_schema_feed_is_strict_about_its_lines(decoder: Decoder) -> None:
-    """As published: lines of a query or of a file may have more."""
+    """As published, lines of a query or of a file may have additional fields."""
     line = f'{{"after":{{"id":1}},"more":{{"a":[]}},"topic":5,{TIME}}}'
     assert len(rows(decoder.decode(QUERY, batch(line)))) == 1
 
@@ -288,19 +288,19 @@ def test_only_a_schema_feed_is_strict_about_its_lines(decoder: Decoder) -> None:
      ('"b".a', "a"), ("", ""), ("a.", "")],
 )  # fmt: skip
 def test_topics_are_names(topic: str, name: str) -> None:
-    """Quoted parts may hold dots."""
+    """Quoted parts may contain dots."""
     assert relative_name(topic) == name
 
 
 @pytest.mark.parametrize("topic", ["a.b.c.d", '"a', '"a"b', 'a"b'])
 def test_topics_that_are_no_names(topic: str) -> None:
-    """Refused."""
+    """They are refused."""
     with pytest.raises(PayloadInvalid):
         relative_name(topic)
 
 
 def test_the_targets_tables_are_asked_for_now_and_then() -> None:
-    """Not for each request; again for a table that is not known yet."""
+    """They are not read for each request, but again for a table that is not known yet."""
 
     class Stopped:
         now_s = 0.0
@@ -326,7 +326,7 @@ def test_the_targets_tables_are_asked_for_now_and_then() -> None:
 
 
 def test_names_that_differ_in_case_alone_are_told_apart() -> None:
-    """Any other spelling is neither."""
+    """Any other spelling matches neither."""
     catalog = FakeCatalog(schemas={SHOP: {"Item": ("id",), "item": ("id",)}})
     tables = TargetTables(catalog)
     assert tables.find_table(SHOP, "Item").name == "Item"
@@ -335,7 +335,7 @@ def test_names_that_differ_in_case_alone_are_told_apart() -> None:
 
 
 def test_a_dotted_name_that_the_target_has_is_meant() -> None:
-    """Before it is read as schema and table."""
+    """This is tried before the name is read as schema and table."""
     tables = TargetTables(FakeCatalog(schemas={SHOP: {"a.b": (), "b": ()}}))
     assert [tables.of_topic(SHOP, one).name for one in ("a.b", "x.b")] == ["a.b", "b"]
 

@@ -1,4 +1,4 @@
-"""The changelog: its fragments' names, and the entry that towncrier makes of them at a release."""
+"""The changelog: names of its fragments, and the entry that towncrier builds at a release."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_fragments_are_named_by_kind() -> None:
 
 
 def test_a_release_writes_the_fragments_below_the_marker(tmp_path: Path) -> None:
-    """The new entry has each kind and text, stands above older entries, and uses up its files."""
+    """The new entry has each kind and text, stands above older entries, and removes its files."""
     pytest.importorskip("towncrier")
     for name in ("pyproject.toml", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path)

@@ -27,9 +27,9 @@ T = TableName("public", "t")
 
 
 def hashed(rows: Counter[tuple[int, int]], size: int) -> Iterator[Hashes]:
-    """Rows `(key, value)` as a server would send them, in arrays of `size` rows.
+    """Return rows `(key, value)` as a server would send them, in arrays of `size` rows.
 
-    Keys 0 and 1 share their first hash, so that the second one has to tell them apart.
+    Keys 0 and 1 share their first hash, so that the second one has to distinguish them.
     """
     found = sorted((key // 2, key, value, -value) for key, value in rows.elements())
     for start in range(0, len(found), size):
@@ -117,7 +117,7 @@ def test_types_whose_text_needs_no_help_are_compared_raw(
 
 
 def test_a_generated_column_makes_no_key() -> None:
-    """With identity FULL the rest of the row does not name it: there may be several alike."""
+    """With identity FULL the rest of the row does not identify it: several may be equal."""
     columns = tuple(
         ColumnDefinition(name=name, type_text="integer", type_oid=23, typmod=-1, generated=made)
         for name, made in (("a", ""), ("g", "s"))

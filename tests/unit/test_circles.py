@@ -1,4 +1,4 @@
-"""Modules import each other in one direction: no module needs itself through others."""
+"""Imports between modules in one direction: no module needs itself through others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-# These still name each other's classes in annotations alone. Take one off the list, never add one.
+# These still name each other's classes in annotations only. Remove entries, never add one.
 TYPES_ALONE = frozenset(
     {
         ("penstock.serve.catalog.calls", "penstock.serve.catalog.expressions"),
@@ -77,7 +77,7 @@ def find_circle(root: Path, left_out: frozenset[tuple[str, str]] = frozenset()) 
 
 
 def test_no_modules_import_each_other() -> None:
-    """Imports in functions and for annotations count: a circle hidden there is one as well."""
+    """Imports in functions and for annotations count: a circle hidden there counts as well."""
     assert find_circle(SOURCES, TYPES_ALONE) == []
 
 
@@ -100,7 +100,7 @@ def test_the_list_of_exceptions_is_current() -> None:
     ],
 )
 def test_a_circle_is_found(tmp_path: Path, statement: str) -> None:
-    """In whatever form the import that closes it is written."""
+    """It is found in any form of the closing import."""
     package = tmp_path / "pen"
     package.mkdir()
     (package / "__init__.py").write_text("")

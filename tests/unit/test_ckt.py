@@ -43,17 +43,17 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def payload(parts: ckt.Parts) -> pa.Buffer:
-    """Parts as a reader sees them."""
+    """Return parts as a reader sees them."""
     return pa.py_buffer(b"".join(bytes(memoryview(part)) for part in parts))
 
 
 def framed(kind: ckt.FrameKind, parts: ckt.Parts, offset: int = 4096) -> bytes:
-    """A whole frame."""
+    """Return a whole frame."""
     return b"".join(bytes(memoryview(p)) for p in ckt.frame(kind, SALT, offset, parts))
 
 
 def test_a_frame_is_laid_out_as_documented() -> None:
-    """Head of 16 bytes; checksum over file id, offset, head and payload."""
+    """It has a head of 16 bytes and a checksum over file id, offset, head and payload."""
     data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"], offset=4096)
     kind, flags, reserved, crc, length = struct.unpack("<BBHIQ", data[:16])
     assert (kind, flags, reserved, length, data[16:]) == (4, 0, 0, 8, b"abcdefgh")
@@ -62,7 +62,7 @@ def test_a_frame_is_laid_out_as_documented() -> None:
 
 
 def test_every_flipped_bit_of_a_frame_is_noticed() -> None:
-    """And a frame at another place, or with another file's salt."""
+    """So is a frame at another place, or with another file's salt."""
     data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"])
     assert ckt.verify_frame(data, SALT, 4096)[1].to_pybytes() == b"abcdefgh"
     for bit in range(len(data) * 8):
@@ -77,7 +77,7 @@ def test_every_flipped_bit_of_a_frame_is_noticed() -> None:
 
 
 def test_an_unknown_kind_or_version_is_never_skipped() -> None:
-    """A later version may hold changes in frames that this one does not know."""
+    """A later version may have changes in frames that this version does not know."""
     head = struct.pack("<QBBHQ", 4096, 99, 0, 0, 0)
     data = struct.pack("<BBHIQ", 99, 0, 0, google_crc32c.extend(SALT, head), 0)
     with pytest.raises(ckt.FormatUnknown, match="unknown frame kind 99"):
@@ -96,7 +96,7 @@ HEADER_1 = (
 
 
 def test_format_version_1_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """The header alone, a whole file, and a log that has none left but its state."""
+    """This holds for the header alone, a whole file, and a log of which only the state is left."""
     text = HEADER_1.ljust(4096 - 24)
     with pytest.raises(ckt.FormatUnknown, match="format version 1") as caught:
         ckt.decode_header(pa.py_buffer(text))
@@ -125,7 +125,7 @@ def test_format_version_1_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 @given(data=st.binary(max_size=200))
 def test_any_bytes_give_a_typed_error_or_a_value(data: bytes) -> None:
-    """No parser fails with IndexError or struct.error, whatever the bytes."""
+    """No parser fails with IndexError or struct.error, whatever the bytes are."""
     buffer = pa.py_buffer(data)
     for parse in (
         ckt.decode_header,
@@ -146,7 +146,7 @@ def test_any_bytes_give_a_typed_error_or_a_value(data: bytes) -> None:
 
 
 def test_payloads_come_back_as_they_were() -> None:
-    """Each kind of frame."""
+    """Each kind of frame is checked."""
     header = ckt.SegmentHeader(
         format=ckt.FORMAT_VERSION,
         log_id=FILE_ID,
@@ -195,13 +195,13 @@ def test_payloads_come_back_as_they_were() -> None:
 
 
 def transactions_entry(count: int, *, first: int, flags: int = 0) -> ckt.FrameEntry:
-    """What the fixed part of a transactions frame tells."""
+    """Return the fixed part of a transactions frame."""
     kind = ckt.FrameKind.TRANSACTIONS
     return ckt.FrameEntry(kind, 0, flags, 0, 0, 0, count, 0, 0, 0, first, first + count - 1)
 
 
 def test_a_transactions_frame_is_laid_out_as_documented() -> None:
-    """24 bytes, then the batch; a source's ids may be text."""
+    """It has 24 bytes, then the batch; a source's ids may be text."""
     prefix = ckt.encode_transactions_prefix(transactions_entry(2, first=7, flags=2))
     assert prefix == struct.pack("<IIqq", 2, 2, 7, 8)
     names = pa.array(["0000:000003f2", "å"])
@@ -225,7 +225,7 @@ def test_a_transactions_frame_is_laid_out_as_documented() -> None:
 
 @given(position=st.integers(0, POSITION_MAX), other=st.integers(0, POSITION_MAX))
 def test_positions_are_ordered_as_their_bytes_and_their_texts(position: int, other: int) -> None:
-    """In frames as 16 bytes, in JSON as 32 hex digits; a short number fills the last bytes."""
+    """They are 16 bytes in frames, 32 hex digits in JSON; a short number fills the last bytes."""
     point, more = FlushPoint(position=position), FlushPoint(position=other)
     frames = [
         ckt.FlushFrame(point=one, durable_bytes=0, row_count=0, marker_count=0, written_us=0)
@@ -240,7 +240,7 @@ def test_positions_are_ordered_as_their_bytes_and_their_texts(position: int, oth
 
 
 def test_a_source_identity_that_does_not_fit_the_header_is_refused() -> None:
-    """The header frame ends at byte 4096, always."""
+    """The header frame always ends at byte 4096."""
     header = ckt.SegmentHeader(
         format=ckt.FORMAT_VERSION,
         log_id=FILE_ID,
@@ -258,7 +258,7 @@ def test_a_source_identity_that_does_not_fit_the_header_is_refused() -> None:
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
 @pytest.mark.parametrize("count", [1, 10, 5000])
 def test_batches_are_messages_that_pyarrow_reads(count: int, compression: str | None) -> None:
-    """One encoder for many batches, slices too; small ones stay uncompressed."""
+    """One encoder writes many batches, also slices; small ones stay uncompressed."""
     encoder = ckt.MessageEncoder(batch_schema(ITEM), compression)
     whole = batch_of(ITEM, numbered([inserts(count + 3)])[0]).batch
     for batch in (whole.slice(0, count), whole.slice(3), whole.slice(1, 1)):
@@ -272,7 +272,7 @@ def test_batches_are_messages_that_pyarrow_reads(count: int, compression: str | 
 
 
 def test_rows_of_another_layout_are_refused() -> None:
-    """A relation frame whose Arrow schema is not the one its types stand for."""
+    """The Arrow schema of a relation frame must be the one that its types imply."""
     parts = ckt.encode_relation(1, ITEM)
     other = ckt.encode_relation(1, EVENT)
     with pytest.raises(ckt.FormatUnknown, match="laid out"):
@@ -290,7 +290,7 @@ def segment_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_file_is_laid_out_as_documented(segment_path: Path) -> None:
-    """Header to 4096, frames back to back, footer, trailer."""
+    """The header ends at 4096; frames without gaps, a footer and a trailer follow."""
     data = segment_path.read_bytes()
     assert data[:8] == b"\x89CKT\r\n\x1a\n"
     offset, kinds = 8, []
@@ -317,7 +317,7 @@ def test_the_file_is_laid_out_as_documented(segment_path: Path) -> None:
 
 
 def test_the_reader_in_the_docs_reads_with_pyarrow_alone(segment_path: Path) -> None:
-    """Thirty lines, nothing of penstock imported, every row printed."""
+    """It has thirty lines, imports nothing of penstock, and prints every row."""
     script = DOCS / "examples" / "read_ckt.py"
     source = script.read_text()
     assert len(source.splitlines()) <= 30
@@ -332,7 +332,7 @@ def test_the_reader_in_the_docs_reads_with_pyarrow_alone(segment_path: Path) -> 
 
 
 def test_the_format_page_names_every_kind_flag_and_size() -> None:
-    """The page and the code cannot drift apart in numbers."""
+    """The numbers of page and code cannot diverge."""
     page = (DOCS / "ckt-format.md").read_text()
     for kind in ckt.FrameKind:
         assert f"| {kind.value} | {kind.name.lower().replace('_', ' ')} |" in page

@@ -1,4 +1,4 @@
-"""The command line: help for strangers, one clear block per error, exit codes."""
+"""The command line: help for new users, one clear block per error, exit codes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LOG_COMMANDS = ("ls", "cat", "check")
 
 
 def test_every_command_of_the_design_is_there() -> None:
-    """run, extract, load, status, lag, verify, doctor, demo and the log commands."""
+    """These are run, extract, load, status, lag, verify, doctor, demo and the log commands."""
     names = {name for name, _ in commands(cli.cli)}
     assert names >= {*COMMANDS, *(f"log {name}" for name in LOG_COMMANDS)}
 
 
 def test_the_version_is_one_line_with_that_of_python(capsys: pytest.CaptureFixture[str]) -> None:
-    """`penstock --version` prints what a report of a defect begins with."""
+    """`penstock --version` prints what the report of a defect begins with."""
     code, out, _ = called(capsys, "--version")
     assert code == 0
     assert out == f"penstock {penstock.__version__}, Python {platform.python_version()}\n"
@@ -41,7 +41,7 @@ def test_the_version_is_one_line_with_that_of_python(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("name", [name for name, _ in commands(cli.cli)])
 def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Help says what it does, shows an example and the exit codes, and that there is --json."""
+    """Help says what it does, shows an example and the exit codes, and mentions --json."""
     code, out, _ = called(capsys, *name.split(), "--help")
     assert code == 0
     for wanted in ("Example:", f"penstock {name}", "Exit codes:", "--json"):
@@ -53,7 +53,7 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
 def test_an_error_is_one_block_on_standard_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Code, what, hint; nothing on standard output; exit code 1; no traceback."""
+    """It has code, message and hint, standard output is empty, exit code 1, and no traceback."""
     code, out, err = called(capsys, "doctor", str(tmp_path / "nowhere.toml"))
     assert code == 1
     assert out == ""
@@ -65,7 +65,7 @@ def test_an_error_is_one_block_on_standard_error(
 def test_an_error_is_one_object_with_json(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The same as an object, for programs."""
+    """Programs read the same fields from an object."""
     path = write_pipeline(tmp_path, "postgresql://u@h/d", "oracle://u@h/d")
     code, out, err = called(capsys, "lag", str(path), "--json")
     assert (code, out) == (1, "")
@@ -79,7 +79,7 @@ def test_an_error_is_one_object_with_json(
 def test_the_demo_tells_what_it_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    """As words, or as an event with type and time."""
+    """It prints words, or an event with type and time."""
 
     def run_demo(_make_view: object, say: Callable[[str], None], **_: object) -> None:
         say("the customers are at work")
@@ -102,7 +102,7 @@ def test_the_demo_tells_what_it_does(
 def test_wrong_usage_is_exit_code_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    """With and without --json."""
+    """This holds with and without --json."""
     code, _, err = called(capsys, *arguments)
     assert code == 2
     assert "Usage:" in err
@@ -114,7 +114,7 @@ def test_wrong_usage_is_exit_code_2(
 def test_an_unexpected_exception_has_a_code_too(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No traceback without --verbose, one with it, and never exit code 0."""
+    """The traceback appears only with --verbose, and the exit code is never 0."""
 
     def broken(file: Path) -> None:
         raise ZeroDivisionError("here")
@@ -132,7 +132,7 @@ def test_an_unexpected_exception_has_a_code_too(
 def test_a_reader_that_has_seen_enough_is_no_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """`penstock log cat ... | head` ends without a word."""
+    """`penstock log cat ... | head` ends without a message."""
 
     def broken(file: Path) -> None:
         raise BrokenPipeError
@@ -145,7 +145,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(
 
 
 def error_classes() -> dict[str, set[str]]:
-    """Code to the classes that have it, of the whole package."""
+    """Return the classes of the whole package that have a code, by code."""
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -181,7 +181,7 @@ def test_findings_of_doctor_are_documented() -> None:
 
 
 def test_hints_name_only_commands_that_exist() -> None:
-    """A hint is typed as it stands: `penstock something` must be a command."""
+    """Users type a hint as it stands: `penstock something` must be a command."""
     known = {name.split()[0] for name, _ in commands(cli.cli)}
     root = Path(__file__).parents[2]
     places = [*root.glob("src/penstock/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md"]

@@ -1,4 +1,4 @@
-"""What an executor finds when it looks around, and what URLs say that it must reach."""
+"""Lookouts of executors, and the addresses and files that URLs say they must reach."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def address() -> Iterator[tuple[str, int]]:
-    """A port that somebody listens at."""
+    """A port with a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[:2]
 
 
 @pytest.fixture
 def wanted(tmp_path: Path, address: tuple[str, int]) -> Iterator[Wanted]:
-    """What this process finds."""
+    """What this process has, as the wanted state."""
     with nonce_in(tmp_path) as (path, nonce):
         yield Wanted(
             nonce_path=path,
@@ -64,23 +64,23 @@ def wanted(tmp_path: Path, address: tuple[str, int]) -> Iterator[Wanted]:
 
 
 def lacks(wanted: Wanted) -> tuple[str, ...]:
-    """What this process says that it lacks."""
+    """Return what this process says that it lacks."""
     [found] = examine(iter([wanted]))
     return found.lacks
 
 
 def test_nothing_is_lacking_here(wanted: Wanted) -> None:
-    """The driver's own machine has all that it has."""
+    """The driver's own machine has everything that it has."""
     assert lacks(wanted) == ()
 
 
 def test_where_spark_carries_the_log_the_directory_is_not_looked_at(wanted: Wanted) -> None:
-    """Nothing of it is needed there."""
+    """No file in it is needed there."""
     assert lacks(replace(wanted, nonce_path=None, nonce="other")) == ()
 
 
 def test_each_lack_is_named(wanted: Wanted, address: tuple[str, int]) -> None:
-    """Versions, directory, files, servers: a sentence for each."""
+    """Versions, directory, files, servers: each has a sentence."""
     assert wanted.nonce_path is not None
     elsewhere = wanted.nonce_path.parent / "nowhere" / "x"
     closed = ("127.0.0.1", 1)
@@ -119,18 +119,18 @@ def test_each_lack_is_named(wanted: Wanted, address: tuple[str, int]) -> None:
     ],
 )
 def test_urls_say_what_must_be_reached(url: str, reach: Reach) -> None:
-    """Addresses, a socket, files of certificates."""
+    """These are addresses, a socket, and files of certificates."""
     assert reach_of(url) == reach
 
 
 class Attempt:
-    """What Spark says of a task."""
+    """Fake task context with the number of the attempt."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def attemptNumber(self) -> int:  # noqa: N802 - as Spark calls it
-        """From 0."""
+        """Return the number, which starts at 0."""
         return self._number
 
 
@@ -139,7 +139,9 @@ class Attempt:
 def test_a_chunk_knows_that_an_executor_was_lost(
     monkeypatch: pytest.MonkeyPatch, number: int, begun: bool
 ) -> None:
-    """In this job or an earlier one: its writer ends what is left of that at the target."""
+    """It was lost in this job or an earlier one: the writer ends the session that is left at the
+    target.
+    """
     seen: list[bool] = []
 
     def copy(tasks: Iterator[ChunkTask], *, streams: int) -> list[ChunkOutcome]:
@@ -155,7 +157,7 @@ def test_a_chunk_knows_that_an_executor_was_lost(
 
 
 def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows may be there already, from an executor that could not say so any more."""
+    """Its rows may already be there, from an executor that could not report them any more."""
     monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(1))
     relation = Relation(schema="s", name="t", columns=(), key=())
     task = Task(phase=0, relation=relation, frames=(), gsn_after=0, gsn_upto=1)
@@ -175,7 +177,7 @@ def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_what_spark_says_of_a_failed_job_has_a_type(said: str, kind: type[Exception]) -> None:
-    """By its words: Spark passes on nothing else."""
+    """The type is chosen by Spark's words: Spark passes on nothing else."""
 
     class Context:
         defaultParallelism = 1  # noqa: N815 - as Spark calls it
@@ -187,12 +189,12 @@ def test_what_spark_says_of_a_failed_job_has_a_type(said: str, kind: type[Except
 
 
 class Here:
-    """Looks around in this process."""
+    """Fake session that looks around in this process."""
 
     parallelism = 1
 
     def run(self, partitions: Any, work: Any, *, description: str = "") -> list[Any]:
-        """As Session.run."""
+        """Run like Session.run."""
         assert description
         return [found for tasks in partitions for found in work(iter(tasks))]
 
@@ -208,7 +210,7 @@ class Here:
 def test_executors_look_for_the_snapshots_to_come(
     tmp_path: Path, source: str, bind: str, said: str
 ) -> None:
-    """Before there is one, where its source has them read through the driver."""
+    """They look before there is one if its source has them read through the driver."""
     sections = {
         "spark": {"master": "local-cluster[2,1,512]", "snapshotAddress": "127.0.0.3"},
         "spark.conf": {"spark.driver.bindAddress": bind},

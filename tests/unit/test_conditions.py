@@ -1,4 +1,4 @@
-"""Conditions that seldom come about: each made by hand, and told by its class."""
+"""Rare conditions: each one is constructed, and recognised by its error class."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ URL = "postgresql://u@127.0.0.1:1/d"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A pipeline whose servers are not there."""
+    """A pipeline whose servers are missing."""
     return pipeline(tmp_path, URL, URL)
 
 
-# -- the log that a loader is given ------------------------------------------------------------
+# -- the log that a loader reads ---------------------------------------------------------------
 
 
 def segment(log_id: str, after: int, last: int) -> Any:
-    """What is looked at of a segment that holds the rows behind `after` up to `last`."""
+    """Return the attributes of a segment that has the rows after `after` up to `last`."""
     return SimpleNamespace(
         path=Path("7.ckt"),
         header=SimpleNamespace(log_id=log_id),
@@ -76,7 +76,7 @@ def segment(log_id: str, after: int, last: int) -> Any:
 
 @pytest.fixture
 def stager() -> Stager:
-    """One that stages the log `ours`, and never comes so far as to ask a target."""
+    """A stager of the log `ours` that stops before it asks a target."""
     options = BatchOptions(
         url=URL, log_id="ours", namespaces={}, threads_max=1, extension="ckt", starts={}
     )
@@ -86,19 +86,19 @@ def stager() -> Stager:
 
 @pytest.mark.parametrize(("after", "last"), [(11, 20), (0, 9)])
 def test_a_segment_that_does_not_continue_is_a_gap(stager: Stager, after: int, last: int) -> None:
-    """Rows are missing in front of it, or the target is ahead of it: nothing of it is applied."""
+    """Rows are missing in front of it, or the target is ahead of it: no part of it is applied."""
     with pytest.raises(LogGap, match=f"rows {after + 1} to {last}.*up to 10"):
         stager._check([segment("ours", after, last)], Applied(gsn=10))
 
 
 @pytest.mark.parametrize("after", [10, 4])
 def test_a_segment_that_continues_is_taken(stager: Stager, after: int) -> None:
-    """Behind what is applied, or around it where a part of it was."""
+    """It begins after the applied rows, or before their end if a part of it was applied."""
     stager._check([segment("ours", after, 20), segment("ours", 20, 30)], Applied(gsn=10))
 
 
 def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
-    """Whatever its numbers are, and wherever it stands."""
+    """This holds whatever its numbers are, and wherever it stands."""
     with pytest.raises(SegmentForeign, match="belongs to change log theirs, expected ours"):
         stager._check([segment("ours", 10, 20), segment("theirs", 20, 30)], Applied(gsn=10))
 
@@ -107,7 +107,7 @@ def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
 
 
 def test_a_repair_that_does_not_make_equal_is_refused(config: Config) -> None:
-    """The rows are summed once more before the commit: what still differs undoes all of it."""
+    """The rows are summed again before the commit: a remaining difference rolls everything back."""
     made = repair.Repair(
         config=config,
         source=SimpleNamespace(),  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_a_repair_that_does_not_make_equal_is_refused(config: Config) -> None:
 
 
 def test_a_directory_of_another_pipeline(config: Config) -> None:
-    """The name decides, before any server is looked at."""
+    """The name decides, before any server is asked."""
     ours = SourceIdentity(
         pipeline="shop",
         engine="postgresql",
@@ -154,14 +154,14 @@ def test_a_directory_of_another_pipeline(config: Config) -> None:
 
 
 def test_a_ledger_that_cannot_be_read(tmp_path: Path) -> None:
-    """Nothing says then which rows of the target are ours."""
+    """Without it, it is unknown which rows of the target belong to penstock."""
     (tmp_path / STATE_FILE).write_text("{")
     with pytest.raises(LedgerUnreadable):
         read_ledger(tmp_path)
 
 
 def test_requests_of_another_command(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits too long says so."""
+    """A command that waits too long says so."""
     monkeypatch.setattr(table_requests, "LOCK_WAIT_S", -1.0)
     REAL_FILES.make_directory(config.layout.state)
     lock = DirectoryLock(config.layout.state, table_requests.LOCK)
@@ -173,7 +173,7 @@ def test_requests_of_another_command(config: Config, monkeypatch: pytest.MonkeyP
 
 
 def test_two_tables_that_would_be_one(config: Config) -> None:
-    """A map may bring two schemas together."""
+    """A map may join two schemas."""
     two = [
         TableDefinition(name=TableName(schema, "t"), columns=(), source_id=0)
         for schema in ("a", "b")
@@ -184,7 +184,7 @@ def test_two_tables_that_would_be_one(config: Config) -> None:
 
 
 def test_the_point_of_a_handover_does_not_come(config: Config) -> None:
-    """The load process does not wait for ever for an extract process that is not there."""
+    """The load process does not wait without end for a missing extract process."""
     with pytest.raises(handover.HandoverFailed):
         handover.wait_for_point(config, stop=lambda: False, timeout_s=-1.0)
 
@@ -193,13 +193,13 @@ def test_the_point_of_a_handover_does_not_come(config: Config) -> None:
 
 
 def test_a_process_that_cannot_be_started() -> None:
-    """The operating system's reason is told."""
+    """The operating system's reason is shown."""
     with pytest.raises(ProcessNotStarted, match="No such file"):
         Child(["/no/such/program"], on_line=lambda _: None)
 
 
 def test_how_a_process_ended(tmp_path: Path) -> None:
-    """With the error that it printed last; else with its exit code and its log's name."""
+    """It shows the last error that it printed, or else its exit code and its log's name."""
     with (tmp_path / "load.log").open("w") as log:
         half = supervisor.Half(name="load", arguments=[], diagnostics=log, code=1)
     half.lines = supervisor.deque(["noise", '{"code": "TG03", "error": "said"}', "more noise"])
@@ -211,7 +211,7 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
-    """It is started again some times, and no more."""
+    """It is restarted a limited number of times."""
     stop = supervisor.StopRequest()
     nobody: Any = lambda *_, **__: None  # noqa: E731
     watch = supervisor.Supervisor([], stop, on_event=nobody, on_tick=nobody)
@@ -228,14 +228,14 @@ def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 def test_java_that_is_missing_for_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a server is started."""
+    """This is checked before a server is started."""
     monkeypatch.setattr(demo, "java_version", lambda: None)
     with pytest.raises(demo.DemoNeedsJava):
         demo.require_java()
 
 
 def test_a_machine_without_an_account_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers do not run as root, and there is nobody else."""
+    """Servers do not run as root, and there is no other account."""
     monkeypatch.setattr(server_account.os, "geteuid", lambda: 0)
     monkeypatch.setattr(server_account, "ACCOUNTS", ())
     with pytest.raises(server_account.NoUnprivilegedAccount):
@@ -245,7 +245,7 @@ def test_a_machine_without_an_account_for_servers(monkeypatch: pytest.MonkeyPatc
 def test_a_folder_that_the_server_cannot_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told before anything is put there."""
+    """It is refused before a file is put there."""
     monkeypatch.setattr(server_process, "enterable", lambda *_: False)
     with pytest.raises(server_process.EmbeddedDirectoryUnusable):
         server_process.ServerFolder(tmp_path / "data", prefix="x")
@@ -254,7 +254,7 @@ def test_a_folder_that_the_server_cannot_enter(
 def test_more_tasks_than_the_web_interface_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each comparison costs both servers something."""
+    """Each comparison costs both servers time."""
     monkeypatch.setattr(tasks, "TASKS_MAX", 0)
     with pytest.raises(tasks.TooManyTasks):
         tasks.Tasks().begin("shop", tasks.TaskKind.DOCTOR, tmp_path / "shop.toml")
@@ -264,20 +264,20 @@ def test_more_tasks_than_the_web_interface_begins(
 
 
 def test_a_server_that_is_too_old() -> None:
-    """Its version is known before it is asked anything."""
+    """Its version is known before the first question."""
     old: Any = SimpleNamespace(server_version=13, settings={"server_version": "13.9"})
     with pytest.raises(ServerTooOld, match="13"):
         identify(old)
 
 
 def test_a_target_that_lacks_a_table() -> None:
-    """The table is named."""
+    """The error names the table."""
     with pytest.raises(TargetTableMissing, match=r"public\.t"):
         require({}, TableName("public", "t"))
 
 
 def test_a_schema_that_may_not_be_made() -> None:
-    """Both ways out are in the hint: somebody makes it, or lets us."""
+    """The hint has both ways out: someone else creates it, or grants the right to us."""
 
     class Target:
         info = SimpleNamespace(dbname="d", user="least")
@@ -298,7 +298,7 @@ def test_a_schema_that_may_not_be_made() -> None:
 
 
 def test_a_transaction_that_is_undone_after_it_was_given_out() -> None:
-    """Its rows may be on the disk already."""
+    """Its rows may already be on the disk."""
     late = Mock()
     late.decoder.abandon.return_value = False
     with pytest.raises(TransactionUndone):
@@ -306,14 +306,14 @@ def test_a_transaction_that_is_undone_after_it_was_given_out() -> None:
 
 
 def test_a_binlog_that_says_itself_that_changes_are_missing() -> None:
-    """An INCIDENT event, with the server's words."""
+    """It is an INCIDENT event, with the server's words."""
     event = bytes(4) + bytes([EventKind.INCIDENT]) + bytes(14) + b"\x01\x00\x04lost"
     with pytest.raises(ChangesMissing, match="lost"):
         Assembler._message(Mock(), event)
 
 
 def test_a_worker_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may go on with another connection; a value that is refused may not."""
+    """It may continue with another connection; a refused value must not be retried."""
     rows: Any = SimpleNamespace(table=TableName("public", "t"), staging="t_wkm")
     for lost in (psycopg.OperationalError("server closed the connection"), AdminShutdown("ended")):
         assert isinstance(sending._staging_error(rows, lost), StagingLost)
@@ -322,5 +322,5 @@ def test_a_worker_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_change_of_shape_that_was_softened() -> None:
-    """Kept among the past errors with the table's name."""
+    """It is kept among the past errors with the table's name."""
     assert SchemaChangeNotApplied.of("public.t", "x").fields["table"] == "public.t"

@@ -53,7 +53,7 @@ def config_of(tmp_path: Path, text: str, environment: dict[str, str] = ENVIRONME
 
 
 def with_line(after: str, line: str) -> str:
-    """The whole file with one more line behind the line that begins with `after`."""
+    """Return the whole file with one more line after the line that begins with `after`."""
     head, found, rest = WHOLE.partition(after)
     assert found
     first, _, others = rest.partition("\n")
@@ -61,7 +61,7 @@ def with_line(after: str, line: str) -> str:
 
 
 def test_the_published_file_loads_with_the_documents_defaults(tmp_path: Path) -> None:
-    """The file of the design is accepted as it stands; what it leaves out is document 000's."""
+    """The file of the design is accepted unchanged; document 000 gives the values that it omits."""
     config = config_of(tmp_path, WHOLE)
     assert config.pipeline.mode is Mode.DATA_CHANGE
     assert config.pipeline.handover is HandoverMode.SNAPSHOT
@@ -81,7 +81,7 @@ def test_the_published_file_loads_with_the_documents_defaults(tmp_path: Path) ->
 
 
 def test_variables_are_replaced_and_encoded_only_inside_user_and_password(tmp_path: Path) -> None:
-    """A password with @ and / in it works as it is; other places take the text unchanged."""
+    """A password with @ and / in it works unchanged; other places use the text as it is."""
     config = config_of(
         tmp_path, WHOLE.replace("localhost:5433", "${HOST}"), {**ENVIRONMENT, "HOST": "db:5433"}
     )
@@ -218,7 +218,7 @@ def test_each_mistake_is_one_typed_error(
     ],
 )
 def test_extractor_values_are_checked(tmp_path: Path, line: str, said: str) -> None:
-    """What the server would refuse later is refused here."""
+    """Values that the server would refuse later are refused here."""
     with pytest.raises(ConfigValueInvalid, match=said):
         config_of(tmp_path, with_line("exitWhenIdle", line))
 
@@ -231,7 +231,7 @@ def test_remove_files_and_done_directory_exclude_each_other(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("key", ["binlogFile", "binlogPosition", "startScn", "startLsn"])
 def test_a_starting_position_is_refused_in_data_and_change(tmp_path: Path, key: str) -> None:
-    """In data+change the handover captures the position; giving one is an error."""
+    """In data+change the handover captures the position; setting one is an error."""
     with pytest.raises(ConfigStartRefused, match=key):
         config_of(tmp_path, with_line("exitWhenIdle", f"{key} = 4"))
 
@@ -245,6 +245,6 @@ def test_other_engines_parameters_are_refused_by_name(tmp_path: Path, key: str) 
 
 
 def test_a_file_that_is_not_there_is_one_error(tmp_path: Path) -> None:
-    """No traceback, but the path."""
+    """The error shows the path and no traceback."""
     with pytest.raises(ConfigUnreadable, match=r"nowhere\.toml"):
         load_config(tmp_path / "nowhere.toml", {})

@@ -1,4 +1,4 @@
-"""A pipeline's configuration with a MySQL or MariaDB source."""
+"""Configuration of a pipeline with a MySQL or MariaDB source."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def config_of(folder: Path, more: str = "", *, mode: str = "change", url: str = 
     "url", [URL, "mariadb://repl:x@localhost/", "mysql://repl@h:1/a?sslmode=verify-full"]
 )
 def test_urls_of_these_servers_are_taken(tmp_path: Path, url: str) -> None:
-    """A database need not be named: `tables` names databases."""
+    """The URL need not name a database: `tables` names databases."""
     assert config_of(tmp_path, url=url).source.engine.name == "mysql"
 
 
@@ -59,14 +59,14 @@ def test_urls_of_these_servers_are_taken(tmp_path: Path, url: str) -> None:
     ],
 )
 def test_urls_that_cannot_be_used_are_refused(tmp_path: Path, url: str, said: str) -> None:
-    """Without the password in the message."""
+    """The message does not contain the password."""
     with pytest.raises(ConfigUrlInvalid, match=said) as caught:
         config_of(tmp_path, url=url)
     assert "geheim" not in caught.value.message
 
 
 def test_urls_of_targets_are_looked_at_alike(tmp_path: Path) -> None:
-    """No database is needed; a mistyped option is found before anything begins."""
+    """No database is needed; a mistyped option is found before the start."""
     config_of(tmp_path)
     path = tmp_path / "shop.toml"
     whole = path.read_text()
@@ -83,7 +83,7 @@ def test_urls_of_targets_are_looked_at_alike(tmp_path: Path) -> None:
 
 
 def test_a_starting_position_is_file_and_offset(tmp_path: Path) -> None:
-    """The offset may be left out; both may be."""
+    """The offset may be omitted, or both."""
     more = 'binlogFile = "mysql-bin.000042"\nbinlogPosition = 1234\nserverId = 77'
     config = config_of(tmp_path, more)
     assert str(asked_position(config)) == "mysql-bin.000042:1234"
@@ -105,13 +105,13 @@ def test_a_starting_position_is_file_and_offset(tmp_path: Path) -> None:
     ],
 )
 def test_positions_that_are_none_are_refused(tmp_path: Path, more: str, said: str) -> None:
-    """Before any server is asked."""
+    """They are refused before any server is asked."""
     with pytest.raises(ConfigValueInvalid, match=said):
         config_of(tmp_path, more)
 
 
 def test_in_data_and_change_the_handover_finds_the_position(tmp_path: Path) -> None:
-    """Giving one is an error; our id as a replica may be given."""
+    """Setting one is an error; our id as a replica may be set."""
     with pytest.raises(ConfigStartRefused, match="binlogFile"):
         config_of(tmp_path, 'binlogFile = "b.000001"', mode="data+change")
     assert config_of(tmp_path, "serverId = 5", mode="data+change").change_extractor.server_id == 5
@@ -139,7 +139,7 @@ def test_other_engines_parameters_are_refused_by_name(tmp_path: Path, line: str)
 def test_a_renamed_table_is_followed_where_no_reader_of_the_log_misses_changes(
     tmp_path: Path, target: str | None, section: dict[str, dict[str, str]], is_taken: bool
 ) -> None:
-    """With a target it is captured when it is asked for, which is too late for consumers."""
+    """With a target it is captured only on request, which is too late for consumers."""
     config = pipeline(
         tmp_path, "mysql://u:p@h/shop", target, mode="change", tables=["shop.*"], sections=section
     )

@@ -33,7 +33,7 @@ def config_of(tmp_path: Path, text: str) -> Config:
 
 
 def test_target_may_be_left_out(tmp_path: Path) -> None:
-    """The mode is change then, and progress is kept below the directory; it is no secret place."""
+    """The mode is change then, and progress is kept in the directory; its place is not secret."""
     config = config_of(tmp_path, FILE)
     assert config.has_target is False
     assert config.pipeline.mode is Mode.CHANGE
@@ -44,7 +44,7 @@ def test_target_may_be_left_out(tmp_path: Path) -> None:
 
 
 def test_mode_change_may_be_said_and_target_too(tmp_path: Path) -> None:
-    """What is the default may stand there; with a target nothing has changed."""
+    """The default may be written down; with a target the rules are unchanged."""
     assert config_of(
         tmp_path, FILE.replace("[source]", 'mode = "change"\n[source]')
     ).has_target is (False)
@@ -57,14 +57,14 @@ def test_mode_change_may_be_said_and_target_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["traget", "Target", "targets"])
 def test_a_misspelt_target_is_not_taken_for_none(tmp_path: Path, name: str) -> None:
-    """It is an unknown section, with the nearest known name and its line."""
+    """It is an unknown section; the error has the nearest known name and its line."""
     with pytest.raises(ConfigKeyUnknown, match=f"line 8.*unknown section {name}") as caught:
         config_of(tmp_path, f'{FILE}[{name}]\nurl = "mysql://u@h/d"\n')
     assert caught.value.hint == "Did you mean target?"
 
 
 def test_a_target_without_url_is_an_error(tmp_path: Path) -> None:
-    """An empty section is no way to say that there is none."""
+    """An empty section does not mean that there is no target."""
     with pytest.raises(ConfigKeyMissing, match=r"\[target\] has no url"):
         config_of(tmp_path, FILE.replace("[source]", 'mode = "data"\n[source]') + "[target]\n")
 
@@ -82,7 +82,7 @@ def test_a_target_without_url_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_about_loading_is_refused(tmp_path: Path, more: str, place: str) -> None:
-    """It would be ignored without a word: the error names the place and both ways out."""
+    """It would be ignored silently: the error names the place and both ways out."""
     with pytest.raises(TargetMissing) as caught:
         config_of(tmp_path, FILE.replace("[source]", f"{more}\n[source]"))
     assert place in caught.value.message
@@ -92,7 +92,7 @@ def test_what_is_about_loading_is_refused(tmp_path: Path, more: str, place: str)
 
 
 def test_the_log_may_have_a_base_all_the_same(tmp_path: Path) -> None:
-    """Mode data+change without a target keeps one, with [serve] or without; else there is none."""
+    """Mode data+change without a target keeps one, with or without [serve]; others do not."""
     config = config_of(tmp_path, FILE.replace("[source]", 'mode = "data+change"\n[source]'))
     assert (config.has_base, config.has_target) == (True, False)
     assert not config.pipeline.mode.has_data
@@ -100,7 +100,7 @@ def test_the_log_may_have_a_base_all_the_same(tmp_path: Path) -> None:
 
 
 def test_what_extraction_needs_of_the_loader_is_taken(tmp_path: Path) -> None:
-    """How segments are called, and how often they are durable for who reads the open one."""
+    """These are the names of segments, and how often the open one is synced for its readers."""
     text = (
         '[changeLoader]\nchangeFileExtension = "log"\nreadOpenSegment = false\n'
         "applyIntervalSeconds = 0.5\n"
@@ -123,7 +123,7 @@ def test_the_progress_file_is_nobody_elses_database(tmp_path: Path, section: str
 
 
 def test_a_command_that_needs_a_target_says_what_to_run(tmp_path: Path) -> None:
-    """And one with a target goes on."""
+    """A command with a target continues."""
     config = config_of(tmp_path, FILE)
     with pytest.raises(TargetMissing, match=r"shop.toml has no \[target\]: there") as caught:
         need_target(config, "there is nowhere to load", instead="Run `penstock extract FILE`")

@@ -48,7 +48,7 @@ def test_literals_survive_quotes_and_backslashes() -> None:
     ],
 )
 def test_masked_urls_hold_no_secret(url: str, masked: str) -> None:
-    """What is shown hides passwords, even in a URL that is wrong."""
+    """Passwords are hidden, even in a URL that is wrong."""
     assert c.mask(url) == masked
 
 
@@ -59,7 +59,7 @@ def test_another_database_of_the_same_server() -> None:
 
 
 def test_a_session_has_time_limits_for_the_network_and_none_for_statements() -> None:
-    """A server that is gone is noticed; a long copy and an idle snapshot are not cut off."""
+    """A vanished server is noticed; a long copy and an idle snapshot are not cut off."""
     found = c.session_parameters(
         "postgresql://u@h/d", application_name="x", settings=c.EXACT_TEXT_SETTINGS
     )
@@ -82,7 +82,7 @@ def test_a_session_has_time_limits_for_the_network_and_none_for_statements() -> 
 
 
 def test_a_reader_may_keep_a_server_waiting_for_longer_than_a_writer() -> None:
-    """A server counts rows that nobody takes as it counts rows that nobody acknowledges."""
+    """A server's timeout counts rows that the reader does not take like unacknowledged rows."""
     patient, short = (int(one["tcp_user_timeout"]) for one in (c.SERVER_KEEPALIVE, TARGET_SETTINGS))
     assert short < 60_000 < 2 * 60_000 < patient
     seconds = [int(TARGET_SETTINGS[f"tcp_keepalives_{name}"]) for name in ("interval", "count")]
@@ -90,7 +90,7 @@ def test_a_reader_may_keep_a_server_waiting_for_longer_than_a_writer() -> None:
 
 
 def test_a_session_keeps_what_its_url_says() -> None:
-    """Network limits are the URL's where it has them; settings that text rests on are ours."""
+    """The URL's network limits win; settings on which text depends are penstock's."""
     found = c.session_parameters(
         "postgresql://u@h/d?connect_timeout=3&keepalives_idle=7&options=-c%20DateStyle%3DGerman",
         application_name="x",
@@ -133,14 +133,14 @@ def test_each_reason_has_its_own_error(text: str, kind: type[c.ConnectFailed]) -
 
 
 def test_a_password_repeated_by_the_server_is_hidden() -> None:
-    """Messages from below are scrubbed too."""
+    """Messages of the library are scrubbed too."""
     error = c.connect_error("postgresql://u:s%40crt@h/d", "bad s@crt given")
     assert "s@crt" not in error.message
 
 
 @pytest.mark.parametrize("url", ["mysql://h/d", "h", "", "postgresql://u:pw@h:port/d%zz"])
 def test_a_url_of_something_else_is_refused(url: str) -> None:
-    """Nothing is tried with a URL that cannot be read."""
+    """A URL that cannot be read is not tried."""
     with pytest.raises(c.UrlInvalid) as caught:
         c.connect(url, application_name="test")
     assert "pw" not in str(caught.value)
@@ -180,7 +180,7 @@ def test_errors_cross_processes() -> None:
 def test_what_may_be_tried_again(
     error: psycopg.Error, retry: bool, kind: type[PenstockError]
 ) -> None:
-    """The layer that knows the server answers whether the same again can help."""
+    """The layer that knows the server decides whether a retry can help."""
     assert c.safe_to_retry(error) is retry
     with pytest.raises(kind) as caught, c.server_errors("reading"):
         raise error
@@ -199,7 +199,7 @@ def test_what_may_be_tried_again(
 def test_a_table_that_is_altered_or_dropped_now_is_looked_at_again(
     said: str, is_motion: bool
 ) -> None:
-    """The server's functions read the newest catalogue, whatever the query's snapshot has."""
+    """The server's functions read the newest catalogue, whatever snapshot the query has."""
 
     class Said(psycopg.errors.InternalError_):
         diag = SimpleNamespace(message_primary=said)  # type: ignore[assignment]

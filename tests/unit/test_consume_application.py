@@ -1,4 +1,4 @@
-"""The consumer application: what is given when, what is saved when, what is removed when."""
+"""The consumer application: which events it passes on, when it saves, and when it removes links."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def saved(feed: Feed) -> Position | None:
-    """The consumer's saved position."""
+    """Return the consumer's saved position."""
     return ConsumerState(feed.directory).load()
 
 
 @pytest.mark.promise
 def test_every_change_comes_once_and_in_order(feed: Feed) -> None:
-    """Over closed segments and the open one, and over two starts."""
+    """This holds over closed segments and the open one, and over two starts."""
     for count in (3, 1, 4):
         feed.write(count)
     feed.write(2, rotate=False)
@@ -68,7 +68,7 @@ def test_every_change_comes_once_and_in_order(feed: Feed) -> None:
 
 
 def test_the_open_segment_is_read_as_far_as_it_is_durable(feed: Feed) -> None:
-    """What was read of it does not come again when it is closed."""
+    """Events read from it are not repeated when it is closed."""
     feed.write(2, rotate=False)
     noting = Noting()
     feed.run(noting)
@@ -84,7 +84,7 @@ def test_the_open_segment_is_read_as_far_as_it_is_durable(feed: Feed) -> None:
 
 
 def test_true_saves_the_position_behind_the_last_event_read(feed: Feed) -> None:
-    """An iterator that is not read to its end: the next unread event is the next one given."""
+    """If an iterator is not read to its end, the next unread event is the next one returned."""
     feed.write(10)
     noting = Noting(take=4, answer=lambda call: call < 3)
     feed.run(noting)
@@ -96,7 +96,7 @@ def test_true_saves_the_position_behind_the_last_event_read(feed: Feed) -> None:
 
 
 def test_false_saves_nothing(feed: Feed) -> None:
-    """All events come again after a restart, and no link is removed."""
+    """All events are repeated after a restart, and no link is removed."""
     for _ in range(3):
         feed.write(2)
     before = saved(feed)
@@ -113,7 +113,7 @@ def test_false_saves_nothing(feed: Feed) -> None:
 
 @pytest.mark.parametrize("at", range(1, 7))
 def test_an_exception_saves_nothing_and_stops_once(feed: Feed, at: int) -> None:
-    """One typed error; the saved state is that of the last True."""
+    """One typed error is raised; the saved state is that of the last True."""
     for _ in range(3):
         feed.write(2)
 
@@ -136,7 +136,7 @@ def test_an_exception_saves_nothing_and_stops_once(feed: Feed, at: int) -> None:
 
 
 def test_a_consumer_that_exits_has_failed(feed: Feed) -> None:
-    """sys.exit(0) in a callback would be an exit code of 0 with nothing saved."""
+    """sys.exit(0) in a callback would otherwise give an exit code of 0 with nothing saved."""
     feed.write(2)
 
     class Exiting(Noting):
@@ -150,7 +150,7 @@ def test_a_consumer_that_exits_has_failed(feed: Feed) -> None:
 
 
 def test_the_consumer_is_called_at_least_once_per_segment(feed: Feed) -> None:
-    """Also for a segment without anything for it: it may have something to finish."""
+    """This holds also for a segment without events for it: it may have something to finish."""
     feed.write(2)
     feed.write(2)
     noting = Noting()
@@ -160,7 +160,7 @@ def test_the_consumer_is_called_at_least_once_per_segment(feed: Feed) -> None:
 
 
 def test_rows_of_other_tables_move_the_position_alone(feed: Feed) -> None:
-    """In the open segment as well; nothing is read of them after a restart."""
+    """This holds in the open segment as well; they are not read again after a restart."""
     feed.write(2, rotate=False)
     noting = Noting()
     feed.run(noting, takes=lambda table: table.name == "other")
@@ -169,7 +169,7 @@ def test_rows_of_other_tables_move_the_position_alone(feed: Feed) -> None:
 
 
 def test_batches_are_saved_like_events(feed: Feed) -> None:
-    """One by one, over a restart; and a class that was rewritten gets what was half read again."""
+    """Each is saved, over a restart; a rewritten class gets the half-read batch again."""
     feed.write(3)
     feed.write(2)
 
@@ -205,7 +205,7 @@ def test_batches_are_saved_like_events(feed: Feed) -> None:
 
 
 def test_an_answer_that_is_no_bool_is_refused(feed: Feed) -> None:
-    """None is a forgotten return: nothing would ever be saved."""
+    """None is a forgotten return: the position would never be saved."""
     feed.write(1)
     with pytest.raises(ConsumerAnswerInvalid, match="returned NoneType, not True or False"):
         feed.run(Noting(answer=lambda _: None))  # type: ignore[arg-type,return-value]
@@ -215,7 +215,7 @@ def test_an_answer_that_is_no_bool_is_refused(feed: Feed) -> None:
 
 
 def test_a_table_that_is_emptied_is_told_between_the_events(feed: Feed) -> None:
-    """In its place, once, over a restart too."""
+    """It is told in its place, once, over a restart too."""
     feed.write(2, markers=(truncate(1, 1, "item"), truncate(2, 1, "item", "other")))
     feed.write(1, rotate=False)
     noting = Noting()
@@ -228,7 +228,7 @@ def test_a_table_that_is_emptied_is_told_between_the_events(feed: Feed) -> None:
 
 
 def test_a_truncate_is_never_passed_over_silently(feed: Feed) -> None:
-    """A class that does not say what it does then is stopped in front of it."""
+    """A class that does not define its reaction is stopped in front of the TRUNCATE."""
     feed.write(3, markers=(truncate(2, 1, "item"),))
 
     class Plain(Noting):
@@ -246,7 +246,7 @@ def test_a_truncate_is_never_passed_over_silently(feed: Feed) -> None:
 
 
 def test_each_of_several_markers_at_one_place_is_told_once(feed: Feed) -> None:
-    """The state counts them: one that fails is the first after the restart."""
+    """The state counts them: a failed one is the first after the restart."""
     feed.write(1, markers=(truncate(1, 1, "a"), truncate(1, 1, "b"), truncate(1, 1, "c")))
 
     class Second(Noting):
@@ -263,7 +263,7 @@ def test_each_of_several_markers_at_one_place_is_told_once(feed: Feed) -> None:
 
 
 def test_rows_that_are_resent_are_announced(feed: Feed) -> None:
-    """on_reload comes before them."""
+    """on_reload is called before them."""
     reload = Marker(
         kind=MarkerKind.RELOAD,
         gsn=0,
@@ -278,11 +278,11 @@ def test_rows_that_are_resent_are_announced(feed: Feed) -> None:
     assert noting.seen == ["start", ("reload", "public.item"), 1, 2, "stop"]
 
 
-# -- holes, locks, other logs ----------------------------------------------------------------
+# -- gaps, locks, other logs -----------------------------------------------------------------
 
 
 def test_a_hole_is_found_before_anything_of_the_listing_is_given(feed: Feed) -> None:
-    """With the published text; the state is as it was."""
+    """The error has the published text, and the state is unchanged."""
     for _ in range(4):
         feed.write(1)
     (feed.directory / "2.ckt").unlink()
@@ -297,7 +297,7 @@ def test_a_hole_is_found_before_anything_of_the_listing_is_given(feed: Feed) -> 
 
 
 def test_a_hole_behind_the_saved_state_is_found(feed: Feed) -> None:
-    """The other published text."""
+    """The error is the other published text."""
     for _ in range(3):
         feed.write(1)
     for number in (0, 1):
@@ -312,7 +312,7 @@ def test_a_hole_behind_the_saved_state_is_found(feed: Feed) -> None:
 
 @pytest.mark.parametrize("reads_open", [True, False])
 def test_a_hole_before_the_open_segment_is_a_hole(feed: Feed, reads_open: bool) -> None:
-    """The open segment is never read in place of a link that was skipped."""
+    """The open segment is never read instead of a skipped link."""
     feed.write(1)
     links.disable(feed.directory)
     feed.write(1)
@@ -327,7 +327,7 @@ def test_a_hole_before_the_open_segment_is_a_hole(feed: Feed, reads_open: bool) 
 
 
 def test_a_disabled_consumer_waits(feed: Feed) -> None:
-    """It gets nothing new, and is no error until it is enabled again."""
+    """It gets no new events, which is no error until it is enabled again."""
     feed.write(1)
     noting = Noting()
     feed.run(noting)
@@ -342,7 +342,7 @@ def test_a_disabled_consumer_waits(feed: Feed) -> None:
 
 
 def test_links_that_the_state_is_past_are_removed_unread(feed: Feed) -> None:
-    """A crash came between the state and their removal."""
+    """A crash happened between saving the state and removing them."""
     for _ in range(3):
         feed.write(1)
     ConsumerState(feed.directory).save(Position(segment=2, gsn=2))
@@ -353,7 +353,7 @@ def test_links_that_the_state_is_past_are_removed_unread(feed: Feed) -> None:
 
 
 def test_one_process_at_a_time(feed: Feed) -> None:
-    """The second one gives up after lockTimeout, with the next command."""
+    """The second process gives up after lockTimeout, with the next command."""
     lock = REAL_FILES.lock(feed.directory, "lock")
     noting = Noting()
     with pytest.raises(ConsumerLocked) as caught:
@@ -369,7 +369,7 @@ def test_one_process_at_a_time(feed: Feed) -> None:
 
 
 def test_a_state_file_that_was_cut_is_refused(feed: Feed) -> None:
-    """Nothing is given out, nothing removed."""
+    """No event is passed on, no link removed."""
     feed.write(1)
     path = feed.directory / "state" / POSITION_FILE
     path.write_bytes(path.read_bytes()[:-9])
@@ -401,7 +401,7 @@ def test_a_consumer_that_is_not_alive_ends_in_order(feed: Feed) -> None:
 
 
 def test_the_application_ends_when_the_log_is_finished(feed: Feed) -> None:
-    """exitWhenIdle: CHANGE.DONE is there, and everything read."""
+    """exitWhenIdle: CHANGE.DONE is there, and everything is read."""
     feed.write(2)
     feed.write(1)
     feed.writer.finish()
@@ -411,7 +411,7 @@ def test_the_application_ends_when_the_log_is_finished(feed: Feed) -> None:
 
 
 def test_the_published_metrics_tell_what_was_read(feed: Feed) -> None:
-    """By their names."""
+    """They have the published names."""
     feed.write(3)
     feed.write(2)
     report = feed.run(Noting())
@@ -439,7 +439,7 @@ def test_the_published_metrics_tell_what_was_read(feed: Feed) -> None:
 
 
 def test_a_new_consumer_begins_now(tmp_path: Path) -> None:
-    """Behind what is durable, in the middle of the open segment and behind its markers."""
+    """It begins after the durable events, in the middle of the open segment, after its markers."""
     feed = Feed(tmp_path)
     feed.write(2)
     feed.write(2, rotate=False, markers=(truncate(4, 2, "item"),))
@@ -452,7 +452,7 @@ def test_a_new_consumer_begins_now(tmp_path: Path) -> None:
 
 
 def test_a_new_consumer_begins_with_the_oldest_segment_there_is(tmp_path: Path) -> None:
-    """In the log or in another consumer's directory."""
+    """That segment is in the log or in another consumer's directory."""
     feed = Feed(tmp_path)
     feed.write(1)
     feed.register(name="other")
@@ -469,7 +469,7 @@ def test_a_new_consumer_begins_with_the_oldest_segment_there_is(tmp_path: Path) 
 
 
 def test_registering_again_changes_nothing(feed: Feed) -> None:
-    """The position is kept; a registration that a crash cut short is done again."""
+    """The position is kept; a registration that a crash interrupted is repeated."""
     feed.write(2)
     feed.run(Noting())
     before = saved(feed)
@@ -482,7 +482,7 @@ def test_registering_again_changes_nothing(feed: Feed) -> None:
 
 
 def test_without_a_loader_a_segment_goes_once_consumers_have_it(tmp_path: Path) -> None:
-    """The last name is the consumer's; with it the disk is freed."""
+    """The last link is the consumer's; removing it frees the disk."""
     feed = Feed(tmp_path, keeping=KEEP_NONE)
     feed.write(1)
     assert [p.name for p in (tmp_path / "log").glob("*.ckt")] == ["0.ckt"], "nobody has it"
@@ -515,7 +515,7 @@ def test_without_a_loader_linked_segments_are_kept_within_the_limits(tmp_path: P
 
 
 def test_cdc_disabled_stops_all_links(feed: Feed) -> None:
-    """And takes none away."""
+    """It removes none."""
     feed.write(1)
     links.disable_all(feed.root / "cdc")
     feed.write(1)
@@ -532,7 +532,7 @@ def _log_id(feed: Feed) -> str:
 
 
 def test_a_place_that_is_never_found_is_an_error(tmp_path: Path) -> None:
-    """DURABLE names an open segment that is not there, again and again."""
+    """DURABLE names an open segment that is missing, each time."""
     feed = Feed(tmp_path)
     feed.write(1, rotate=False)
     (tmp_path / "log" / "0.ckt_").unlink()
@@ -542,7 +542,9 @@ def test_a_place_that_is_never_found_is_an_error(tmp_path: Path) -> None:
 
 
 def test_who_waits_to_register_sees_that_another_has(feed: Feed) -> None:
-    """It has the lock for as long as it runs the consumer: nobody waits for that."""
+    """The other holds the lock as long as it runs the consumer: registration does not wait for
+    that.
+    """
     links.save_consumer(feed.directory, links.Consumer(start="now"))
     lock = REAL_FILES.lock(feed.directory, "lock")
     waiting = threading.Thread(target=feed.register)

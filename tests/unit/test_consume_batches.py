@@ -37,23 +37,23 @@ def pieces(
     gsn_after: int = 0,
     entries_after: int = 0,
 ) -> list[tuple[Piece[BatchIterator], list[CdcBatch]]]:
-    """The pieces with their batches."""
+    """Return the pieces with their batches."""
     found = batches_of(segment, takes=takes, gsn_after=gsn_after, entries_after=entries_after)
     return [(piece, list(piece.events)) for piece in found]
 
 
 def shapes(found: list[CdcBatch]) -> list[tuple[str, list[int], bool]]:
-    """Table, gsns and resent of each."""
+    """Return table, gsns and resent of each."""
     return [(b.table, b.batch.column("gsn").to_pylist(), b.resent) for b in found]
 
 
 def plain(found: list[CdcBatch]) -> list[Any]:
-    """Their rows, by gsn."""
+    """Return their rows, ordered by gsn."""
     return plain_batches(Rows(relation=b.relation, batch=b.batch) for b in found)
 
 
 def test_a_batch_is_a_table_in_a_run(tmp_path: Path) -> None:
-    """With the columns of the log, and when and where each row was committed."""
+    """It has the columns of the log, and the time and position of each row's commit."""
     mixed = [change for pair in zip(inserts(2), inserts(2, FULL), strict=True) for change in pair]
     with written(tmp_path, [mixed, inserts(1)]) as segment:
         ((piece, found),) = pieces(segment)
@@ -70,7 +70,7 @@ def test_a_batch_is_a_table_in_a_run(tmp_path: Path) -> None:
 
 
 def test_markers_cut_and_rows_of_a_reload_are_apart(tmp_path: Path) -> None:
-    """Also where its transaction's rows share a frame with others."""
+    """This holds also if its transaction's rows share a frame with others."""
     reload = replace(truncate(2, 1, "item"), kind=MarkerKind.RELOAD)
     with written(tmp_path, [inserts(4)], reload) as segment:
         (_, front), (piece, behind) = pieces(segment)
@@ -87,7 +87,7 @@ def test_markers_cut_and_rows_of_a_reload_are_apart(tmp_path: Path) -> None:
 
 
 def test_reading_goes_on_between_rows_read_again_and_others(tmp_path: Path) -> None:
-    """Both are in one frame, and only the first were given out."""
+    """Both are in one frame, and only the first were returned."""
     first, second = numbered([inserts(2), inserts(2, first=2)])
     reload = replace(truncate(0, 1, "item"), kind=MarkerKind.RELOAD)
     with write(tmp_path, run_of([*first, *second], markers=[reload])) as segment:
@@ -102,7 +102,7 @@ def test_reading_goes_on_between_rows_read_again_and_others(tmp_path: Path) -> N
 
 @given(transactions())
 def test_batches_have_the_rows_of_the_log(tmp_path_factory: Any, groups: Any) -> None:
-    """All, each once; of a table in order."""
+    """All rows are there once, those of a table in order."""
     with written(tmp_path_factory.mktemp("log"), groups) as segment:
         ((_, found),) = pieces(segment)
         assert plain(found) == plain_segment(segment)
@@ -112,7 +112,7 @@ def test_batches_have_the_rows_of_the_log(tmp_path_factory: Any, groups: Any) ->
 def test_reading_goes_on_behind_any_batch(
     tmp_path_factory: Any, groups: Any, places: list[int]
 ) -> None:
-    """Left after any number of batches and begun again there, none is missing and none twice."""
+    """Stopped after any number of batches and resumed there, it neither misses nor repeats one."""
     last = len(groups[0])
     markers = [truncate(gsn, 1, "item") for gsn in sorted(places) if gsn <= last]
     with written(tmp_path_factory.mktemp("log"), groups, *markers) as segment:
@@ -131,12 +131,12 @@ def test_reading_goes_on_behind_any_batch(
 
 
 def is_item(table: TableName) -> bool:
-    """A filter for one table."""
+    """Return whether this is the one table: a filter."""
     return table.name == ITEM.name
 
 
 def test_what_is_filtered_out_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the place behind it is behind it all the same."""
+    """The position moves on after it nevertheless."""
     with written(tmp_path, [inserts(2), inserts(1, FULL), inserts(3)]) as segment:
         monkeypatch.setattr(Segment, "read_rows", lambda *_: pytest.fail("read"))
         ((piece, found),) = pieces(segment, takes=lambda _: False)

@@ -1,4 +1,4 @@
-"""[consumers.NAME] and its class: what is taken, and one typed error for each mistake."""
+"""Section [consumers.NAME] and its class: valid values, and one typed error per mistake."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ NUMBER = 5
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module; forgotten afterwards."""
+    """A folder with a module, which is unloaded afterwards."""
     (tmp_path / "shop_classes.py").write_text(MODULE)
     (tmp_path / "shop_broken.py").write_text("import shop_nothing_of_this_name")
     (tmp_path / "shop_failing.py").write_text("1 / 0")
@@ -83,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_class_is_found_beside_the_pipeline_file(folder: Path) -> None:
-    """With its options as keyword arguments."""
+    """It gets its options as keyword arguments."""
     made: Any = make_consumer("shop_classes:Search", {"index": "items"}, beside=folder)
     assert (type(made).__name__, made.index, made.size) == ("Search", "items", 3)
     assert make_consumer("shop_classes:Batches", {}, beside=folder).alive()
@@ -129,7 +129,7 @@ def test_a_class_is_found_by_the_name_of_an_entry_point(
     ],
 )
 def test_a_class_that_is_not_there(folder: Path, text: str, why: str) -> None:
-    """It says what was looked for where, and the next command."""
+    """The error says what was searched in which place, and the next command."""
     with pytest.raises(ConsumerClassNotFound) as caught:
         make_consumer(text, {"index": "items"}, beside=folder)
     assert why in caught.value.message
@@ -155,7 +155,7 @@ def test_a_class_that_is_not_there(folder: Path, text: str, why: str) -> None:
 def test_a_class_that_is_no_consumer(
     folder: Path, name: str, options: dict[str, Any], why: str
 ) -> None:
-    """Wrong signatures are found before anything begins, not at the first event."""
+    """Wrong signatures are found before the start, not at the first event."""
     with pytest.raises(ConsumerClassInvalid) as caught:
         make_consumer(f"shop_classes:{name}", options, beside=folder)
     assert why in caught.value.message
@@ -166,14 +166,14 @@ def test_a_class_that_is_no_consumer(
 
 
 def config_with(folder: Path, lines: str) -> Config:
-    """A pipeline file with these lines at its end."""
+    """Return the configuration of a pipeline file with these lines at its end."""
     path = write_pipeline(folder, "postgresql://u@localhost/a", "postgresql://u@localhost/b")
     path.write_text(path.read_text() + lines)
     return load_config(path, {})
 
 
 def test_a_consumer_has_the_published_names_and_defaults(tmp_path: Path) -> None:
-    """Its class is all that it needs."""
+    """Only its class is required."""
     config = config_with(
         tmp_path,
         """
@@ -233,6 +233,6 @@ walForceArchiveTimeout = 700
 def test_each_mistake_is_named_with_its_place(
     tmp_path: Path, lines: str, kind: type[Exception], why: str
 ) -> None:
-    """One typed error each."""
+    """Each has a typed error."""
     with pytest.raises(kind, match=why):
         config_with(tmp_path, lines)

@@ -30,7 +30,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def start(path: Path, *options: str, name: str = NAME) -> subprocess.Popen[str]:
-    """`penstock consume` on its way."""
+    """Start `penstock consume`."""
     return subprocess.Popen(
         [*this_program(), "consume", str(path), name, *options],
         stdout=subprocess.PIPE,
@@ -40,7 +40,7 @@ def start(path: Path, *options: str, name: str = NAME) -> subprocess.Popen[str]:
 
 
 def until(holds: Callable[[], Any], timeout_s: float = 30) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, "it did not come"
@@ -49,7 +49,7 @@ def until(holds: Callable[[], Any], timeout_s: float = 30) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(feed: Feed, number: signal.Signals) -> None:
-    """stop() once, exit code 0; its messages are on standard error and in its log file."""
+    """It calls stop() once and ends with 0; messages are on standard error and in its log file."""
     feed.write(2)
     path = plain_pipeline(feed.root)
     process = start(path)
@@ -69,7 +69,7 @@ def test_a_signal_ends_it_in_order(feed: Feed, number: signal.Signals) -> None:
 
 
 def test_a_failure_leaves_the_state_and_says_what_to_do(feed: Feed) -> None:
-    """stop(), exit code 1, one error with the next step; the traceback is in the log file."""
+    """It calls stop() and ends with 1 and one error with the next step; the log has the traceback."""
     feed.write(2)
     path = plain_pipeline(feed.root)
     path.write_text(path.read_text().replace('noted.txt" }', 'noted.txt", fail_at = 2 }'))
@@ -92,7 +92,7 @@ def test_a_failure_leaves_the_state_and_says_what_to_do(feed: Feed) -> None:
 
 
 def test_a_second_process_is_refused_and_a_stand_by_takes_over(feed: Feed) -> None:
-    """The stand-by begins where the first one's saved state is, also after kill -9."""
+    """The stand-by continues from the first one's saved state, also after kill -9."""
     feed.write(2)
     path = plain_pipeline(feed.root, "lockTimeout = 100")
     first = start(path)
@@ -118,7 +118,7 @@ def test_a_second_process_is_refused_and_a_stand_by_takes_over(feed: Feed) -> No
 
 
 def test_a_class_that_is_not_there_ends_before_anything_is_made(feed: Feed) -> None:
-    """Nothing is registered, and the exit code says it."""
+    """No consumer is registered, and the exit code is 1."""
     path = plain_pipeline(feed.root)
     path.write_text(path.read_text().replace("plain_consumer:Plain", "plain_consumer:Gone"))
     process = start(path)
@@ -151,7 +151,7 @@ def test_a_class_that_is_not_there_ends_before_anything_is_made(feed: Feed) -> N
 
 
 def test_run_does_the_same_inside_a_program(feed: Feed) -> None:
-    """With an object in place of the class; it returns when told to stop."""
+    """It takes an object instead of the class, and returns when told to stop."""
     feed.write(3)
     noting = Noting()
     run(plain_pipeline(feed.root), NAME, noting, stop=lambda: 3 in noting.gsns)
@@ -161,7 +161,7 @@ def test_run_does_the_same_inside_a_program(feed: Feed) -> None:
 
 
 def test_a_pipeline_without_changes_has_no_consumers(feed: Feed) -> None:
-    """Mode data."""
+    """The mode is data."""
     path = plain_pipeline(feed.root)
     target = '[target]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
     path.write_text(path.read_text().replace("[source]", f'mode = "data"\n{target}[source]'))

@@ -1,4 +1,4 @@
-"""Events of a segment: what each says, their order, and going on behind any of them."""
+"""Events of a segment: their fields, their order, and reading on after any of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pieces(
     entries_after: int = 0,
     keep_binary: bool = False,
 ) -> list[tuple[Piece, list[CdcEvent]]]:
-    """The pieces with their events."""
+    """Return the pieces with their events."""
     found = events_of(
         segment,
         takes=takes,
@@ -60,19 +60,19 @@ def pieces(
 
 
 def events(segment: Segment, **options: Any) -> list[CdcEvent]:
-    """All events."""
+    """Return all events."""
     return [event for _, found in pieces(segment, **options) for event in found]
 
 
 def told(event: CdcEvent) -> tuple[Any, ...]:
-    """What an event says of its row."""
+    """Return what an event says of its row."""
     value = None if event.value is None else dict(event.value)
     before = None if event.before is None else dict(event.before)
     return event.op, event.gsn, event.key, value, before, event.absent
 
 
 def test_an_event_says_what_happened(tmp_path: Path) -> None:
-    """Insert, update with a column not sent, delete: keys, values, images, what is absent."""
+    """Inserts, updates with an unsent column and deletes have keys, values, images, absent columns."""
     groups = [
         [Change(relation=ITEM, op=Op.INSERT, after=(1, None))],
         [Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02")],
@@ -88,7 +88,7 @@ def test_an_event_says_what_happened(tmp_path: Path) -> None:
     event = found[1]
     assert event.value is not None
     with pytest.raises(KeyError):
-        event.value["note"]  # never a made-up value
+        event.value["note"]  # never an invented value
     assert (event.table, event.cache_id, event.trx, event.position) == ("public.item", 1, 2, 200)
     assert (event.source_xid, event.partition, event.primary, event.expire_time) == (702, 0, 1, 0)
     moment = datetime.datetime(2023, 11, 14, 22, 13, 20, 2, datetime.UTC)
@@ -99,7 +99,7 @@ def test_an_event_says_what_happened(tmp_path: Path) -> None:
 
 
 def test_values_are_python_objects_or_as_they_are_in_the_log(tmp_path: Path) -> None:
-    """Every type, in both modes; bytes and uuids are raw where they are kept."""
+    """Every type is checked in both modes; bytes and uuids are raw if they are kept."""
     change = Change(
         relation=EVENT, op=Op.INSERT, after=(COMMIT_TIME_US, b"\x00\xff", True, 0.5, 0, TOKEN)
     )
@@ -139,7 +139,9 @@ def test_values_are_python_objects_or_as_they_are_in_the_log(tmp_path: Path) -> 
 
 
 def test_a_key_that_changes_is_a_row_that_goes_and_one_that_comes(tmp_path: Path) -> None:
-    """Two events; the first has value None. An update that leaves the key alone is one."""
+    """There are two events, the first with value None. An update with an unchanged key is one
+    event.
+    """
     groups = [
         [Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,))],
         [Change(relation=FULL, op=Op.UPDATE, after=(2, "y"), before=(2, "x"))],
@@ -159,7 +161,7 @@ def test_a_key_that_changes_is_a_row_that_goes_and_one_that_comes(tmp_path: Path
 
 
 def test_a_changed_key_has_two_numbers(tmp_path: Path) -> None:
-    """That of the row which goes is the one before the row's own; the others have one."""
+    """The deleted row has the number before the row's own; other rows have one number."""
     groups = [
         [Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,)), *inserts(1, FULL)],
         [Change(relation=FULL, op=Op.UPDATE, after=(2, "y"), before=(2, "x"))],
@@ -187,7 +189,7 @@ def test_a_changed_key_has_two_numbers(tmp_path: Path) -> None:
 
 
 def test_a_table_is_emptied_in_front_of_both_rows_of_a_changed_key(tmp_path: Path) -> None:
-    """The marker's gsn is that of the row before: neither of the two."""
+    """The marker's gsn is that of the previous row, not one of the two."""
     changed = Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,))
     markers = [truncate(1, 1, "full"), truncate(3, 1, "item")]
     groups = [[*inserts(1), changed, *inserts(1)]]
@@ -202,7 +204,7 @@ def test_a_table_is_emptied_in_front_of_both_rows_of_a_changed_key(tmp_path: Pat
 
 
 def test_without_a_key_all_columns_are_the_key(tmp_path: Path) -> None:
-    """So an update is a row that goes and one that comes, unless nothing changed."""
+    """So an update is a delete and an insert, unless all values are equal."""
     groups = [
         [Change(relation=KEYLESS, op=Op.INSERT, after=(1, None))],
         [Change(relation=KEYLESS, op=Op.UPDATE, after=(1, None), before=(1, None))],
@@ -221,7 +223,7 @@ def test_without_a_key_all_columns_are_the_key(tmp_path: Path) -> None:
 
 
 def test_nan_is_the_same_key_and_zeros_are_one(tmp_path: Path) -> None:
-    """A key of floats changes when an index would say so."""
+    """A key of floats changes if an index would say so."""
     ratio = replace(ITEM.columns[0], name="ratio", neutral="float64")
     shape = replace(KEYLESS, name="ratios", columns=(ratio,), before=(0,))
     nan = float("nan")
@@ -234,7 +236,7 @@ def test_nan_is_the_same_key_and_zeros_are_one(tmp_path: Path) -> None:
 
 
 def test_a_key_that_was_not_sent_is_an_error_not_a_value(tmp_path: Path) -> None:
-    """Whoever does not ask for the key gets the event."""
+    """A consumer that does not ask for the key gets the event."""
     bare = replace(ITEM, before=())
     groups = [
         [Change(relation=bare, op=Op.DELETE, after=None, before=())],
@@ -250,7 +252,7 @@ def test_a_key_that_was_not_sent_is_an_error_not_a_value(tmp_path: Path) -> None
 
 
 def test_tables_interleave_in_the_order_of_the_log(tmp_path: Path) -> None:
-    """Rows of one run are in a frame per table; events are in gsn order all the same."""
+    """Rows of one run are in a frame per table, yet events are in gsn order."""
     changes = [
         *(Change(relation=ITEM, op=Op.INSERT, after=(n, "x")) for n in range(3)),
         *(Change(relation=FULL, op=Op.INSERT, after=(n, "y")) for n in range(3)),
@@ -267,7 +269,7 @@ def test_tables_interleave_in_the_order_of_the_log(tmp_path: Path) -> None:
 def test_what_is_filtered_out_is_not_read_and_moves_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames of other tables stay where they are; the piece ends behind them."""
+    """Frames of other tables are not read; the piece ends after them."""
     with written(tmp_path, [inserts(2), inserts(1, FULL), inserts(3)]) as segment:
         read: list[int] = []
         original = Segment.read_rows
@@ -282,7 +284,7 @@ def test_what_is_filtered_out_is_not_read_and_moves_the_position(
 
 
 def test_markers_come_between_their_rows(tmp_path: Path) -> None:
-    """TRUNCATE and RELOAD, of all tables; behind their row and before the next."""
+    """TRUNCATE and RELOAD of all tables come after their row and before the next one."""
     heartbeat = replace(truncate(1, 1), kind=MarkerKind.HEARTBEAT, tables=())
     markers = [truncate(2, 1, "item"), truncate(2, 1, "full", "item"), truncate(1, 1, "full")]
     last = truncate(4, 1, "item")
@@ -305,7 +307,7 @@ def test_markers_come_between_their_rows(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_reload_are_said_to_be_resent(tmp_path: Path) -> None:
-    """Those of its table in its transaction behind it; also where reading begins among them."""
+    """These are its table's later rows in the transaction, also if reading begins among them."""
     reload = replace(truncate(1, 1, "item"), kind=MarkerKind.RELOAD)
     groups = [[*inserts(3), *inserts(1, FULL)], inserts(1)]
     with written(tmp_path, groups, reload) as segment:
@@ -314,7 +316,7 @@ def test_rows_of_a_reload_are_said_to_be_resent(tmp_path: Path) -> None:
 
 
 def test_an_event_outlives_its_segment(tmp_path: Path) -> None:
-    """Whoever collects events may ask them later."""
+    """A consumer that collects events may read their fields later."""
     with written(tmp_path, [inserts(2), inserts(1)]) as segment:
         found = events(segment)
     assert [(event.position, event.key, event.source_xid) for event in found] == [
@@ -325,7 +327,7 @@ def test_an_event_outlives_its_segment(tmp_path: Path) -> None:
 
 
 def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> None:
-    """And further with each look."""
+    """Each look reads further."""
     first, second = numbered([inserts(2), inserts(3)])
     follower, opener = LogFollower(tmp_path / "log"), SegmentOpener()
 
@@ -348,7 +350,7 @@ def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> Non
 
 
 def test_an_iterator_that_is_left_says_where(tmp_path: Path) -> None:
-    """gsn_read is behind the last event given out; the half of a key change is counted."""
+    """gsn_read is that of the last returned event; the half of a key change is counted."""
     groups = [[*inserts(2), Change(relation=ITEM, op=Op.UPDATE, after=(9, "x"), before=(1,))]]
     with written(tmp_path, groups) as segment:
         (piece,) = events_of(segment, takes=anything, gsn_after=0, keep_binary=False)
@@ -369,7 +371,7 @@ def test_an_iterator_that_is_left_says_where(tmp_path: Path) -> None:
 
 @given(transactions(), st.booleans())
 def test_events_are_the_changes_of_the_log(tmp_path_factory: Any, groups: Any, two: bool) -> None:
-    """Whatever is in it: each event says what `read_log` says of its change."""
+    """Each event says what `read_log` says of its change, whatever the log contains."""
     folder = tmp_path_factory.mktemp("log")
     with written(folder, groups, keys_have_two=two) as segment:
         found = events(segment)
@@ -400,7 +402,7 @@ def test_events_are_the_changes_of_the_log(tmp_path_factory: Any, groups: Any, t
 
 @given(transactions(max_size=4), st.booleans())
 def test_reading_goes_on_behind_any_event(tmp_path_factory: Any, groups: Any, two: bool) -> None:
-    """Left after any number of events and begun again there, none is missing and none twice."""
+    """Stopped after any number of events and resumed there, it neither misses nor repeats one."""
     with written(tmp_path_factory.mktemp("log"), groups, keys_have_two=two) as segment:
         whole = [(event.op, event.gsn) for event in events(segment)]
         for count in range(len(whole) + 1):

@@ -1,4 +1,4 @@
-"""on_truncate and on_reload: their gsn, by which a consumer knows one that comes again."""
+"""on_truncate and on_reload: their gsn, by which a consumer recognises a repeated one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def test_a_marker_that_comes_again_is_told_from_a_new_one(feed: Feed) -> None:
-    """A consumer that keeps gsns with its data and saves no state: rows behind it stay."""
+    """A consumer that keeps gsns with its data, without saved state, keeps the rows after it."""
     feed.write(3, markers=(truncate(2, 1, "item"),))
 
     class Keeping(Noting):
@@ -42,7 +42,7 @@ def test_a_marker_that_comes_again_is_told_from_a_new_one(feed: Feed) -> None:
 
 
 def test_the_gsn_of_a_marker_may_be_left_out(feed: Feed) -> None:
-    """A class with on_truncate(self, table) and on_reload(self, table)."""
+    """A class may have on_truncate(self, table) and on_reload(self, table)."""
     feed.write(3, markers=(truncate(2, 1, "item"),))
 
     class Short(Noting):
