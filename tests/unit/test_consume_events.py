@@ -72,7 +72,7 @@ def told(event: CdcEvent) -> tuple[Any, ...]:
 
 
 def test_an_event_says_what_happened(tmp_path: Path) -> None:
-    """Inserts, updates with an unsent column and deletes have keys, values, images, absent columns."""
+    """Inserts, updates with unsent columns, and deletes have key, value, image, absent columns."""
     groups = [
         [Change(relation=ITEM, op=Op.INSERT, after=(1, None))],
         [Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02")],

@@ -1,4 +1,4 @@
-"""A consumer whose state or links belong to another change log: nothing is given or removed."""
+"""Consumers whose state or links belong to another log: no event is given, no link removed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def saved(feed: Feed) -> Position | None:
-    """The consumer's saved position."""
+    """Return the consumer's saved position."""
     return ConsumerState(feed.directory).load()
 
 
@@ -42,7 +42,7 @@ def _log_id(feed: Feed) -> str:
 
 @pytest.mark.parametrize("segment", [0, 1, 2, 3, 7])
 def test_a_state_of_another_log_removes_and_gives_nothing(feed: Feed, segment: int) -> None:
-    """Wherever it says that it is: links below it belong to the log that is there now."""
+    """Whatever its position is, the links below it belong to the log that is there now."""
     for _ in range(3):
         feed.write(2)
     other = Position(segment=segment, gsn=1, log_id="another")
@@ -60,7 +60,7 @@ def test_a_state_of_another_log_removes_and_gives_nothing(feed: Feed, segment: i
 
 
 def test_a_state_of_another_log_is_refused_before_the_first_link(feed: Feed) -> None:
-    """Without a link, too, it does not wait for a segment that may never come."""
+    """Without a link, too, it does not wait for a segment that may never arrive."""
     feed.write(1, rotate=False)
     ConsumerState(feed.directory).save(Position(segment=7, gsn=1, log_id="another"))
     with pytest.raises(ConsumerOfOtherLog):
@@ -69,7 +69,7 @@ def test_a_state_of_another_log_is_refused_before_the_first_link(feed: Feed) -> 
 
 @pytest.mark.parametrize("gsn", [0, 9])
 def test_a_state_that_its_segment_cannot_have_is_refused(feed: Feed, gsn: int) -> None:
-    """A log that was put back from a copy keeps its id, and not its numbers."""
+    """A log that was restored from a copy keeps its id, but not its numbers."""
     feed.write(2)
     feed.write(2)
     other = Position(segment=1, gsn=gsn, log_id=_log_id(feed))
@@ -94,7 +94,7 @@ def test_links_of_another_log_are_refused_without_a_state(feed: Feed) -> None:
 
 @pytest.mark.parametrize("has_state", [True, False])
 def test_a_log_that_is_created_anew_stops_a_consumer_at_work(feed: Feed, has_state: bool) -> None:
-    """Its first segments have numbers that the consumer is past, so none of them would come."""
+    """The new segments have numbers that the consumer has passed, so it would read none of them."""
     for _ in range(2):
         feed.write(1)
     if not has_state:
@@ -116,7 +116,7 @@ def test_a_log_that_is_created_anew_stops_a_consumer_at_work(feed: Feed, has_sta
 
 
 def test_a_state_without_a_log_id_is_compared_by_its_numbers(feed: Feed) -> None:
-    """It is from before there was a log."""
+    """It was saved before there was a log."""
     feed.write(2)
     other = Position(segment=0, gsn=7, log_id="")
     ConsumerState(feed.directory).save(other)

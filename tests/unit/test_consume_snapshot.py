@@ -1,4 +1,4 @@
-"""A consumer's snapshot: where the log goes on behind it, and what a crash leaves of it."""
+"""Snapshots of consumers: where the log continues after one, and what a crash leaves of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ START = Position(segment=0, gsn=0)
 
 
 def found(place: LogPlace, ordinal: int, after: Position = START) -> tuple[int, int, int] | None:
-    """Segment, gsn and markers of the place; None when it was not found in two looks."""
+    """Return segment, gsn and markers of the place, or None if two looks did not find it."""
     looks = iter([False, False])
     at = place_behind(place, place.consumers / "c", after, ordinal, stop=lambda: next(looks, True))
     return None if at is None else (at.segment, at.gsn, at.markers)
@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> LogPlace:
 
 
 def test_the_log_goes_on_with_the_first_transaction_behind_the_point(place: LogPlace) -> None:
-    """In whichever segment it is, in the middle of a frame as well; markers before it are done."""
+    """It may be in any segment, also in the middle of a frame; markers before it are done."""
     first, second, third, fourth = numbered([inserts(2), inserts(3), inserts(1), inserts(2)])
     with Writer.open(place.log, log_id=None, source=SOURCE) as log:
         log.write(run_of([*first, *second], markers=[truncate(2, 1, "item")]))
@@ -44,12 +44,12 @@ def test_the_log_goes_on_with_the_first_transaction_behind_the_point(place: LogP
         assert found(place, commit_position(3)) == (1, 5, 0)
         assert found(place, commit_position(4)) == (1, 6, 0)
         assert found(place, commit_position(4) + 50) == (1, 8, 0)  # the log is that far
-        assert found(place, commit_position(4) + 51) is None  # not yet
+        assert found(place, commit_position(4) + 51) is None  # the log is not yet that far
         assert found(place, commit_position(3), Position(segment=1, gsn=5)) == (1, 5, 0)
 
 
 def test_it_waits_until_the_log_is_that_far(place: LogPlace) -> None:
-    """A transaction that is in the rows may be on its way into the log."""
+    """A transaction that is in the rows may still be on its way into the log."""
     first, second = numbered([inserts(2), inserts(1)])
     with Writer.open(place.log, log_id=None, source=SOURCE) as log:
         log.write(run_of(first))
@@ -72,7 +72,7 @@ def test_it_waits_until_the_log_is_that_far(place: LogPlace) -> None:
 
 
 def test_it_is_wanted_until_it_is_ready_and_goes_when_it_is_past(tmp_path: Path) -> None:
-    """Made, placed, begun with, removed; each step may be taken again."""
+    """It is created, placed, begun and removed; each step may be repeated."""
     snapshot, state = Snapshot(tmp_path), ConsumerState(tmp_path)
     assert not snapshot.is_wanted
     snapshot.want()

@@ -1,4 +1,4 @@
-"""What a consumer has not confirmed comes again, whatever stands between its events."""
+"""Repetition of all events that a consumer has not confirmed, whatever is between them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def saved(feed: Feed) -> Position | None:
-    """The consumer's saved position."""
+    """Return the consumer's saved position."""
     return ConsumerState(feed.directory).load()
 
 
 def test_a_marker_does_not_confirm_the_events_before_it(feed: Feed) -> None:
-    """False, then on_truncate: the events come again after a restart, and the marker with them."""
+    """After False and on_truncate, a restart repeats the events, and the marker with them."""
     feed.write(2, markers=(truncate(2, 1, "item"),))
     before = saved(feed)
     noting = Noting(answer=lambda _: False)
@@ -46,7 +46,7 @@ def test_a_marker_does_not_confirm_the_events_before_it(feed: Feed) -> None:
 
 
 def test_a_marker_alone_is_saved(feed: Feed) -> None:
-    """Nothing is unconfirmed before it: it does not come again."""
+    """Before it every event is confirmed: it is not repeated."""
     feed.write(2)
     feed.run(Noting())
     feed.write(1, markers=(truncate(2, 2, "item"),))
@@ -59,7 +59,7 @@ def test_a_marker_alone_is_saved(feed: Feed) -> None:
 
 
 def test_a_move_over_other_rows_does_not_confirm_the_events_before_it(feed: Feed) -> None:
-    """At the end of the work, too, where a position that has moved alone is saved."""
+    """This holds also at the end of the work, where a position that has moved alone is saved."""
     feed.write(1)
     feed.write(1, rotate=False)
     before = saved(feed)
@@ -69,7 +69,7 @@ def test_a_move_over_other_rows_does_not_confirm_the_events_before_it(feed: Feed
 
 
 def test_the_last_true_confirms_all_events_before_it(feed: Feed) -> None:
-    """False, then True: links of confirmed segments go, and nothing comes again."""
+    """After False and True, links of confirmed segments are removed; no event is repeated."""
     for _ in range(3):
         feed.write(1)
     answers = iter([False, False, True])
@@ -83,7 +83,7 @@ def test_the_last_true_confirms_all_events_before_it(feed: Feed) -> None:
 
 
 def test_a_link_goes_only_once_its_segment_is_confirmed(feed: Feed) -> None:
-    """Each True releases what is before its segment, and nothing of it."""
+    """Each True releases the segments before its own, and no part of its own."""
     for _ in range(3):
         feed.write(1)
     held: list[list[str]] = []
@@ -102,7 +102,7 @@ def test_a_link_goes_only_once_its_segment_is_confirmed(feed: Feed) -> None:
 
 
 def test_parts_of_events_are_not_taken_for_parts_of_batches(feed: Feed) -> None:
-    """A class that was rewritten gets what was half read once more."""
+    """A rewritten class gets the half-read segment again."""
     feed.write(2)
     position = saved(feed)
     assert position is not None
@@ -120,7 +120,7 @@ def test_parts_of_events_are_not_taken_for_parts_of_batches(feed: Feed) -> None:
 
 
 def test_a_snapshot_stays_until_the_consumer_is_past_it(feed: Feed) -> None:
-    """Its numbers are not those of the links: none of them goes, and a restart goes on in it."""
+    """Its numbers are not those of the links: no link is removed, and a restart continues in it."""
     for _ in range(3):
         feed.write(1)
     snapshot = Snapshot(feed.directory)

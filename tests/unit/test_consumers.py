@@ -1,4 +1,4 @@
-"""`penstock consumers` and `delete-lost-segment-links`: what they show, and what they change."""
+"""`penstock consumers` and `delete-lost-segment-links`: their output, and their changes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def said(capsys: Capture, feed: Feed, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    """What a command with --json printed; FILE stands for the pipeline file."""
+    """Return what a command with --json printed; FILE stands for the pipeline file."""
     capsys.readouterr()
     path = str(feed.root / "shop.toml")
     ended = 0
@@ -65,7 +65,9 @@ def said(capsys: Capture, feed: Feed, *arguments: str, code: int = 0) -> list[di
 
 
 def test_a_consumer_is_added_and_listed_with_its_lag(feed: Feed, capsys: Capture) -> None:
-    """In events, bytes and seconds, from what is saved; and what it holds on the disk."""
+    """The lag is in events, bytes and seconds from the saved position; held disk space is shown
+    too.
+    """
     (line,) = said(capsys, feed, "consumers", "ls", "FILE")
     assert (line["consumer"], line["state"]) == (NAME, "not registered")
     assert said(capsys, feed, "consumers", "add", "FILE", NAME)[0]["new"] is True
@@ -91,7 +93,7 @@ def test_a_consumer_is_added_and_listed_with_its_lag(feed: Feed, capsys: Capture
 
 
 def test_the_load_is_listed_as_target(feed: Feed, capsys: Capture) -> None:
-    """Its links are the names in log/; a target that cannot be asked says so, and is no failure."""
+    """Its links are the names in log/; an unreachable target is shown as such and is no failure."""
     path = feed.root / "shop.toml"
     target = '[target]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
     path.write_text(path.read_text().replace("[source]", f'mode = "change"\n{target}[source]'))
@@ -103,7 +105,7 @@ def test_the_load_is_listed_as_target(feed: Feed, capsys: Capture) -> None:
 
 
 def test_people_get_a_table(feed: Feed, capsys: Capture) -> None:
-    """With the names of its columns."""
+    """It has the names of its columns."""
     feed.register()
     feed.write(2)
     cli.run_guarded(["consumers", "ls", str(feed.root / "shop.toml")])
@@ -113,7 +115,7 @@ def test_people_get_a_table(feed: Feed, capsys: Capture) -> None:
 
 
 def test_a_consumer_is_removed_with_all_that_it_holds(feed: Feed, capsys: Capture) -> None:
-    """Refused while it runs; unknown ones are named."""
+    """Removal is refused while it runs; unknown consumers are named."""
     feed.register()
     feed.write(2)
     config = load_config(feed.root / "shop.toml", {})
@@ -133,7 +135,7 @@ def test_a_consumer_is_removed_with_all_that_it_holds(feed: Feed, capsys: Captur
 
 
 def test_reset_waits_for_no_consumer(feed: Feed) -> None:
-    """It takes nothing back while one runs, and names it."""
+    """It resets nothing while a consumer runs, and names it."""
     feed.register()
     feed.close()
     config = load_config(feed.root / "shop.toml", {})
@@ -149,7 +151,7 @@ def test_reset_waits_for_no_consumer(feed: Feed) -> None:
 
 
 def test_disable_and_enable_one_and_all(feed: Feed, capsys: Capture) -> None:
-    """cdc.disabled is a file; the extractor says with each segment that it makes no link."""
+    """The file cdc.disabled does it; the extractor reports each segment that gets no link."""
     feed.register()
     assert said(capsys, feed, "consumers", "disable", "FILE", NAME)
     assert said(capsys, feed, "consumers", "ls", "FILE")[0]["state"] == "disabled"
@@ -171,7 +173,7 @@ def test_disable_and_enable_one_and_all(feed: Feed, capsys: Capture) -> None:
 
 
 def test_a_paused_consumer_is_given_nothing(feed: Feed, capsys: Capture) -> None:
-    """Its process stays, and goes on when it is resumed."""
+    """Its process stays, and continues when it is resumed."""
     feed.register()
     feed.write(2)
     said(capsys, feed, "consumers", "pause", "FILE", NAME)
@@ -187,12 +189,12 @@ def test_a_paused_consumer_is_given_nothing(feed: Feed, capsys: Capture) -> None
     assert process.wait(30) == 0
 
 
-# -- holes -----------------------------------------------------------------------------------
+# -- gaps ------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise
 def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Capture) -> None:
-    """Of 0, 1, 4, 5 the first two go, and the consumer begins with 4; what comes is whole."""
+    """Of 0, 1, 4, 5 the first two are deleted, and the consumer begins with 4, without a gap."""
     feed.register()
     for number in range(6):
         links.enable(feed.directory) if number not in (2, 3) else links.disable(feed.directory)
@@ -214,7 +216,7 @@ def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Ca
 
 
 def test_a_state_of_another_log_lets_no_link_be_deleted(feed: Feed, capsys: Capture) -> None:
-    """Also below a hole: whose links they are is not known."""
+    """This holds also below a gap: it is unknown whose links they are."""
     feed.register()
     for number in range(3):
         links.enable(feed.directory) if number != 1 else links.disable(feed.directory)
@@ -230,7 +232,7 @@ def test_a_state_of_another_log_lets_no_link_be_deleted(feed: Feed, capsys: Capt
 
 
 def test_links_that_were_skipped_up_to_now_are_lost_too(feed: Feed) -> None:
-    """The hole is between the last link and the open segment: all that it has goes."""
+    """The gap is between the last link and the open segment: all links are deleted."""
     feed.register()
     feed.write(1)
     links.disable(feed.directory)
@@ -254,7 +256,7 @@ def test_links_that_were_skipped_up_to_now_are_lost_too(feed: Feed) -> None:
 def test_links_that_are_missed_in_front_are_a_hole_too(
     feed: Feed, capsys: Capture, kept: list[int]
 ) -> None:
-    """The hole is between the saved state and the first link, or the segment that is open."""
+    """The gap is between the saved state and the first link, or the open segment."""
     feed.register()
     feed.write(2)
     feed.run(Noting(take=1, answer=lambda call: call == 1))
@@ -280,7 +282,7 @@ def test_links_that_are_missed_in_front_are_a_hole_too(
 
 
 def test_a_consumer_at_the_edge_of_a_segment_has_lost_nothing(feed: Feed) -> None:
-    """Its next link is that of its saved state, is not made yet, or one that it is past is left."""
+    """Its next link is its saved state's, or not there yet, or a link it has passed is left."""
     config = load_config(feed.root / "shop.toml", {})
     state = ConsumerState(feed.directory)
 
@@ -330,7 +332,7 @@ def test_a_hole_behind_a_snapshot_is_a_hole_of_the_log(feed: Feed) -> None:
 
 
 def test_the_hole_of_a_running_consumer_is_not_touched(feed: Feed) -> None:
-    """No link goes while it reads them; a pipeline without consumers has nothing to delete."""
+    """No link is deleted while it reads them; a pipeline without consumers has none to delete."""
     config = load_config(feed.root / "shop.toml", {})
     with pytest.raises(NoConsumers, match="shop has no consumer"):
         delete_lost(config, None)
@@ -345,7 +347,7 @@ def test_the_hole_of_a_running_consumer_is_not_touched(feed: Feed) -> None:
 
 
 def test_links_beyond_the_limit_are_skipped_and_said(feed: Feed) -> None:
-    """The disk that a slow consumer holds back is bounded."""
+    """This limits the disk space that a slow consumer holds."""
     feed.register()
     feed.write(1)
     size = (feed.directory / "0.ckt").stat().st_size
@@ -362,7 +364,9 @@ def test_links_beyond_the_limit_are_skipped_and_said(feed: Feed) -> None:
 
 
 def test_forced_rotation_is_the_shortest_that_a_consumer_wants(feed: Feed) -> None:
-    """walForceArchiveTimeout, where it is below flushIntervalSeconds; without a target names go."""
+    """walForceArchiveTimeout counts if below flushIntervalSeconds; without a target names are
+    deleted.
+    """
     path = plain_pipeline(feed.root, "walForceArchiveTimeout = 700")
     options = extract_options(load_config(path, {}))
     assert (options.flush_interval_s, options.keeping) == (

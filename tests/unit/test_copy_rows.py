@@ -1,4 +1,4 @@
-"""Lines of COPY as rows of the log: every neutral type, and what a type cannot hold."""
+"""Lines of COPY as rows of the log: every neutral type, and values that a type cannot hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.model import Column, Relation
 
 
 def relation(neutral: str) -> Relation:
-    """A table of one column."""
+    """Return a table of one column."""
     return replace(
         ITEM,
         columns=(Column(name="v", source_type="?", neutral=neutral),),
@@ -27,7 +27,7 @@ def relation(neutral: str) -> Relation:
 
 
 def read(neutral: str, *texts: str | None) -> tuple[str, list[Any]]:
-    """The neutral type that these texts end as, and the column as exact texts."""
+    """Return the neutral type that these texts end as, and the column as exact texts."""
     cells = [None if text is None else text.encode() for text in texts]
     rows = inserts(relation(neutral), [cells], len(cells), gsn=1, trx=1)
     (column,) = rows.relation.columns
@@ -50,7 +50,7 @@ def read(neutral: str, *texts: str | None) -> tuple[str, list[Any]]:
     ],
 )
 def test_texts_come_back_as_they_were(neutral: str, texts: list[str | None]) -> None:
-    """What is read prints as the source did."""
+    """Read values print as the source printed them."""
     assert read(neutral, *texts) == (neutral, texts)
 
 
@@ -70,19 +70,19 @@ def test_texts_come_back_as_they_were(neutral: str, texts: list[str | None]) -> 
     ],
 )
 def test_what_does_not_fit_makes_the_column_text(neutral: str, text: str) -> None:
-    """Never another value, and never NULL."""
+    """The column never gets another value or NULL instead."""
     assert read(neutral, text, None) == ("string", [text, None])
 
 
 @given(st.integers(-(2**31) // 3, 2**31 // 3))
 def test_dates_of_any_year(days: int) -> None:
-    """As they are printed."""
+    """They are kept as printed."""
     assert read("date", date_text(days))[1] == [date_text(days)]
 
 
 @given(st.integers(-(2**59), 2**59))
 def test_moments_of_any_year(microseconds: int) -> None:
-    """As they are printed, with and without a zone."""
+    """They are kept as printed, with and without a zone."""
     for neutral, zone in (("timestamp", ""), ("timestamptz", "+00")):
         text = timestamp_text(microseconds, zone)
         assert read(neutral, text) == (neutral, [text])
@@ -90,7 +90,7 @@ def test_moments_of_any_year(microseconds: int) -> None:
 
 @given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary()), max_size=5))
 def test_lines_are_what_copy_writes(rows: list[tuple[bytes | None, bytes | None]]) -> None:
-    """Escapes of every byte, NULL, empty cells."""
+    """They have escapes of every byte, NULL and empty cells."""
     escapes = {8: b"\\b", 12: b"\\f", 10: b"\\n", 13: b"\\r", 9: b"\\t", 11: b"\\v", 92: b"\\\\"}
 
     def cell(value: bytes | None) -> bytes:
@@ -103,7 +103,7 @@ def test_lines_are_what_copy_writes(rows: list[tuple[bytes | None, bytes | None]
 
 
 def test_images_are_whole_and_numbered() -> None:
-    """Inserts of one transaction, in the shape of the log."""
+    """They are inserts of one transaction, in the shape of the log."""
     token = b"\\x00ff"
     line = b"2024-01-01 00:00:00+00\t" + b"\\" + token + b"\tt\tNaN\t2024-01-01\t\\N\n"
     rows = inserts(EVENT, cells_of(line * 2, 6), 2, gsn=5, trx=3)

@@ -1,4 +1,4 @@
-"""The process that Spark forks workers from."""
+"""The process from which Spark forks workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAY = (
 
 @pytest.mark.parametrize(("given", "used"), [("", "system"), ("mimalloc", "mimalloc")])
 def test_the_allocator_is_chosen_before_arrow_is_there(given: str, used: str) -> None:
-    """The system's, unless the user says otherwise."""
+    """It is the system's, unless the user sets another one."""
     words = {name: value for name, value in os.environ.items() if not name.startswith("ARROW_")}
     if given:
         words["ARROW_DEFAULT_MEMORY_POOL"] = given
@@ -46,7 +46,7 @@ print(pyspark.__file__, py4j.__file__, len(read), any(".jar" in entry for entry 
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_no_archive_is_read_again_before_a_task(tmp_path: Path, *, installed: bool) -> None:
-    """It comes from where it is installed, or else from Spark's archives, read once."""
+    """Modules come from their installation, or else from Spark's archives, read once."""
     packages = Path(pyspark.__file__).parent.parent
     archives = sorted((packages / "pyspark" / "python" / "lib").glob("*.zip"))
     assert len(archives) == 2
@@ -73,7 +73,7 @@ def test_no_archive_is_read_again_before_a_task(tmp_path: Path, *, installed: bo
 
 
 def test_the_first_array_imports_nothing() -> None:
-    """Else each worker would import pandas with its first task."""
+    """Otherwise each worker would import pandas with its first task."""
     look = (
         "import sys; from penstock.load.daemon import prepare; prepare(); import pyarrow;"
         " before = set(sys.modules); pyarrow.array([1]).to_numpy(); pyarrow.nulls(1).is_valid();"
@@ -84,7 +84,7 @@ def test_the_first_array_imports_nothing() -> None:
 
 
 def test_a_task_is_acknowledged_at_once() -> None:
-    """The kernel delays that where answers go to and fro, until it is told otherwise."""
+    """The kernel delays it between alternating answers, until it is told otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         jvm = socket.create_connection(listening.getsockname())
         worker, _ = listening.accept()

@@ -20,7 +20,7 @@ ID, NR = (1,), (2,)
 
 
 class FakeSide:
-    """One table `t` of columns id and v."""
+    """A side with one table `t` of columns id and v."""
 
     def __init__(self, rows: list[Any], *, kind: str = POSTGRES, of: str = "text") -> None:
         self.kind, self._rows, self._of = kind, rows, of
@@ -34,12 +34,12 @@ class FakeSide:
 
 
 def row(v: str | None, *, since: int | None = 5, of: Any = (ID,), **more: str) -> ViewRow:
-    """A row whose last event has this number."""
+    """Return a row whose last event has this number."""
     return ViewRow({"id": "1", "v": v, **more}, since, 7, frozenset(of))
 
 
 def view_of(rows: dict[Any, ViewRow], *, fence: int = 3, shapes: Any = (ID,)) -> View:
-    """A view of t, and of the fence 9 with this gsn."""
+    """Return a view of t, and of the fence 9 with this gsn."""
     made = View()
     table = made.table("h0.t")
     table.rows, table.key, table.signatures = rows, ("id",), shapes
@@ -64,14 +64,14 @@ MARK = ("fence.f", 9)
     ],
 )
 def test_how_a_view_differs(rows: Any, said: list[str]) -> None:
-    """By keys, and by values of rows after the last DDL."""
+    """Views differ by keys, and by values of rows after the last DDL."""
     source: Any = FakeSide([("1", "a")])
     for mark in (MARK, None):
         assert view_differences(source, view_of(rows), "h0", "t", mark) == sorted(said)
 
 
 def test_values_are_not_compared_of_rows_before_the_last_ddl() -> None:
-    """Nor of those that lack a value; rows of a snapshot after it are."""
+    """Rows that lack a value are skipped too; rows of a snapshot after the DDL are compared."""
     source: Any = FakeSide([("1", "a")])
     for before in (row("b", since=2), row("b", since=None)):
         assert not view_differences(source, view_of({("1",): before}), "h0", "t", MARK)
@@ -80,7 +80,7 @@ def test_values_are_not_compared_of_rows_before_the_last_ddl() -> None:
 
 
 def test_keys_are_not_compared_whose_columns_changed() -> None:
-    """A user has to fill such a table again; with rows of the last key alone they are compared."""
+    """A user has to refill such a table; if all rows have the last key, they are compared."""
     source: Any = FakeSide([("1", "a")])
     gone = view_of({("2",): row("a", of=(ID, NR))}, shapes=(ID, NR))
     assert not view_differences(source, gone, "h0", "t", None)
@@ -88,19 +88,19 @@ def test_keys_are_not_compared_whose_columns_changed() -> None:
 
 
 def test_bits_of_a_binlog_are_a_number() -> None:
-    """Their digits are what a user sees."""
+    """A user sees the digits of the number."""
     source: Any = FakeSide([("1", "101")], kind=MARIADB, of="bit(8)")
     assert not view_differences(source, view_of({("1",): row("5")}), "h0", "t", None)
     assert view_differences(source, view_of({("1",): row("101")}), "h0", "t", None)
 
 
 def test_values_as_text() -> None:
-    """As PostgreSQL prints them."""
+    """They are printed as PostgreSQL prints them."""
     assert [text_of(one) for one in (None, True, b"\x00\xff", 1)] == [None, "t", "\\x00ff", "1"]
 
 
 def test_how_a_merged_log_differs() -> None:
-    """As the fold of the log itself, by another name."""
+    """It is reported like a difference of the log's own fold, under another name."""
 
     class Served:
         def rows(self, schema: str, table: str) -> Any:
@@ -112,7 +112,7 @@ def test_how_a_merged_log_differs() -> None:
 
 
 class Dead:
-    """A process that ends with an error at once."""
+    """A process that immediately ends with an error."""
 
     name, code, error = "merge", 1, {"code": "MG03", "error": "h3.t: shapes"}
 
@@ -124,7 +124,7 @@ class Dead:
 
 
 def test_a_process_that_ends_with_an_error_again_and_again() -> None:
-    """It is started again a few times; its error is kept."""
+    """It is restarted a few times; its error is kept."""
     child: Any = Dead()
     several = Processes([child], random.Random(1))
     for _ in range(9):
@@ -133,7 +133,7 @@ def test_a_process_that_ends_with_an_error_again_and_again() -> None:
 
 
 def test_a_log_that_is_compared_has_a_base(tmp_path: Path) -> None:
-    """Its file is served; the merged one stands beside it and names it."""
+    """Its file is served; the merged log is created beside it and names it."""
     file = tmp_path / "shop.toml"
     file.write_text("")
     target: Any = FakeSide([])
@@ -156,12 +156,12 @@ def test_a_log_that_is_compared_has_a_base(tmp_path: Path) -> None:
     ],
 )
 def test_which_table_ddl_concerns(text: str, table: str | None) -> None:
-    """None: any."""
+    """None means any table."""
     assert table_of(Statement(text)) == table
 
 
 def test_the_mark_after_the_last_ddl_of_a_table() -> None:
-    """Rows leave it where it is; what concerns any table moves it for all."""
+    """Rows do not move it; a statement that concerns any table moves it for all."""
     marks = Marks("fence.f")
     marks.note("h0", [Statement("alter table t", ("add b int",))], 3)
     marks.note("h0", [Statement("insert into r2 values (1)")], 4)
@@ -208,7 +208,7 @@ INSERTED, UPDATED = (1, 2, "1", "a"), [(-1, 3, "1", "a"), (1, 4, "1", "b")]
     ],
 )
 def test_how_a_changelog_differs(images: list[Any], said: list[str]) -> None:
-    """By the last image of each key; of all rows once the table was emptied."""
+    """The last image of each key is compared; after the table was emptied, all rows are."""
     source: Any = FakeSide([("1", "b")])
     target: Any = Changelog(images)
     found = changelog_differences(source, target, "h0", "t", since=None)
@@ -216,7 +216,7 @@ def test_how_a_changelog_differs(images: list[Any], said: list[str]) -> None:
 
 
 def test_values_of_images_before_the_last_ddl_are_not_compared() -> None:
-    """Their keys are."""
+    """Their keys are compared."""
     source: Any = FakeSide([("1", "b")])
     target: Any = Changelog([INSERTED, (1, 3, "2", "x")])
     found = changelog_differences(source, target, "h0", "t", since=3)
@@ -224,7 +224,7 @@ def test_values_of_images_before_the_last_ddl_are_not_compared() -> None:
 
 
 def test_tables_send_whole_old_rows() -> None:
-    """Each that is created, and none stops to."""
+    """Each created table does, and none stops doing so."""
     step = Step(
         (
             Statement('create table "or der" (id int)'),

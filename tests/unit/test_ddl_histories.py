@@ -38,7 +38,7 @@ SCRIPT = Script(
 
 
 def written(source: str, seed: int) -> Script:
-    """A whole history whose statements all succeed."""
+    """Return a whole history whose statements all succeed."""
     author = Author(source, seed)
     setup = author.write_setup()
     steps = []
@@ -49,7 +49,7 @@ def written(source: str, seed: int) -> Script:
 
 @pytest.mark.parametrize("source", KINDS)
 def test_a_seed_writes_the_same_history_again(source: str) -> None:
-    """Two authors of one seed write one script; of another seed, another one."""
+    """Two authors of one seed write one script; another seed gives another script."""
     assert written(source, 5) == written(source, 5)
     assert written(source, 5) != written(source, 6)
 
@@ -69,7 +69,7 @@ def test_only_the_wanted_statements_are_drawn(source: str) -> None:
 
 @pytest.mark.parametrize("source", KINDS)
 def test_every_feature_is_drawn(source: str) -> None:
-    """All methods that the tables of weights name exist, and are reached in some histories."""
+    """All methods that the tables of weights name exist, and some histories reach them."""
     assert all(hasattr(Author, f"_{name}") for name in {**ROWS, **ALTERS, **WHOLE})
     text = "\n".join(written(source, seed).text for seed in range(400)).lower()
     words = {
@@ -81,7 +81,7 @@ def test_every_feature_is_drawn(source: str) -> None:
 
 
 def test_a_refused_step_is_forgotten() -> None:
-    """The next statements do not rest on what the server did not take: the name stays free."""
+    """Later statements do not depend on what the server refused: the name stays free."""
     author = Author(MYSQL, 3, ("add",))
     author.write_setup()
     before = copy.deepcopy(author._tables)
@@ -107,7 +107,7 @@ def test_a_script_is_text_to_type() -> None:
 
 
 def test_a_script_is_read_from_its_text() -> None:
-    """Statements, transactions and pauses; actions of an ALTER are one text then."""
+    """It has statements, transactions and pauses; the actions of an ALTER are one text then."""
     read = read_script(f"-- sources: mysql mariadb\n{SCRIPT.text}", MYSQL)
     assert read is not None
     assert read.text == SCRIPT.text
@@ -115,7 +115,7 @@ def test_a_script_is_read_from_its_text() -> None:
 
 
 def test_what_is_left_out_of_a_script() -> None:
-    """Statements, single actions and pauses; an emptied step goes with them."""
+    """Statements, single actions and pauses can be left out; an empty step is dropped too."""
     assert len(list(atoms_of(SCRIPT))) == 7
     shorter = without(SCRIPT, [(-1, 1, -1), (0, 0, 0), (1, 0, -1), (2, 0, -1), (2, 1, -1)])
     assert shorter.text.splitlines() == [
@@ -126,7 +126,7 @@ def test_what_is_left_out_of_a_script() -> None:
 
 
 def test_a_script_shrinks_to_what_matters() -> None:
-    """All that stays is the action without which the history ends well."""
+    """Only the action stays without which the history ends well."""
 
     def play(given: Any) -> list[Outcome]:
         return [
@@ -199,7 +199,7 @@ def test_different_values(source: str, of_type: str, one: str, other: str | None
 
 
 class FakeSide:
-    """One table `t`."""
+    """A side with one table `t`."""
 
     def __init__(self, types: Mapping[str, str], rows: list[Row], **more: Any) -> None:
         self.kind = POSTGRES
@@ -232,13 +232,13 @@ ONE = FakeSide({"id": "integer"}, [("1",), ("2",)], key=["id"])
     ],
 )
 def test_how_two_sides_differ(other: Any, said: str) -> None:
-    """By columns, key and rows, each row counted."""
+    """Sides differ by columns, key and rows, where each row is counted."""
     source: Any = ONE
     assert differences(source, other, "h0", "t0", "t") == ([said] if said else [])
 
 
 def test_a_column_that_takes_no_null_any_more() -> None:
-    """The target may take NULL where the source does not, and not the other way round."""
+    """The target may accept NULL although the source does not, but not the reverse."""
     source: Any = FakeSide({"v": "text"}, [], nullable=["v"])
     target: Any = FakeSide({"v": "text"}, [])
     assert "NOT NULL in the target only" in differences(source, target, "h0", "t0", "t")[0]
@@ -267,14 +267,14 @@ class FakeServed:
     ],
 )
 def test_how_the_fold_of_the_log_differs(schema: str, served: Any, said: str) -> None:
-    """By columns and rows; what the server answers is told."""
+    """It differs by columns and rows; the server's answer is shown."""
     source: Any = ONE
     found = base_differences(source, served, schema, "t")
     assert (found[0] if found else "") == said
 
 
 class Refusing:
-    """A side that refuses statements with a word in them."""
+    """A side that refuses statements that contain a word."""
 
     kind = POSTGRES
 

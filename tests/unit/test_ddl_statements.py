@@ -15,13 +15,13 @@ PAGE = Path(__file__).parents[2] / "docs/schema-changes.md"
 
 
 def rows_of(page: str) -> list[list[str]]:
-    """The cells of the page's table."""
+    """Return the cells of the page's table."""
     text = page.partition("<!-- statements -->\n")[2].partition("<!-- end of statements -->")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
 
 
 def test_the_page_has_every_statement_in_order() -> None:
-    """And nothing that the command does not know."""
+    """It has no statement that the command does not know."""
     head, _, *rows = rows_of(PAGE.read_text(encoding="utf-8"))
     assert head == ["statement", *NAMES.values()]
     assert [row[0] for row in rows] == [change.name for change in CHANGES]
@@ -32,7 +32,7 @@ def test_the_page_has_every_statement_in_order() -> None:
 
 
 def test_a_table_is_what_the_command_prints() -> None:
-    """A source that was not run shows as a question."""
+    """A source that was not run appears as a question mark."""
     printed = table_of([{CHANGES[0].name: "followed, 0.0 / 0.0"}, {}, {}])
     assert printed.splitlines()[2] == f"| {CHANGES[0].name} | followed, 0.0 / 0.0 | ? | ? |"
 
@@ -48,7 +48,7 @@ def test_a_table_is_what_the_command_prints() -> None:
     ],
 )
 def test_a_cell(end: str, is_read_again: bool, text: str) -> None:
-    """A difference is never printed as anything else."""
+    """A difference is always printed as a difference."""
     outcome = Outcome(end, Script(POSTGRES, (), ()), code="TG20")
     measured = Measured(writers_s=0.21, is_read_again=is_read_again, outcome=outcome)
     assert measured.text == text

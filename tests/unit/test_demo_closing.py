@@ -1,4 +1,4 @@
-"""The demo's last words are the verdict, whatever it is."""
+"""The last words of the demo: the verdict, whatever it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.model import TableName
 
 
 def outcome(**differences: int) -> DemoOutcome:
-    """A demo of one table that ended with these differences."""
+    """Return a demo of one table that ended with these differences."""
     name = TableName("public", "purchase")
     table = TableResult(table=name, target=name, source_rows=7, target_rows=7, **differences)
     compared = VerifyResult(position=256, at="0/100", tables=(table,), seconds=1.0)

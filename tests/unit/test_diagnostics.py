@@ -1,4 +1,4 @@
-"""Where diagnostics go, and for how long."""
+"""Destination of diagnostics, and for how long they are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = structlog.get_logger()
 
 
 def test_diagnostics_go_to_a_file_for_a_while(tmp_path: Path) -> None:
-    """Afterwards they go where they went before; the closed file is not written to."""
+    """Afterwards they are written to the earlier place; the closed file gets no more lines."""
     outer, inner = tmp_path / "outer.log", tmp_path / "inner.log"
     before = structlog.get_config()
     with diagnostics_to(outer, verbose=False):
@@ -32,7 +32,7 @@ def test_diagnostics_go_to_a_file_for_a_while(tmp_path: Path) -> None:
 
 
 def test_a_large_diagnostics_file_is_put_aside(tmp_path: Path) -> None:
-    """Beyond 16 MiB a new file is begun and the old one kept beside it, once."""
+    """Above 16 MiB a new file begins, and the old one is kept beside it, once."""
     path = tmp_path / "run.log"
     path.write_bytes(b"x" * (16 * 2**20 + 1))
     with open_diagnostics(path) as file:
@@ -55,4 +55,4 @@ def test_work_goes_on_where_nobody_reads_the_diagnostics() -> None:
             logger.info("nor now")
         finally:
             structlog.configure(**before)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())  # what is left can be flushed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())  # the rest can be flushed

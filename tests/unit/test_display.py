@@ -1,4 +1,4 @@
-"""What a person sees: numbers, findings, the views of a run."""
+"""Output for people: numbers, findings, the views of a run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from penstock.ports.target import Applied
 
 
 class Hands:
-    """A clock that tests turn."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -67,7 +67,7 @@ class Hands:
 
 
 def lag(seconds: float = 1.5) -> Lag:
-    """A lag of so many seconds."""
+    """Return a lag of so many seconds."""
     return Lag(
         seconds=seconds,
         slot_bytes=100,
@@ -92,7 +92,7 @@ def status(
     tables: tuple[TableLine, ...] = (),
     loader: LoaderState | None = None,
 ) -> Status:
-    """A status with so many rows extracted and applied."""
+    """Return a status with so many rows extracted and applied."""
     handover = Handover(mode=mode, position="0/700" if steps > 1 else "")
     for number in range(1, steps + 1):
         handover = handover.with_step(number, f"{STEPS[number - 1]}: step {number}")
@@ -115,7 +115,7 @@ def status(
 
 
 def bulk(rows_done: int, phase: str = "copying") -> BulkProgress:
-    """A bulk load of one table of 1000 rows and 10 kB."""
+    """Return a bulk load of one table of 1000 rows and 10 kB."""
     done = rows_done * 10
     table = TableProgress(
         table=TableName("public", "orders"),
@@ -140,7 +140,7 @@ def bulk(rows_done: int, phase: str = "copying") -> BulkProgress:
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")]
 )
 def test_bytes(count: int, text: str) -> None:
-    """Binary units, whole bytes below one KiB."""
+    """They have binary units, and whole bytes below one KiB."""
     assert human_bytes(count) == text
 
 
@@ -155,18 +155,18 @@ def test_bytes(count: int, text: str) -> None:
     ],
 )
 def test_seconds(seconds: float, text: str) -> None:
-    """From tenths of a second to hours."""
+    """They range from tenths of a second to hours."""
     assert human_seconds(seconds) == text
 
 
 def test_counts_and_pairs() -> None:
-    """Groups of three, two columns without trailing blanks."""
+    """Counts have groups of three, pairs have two columns without trailing blanks."""
     assert human_count(1_234_567.4) == "1 234 567"
     assert str(pairs([("a", "1"), ("long", "2")])) == "a     1\nlong  2"
 
 
 def test_a_report_shows_each_command_on_a_line_of_its_own() -> None:
-    """So that it can be copied, however long it is."""
+    """It can be copied then, however long it is."""
     command = "alter table " + "x" * 300 + " replica identity full;"
     finding = Finding(
         code="PG12", severity=Severity.ERROR, side=Side.SOURCE, what="w", why="y", command=command
@@ -181,7 +181,7 @@ def test_a_report_shows_each_command_on_a_line_of_its_own() -> None:
 
 
 def test_status_and_lag_are_plain_text_without_a_terminal() -> None:
-    """No colours, no boxes; positions as the source writes them."""
+    """Without colours and boxes; positions are printed as the source writes them."""
     out = io.StringIO()
     show_status(status(gsn=10, applied=3, steps=2, mode=HandoverMode.PAUSE), console(out))
     show_lag(lag(), console(out))
@@ -199,7 +199,7 @@ def test_status_and_lag_are_plain_text_without_a_terminal() -> None:
 
 
 def shown(view: LineView, clock: Hands, mode: HandoverMode) -> None:
-    """A run from its first step to its end."""
+    """Show a run from its first step to its end."""
     view.show(status(bulk=bulk(100), steps=1, mode=mode))
     clock.now_s += 1
     view.show(status(bulk=bulk(200), steps=2, mode=mode))
@@ -210,7 +210,7 @@ def shown(view: LineView, clock: Hands, mode: HandoverMode) -> None:
 
 
 def test_lines_tell_each_step_once_and_numbers_at_intervals() -> None:
-    """Steps come as they happen; rates and lag not more often than every five seconds."""
+    """Steps are shown when they happen; rates and lag every five seconds at most."""
     clock, out = Hands(), io.StringIO()
     shown(LineView(console(out), clock=clock), clock, HandoverMode.PAUSE)
     text = out.getvalue()
@@ -222,7 +222,7 @@ def test_lines_tell_each_step_once_and_numbers_at_intervals() -> None:
 
 
 def test_a_handover_that_stops_nothing_is_one_line() -> None:
-    """Where the changes begin and what follows from it; nothing was stopped or is resumed."""
+    """It shows where changes begin and what follows from it; nothing was stopped or is resumed."""
     clock, out = Hands(), io.StringIO()
     shown(LineView(console(out), clock=clock), clock, HandoverMode.SNAPSHOT)
     text = out.getvalue()
@@ -236,7 +236,7 @@ def test_a_handover_that_stops_nothing_is_one_line() -> None:
 
 
 def test_events_have_a_type_a_time_and_fields() -> None:
-    """News as it comes, figures at intervals and only when they changed; rates of the last
+    """News is reported at once, figures at intervals and only if changed; rates cover the last
     seconds.
     """
     clock, seen = Hands(), []
@@ -268,12 +268,12 @@ def test_events_have_a_type_a_time_and_fields() -> None:
 
 
 def json_able(objects: list[dict[str, object]]) -> bool:
-    """Whether all of them are JSON."""
+    """Return whether all of them are JSON."""
     return all(msgspec.json.encode(item) for item in objects)
 
 
 def test_the_live_view_draws_bars_and_numbers() -> None:
-    """In a terminal: a bar per table that is not loaded yet, then rates and lag."""
+    """In a terminal it has a bar per table that is not loaded yet, then rates and lag."""
     clock, out = Hands(), io.StringIO()
     terminal = Console(file=out, force_terminal=True, width=120, color_system=None)
     view = LiveView(terminal, clock=clock)
@@ -289,7 +289,7 @@ def test_the_live_view_draws_bars_and_numbers() -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_no_rate_is_shown_before_changes_are_applied(resumed: bool) -> None:
-    """While tables are loaded or Spark is starting, 0 rows/s would look like a fault."""
+    """While tables are loaded or Spark starts, 0 rows/s would look like a fault."""
     loader = LoaderState(pid=12, is_spark_starting=True) if resumed else None
     phase = "done" if resumed else "copying"
     before = status(gsn=9, bulk=bulk(0, phase), steps=4, loader=loader)
@@ -331,7 +331,7 @@ PAUSED = TableLine(table=TableName("public", "item"), state="paused", behind=7)
 
 
 def test_tables_that_do_not_follow_are_shown() -> None:
-    """What needs somebody comes first, with what to do; each is told once when it happens."""
+    """Tables that need an action are first, with the action; each is shown once when it happens."""
     clock, out = Hands(), io.StringIO()
     view = LineView(console(out), clock=clock)
     found = status(gsn=9, applied=9, tables=(PAUSED, REFUSED))
@@ -347,7 +347,7 @@ def test_tables_that_do_not_follow_are_shown() -> None:
 
 
 def test_schema_changes_that_were_applied_are_reported_once() -> None:
-    """Report each change with its table; those of an earlier process are not news."""
+    """Each change is reported with its table; changes of an earlier process are not."""
     clock, out = Hands(), io.StringIO()
     view = LineView(console(out), clock=clock)
     earlier, loader = LoaderState(pid=11), LoaderState(pid=12)
@@ -365,7 +365,7 @@ def test_schema_changes_that_were_applied_are_reported_once() -> None:
 
 
 def test_a_resumed_run_says_that_spark_is_starting() -> None:
-    """Say so until a job can run; a report that an earlier process left says nothing."""
+    """It says so until a job can run; a report that an earlier process left has no effect."""
     line = "Spark is starting; changes are applied when it is there"
     done, starting = bulk(1000, "done"), LoaderState(pid=12, is_spark_starting=True)
     assert line in drawn(status(gsn=9, bulk=done, steps=4, loader=starting), 120)
@@ -377,7 +377,7 @@ def test_a_resumed_run_says_that_spark_is_starting() -> None:
 
 
 def drawn(found: Status, width: int) -> str:
-    """What the live view shows on a screen of this width."""
+    """Return what the live view shows on a screen of this width."""
     view = LiveView(Console(file=io.StringIO(), force_terminal=True, width=width), clock=Hands())
     view.close()
     view.show(found)
@@ -387,7 +387,7 @@ def drawn(found: Status, width: int) -> str:
 
 
 def long_names() -> Status:
-    """A load of tables with long names, changes, and tables that are refused."""
+    """Return a load of tables with long names, changes, and tables that are refused."""
     first = bulk(123_456)
     tables = tuple(
         msgspec.structs.replace(first.tables[0], table=TableName("warehouse", "t" * 30 + str(n)))
@@ -399,7 +399,7 @@ def long_names() -> Status:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_goes_beyond_the_screen(width: int) -> None:
-    """The terminal would break it, and leave pieces behind when the view is drawn anew."""
+    """The terminal would break it, and leave pieces when the view is redrawn."""
     text = drawn(long_names(), width)
     assert max(map(len, text.splitlines())) <= width
     for wanted in ("bulk load", "extracted", "refused", "paused", "change log"):
@@ -416,7 +416,7 @@ def test_no_line_goes_beyond_the_screen(width: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 99, 120])
 def test_the_line_of_the_whole_bulk_load_is_not_cut(width: int) -> None:
-    """At 80 columns the number of loaded tables was cut to `10…`."""
+    """At 80 columns the number of loaded tables was once cut to `10…`."""
     text = drawn(status(bulk=many_tables(big_done=False, small_done=1)), width)
     assert "1 of 11 tables" in text
     for found in (text, drawn(long_names(), width)):
@@ -442,7 +442,7 @@ def test_counts_have_the_right_number_and_no_position_is_none() -> None:
 
 
 def test_a_screen_knows_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines for pipes are never broken; a screen's are."""
+    """Lines for pipes are never broken; lines for a screen are."""
     monkeypatch.setenv("COLUMNS", "50")
     monkeypatch.setattr("sys.stdout", io.StringIO())
     made = screen()
@@ -451,7 +451,7 @@ def test_a_screen_knows_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def many_tables(*, big_done: bool, small_done: int) -> BulkProgress:
-    """One table of a gigabyte, and ten that are all but empty."""
+    """Return one table of a gigabyte, and ten that are almost empty."""
     big = TableProgress(
         table=TableName("public", "big"),
         rows_done=1000 if big_done else 500,
@@ -478,7 +478,7 @@ def many_tables(*, big_done: bool, small_done: int) -> BulkProgress:
 
 
 def test_the_whole_is_not_nearly_done_while_most_tables_wait() -> None:
-    """Small tables take their time, too: it counts, and the time to go is never none."""
+    """Small tables take time, too: it counts, and the remaining time is never zero."""
     rates = Rates()
     rates.add(0.0, many_tables(big_done=False, small_done=0))
     found = rates.add(10.0, many_tables(big_done=True, small_done=1))
@@ -495,7 +495,7 @@ def test_the_whole_is_not_nearly_done_while_most_tables_wait() -> None:
 
 
 def test_rows_that_are_under_way_are_not_done() -> None:
-    """Estimates may be exceeded before a chunk is committed: not 100 % and 0 s."""
+    """Estimates may be exceeded before a chunk is committed: it does not show 100 % and 0 s."""
     item = many_tables(big_done=False, small_done=0).tables[0]
     full = msgspec.structs.replace(item, bytes_done=item.bytes_total)
     whole = msgspec.structs.replace(many_tables(big_done=False, small_done=0), tables=(full,))
@@ -509,7 +509,7 @@ def test_rows_that_are_under_way_are_not_done() -> None:
 
 
 def test_last_lines_say_whether_it_is_done() -> None:
-    """Done when CHANGE.DONE is there and nothing is left; else how to go on."""
+    """It is done if CHANGE.DONE is there and no row is left; otherwise they say how to continue."""
     assert "run it again" in last_lines(status(gsn=5))[-1]
     done = status(gsn=5, applied=5)
     done = with_done(done)
@@ -518,13 +518,13 @@ def test_last_lines_say_whether_it_is_done() -> None:
 
 
 def with_done(before: Status, rows: int = 0) -> Status:
-    """The same status with CHANGE.DONE and so many rows outstanding."""
+    """Return the same status with CHANGE.DONE and so many rows outstanding."""
     assert before.lag is not None
     return replace(before, log=replace(before.log, done=True), lag=replace(before.lag, rows=rows))
 
 
 def test_status_has_a_line_for_each_consumer_and_the_server() -> None:
-    """With state, position and lag, and with what ended it."""
+    """It has state, position and lag, and the error that ended it."""
     consumers = (
         ConsumerLine(name="audit", state="reading", pid=9, saved=40, lag_events=1, lag_seconds=2.5),
         ConsumerLine(name="mails", state="failed", saved=7, lag_events=0, error="no", hint="Do."),
@@ -551,7 +551,7 @@ def test_status_has_a_line_for_each_consumer_and_the_server() -> None:
 
 
 def test_no_position_is_shown_where_none_is_known() -> None:
-    """0/0 is a place at no server: nothing is extracted, or applied, yet."""
+    """0/0 exists on no server: no row is extracted, or applied, yet."""
     out = io.StringIO()
     found = status()
     empty = replace(found, lag=None, log=replace(found.log, end=FlushPoint(position=0)))

@@ -1,4 +1,4 @@
-"""Doctor's checks PK22 and PK23: classes of consumers and plugins, before anything runs."""
+"""Checks PK22 and PK23 of doctor: classes of consumers and plugins, before they run."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(folder: Path, sections: dict[str, dict[str, object]]) -> Config:
-    """A pipeline without a target."""
+    """Return a pipeline without a target."""
     path = write_pipeline(folder, "postgresql://a@127.0.0.1:1/a", None, sections=sections)
     return load_config(path)
 
 
 def found(folder: Path, class_: str, **options: object) -> list[Finding]:
-    """Of one consumer."""
+    """Return the findings for one consumer."""
     section = {"class": class_}
     more = {"consumers.search.options": options} if options else {}
     return list(consumer_classes(config(folder, {"consumers.search": section, **more})))
@@ -66,7 +66,7 @@ def found(folder: Path, class_: str, **options: object) -> list[Finding]:
 def test_classes_that_are_good_are_not_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And what their module prints does not get into doctor's output."""
+    """Output of their module does not get into doctor's output."""
     assert found(tmp_path, "doctored_consumers:Good", index="a") == []
     assert found(tmp_path, "doctored_consumers:making", index="a") == []
     assert capsys.readouterr().out == ""
@@ -87,7 +87,7 @@ def test_classes_that_are_good_are_not_made(
 def test_a_class_that_would_end_at_its_start(
     tmp_path: Path, class_: str, options: dict[str, object], said: str
 ) -> None:
-    """A warning, by the consumer's name: the load runs without it."""
+    """It is a warning with the consumer's name: the load runs without it."""
     (finding,) = found(tmp_path, class_, **options)
     assert (finding.code, finding.severity) == ("PK22", "W")
     assert said in finding.what
@@ -96,7 +96,7 @@ def test_a_class_that_would_end_at_its_start(
 
 
 def test_plugins_are_loaded(tmp_path: Path) -> None:
-    """One that is not there, and one that is."""
+    """One is missing, and one is there."""
 
     def look(plugin: str) -> list[Finding]:
         section = {"dest": "postgresql://a@127.0.0.1:1/b", "plugin": plugin}

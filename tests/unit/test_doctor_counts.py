@@ -1,4 +1,4 @@
-"""What doctor counts as done and as skipped, where nobody answers."""
+"""Counts of doctor: done and skipped checks if no server answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plugins.doctor import AWAY
 def test_what_asks_nobody_is_done_and_nothing_else(
     source: str, target: str, tmp_path: Path
 ) -> None:
-    """A finding for each server, and all checks but those of this machine are skipped."""
+    """There is a finding for each server; only checks of this machine are not skipped."""
     config = pipeline(tmp_path, source, target)
     report = examine(config, executors=True, on_finding=lambda _: None)
     here = [check for check in every_check() if check.side is Side.HOST]
@@ -34,7 +34,7 @@ def test_what_asks_nobody_is_done_and_nothing_else(
 
 
 def test_a_check_that_fails_is_a_finding_and_skipped() -> None:
-    """It is told under its own code; the others are done, those not wanted are not counted."""
+    """It is reported under its own code; the others are done, unwanted ones are not counted."""
     checks = Checks(Side.TARGET)
 
     @checks.check("XX01", "what fails")

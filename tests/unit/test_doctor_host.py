@@ -1,4 +1,4 @@
-"""Doctor's checks of this machine that need no server."""
+"""Checks of doctor for this machine that need no server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ URL = "postgresql://u@127.0.0.1:1/d"
 
 
 def found(folder: Path, master: str) -> list[Finding]:
-    """What the check finds with this master."""
+    """Return what the check finds with this master."""
     return list(spark_master(pipeline(folder, URL, URL, sections={"spark": {"master": master}})))
 
 
 def test_a_master_of_spark_that_does_not_answer(tmp_path: Path) -> None:
-    """One of several is enough; what is no spark:// URL is left to Spark."""
+    """One of several is enough; a master that is not a spark:// URL is left to Spark."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         answers = f"127.0.0.1:{server.getsockname()[1]}"
         assert found(tmp_path, f"spark://{answers}") == []

@@ -1,4 +1,4 @@
-"""The draw of `make test`: nothing cheap is left out, nothing expensive for ever."""
+"""The draw of `make test`: no cheap test is left out, no expensive one is left out for ever."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def names(cases: set[Case]) -> set[str]:
-    """The names of cases."""
+    """Return the names of cases."""
     return {case.name for case in cases}
 
 
 def functions(drawn: set[str]) -> list[str]:
-    """The functions of the expensive cases that were drawn, as often as they were."""
+    """Return the functions of the drawn expensive cases, as often as they were drawn."""
     return [name.partition("[")[0] for name in drawn - names(CHEAP)]
 
 
 @pytest.mark.parametrize("seed", ["", "0", "3b6209a", "c0de1e7"])
 def test_without_time_no_promise_is_left_out(seed: str) -> None:
-    """What is cheap runs too: none of these ask what the budget is."""
+    """Cheap cases run too: they run whatever the budget is."""
     drawn = draw(ALL, seed, 0.0)
     assert names(CHEAP) <= drawn
     assert functions(drawn) == ["x.py::test_promised"]
@@ -56,12 +56,12 @@ def test_each_file_comes_before_any_function() -> None:
 
 
 def test_with_time_for_all_all_runs() -> None:
-    """Nothing is lost on the way."""
+    """No case is lost."""
     assert draw(ALL, "any", float("inf")) == names(ALL)
 
 
 def test_the_budget_is_kept() -> None:
-    """Nothing is begun that would not fit, and no more is left than the next would take."""
+    """No case is begun that would not fit, and the rest is less than the next case needs."""
     for seed in map(str, range(20)):
         drawn = draw(EXPENSIVE, seed, 200.0)
         assert len(drawn) == 20
@@ -69,14 +69,14 @@ def test_the_budget_is_kept() -> None:
 
 @pytest.mark.usefixtures("_no_parts")
 def test_each_function_comes_before_any_comes_twice() -> None:
-    """A matrix of many cases does not push others out."""
+    """A matrix of many cases does not displace others."""
     for seed in map(str, range(20)):
         told = functions(draw(EXPENSIVE, seed, 120.0))
         assert len(told) == len(set(told)) == 12
 
 
 def test_a_seed_repeats_its_draw_and_others_draw_otherwise() -> None:
-    """Each case has its turn: none is left out by every seed."""
+    """Each case has its turn: no case is left out by every seed."""
     assert draw(ALL, "a", 100.0) == draw(sorted(ALL, key=lambda case: case.name), "a", 100.0)
     drawn = [frozenset(draw(ALL, str(seed), 100.0, seed)) for seed in range(100)]
     assert len(set(drawn)) > 50
@@ -84,7 +84,7 @@ def test_a_seed_repeats_its_draw_and_others_draw_otherwise() -> None:
 
 
 def test_a_new_case_changes_little() -> None:
-    """Where the others come in the order does not depend on it."""
+    """The order of the other cases does not depend on it."""
     new = Case("new.py::test_new", cost_s=10.0)
     for seed in map(str, range(20)):
         before, after = draw(ALL, seed, 100.0), draw(ALL | {new}, seed, 100.0)
@@ -94,18 +94,18 @@ def test_a_new_case_changes_little() -> None:
 
 @pytest.mark.parametrize("budget_s", [60.0, 100.0, 200.0, 1000.0])
 def test_every_case_has_run_after_as_many_landings_as_there_are_parts(budget_s: float) -> None:
-    """Whichever commits are tested: the parts do not depend on them."""
+    """This holds for any commits that are tested: the parts do not depend on them."""
     turn = turn_of(ALL, 7, budget_s)
     assert turn.parts == max(1, -(-480 // (0.9 * (budget_s - 30.0))))
     drawn = [draw(ALL, f"{n}", budget_s, 7 + n) for n in range(turn.parts)]
     assert frozenset().union(*drawn) == names(ALL)
     costs = {case.name: case.cost_s for case in ALL}
-    half_s = 15.0  # of the dearest case, which may lie on a border
+    half_s = 15.0  # of the most expensive case, which may lie on a border
     assert all(sum(costs[name] for name in one) <= budget_s + half_s for one in drawn)
 
 
 def test_a_commit_draws_anew_for_the_rest() -> None:
-    """Two commits of one landing have its part, and each some cases of its own."""
+    """Two commits of one landing have its part, and each has some other cases."""
     part = names(set(find_part(ALL, turn_of(ALL, 1, 200.0))))
     drawn = [draw(ALL, str(seed), 200.0, 1) for seed in range(20)]
     assert all(part <= one for one in drawn)
@@ -122,5 +122,5 @@ def test_a_new_case_moves_only_cases_at_the_borders_of_parts() -> None:
 
 
 def test_the_landing_is_a_number() -> None:
-    """`make next-draw` raises it."""
+    """It is raised by `make next-draw`."""
     assert int(draw_module.LANDING.read_text(encoding="utf-8")) >= 0

@@ -17,7 +17,9 @@ from penstock.ports.refusals import TargetTableMissing
 def test_the_hint_loads_the_table_again(
     require: Callable[[dict[TableName, Any], TableName], object],
 ) -> None:
-    """A mode that is in use already would change nothing: the hint is the command for a table."""
+    """Setting a mode that is already in use would have no effect: the hint is the command for a
+    table.
+    """
     with pytest.raises(TargetTableMissing) as caught:
         require({}, TableName("shop", "item"))
     assert "penstock table resync FILE TABLE" in caught.value.hint

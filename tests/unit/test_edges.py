@@ -1,4 +1,4 @@
-"""Lengths and limits exactly at their edge: each of these checks could be left out unnoticed."""
+"""Lengths and limits exactly at their edge: a check missing here would not be noticed elsewhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from penstock.ports.refusals import StagingChanged
 
 @pytest.mark.parametrize(("number", "is_right"), [(999_999_999, True), (1_000_000_000, False)])
 def test_a_group_of_a_stored_decimal_has_nine_digits(number: int, is_right: bool) -> None:
-    """Ten would shift all digits behind them."""
+    """With ten, all later digits would shift."""
     data = bytearray(number.to_bytes(4, "big"))
     data[0] ^= 0x80
     if is_right:
@@ -62,7 +62,7 @@ def test_a_file_of_rows_has_the_size_that_was_written(tmp_path: Path, written: i
 
 
 def test_a_statement_starts_inside_its_event() -> None:
-    """Sizes in the head that lead behind the event's end are not believed."""
+    """Sizes in the head that exceed the event's end are refused."""
     head = bytes(HEAD_BYTES) + struct.pack("<IIBHH", 1, 0, 3, 0, 5)
     start = len(head) + 5 + 3 + 1
     whole = head + bytes(start - len(head))
@@ -74,7 +74,7 @@ def test_a_statement_starts_inside_its_event() -> None:
 
 @pytest.mark.parametrize("payload", [b"1", b"", b"1\n2"])
 def test_a_line_of_copy_ends_with_its_line_end(payload: bytes) -> None:
-    """A frame that was cut is no line."""
+    """A frame that was cut is not a line."""
     lines = LoadLines([LineCell(form=LineForm.PLAIN)])
     framed = pgwire.copy_data(payload)
     with pytest.raises(TextBroken, match="does not have 1 cells"):
@@ -90,7 +90,7 @@ def test_an_extension_that_could_be_taken_for_something_else_is_refused(name: st
 
 
 def test_the_next_segment_is_the_one_behind(tmp_path: Path) -> None:
-    """The one that is applied does not come again."""
+    """The applied segment is not read again."""
     for number in (3, 4, 5):
         (tmp_path / f"{number}.ckt").touch()
     found = next_segments(tmp_path, after=3, count_max=9)
@@ -98,7 +98,7 @@ def test_the_next_segment_is_the_one_behind(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_xa_transaction_that_was_not_begun_are_refused(tmp_path: Path) -> None:
-    """They would belong to another one's file, or to none."""
+    """They would belong to another transaction's file, or to none."""
     prepared = PreparedFiles(tmp_path, REAL_FILES, ())
     with pytest.raises(StreamUnexpected):
         prepared.append(b"rows")
@@ -107,7 +107,7 @@ def test_rows_of_an_xa_transaction_that_was_not_begun_are_refused(tmp_path: Path
 
 
 def test_a_decided_xa_file_stays_until_nothing_leads_back_to_it(tmp_path: Path) -> None:
-    """A new start from the very place of the decision still needs it."""
+    """A new start from the exact place of the decision still needs it."""
     prepared = PreparedFiles(tmp_path, REAL_FILES, ())
     prepared.begin(5)
     prepared.append(b"rows")
@@ -121,12 +121,12 @@ def test_a_decided_xa_file_stays_until_nothing_leads_back_to_it(tmp_path: Path) 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\x85aaaaa", b"\x10\x01", b"\x84\xff\xff\xff\xff"])
 def test_a_compressed_statement_says_its_size(data: bytes) -> None:
-    """One to four bytes of it, and not more than an event may have."""
+    """The size has one to four bytes, and stays below an event's limit."""
     with pytest.raises(Malformed):
         inflate(data)
 
 
-# As the server stores one byte, but with another method in its first.
+# It is stored like one byte, but with another method in its first byte.
 DEFLATED = zlib.compress(b"a", wbits=-15)
 
 
@@ -134,13 +134,13 @@ DEFLATED = zlib.compress(b"a", wbits=-15)
     "data", [b"\x19\x01" + DEFLATED, b"\x90a", b"\x80", b"\x85aaaaa", b"\x82a"]
 )
 def test_a_compressed_value_says_its_size(data: bytes) -> None:
-    """Another method, no size, one of five bytes, and one that is cut."""
+    """Another method, no size, a size of five bytes, and a cut value are refused."""
     with pytest.raises(Malformed):
         decompress(data)
 
 
 def test_a_stored_geometry_has_its_head() -> None:
-    """SRID, byte order and kind: nine bytes; big-endian is never stored."""
+    """It has nine bytes: SRID, byte order and kind; big-endian is never stored."""
     point = struct.pack("<IBIdd", 0, 1, 1, 1.0, 2.0)
     assert ewkb_hex(point) == point[4:].hex().upper()
     for bad in (point[:8], point[:4] + b"\0" + point[5:]):
@@ -164,7 +164,7 @@ def test_a_message_of_the_server_ends_where_it_says() -> None:
 
 
 def test_an_lsn_has_64_bits() -> None:
-    """No more, and no sign."""
+    """It has no more bits, and no sign."""
     assert str(Lsn(LSN_MAX)) == "FFFFFFFF/FFFFFFFF"
     for wrong in (-1, LSN_MAX + 1):
         with pytest.raises(PositionInvalid):
@@ -172,7 +172,7 @@ def test_an_lsn_has_64_bits() -> None:
 
 
 def test_versions_are_compared_by_all_their_numbers() -> None:
-    """The very version counts as new enough; a text without one is no version."""
+    """An equal version counts as new enough; a text without a number is not a version."""
     mysql = ServerVersion.parse("8.0.15")
     assert (mysql.mysql(8, 0, 15), mysql.mysql(8, 0, 16), mysql.mariadb(8)) == (True, False, False)
     with pytest.raises(ValueError, match="no version"):
@@ -180,7 +180,7 @@ def test_versions_are_compared_by_all_their_numbers() -> None:
 
 
 def test_a_back_off_may_be_of_one_attempt_and_without_growth() -> None:
-    """Less makes no sense."""
+    """Fewer attempts or less growth is refused."""
     assert list(Backoff(attempts=1).waits()) == []
     assert list(Backoff(first_s=2, longest_s=2, attempts=2, jitter=0).waits()) == [2]
     for wrong in ({"attempts": 0}, {"first_s": 3.0, "longest_s": 2.0}, {"first_s": -1.0}):
@@ -189,7 +189,7 @@ def test_a_back_off_may_be_of_one_attempt_and_without_growth() -> None:
 
 
 def test_keys_of_many_columns_stay_distinct() -> None:
-    """However many values each column has: numbers of keys do not run over."""
+    """The numbers of keys do not overflow, however many values each column has."""
     count, width = 2_000, 7
     columns = [pa.array([(7 * n + c * n * n) % count for n in range(count)]) for c in range(width)]
     columns[0] = pa.array(range(count))
@@ -199,7 +199,7 @@ def test_keys_of_many_columns_stay_distinct() -> None:
 
 
 def test_a_peer_that_takes_nothing_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits to be sent is bounded."""
+    """The unsent data is limited."""
     monkeypatch.setattr(sockets, "UNSENT_BYTES_MAX", 1000)
     ours, theirs = socket.socketpair()
     block: Any = bytes(2**20)

@@ -1,4 +1,4 @@
-"""Every condition that has a class of its own: met by a test, and known to doctor."""
+"""Conditions that have a class of their own: a test raises each, and doctor knows it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UNMET = {
     "PG73": "a server that is silent for minutes on a connection that stands",
     "WB05": "a web server that does not come up on a port that is free",
 }
-"""Codes that no test meets, and why: races and faults that cannot be had on demand."""
+"""Codes that no test raises, and why: races and faults that cannot be produced on demand."""
 
 
 def error_kinds() -> list[type[PenstockError]]:
-    """Every error class of the package that has a code of its own."""
+    """Return every error class of the package that has a code of its own."""
     for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -47,7 +47,7 @@ def error_kinds() -> list[type[PenstockError]]:
 
 
 def test_every_error_class_is_met_by_a_test() -> None:
-    """By its code or its name; a name that two classes have, beside its module's."""
+    """A test has its code or its name; a name of two classes counts beside its module's name."""
     texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py")]
     files = [set(re.findall(r"\w+", text)) for text in texts if "UNMET = {" not in text]
     kinds = {(k.code, k.__name__, k.__module__.rpartition(".")[2]) for k in error_kinds()}
@@ -62,7 +62,7 @@ def test_every_error_class_is_met_by_a_test() -> None:
 
 
 def test_every_refusal_at_start_has_a_check() -> None:
-    """An error that somebody has to mend is found by doctor, or it is said why it cannot be."""
+    """Each error that needs operator action is found by doctor, or the list says why it is not."""
     wanted = {kind.code for kind in error_kinds() if kind.retry == "operator"}
     found = checks_of_errors()
     reasons = [prefix for text in not_found_before() for prefix in text.split()]

@@ -1,4 +1,4 @@
-"""Extras: one table of them, and a start that needs one which is not installed."""
+"""The extras: one table of them, and a start that needs one which is not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.ports.extras import ExtraMissing, check_extras, extras_of
 ROOT = Path(__file__).resolve().parents[2]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 WHOLE = "all"
-NO_IMPORTS = {"demo"}  # its program is found by the server's own code
+NO_IMPORTS = {"demo"}  # the server's own code finds its program
 
 POSTGRES = "postgresql://me@127.0.0.1:1/shop"
 MYSQL = "mysql://me@127.0.0.1:1/shop"
@@ -37,12 +37,12 @@ url = "redis://localhost"
 
 
 def name_of(requirement: str) -> str:
-    """The distribution that a requirement names."""
+    """Return the distribution that a requirement names."""
     return re.split(r"[\[><=~! ]", requirement)[0].replace("_", "-")
 
 
 def config_of(tmp_path: Path, text: str) -> Config:
-    """A pipeline with these sections."""
+    """Return a pipeline with these sections."""
     file = tmp_path / "shop.toml"
     mode = 'mode = "change"\n' if TARGET in text and STAGE not in text else ""
     file.write_text(f'[pipeline]\nname = "shop"\ndirectory = "shop"\n{mode}{text}')
@@ -50,7 +50,7 @@ def config_of(tmp_path: Path, text: str) -> Config:
 
 
 def test_the_table_of_the_docs_is_that_of_the_project() -> None:
-    """Each extra, with what it installs; `all` has every other."""
+    """It has each extra with the packages that it installs; `all` has every other."""
     text = (
         (ROOT / "docs/configuration.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
     )
@@ -66,7 +66,7 @@ def test_the_table_of_the_docs_is_that_of_the_project() -> None:
 
 
 def test_names_for_import_are_of_the_packages_of_the_extra() -> None:
-    """As installed here."""
+    """The packages are those installed here."""
     of_module = packages_distributions()
     assert extras.extras().keys() == DECLARED.keys() - {WHOLE} - NO_IMPORTS
     for extra, modules in extras.extras().items():
@@ -88,7 +88,7 @@ def test_names_for_import_are_of_the_packages_of_the_extra() -> None:
 def test_a_file_asks_for_the_extras_of_what_it_uses(
     tmp_path: Path, text: str, found: Collection[str]
 ) -> None:
-    """Drivers of its databases, Spark for a target, its sections."""
+    """These are drivers of its databases, Spark for a target, and the extras of its sections."""
     assert set(extras_of(config_of(tmp_path, text))) == found
 
 
@@ -106,7 +106,7 @@ def test_a_file_asks_for_the_extras_of_what_it_uses(
 def test_a_feature_that_is_not_installed_is_an_error_of_doctor_and_of_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, library: str, line: str
 ) -> None:
-    """The only one, with the line to type: without its packages nothing else is looked at."""
+    """It is the only error, with the line to type: without its packages nothing else is checked."""
     config = config_of(tmp_path, text)
     check_extras(config)
     monkeypatch.setattr(extras, "_is_installed", lambda name: name != library)

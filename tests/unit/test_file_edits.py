@@ -1,4 +1,4 @@
-"""Edits of the pipeline file between two runs: each is carried out, told or refused."""
+"""Edits of the pipeline file between two runs: each is carried out, reported or refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOTH = ("public.item", "public.bag")
 
 
 class Source:
-    """What the source is: the tables that the log follows, and those that the catalogue has."""
+    """Fake source: the tables that the log follows, and those that the catalogue has."""
 
     def __init__(self, *tables: TableName) -> None:
         self.followed: set[TableName] | None = set(tables)
@@ -41,7 +41,7 @@ class Source:
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> Source:
-    """A log that follows item and bag."""
+    """A source whose log follows item and bag."""
     made = Source(ITEM, BAG)
 
     def followed(_: Config) -> Followed | None:
@@ -64,14 +64,14 @@ def settle(config: Config, tell: Callable[[str], None] = lambda _: None) -> Conf
 
 
 def start(folder: Path, tables: tuple[str, ...], **options: Any) -> tuple[Config, list[str]]:
-    """Start with this file; the configuration after it, and what was told."""
+    """Start with this file; return the configuration after it, and the messages."""
     told: list[str] = []
     config = pipeline(folder, *URLS, tables=tables, **options)
     return settle(config, told.append), told
 
 
 def begin_log(config: Config) -> None:
-    """Let the directory have a change log."""
+    """Create a change log in the directory."""
     REAL_FILES.make_directory(config.layout.log)
     save_state(
         config.layout.log,
@@ -80,7 +80,7 @@ def begin_log(config: Config) -> None:
 
 
 def loaded(config: Config, *tables: TableName, finished: bool = True) -> None:
-    """Let the directory have the ledger of a bulk load."""
+    """Write the ledger of a bulk load into the directory."""
     plans = [
         TablePlan(
             source=table,
@@ -99,7 +99,7 @@ def loaded(config: Config, *tables: TableName, finished: bool = True) -> None:
 
 
 def test_a_table_that_comes_back_is_copied_again(source: Source, tmp_path: Path) -> None:
-    """Its changes in between are in no log, so it is removed, said so, and added."""
+    """No log has the changes in between, so the table is removed, reported, and added."""
     start(tmp_path, BOTH)
     after, told = start(tmp_path, BOTH[:1])
     request = read_requests(after).of(BAG)
@@ -118,7 +118,7 @@ def test_a_table_that_comes_back_is_copied_again(source: Source, tmp_path: Path)
 
 
 def test_it_is_shown_why_a_table_is_left_out(source: Source, tmp_path: Path) -> None:
-    """By `table ls` and by doctor."""
+    """Both `table ls` and doctor show it."""
     start(tmp_path, BOTH)
     config = pipeline(tmp_path, *URLS, tables=BOTH[:1])
     assert [(one.code, "public.bag" in one.what) for one in check_edits(config)] == [("PK26", True)]
@@ -132,7 +132,9 @@ def test_it_is_shown_why_a_table_is_left_out(source: Source, tmp_path: Path) -> 
 
 
 def test_only_a_table_that_is_there_is_left_out(source: Source, tmp_path: Path) -> None:
-    """One of another name by now is followed under that; one that was dropped is no news."""
+    """A table that was renamed is followed under its new name; one that was dropped is not
+    reported.
+    """
     start(tmp_path, BOTH)
     source.present.discard(BAG)
     after, told = start(tmp_path, ("public.item", "public.sack"))
@@ -140,7 +142,7 @@ def test_only_a_table_that_is_there_is_left_out(source: Source, tmp_path: Path) 
 
 
 def test_a_table_that_was_added_by_a_command_stays(source: Source, tmp_path: Path) -> None:
-    """The file never named it; but a file that did and does not any more counts."""
+    """The file never named it; but a table that the file named before and omits now is removed."""
     config, _ = start(tmp_path, BOTH[:1])
 
     def add(last: TableRequest, number: int) -> TableRequest:
@@ -158,7 +160,7 @@ def test_a_table_that_was_added_by_a_command_stays(source: Source, tmp_path: Pat
 def test_a_table_that_was_removed_by_a_command_comes_back_by_the_file(
     source: Source, tmp_path: Path
 ) -> None:
-    """Once the file left it out, too."""
+    """It returns after the file left it out, too."""
     config, _ = start(tmp_path, BOTH)
 
     def remove(last: TableRequest, number: int) -> TableRequest:
@@ -179,7 +181,7 @@ def test_a_table_that_was_removed_by_a_command_comes_back_by_the_file(
 def test_a_start_that_cannot_ask_the_source_settles_nothing(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one still knows what the file said before."""
+    """The next one still knows the file's earlier text."""
     start(tmp_path, BOTH)
     with monkeypatch.context() as away:
         away.setattr(file_edits, "_present", lambda *_: (_ for _ in ()).throw(OSError("away")))
@@ -192,7 +194,7 @@ def test_a_start_that_cannot_ask_the_source_settles_nothing(
 def test_a_log_that_leaves_no_table_out_refuses(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine without table requests keeps what its log began with."""
+    """An engine without table requests keeps the tables with which its log began."""
     url = "yugabytedb://u@h:5433/s"
     config = pipeline(tmp_path, url, URLS[1], tables=BOTH)
     settle(config)
@@ -202,7 +204,7 @@ def test_a_log_that_leaves_no_table_out_refuses(
 
 
 def test_a_mode_that_loses_rows_is_refused(source: Source, tmp_path: Path) -> None:
-    """Between a bulk load and a log, and between a log and none."""
+    """Mode changes between a bulk load and a log, and between a log and none, would lose rows."""
     config, _ = start(tmp_path, BOTH, mode="data")
     loaded(config, ITEM)
     for mode in ("data+change", "change"):
@@ -223,7 +225,7 @@ def test_a_mode_that_loses_rows_is_refused(source: Source, tmp_path: Path) -> No
 
 
 def test_another_place_for_the_same_rows_is_refused(source: Source, tmp_path: Path) -> None:
-    """[target.map]: the rows are in one place, and their changes would go to another."""
+    """The rows are in one place, and [target.map] would send their changes to another one."""
     config, _ = start(tmp_path, BOTH)
     write_handover(config, Handover())
     loaded(config, ITEM)
@@ -238,7 +240,7 @@ def test_another_place_for_the_same_rows_is_refused(source: Source, tmp_path: Pa
 
 
 def test_the_first_target_may_have_any_map(source: Source, tmp_path: Path) -> None:
-    """A pipeline without a target put no rows anywhere; later, its target is still remembered."""
+    """A pipeline without a target wrote no rows; later, its target is still remembered."""
     config = pipeline(tmp_path, URLS[0], None)
     settle(config)
     begin_log(config)
@@ -260,28 +262,28 @@ def test_another_extension_of_segments_is_refused(source: Source, tmp_path: Path
 
 
 class Target:
-    """A target that says which log it follows."""
+    """Fake target that says which log it follows."""
 
     def __init__(self, log_id: str) -> None:
         self._log_id = log_id
 
     def present(self) -> tuple[bool, bool]:
-        """Whether it has our tables."""
+        """Return whether it has our tables."""
         return bool(self._log_id), False
 
     def log_id(self) -> str:
-        """The log that it follows."""
+        """Return the log that it follows."""
         return self._log_id
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize("log_id", ["", "two", "one"])
 def test_another_target_in_mode_change_has_to_follow_the_log(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_id: str
 ) -> None:
-    """A target of another name may be the same; another password is no other target."""
+    """A target of another name may be the same; another password does not mean another target."""
     config, _ = start(tmp_path, BOTH, mode="change")
     begin_log(config)
     opened: list[str] = []
@@ -304,7 +306,7 @@ def test_another_target_in_mode_change_has_to_follow_the_log(
 
 
 def test_a_choice_of_types_is_said_to_hold_from_now_on(source: Source, tmp_path: Path) -> None:
-    """The rows that are there stay as they are; before there are any, nothing is said."""
+    """Existing rows stay as they are; before there are any, nothing is reported."""
     config, _ = start(tmp_path, BOTH)
     told: list[str] = []
     for types in ({"zero dates": "null"}, {"zero dates": "epoch"}):
@@ -317,7 +319,7 @@ def test_a_choice_of_types_is_said_to_hold_from_now_on(source: Source, tmp_path:
 def test_patterns_that_alone_decide_say_what_they_begin_with(
     source: Source, tmp_path: Path
 ) -> None:
-    """Where no table is asked for, what comes in has no rows of before."""
+    """Without table requests, a newly matching table has no existing rows in the log."""
     source.followed = None
     config, _ = start(tmp_path, BOTH[:1])
     begin_log(config)

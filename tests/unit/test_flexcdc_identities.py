@@ -1,4 +1,4 @@
-"""Which column of the source a changelog's columns hold, in any process."""
+"""Identities of a changelog's columns: which source column each one holds, in any process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = TableName("public", "item")
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """An error at which the process ends."""
 
 
 class Dying(MemorySession):
@@ -44,7 +44,7 @@ class Dying(MemorySession):
 
 
 def shape(version: int, source_id: int = 1, **columns: int) -> Relation:
-    """A shape of the table. columns: identities by name."""
+    """Return a shape of the table. columns: identities by name."""
     return Relation(
         schema=TABLE.schema,
         name=TABLE.name,
@@ -67,7 +67,7 @@ def started(session: MemorySession) -> Changelogs:
 
 
 def columns(session: MemorySession) -> list[str]:
-    """The changelog's columns but its own."""
+    """Return the changelog's columns without its own ones."""
     changelog = TableName(SETTINGS.database, "public_item")
     return [name for name in session.shape(changelog) or {} if name not in OWN_COLUMNS]
 
@@ -89,13 +89,13 @@ def put(session: MemorySession, **values: str) -> None:
 
 
 def got(session: MemorySession, listed: str) -> list[tuple[Any, ...]]:
-    """Rows of the changelog."""
+    """Return the rows of the changelog."""
     table = session.quote(SETTINGS.database, "public_item")
     return [tuple(row) for row in session.driver.execute(f"select {listed} from {table}")]
 
 
 def test_a_column_renamed_across_a_restart_keeps_its_images(session: Dying) -> None:
-    """Nothing but the state tells the new process what the column was."""
+    """Only the state tables tell the new process which column it was."""
     started(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
     started(session).ensure(shape(2, id=1, b=2), drops=True)
@@ -105,7 +105,7 @@ def test_a_column_renamed_across_a_restart_keeps_its_images(session: Dying) -> N
 
 @pytest.mark.parametrize("dies_after", range(1, 6))
 def test_names_swapped_across_restarts(session: Dying, dies_after: int) -> None:
-    """Wherever the process dies in between, each column has the images of its own in the end."""
+    """Wherever the process dies in between, each column has its own images in the end."""
     started(session).ensure(shape(1, id=1, a=2, b=3), drops=True)
     put(session, a="a", b="b")
     swapped = shape(2, id=1, a=3, b=2)
@@ -120,7 +120,7 @@ def test_names_swapped_across_restarts(session: Dying, dies_after: int) -> None:
 
 
 def test_a_name_used_again_has_no_old_images(session: Dying) -> None:
-    """A column that was dropped stays for a while, and another one takes its name."""
+    """A dropped column stays for a while, and another one takes its name."""
     started(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
     started(session).ensure(shape(2, id=1), drops=False)
@@ -138,7 +138,7 @@ def test_a_name_used_again_in_another_case_has_no_old_images(session: Dying) -> 
 
 
 def test_a_column_in_another_case_keeps_its_images(session: Dying) -> None:
-    """Also that of a table created again, whose columns are known by their names alone."""
+    """So does a column of a recreated table, whose columns are identified by name alone."""
     started(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
     started(session).ensure(shape(2, id=1, A=2), drops=True)
@@ -149,7 +149,7 @@ def test_a_column_in_another_case_keeps_its_images(session: Dying) -> None:
 
 
 def test_a_name_taken_over_in_the_middle_of_a_transaction(session: Dying) -> None:
-    """Rows of before still have the dropped column, whose name another one has now."""
+    """Existing rows still have the dropped column, whose name another one has now."""
     found = started(session)
     before, after = shape(1, id=1, a=2, b=3), shape(2, id=1, a=3)
     found.ensure(before, drops=True)
@@ -164,7 +164,7 @@ def test_a_name_taken_over_in_the_middle_of_a_transaction(session: Dying) -> Non
 
 
 def test_a_table_created_again_has_identities_of_its_own(session: Dying) -> None:
-    """Its columns are those of the same names, whatever their numbers."""
+    """Its columns are those of the same names, whatever their numbers are."""
     started(session).ensure(shape(1, id=1, a=2), drops=True)
     started(session).ensure(shape(2, source_id=7, nr=1, a=3), drops=False)
     assert columns(session) == ["id", "a", "nr"]

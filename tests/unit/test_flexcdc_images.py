@@ -1,4 +1,4 @@
-"""Row images of FlexCDC: numbers, units, whole rows, and where a walk goes on after a stop."""
+"""Row images of FlexCDC: numbers, units, whole rows, and where a run resumes after a stop."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ IMAGES = 'dml_type, uow_id, "fv$gsn", id, note'
 
 
 def insert(number: int, note: str | None = "a", relation: Relation = ITEM) -> Change:
-    """A new row."""
+    """Return the insert of a row."""
     return Change(relation=relation, op=Op.INSERT, after=(number, note))
 
 
 def update(number: int, old: str | None, new: str | None, absent: bytes | None = None) -> Change:
-    """A row with another note; both images whole but for what is absent."""
+    """Return an update with another note; both images are complete except for absent columns."""
     return Change(
         relation=ITEM, op=Op.UPDATE, after=(number, new), before=(number, old), absent=absent
     )
 
 
 def delete(number: int, old: str | None = "a") -> Change:
-    """A row that is gone."""
+    """Return the delete of a row."""
     return Change(relation=ITEM, op=Op.DELETE, after=None, before=(number, old))
 
 
@@ -72,7 +72,7 @@ def write(
     rotate: bool = True,
     together: bool = False,
 ) -> None:
-    """Append transactions to the log, one run each, or all of them in one frame for each table."""
+    """Append transactions to the log, one run each, or all of them in one frame per table."""
     for group in [transactions] if together else [(changes,) for changes in transactions]:
         end = flex.feed.writer.end
         rows = [
@@ -90,12 +90,12 @@ def write(
 
 
 def images(flex: MemoryFlex) -> list[tuple[Any, ...]]:
-    """All row images, in the order of their numbers."""
+    """Return all row images, ordered by their numbers."""
     return flex.rows("public_item", IMAGES)
 
 
 def test_an_update_is_its_old_row_then_its_new_one(flex: MemoryFlex) -> None:
-    """Each change of a transaction has its unit; numbers go on over transactions."""
+    """Each change of a transaction has its unit; numbers continue over transactions."""
     write(flex, [insert(1), insert(2, None)], [update(1, "a", "b")], [delete(2, None)])
     flex.run()
     assert images(flex) == [
@@ -121,7 +121,7 @@ def test_an_update_is_its_old_row_then_its_new_one(flex: MemoryFlex) -> None:
 def test_updates_as_the_settings_want_them(
     tmp_path: Path, settings: dict[str, bool], expected: list[tuple[int, int, int]]
 ) -> None:
-    """mark_updates, skip_before_update, bulk_insert."""
+    """The settings are mark_updates, skip_before_update and bulk_insert."""
     flex = MemoryFlex(tmp_path, changelog_names=ChangelogNames.PLAIN, **settings)
     write(flex, [insert(1)], [update(1, "a", "b")])
     flex.run()
@@ -130,7 +130,7 @@ def test_updates_as_the_settings_want_them(
 
 
 def test_what_an_update_did_not_send_is_taken_from_the_old_row(flex: MemoryFlex) -> None:
-    """It was not changed; a NULL that was sent stays NULL."""
+    """The column was not changed; a NULL that was sent stays NULL."""
     write(flex, [insert(1, "kept")], [update(1, "kept", None, absent=b"\x02")])
     write(flex, [update(1, "kept", None)])
     flex.run()
@@ -141,7 +141,7 @@ def test_what_an_update_did_not_send_is_taken_from_the_old_row(flex: MemoryFlex)
 def test_an_unsent_value_without_an_old_row_is_an_error_and_never_null(
     tmp_path: Path, skips: bool
 ) -> None:
-    """Nothing of its transaction is kept; the ones before are."""
+    """No image of its transaction is kept; earlier transactions are."""
     flex = MemoryFlex(tmp_path, changelog_names=ChangelogNames.PLAIN, skip_before_update=skips)
     lacking = Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02")
     write(flex, [insert(1)], [insert(2), lacking])
@@ -162,14 +162,14 @@ def test_an_unsent_value_without_an_old_row_is_an_error_and_never_null(
     ],
 )
 def test_an_old_row_that_is_not_whole_is_an_error(flex: MemoryFlex, change: Change) -> None:
-    """The changelog would have NULL for what nobody sent."""
+    """Otherwise the changelog would have NULL for a value that was not sent."""
     write(flex, [insert(1)], [change])
     with pytest.raises(ImageIncomplete):
         flex.run()
 
 
 def test_a_table_that_is_emptied_has_its_row_in_its_place(flex: MemoryFlex) -> None:
-    """Behind the rows before it, in front of those after it; with a warning where it is wanted."""
+    """Its image is between the earlier and the later rows; a warning is added if it is wanted."""
     flex.settings = replace(flex.settings, raise_warnings=True)
     write(flex, [insert(1), insert(2)], markers=(truncate(1, 1, "item"),))
     write(flex, [insert(3)])
@@ -211,7 +211,7 @@ def test_a_transaction_is_committed_as_a_whole(flex: MemoryFlex, appends: int) -
 
 
 def test_another_process_that_writes_the_same_state_is_seen(flex: MemoryFlex) -> None:
-    """Nothing is written behind a place that somebody else has moved."""
+    """No row is written after a place that another process has moved."""
     write(flex, [insert(1)])
     flex.run()
     write(flex, [insert(2)], rotate=False)
@@ -240,7 +240,7 @@ def test_a_segment_without_anything_captured_moves_the_place(tmp_path: Path) -> 
     flex.feed.close()
 
 
-# -- where it goes on ------------------------------------------------------------------------
+# -- where it resumes ------------------------------------------------------------------------
 
 KEYS = st.integers(1, 3)
 CHANGES = st.one_of(
@@ -268,7 +268,7 @@ def test_every_image_comes_once_wherever_a_run_ends(
     bulk: bool,
     together: bool,
 ) -> None:
-    """Runs that are stopped after some looks, or that fail while they write, then a whole one."""
+    """Some runs are stopped after a few looks or fail while they write, then one run completes."""
     whole = _filled(tmp_path_factory.mktemp("whole"), log, bulk, together)
     whole.run()
     parts = _filled(tmp_path_factory.mktemp("parts"), log, bulk, together)
@@ -282,7 +282,7 @@ def test_every_image_comes_once_wherever_a_run_ends(
 
 
 def _filled(folder: Path, log: list[list[list[Change]]], bulk: bool, together: bool) -> MemoryFlex:
-    """A log of these segments; the last one is open."""
+    """Write these segments to a log; the last one stays open."""
     flex = MemoryFlex(folder, changelog_names=ChangelogNames.PLAIN, bulk_insert=bulk)
     links.enable(flex.links)
     for segment in log[:-1]:
@@ -293,11 +293,11 @@ def _filled(folder: Path, log: list[list[list[Change]]], bulk: bool, together: b
 
 
 class Cut(Exception):
-    """The destination goes away."""
+    """An error: the destination is gone."""
 
 
 def _run_partly(flex: MemoryFlex, images_max: int, count: int) -> None:
-    """Run until so many appends were made; then the destination goes away."""
+    """Run until so many appends were made; then the destination fails."""
     left = iter(range(count))
     append, session = flex.session.append, flex.session
 

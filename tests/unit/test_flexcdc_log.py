@@ -31,17 +31,17 @@ def flex(tmp_path: Path) -> Iterator[MemoryFlex]:
 
 
 def numbers(flex: MemoryFlex) -> list[int]:
-    """The ids of all row images, in the order of their numbers."""
+    """Return the ids of all row images, ordered by their numbers."""
     return [row[0] for row in flex.rows(CHANGELOG, "id")]
 
 
 def names(flex: MemoryFlex) -> list[str]:
-    """The names of its links."""
+    """Return the names of its links."""
     return sorted(path.name for path in flex.links.glob("*.ckt"))
 
 
 def test_closed_segments_and_the_open_one_come_once_and_in_order(flex: MemoryFlex) -> None:
-    """Links of segments that are in the destination go."""
+    """Links of segments that are in the destination are removed."""
     for count in (2, 1):
         flex.feed.write(count)
     flex.feed.write(2, rotate=False)
@@ -55,7 +55,7 @@ def test_closed_segments_and_the_open_one_come_once_and_in_order(flex: MemoryFle
 
 
 def test_a_segment_without_a_link_is_read_by_its_name_in_the_log(flex: MemoryFlex) -> None:
-    """And the name in the log stays: the log's own loader removes it."""
+    """The name in the log stays: the log's own loader removes it."""
     links.disable(flex.links)
     for _ in range(2):
         flex.feed.write(1)
@@ -69,7 +69,7 @@ def test_a_segment_without_a_link_is_read_by_its_name_in_the_log(flex: MemoryFle
 def test_a_place_in_another_log_stops_it_and_removes_nothing(
     flex: MemoryFlex, segment: int
 ) -> None:
-    """It does not wait for a segment that the log that is there may never have."""
+    """It does not wait for a segment that the present log may never have."""
     for _ in range(3):
         flex.feed.write(1)
     other = Place(log_id="another", segment=segment, trx=9, position="9")
@@ -82,7 +82,7 @@ def test_a_place_in_another_log_stops_it_and_removes_nothing(
 
 
 def test_a_log_that_is_created_anew_stops_it_at_work(flex: MemoryFlex) -> None:
-    """While nothing comes it still sees that the log is another one."""
+    """It sees that the log is another one even if no segment arrives."""
     flex.feed.write(1)
     flex.feed.write(1)
     places: list[Place] = []
@@ -101,7 +101,7 @@ def test_a_log_that_is_created_anew_stops_it_at_work(flex: MemoryFlex) -> None:
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_a_missing_segment_stops_it(flex: MemoryFlex, gone: int) -> None:
-    """The first, one between, and the last in front of the open one."""
+    """The first one, one in between, and the last one before the open segment may be missing."""
     for _ in range(3):
         flex.feed.write(1)
     flex.feed.write(1, rotate=False)
@@ -112,7 +112,7 @@ def test_a_missing_segment_stops_it(flex: MemoryFlex, gone: int) -> None:
 
 
 def test_links_that_a_crash_left_are_removed_unread(flex: MemoryFlex) -> None:
-    """The place is past them, and of this log."""
+    """The place is after them, and of this log."""
     for _ in range(3):
         flex.feed.write(1)
     place = flex.run()
@@ -135,7 +135,7 @@ def add(flex: MemoryFlex, table: str) -> TableName:
 
 
 def relation_named(name: TableName) -> Relation:
-    """A table of one column."""
+    """Return a table of one column."""
     column = Column(name="id", source_type="integer", neutral="int32")
     return Relation(schema=name.schema, name=name.name, columns=(column,))
 
@@ -153,7 +153,7 @@ def relation_named(name: TableName) -> Relation:
 def test_no_other_table_is_replaced_by_a_changelog(
     flex: MemoryFlex, first: str, second: str, what: str
 ) -> None:
-    """Plain names of two tables, or of a table and of our own state, can be one."""
+    """Plain names of two tables, or of a table and of our own state, can collide."""
     taken = add(flex, first)
     before = {name: flex.rows(name) for name in flex.tables()}
     with pytest.raises(ChangelogNameTaken, match=what) as caught:
@@ -164,7 +164,7 @@ def test_no_other_table_is_replaced_by_a_changelog(
 
 
 def test_a_changelog_of_an_earlier_setup_is_replaced(flex: MemoryFlex) -> None:
-    """As the published add-table does it; so is one of the same table."""
+    """The published add-table does the same; a changelog of the same table is replaced, too."""
     add(flex, "a.t")
     flex.state.remove_mvlog(TableName("a", "t"))
     assert add(flex, "a.t").name == "a_t"
@@ -174,7 +174,7 @@ def test_a_changelog_of_an_earlier_setup_is_replaced(flex: MemoryFlex) -> None:
 
 
 class Noting(PluginBase):
-    """Notes the unit of work and the id of each transaction."""
+    """Plugin that notes the unit of work and the id of each transaction."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, str]] = []
@@ -185,7 +185,7 @@ class Noting(PluginBase):
 
 
 def test_ids_of_transactions_never_repeat(flex: MemoryFlex) -> None:
-    """Units of work begin anew after `setup --force`; a receiver must not drop them as known."""
+    """Units of work begin at 1 after `setup --force`; a receiver must not drop them as known."""
     for _ in range(2):
         flex.feed.write(1)
     flex.feed.write(1, rotate=False)

@@ -1,4 +1,4 @@
-"""Finding plugins and calling them: what is refused by name, and what the example prints."""
+"""Plugins: how they are found and called, what is refused by name, and what the example prints."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_plugins_are_found_and_ordered(
     folder: Path, plugins: list[str], order: list[str], expected: list[str]
 ) -> None:
-    """As the settings name them; plugin_order decides which, and in which order."""
+    """The settings name them; plugin_order decides which are used, and in which order."""
     found = load_plugins(plugins, order, folder)
     assert [name for name, _ in found] == expected
     assert [type(plugin).__name__ for _, plugin in found] == expected
@@ -73,7 +73,7 @@ def test_plugins_are_found_and_ordered(
 def test_what_is_not_there_is_named(
     folder: Path, plugins: list[str], order: list[str], said: str
 ) -> None:
-    """One typed error that says what is missing, and how it is written."""
+    """One typed error says what is missing, and how it is written."""
     with pytest.raises(PluginNotFound, match=said) as caught:
         load_plugins(plugins, order, folder)
     assert caught.value.hint
@@ -93,7 +93,7 @@ def test_a_module_that_exits_is_an_error(folder: Path, text: str) -> None:
 
 
 def test_two_plugins_of_one_name_are_both_called(folder: Path) -> None:
-    """In the order of plugin; plugin_order cannot say which of them it means."""
+    """They are called in the order of plugin; plugin_order cannot say which of them it means."""
     for name in ("first", "second"):
         (folder / f"{name}.py").write_text(f"{TWO}    place = {name!r}\n")
     both = ["first.py:Second", "second.py:Second"]
@@ -106,7 +106,7 @@ def test_two_plugins_of_one_name_are_both_called(folder: Path) -> None:
 
 
 def test_a_plugin_that_plugin_order_leaves_out_is_an_error(folder: Path) -> None:
-    """It would get no change, and nobody would say so."""
+    """It would silently get no change."""
     with pytest.raises(PluginNotFound, match="plugin names Example, and plugin_order leaves") as e:
         load_plugins(["penstock.consume.plugins:Example", "two_plugins.py"], ["Second"], folder)
     assert "Add Example to plugin_order" in e.value.hint
@@ -114,7 +114,7 @@ def test_a_plugin_that_plugin_order_leaves_out_is_an_error(folder: Path) -> None
 
 @pytest.mark.parametrize("callback", CALLBACKS)
 def test_each_of_the_nine_callbacks_is_required(tmp_path: Path, callback: str) -> None:
-    """A plugin without one of them is refused before anything begins, by the callback's name."""
+    """A plugin without one of them is refused before the start; the error names the callback."""
     lines = [f"    def {one}(self, *args): pass" for one in CALLBACKS if one != callback]
     (tmp_path / "short.py").write_text("class FlexCDC_Plugin:\n" + "\n".join(lines) + "\n")
     with pytest.raises(PluginIncomplete, match=f"lacks {callback}$"):
@@ -123,7 +123,7 @@ def test_each_of_the_nine_callbacks_is_required(tmp_path: Path, callback: str) -
 
 @pytest.mark.parametrize("callback", [*CALLBACKS, "truncate"])
 def test_callbacks_take_the_published_arguments(tmp_path: Path, callback: str) -> None:
-    """A wrong signature is found before anything begins, not at the first row."""
+    """A wrong signature is found before the start, not at the first row."""
     (tmp_path / "odd.py").write_text(
         "from penstock.consume.plugins import PluginBase\n"
         f"class FlexCDC_Plugin(PluginBase):\n    def {callback}(self): pass\n"
@@ -134,7 +134,7 @@ def test_callbacks_take_the_published_arguments(tmp_path: Path, callback: str) -
 
 
 def test_unknown_row_values_are_refused(tmp_path: Path) -> None:
-    """It is python or sql, nothing else."""
+    """The value must be python or sql."""
     (tmp_path / "odd.py").write_text(
         "from penstock.consume.plugins import PluginBase\n"
         "class FlexCDC_Plugin(PluginBase):\n    row_values = 'xml'\n"
@@ -144,13 +144,13 @@ def test_unknown_row_values_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_plugin_says_what_its_rows_hold() -> None:
-    """Its own word comes before that of the settings."""
+    """Its own setting has priority over the settings file."""
     assert row_values_of(Example(), "python") == "sql"
     assert row_values_of(PluginBase(), "sql") == "sql"
 
 
 def test_the_example_prints_as_published() -> None:
-    """Word for word what the PHP example prints for an update and a rollback."""
+    """It prints exactly what the PHP example prints for an update and a rollback."""
     file = io.StringIO()
     plugin, instance = Example(file), Any
     plugin.plugin_init(instance)

@@ -1,4 +1,4 @@
-"""`penstock flexcdc run --safe`: started again after a failure, as consumer_safe.sh does."""
+"""`penstock flexcdc run --safe`: restarts after a failure, as consumer_safe.sh does them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ WITHIN_S = 60.0
 
 
 def test_failures_are_noted_and_mailed_until_it_is_stopped(tmp_path: Path) -> None:
-    """failure_sleep_time, failure_log_file, failure_email_address, and error_log of each start."""
+    """It uses failure_sleep_time, failure_log_file, failure_email_address, and error_log of each
+    start.
+    """
     (tmp_path / "consumer.ini").write_text(INI)
     mailer = tmp_path / "bin" / "sendmail"
     mailer.parent.mkdir()

@@ -1,4 +1,4 @@
-"""consumer.ini and what else FlexCDC is told: each mistake by name, with what to write instead."""
+"""Settings of FlexCDC in consumer.ini and elsewhere: each mistake has an error with the fix."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ INI = "[flexcdc]\ndatabase = f\n[source]\nhost = h\nuser = u\n[dest]\nhost = h\n
     ],
 )
 def test_mistakes_in_the_ini(tmp_path: Path, text: str, kind: type[Exception], said: str) -> None:
-    """The file, the line or key, and what it must be."""
+    """The error has the file, the line or key, and the allowed values."""
     path = tmp_path / "consumer.ini"
     path.write_text(text)
     with pytest.raises(kind, match=said):
@@ -54,13 +54,13 @@ def test_mistakes_in_the_ini(tmp_path: Path, text: str, kind: type[Exception], s
 
 
 def test_an_ini_that_is_not_there(tmp_path: Path) -> None:
-    """As the original says it."""
+    """The error has the original's text."""
     with pytest.raises(IniUnreadable, match="Could not read ini file"):
         read_ini(tmp_path / "none.ini")
 
 
 def test_the_ini_of_these_tests_is_right(tmp_path: Path) -> None:
-    """Otherwise the mistakes above would not be what is refused."""
+    """Otherwise the errors above could have another reason."""
     path = tmp_path / "consumer.ini"
     path.write_text(INI)
     assert read_ini(path).settings.database == "f"
@@ -78,7 +78,7 @@ def test_a_pipeline_without_flexcdc(tmp_path: Path) -> None:
 
 
 def test_secrets_of_plugins_are_not_shown(tmp_path: Path) -> None:
-    """By nothing that holds the settings; nor by the message about a mistake beside them."""
+    """No object with the settings shows them; nor does the message about a mistake next to them."""
     keys = 'plugin = "penstock.consume.plugins:Webhook"\n[{}webhook]\nsecret = "hush-1"\n'
     keys += '[{}redis_cache]\nurl = "redis://:hush-2@h/0"\n'
     ini, pipeline = tmp_path / "consumer.ini", tmp_path / "shop.toml"
@@ -101,7 +101,7 @@ def test_secrets_of_plugins_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_losses_wait_for_a_choice() -> None:
-    """The column, its type, and the line that chooses."""
+    """The error has the column, its type, and the line that chooses."""
     shape = relation(("id", "integer", "int32"), ("f", "real", "float32"))
     source = Server(engine=Engine.POSTGRESQL, version=(18,))
     mapping = map_column(shape.columns[1], source, Server(engine=Engine.MYSQL, version=(8, 0, 35)))
@@ -112,7 +112,7 @@ def test_losses_wait_for_a_choice() -> None:
 
 
 def test_old_names_have_a_limit() -> None:
-    """No server takes a longer one, and PostgreSQL would cut it."""
+    """No server accepts a longer one, and PostgreSQL would cut it."""
     table = TableName("s" * 30, "t" * 33)
     assert changelog_name(TableName("s" * 30, "t" * 32), ChangelogNames.PLAIN)
     with pytest.raises(ChangelogNameTooLong, match="64 bytes"):
@@ -121,7 +121,7 @@ def test_old_names_have_a_limit() -> None:
 
 
 def test_intervals() -> None:
-    """MySQL's units; what is none is refused."""
+    """They have MySQL's units; an invalid one is refused."""
     now = datetime.datetime(2026, 3, 31, 12)  # noqa: DTZ001
     assert interval_before(now, "10 DAY") == now - datetime.timedelta(days=10)
     assert interval_before(now, "1 month") == datetime.datetime(2026, 2, 28, 12)  # noqa: DTZ001
@@ -135,7 +135,7 @@ def test_intervals() -> None:
 
 
 def test_a_file_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    """The key, the path, and the command that creates the folder."""
+    """The error has the key, the path, and the command that creates the folder."""
     ini = tmp_path / "consumer.ini"
     ini.write_text(
         INI.replace("database = f", "error_log = no/such/file\nfailure_log_file = no/such/file")
@@ -152,7 +152,7 @@ def test_a_file_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_the_pipeline_file_is_never_readable_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds the source's password; looked at when its text is there, and at the end."""
+    """It holds the source's password; the mode is checked when it is written, and at the end."""
     (tmp_path / "consumer.ini").write_text(INI + "password = hush\n")
     opened = open_flexcdc(tmp_path / "consumer.ini")
     opened.pipeline.parent.mkdir()
@@ -172,7 +172,7 @@ def test_the_pipeline_file_is_never_readable_for_others(
 
 
 def test_a_pid_file_of_a_process_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process of ours holds it; a stale one is taken over, and said."""
+    """Another process of ours holds it; a stale file is taken over, which is reported."""
     path, said = tmp_path / "flexcdc.pid", list[str]()
     with pid_file(path, said.append):
         assert path.read_text() == f"{os.getpid()}\n"

@@ -1,4 +1,4 @@
-"""Single histories folded: what the property test cannot point at."""
+"""Folds of single histories: cases that the property test cannot name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWO = relation(("id", "integer", "int32"), ("v", "text", "string"))
 def folded(
     shape: Relation, *changes: Change, in_key_order: bool = False
 ) -> tuple[list[dict[str, Any]], Counts]:
-    """The merge rows and counts of these changes in one frame."""
+    """Return the merge rows and counts of these changes in one frame."""
     frame = batch(shape, changes)
     fold = Fold(shape)
     fold.add(frame)
@@ -36,12 +36,12 @@ def folded(
 
 
 def change(op: str, gsn: int, **more: Any) -> Change:
-    """A change."""
+    """Return a change."""
     return Change(op=op, gsn=gsn, **more)
 
 
 def test_inserted_and_deleted_in_one_batch_leaves_nothing() -> None:
-    """A queue table costs the target nothing for rows that came and went."""
+    """A queue table costs the target nothing for rows that were inserted and deleted."""
     rows, counts = folded(TWO, change("I", 1, after=(1, "a")), change("D", 2, before=(1, None)))
     assert rows == []
     assert counts == Counts(changes=2)
@@ -54,7 +54,7 @@ def test_deleted_and_inserted_again_is_one_upsert() -> None:
 
 
 def test_origin_key_is_named_where_the_target_must_fill() -> None:
-    """Two key changes in a row: the origin is the key before the batch."""
+    """After two key changes in a row, the origin is the key before the batch."""
     rows, counts = folded(
         TWO,
         change("U", 1, after=(2, None), before=(1, None), absent=frozenset([1])),
@@ -66,7 +66,7 @@ def test_origin_key_is_named_where_the_target_must_fill() -> None:
 
 
 def test_composite_keys_of_all_kinds() -> None:
-    """Text, decimal, uuid, date and time stamps as parts of one key."""
+    """Text, decimal, uuid, date and time stamps can be parts of one key."""
     kinds = [
         ("integer", "int64", 1, 2),
         ("text", "string", "a", "b"),
@@ -110,7 +110,7 @@ def test_composite_keys_of_all_kinds() -> None:
 )
 @pytest.mark.parametrize("width", [1, 2])
 def test_rows_in_order_of_keys_of_any_kind(neutral: str, keys: list[Any], width: int) -> None:
-    """Deletes and upserts, by one column or two, whatever order the changes had."""
+    """This holds for one key column or two, whatever order the changes had."""
     columns = [(f"k{place}", "any", neutral) for place in range(width)]
     shape = relation(*columns, ("v", "integer", "int32"), key=range(width))
     pairs = [tuple(pair) for pair in product(keys, repeat=width)]
@@ -127,7 +127,7 @@ def test_rows_in_order_of_keys_of_any_kind(neutral: str, keys: list[Any], width:
 
 
 def test_zeros_are_one_key_and_two_values() -> None:
-    """An index has one zero; a row compared as a whole has two."""
+    """An index has one zero; a comparison of whole rows distinguishes two."""
     arrays = [[pa.array([0.0, -0.0, float("nan"), float("nan")])]]
     assert encode(arrays, [[]]).size == 2
     assert encode(arrays, [[]], whole_rows=True).size == 3
@@ -136,7 +136,7 @@ def test_zeros_are_one_key_and_two_values() -> None:
 
 
 def test_many_key_columns_do_not_overflow() -> None:
-    """The product of the sizes passes 64 bits; the codes are made dense in between."""
+    """The product of the sizes exceeds 64 bits; the codes are compacted in between."""
     count = 3000
     columns = [[pa.array([(i * (p + 1)) % count for i in range(count)])] for p in range(8)]
     assert encode(columns, [[] for _ in columns]).size == count
@@ -151,7 +151,7 @@ def test_column_names_that_look_like_ours() -> None:
 
 
 def test_wide_tables_keep_their_bits_separate() -> None:
-    """Column 17 of 20 not sent."""
+    """Column 17 of 20 was not sent."""
     shape = relation(*[(f"c{i}", "integer", "int32") for i in range(20)])
     values = tuple(range(20))
     rows, _ = folded(shape, change("U", 1, after=values, absent=frozenset([17])))
@@ -185,21 +185,21 @@ def test_wide_tables_keep_their_bits_separate() -> None:
     ],
 )
 def test_contradictions_stop_the_load(changes: list[Change]) -> None:
-    """Better no batch than a wrong one."""
+    """No batch is better than a wrong one."""
     with pytest.raises(LogInconsistent) as caught:
         folded(TWO, *changes)
     assert "public.t" in caught.value.message
 
 
 def test_table_without_a_key_needs_whole_images() -> None:
-    """An update without before image says nothing there."""
+    """An update without before image identifies no row there."""
     shape = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL)
     with pytest.raises(LogInconsistent):
         folded(shape, change("U", 1, after=(1,)))
 
 
 def test_frames_must_be_the_same_at_the_second_reading() -> None:
-    """A frame left out would lose rows without a word."""
+    """A frame left out would silently lose rows."""
     frames = [batch(TWO, [change("I", gsn, after=(gsn, "x"))]) for gsn in (1, 2)]
     fold = Fold(TWO)
     for frame in frames:
@@ -210,7 +210,7 @@ def test_frames_must_be_the_same_at_the_second_reading() -> None:
 
 
 def test_cut_takes_a_range_of_rows() -> None:
-    """By number on both sides, and from a table's first transaction on."""
+    """It is limited by number on both sides, and by a table's first transaction."""
     frame = batch(TWO, [change("I", gsn, after=(gsn, ""), trx=gsn // 2) for gsn in (2, 4, 6, 8)])
 
     def kept(**bounds: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The handover's decisions, without a server."""
+"""Decisions of the handover, without a server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ POSITION = "0/16B3740"
 
 
 def paused(phase: HandoverPhase, *, slot_position: str = POSITION) -> Handover:
-    """A handover in mode pause."""
+    """Return a handover in mode pause."""
     return Handover(mode=HandoverMode.PAUSE, phase=phase, slot_position=slot_position)
 
 
 def test_snapshot_mode_makes_the_slot_and_lets_the_extractor_begin() -> None:
-    """Nothing is waited for: changes are extracted beside the bulk load."""
+    """It waits for nothing: changes are extracted during the bulk load."""
     assert decide(Handover(), Seen()) is Do.MAKE_SLOT
     captured = Handover(phase=HandoverPhase.CAPTURED, slot_position=POSITION)
     assert decide(captured, Seen(slot_exists=True, snapshot_held=True)) is Do.LET_EXTRACT
@@ -27,7 +27,7 @@ def test_snapshot_mode_makes_the_slot_and_lets_the_extractor_begin() -> None:
 
 
 def test_a_slot_left_by_a_killed_run_is_used_where_it_stands() -> None:
-    """Whether it is ours is looked at when that is done."""
+    """Whether it is ours is checked afterwards."""
     assert decide(Handover(), Seen(slot_exists=True)) is Do.ADOPT_SLOT
     assert (
         decide(paused(HandoverPhase.NEW, slot_position=""), Seen(slot_exists=True)) is Do.ADOPT_SLOT
@@ -35,13 +35,13 @@ def test_a_slot_left_by_a_killed_run_is_used_where_it_stands() -> None:
 
 
 def test_a_lost_slot_is_not_made_again_after_the_position_was_captured() -> None:
-    """The extractor says that it is lost; a new one would silently skip changes."""
+    """The extractor reports the loss; a new one would silently skip changes."""
     captured = Handover(phase=HandoverPhase.CAPTURED, slot_position=POSITION)
     assert decide(captured, Seen(slot_exists=False)) is Do.LET_EXTRACT
 
 
 def test_the_snapshot_is_released_when_the_bulk_load_is_done() -> None:
-    """Not earlier: a load that is killed goes on with it."""
+    """It is not released earlier: a load that was killed continues with it."""
     done = Handover(phase=HandoverPhase.DONE)
     assert decide(done, Seen(snapshot_held=True)) is Do.WAIT
     assert decide(done, Seen(snapshot_held=True, bulk_finished=True)) is Do.RELEASE
@@ -49,7 +49,7 @@ def test_the_snapshot_is_released_when_the_bulk_load_is_done() -> None:
 
 
 def test_pause_mode_goes_through_the_four_steps_in_the_documents_order() -> None:
-    """Slot while replaying; then pause, capture, bulk load, start, resume."""
+    """The slot is created while replaying; then come pause, capture, bulk load, start, resume."""
     new = paused(HandoverPhase.NEW, slot_position="")
     assert decide(new, Seen()) is Do.MAKE_SLOT
     assert decide(paused(HandoverPhase.NEW), Seen(slot_exists=True)) is Do.PAUSE
@@ -65,7 +65,7 @@ def test_pause_mode_goes_through_the_four_steps_in_the_documents_order() -> None
 
 
 def test_pause_mode_after_a_kill() -> None:
-    """Still paused: the snapshot is taken again; replaying again: all is begun again."""
+    """If still paused, the snapshot is created again; if replaying again, all is repeated."""
     captured = paused(HandoverPhase.CAPTURED)
     assert decide(captured, Seen(slot_exists=True, paused=True)) is Do.CAPTURE
     assert decide(captured, Seen(slot_exists=True, paused=False)) is Do.PAUSE
@@ -75,7 +75,7 @@ def test_pause_mode_after_a_kill() -> None:
 @pytest.mark.parametrize("mode", list(HandoverMode))
 @pytest.mark.parametrize("phase", list(HandoverPhase))
 def test_every_state_has_an_answer(mode: HandoverMode, phase: HandoverPhase) -> None:
-    """Whatever the phase and the facts, something is decided, and nothing is paused in snapshot."""
+    """Each phase and each set of facts has a decision, and mode snapshot never pauses."""
     for facts in itertools.product((False, True), repeat=5):
         seen = Seen(
             slot_exists=facts[0],
@@ -93,7 +93,7 @@ def test_every_state_has_an_answer(mode: HandoverMode, phase: HandoverPhase) -> 
 
 
 def test_a_step_done_again_replaces_itself_and_those_behind_it() -> None:
-    """After a kill the steps shown are those of the handover that counts."""
+    """After a kill the shown steps are those of the handover that counts."""
     state = Handover()
     for number in (1, 2, 3):
         state = state.with_step(number, f"{STEPS[number - 1]}: first time")

@@ -1,4 +1,4 @@
-"""A lease that is held: renewed in time, and whoever works under it hears when it is not ours."""
+"""A held lease: it is renewed in time, and its work is told when it is lost."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Database:
 
     @contextmanager
     def open_session(self) -> Iterator[Any]:
-        """It is its own session."""
+        """Return itself as its session."""
         yield self
 
     def acquire(self, _names: Any, _lifetime_s: float, _hostname: str) -> Lease | datetime:
-        """Ours, unless another has it."""
+        """Return our lease, unless another holder has it."""
         return self.busy_until or LEASE
 
     def renew(self, lease: Lease, _lifetime_s: float) -> Lease | None:
-        """As told."""
+        """Renew as told."""
         if self.renews == "error":
             raise StagingUnusable("away", hint="Start it.")
         if self.renews == "defect":
@@ -49,20 +49,20 @@ class Database:
         return lease if self.renews == "yes" else None
 
     def release(self, lease: Lease) -> None:
-        """Note it."""
+        """Note the release."""
         self.released.append(lease)
 
 
 @contextmanager
 def holding(database: Any) -> Iterator[HeldLease]:
-    """A lease that was acquired."""
+    """Return the holder of a lease that was acquired."""
     with hold_lease(database, LEASE.names, LIFETIME_S, "host") as lease:
         assert isinstance(lease, HeldLease)
         yield lease
 
 
 def test_it_is_renewed_for_as_long_as_it_is_held() -> None:
-    """At half of its time, and given up at the end."""
+    """It is renewed at half of its time, and released at the end."""
     database = Database()
     with holding(database) as lease:
         while database.renewed_count < 4:
@@ -76,7 +76,7 @@ def test_it_is_renewed_for_as_long_as_it_is_held() -> None:
     [("no", "another instance has taken it away"), ("error", "could not be renewed")],
 )
 def test_a_lease_that_is_lost_is_told(renews: str, why: str) -> None:
-    """Taken away by somebody, or not renewed before it expired."""
+    """Another holder took it, or it was not renewed before it expired."""
     database = Database(renews)
 
     def work(lease: HeldLease) -> None:
@@ -89,15 +89,15 @@ def test_a_lease_that_is_lost_is_told(renews: str, why: str) -> None:
 
 
 class SlowClock:
-    """Twenty times slower than real time, so that no lease expires on a busy machine."""
+    """A clock twenty times slower than real time, so that no lease expires on a busy machine."""
 
     def monotonic_s(self) -> float:
-        """Seconds."""
+        """Return seconds."""
         return time.monotonic() / 20
 
 
 def test_an_error_that_nobody_foresaw_does_not_end_the_renewals() -> None:
-    """It would be lost, and taken by another, while this one works on."""
+    """Otherwise the lease would expire, and another holder would take it while this one works."""
     database: Any = Database("defect")
     clock: Any = SlowClock()
     with hold_lease(database, LEASE.names, LIFETIME_S, "host", clock=clock) as lease:
@@ -108,7 +108,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_renewals() -> None:
 
 
 def test_a_lease_of_another_is_not_held() -> None:
-    """Until when it is taken is said."""
+    """The error says until when it is taken."""
     database: Any = Database()
     database.busy_until = datetime.now(UTC)
     with hold_lease(database, LEASE.names, LIFETIME_S, "host") as lease:

@@ -87,7 +87,7 @@ def refused_commands(file: str, capsys: pytest.CaptureFixture[str]) -> dict[str,
     """Return the hint of each command that answers CF12 for a file."""
     hints = {}
     about_a_source = {"extract", "load", "verify", "plan", "resend", "reset", "table"}
-    if file == "all.toml":  # these take the merged log
+    if file == "all.toml":  # these read the merged log
         about_a_source -= {"extract", "load", "plan"}
     for name, command in commands(cli.cli):
         if name.split()[0] not in about_a_source:
@@ -103,7 +103,7 @@ def refused_commands(file: str, capsys: pytest.CaptureFixture[str]) -> dict[str,
 def test_a_command_about_a_source_names_one_that_takes_the_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a file with [stage]: `penstock stage` in place of a start, else `penstock status`."""
+    """With [stage] in the file, it names `penstock stage` for a start, else `penstock status`."""
     hints = refused_commands("stage.toml", capsys)
     assert {"extract", "load", "verify", "plan", "table ls", "table add"} <= hints.keys()
     for name, hint in hints.items():
@@ -139,7 +139,7 @@ def test_a_command_about_one_source_names_a_merged_pipeline(
 def test_a_refused_value_names_the_choice_its_table_and_its_column(
     error: type[psycopg.Error], hint: str
 ) -> None:
-    """`penstock doctor` finds nothing about a value; the entry that the hint names is one."""
+    """`penstock doctor` finds nothing about a value; the hint names a valid entry."""
     context = b'COPY orders, line 2, column made: "0000-00-00"'
     raised = statement_error(
         "copying chunk 3 of shop.orders",
@@ -156,7 +156,7 @@ def test_a_refused_value_names_the_choice_its_table_and_its_column(
 def test_a_slot_that_is_gone_is_an_error_of_doctor(
     monkeypatch: pytest.MonkeyPatch, log_end: int, expected: list[str]
 ) -> None:
-    """`penstock lag` knew it, and doctor said that nothing stops the pipeline."""
+    """`penstock lag` knew it, while doctor said that nothing stops the pipeline."""
     monkeypatch.setattr(slot_checks, "own_slot", lambda _: None)
     config = SimpleNamespace(
         path=Path("shop.toml"), change_extractor=SimpleNamespace(replication_slot="shop_slot")
@@ -193,7 +193,7 @@ def test_a_table_that_is_gone_at_a_mysql_source(number: int) -> None:
 def test_init_names_the_file_that_it_writes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Errors in what it would write spoke of a draft.toml, which nobody can find."""
+    """Errors in the file to be written once named a draft.toml that does not exist."""
     urls = ("postgresql://u@127.0.0.1:1/d", "postgresql://u@127.0.0.1:1/t")
     _, _, told = called(capsys, "init", *urls, "--tables", "item", "--file", "mine.toml")
     assert "mine.toml line 8, [source]" in told

@@ -15,7 +15,7 @@ TIMES = st.builds(Hlc, st.integers(0, NANOS_MAX), st.integers(0, 10**10 - 1))
 
 @given(TIMES, TIMES)
 def test_every_form_is_exact_and_keeps_the_order(one: Hlc, other: Hlc) -> None:
-    """Also at 29 digits, and at the ends."""
+    """This holds at 29 digits and at both ends, too."""
     assert Hlc.parse(str(one)) == one
     assert Hlc.from_decimal(one.decimal) == one
     assert Hlc.from_number(one.number) == one
@@ -24,12 +24,12 @@ def test_every_form_is_exact_and_keeps_the_order(one: Hlc, other: Hlc) -> None:
 
 @pytest.mark.parametrize("text", ["7.0", "7.0000000000", "7.000", "007.0"])
 def test_any_spelling_of_zero_is_taken(text: str) -> None:
-    """As published."""
+    """This is as published."""
     assert Hlc.parse(text) == Hlc(7)
 
 
 def test_a_decimal_without_a_fraction_has_no_logical_part() -> None:
-    """As a database may give it back."""
+    """A database may return it in this form."""
     assert Hlc.from_decimal(Decimal("1E+3")) == Hlc(1000)
 
 
@@ -41,6 +41,6 @@ def test_a_decimal_without_a_fraction_has_no_logical_part() -> None:
     ],
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """With the published words."""
+    """The errors have the published text."""
     with pytest.raises(HlcInvalid, match="can't parse timestamp"):
         Hlc.parse(text)

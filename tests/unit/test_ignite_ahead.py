@@ -1,4 +1,4 @@
-"""The segment behind the one that is worked on: read meanwhile, and what that must not change."""
+"""The segment after the current one: it is read ahead, which must not change the result."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ SEGMENTS = {n: data_segment([[entry_bytes()] * (n + 1)], number=n) for n in rang
 
 
 def directory_of(folder: Path) -> NodeDirectory:
-    """A node's directory with segments."""
+    """Return a node's directory with segments."""
     return open_directory(f"ignite://{made(folder, SEGMENTS, 'words')}?consistentId=n")
 
 
 def waited(directory: NodeDirectory) -> None:
-    """Until the segment behind is read."""
+    """Wait until the next segment is read."""
     assert directory._ahead is not None
     directory._ahead._thread.join()
 
 
 def by_one(directory: NodeDirectory, segment: int) -> int:
-    """How many changes a segment has, one after the other."""
+    """Return how many changes a segment has, read one by one."""
     return len(list(directory.walk(segment, 0)))
 
 
 def at_once(directory: NodeDirectory, segment: int) -> int:
-    """The same, for the change log."""
+    """Return the same count, read for the change log."""
     _, found, _ = directory.scan(segment, 0, lambda _: None, reads_ahead=True)
     return len(found)
 
@@ -44,14 +44,14 @@ Count = Callable[[NodeDirectory, int], int]
 
 
 def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its checksums; behind the last one there is none."""
+    """Its checksums are computed ahead; after the last segment there is none."""
     monkeypatch.setenv("PENSTOCK_PURE", "0")  # the twin computes none ahead
     directory = directory_of(tmp_path)
     read: list[str] = []
     whole = type(REAL_FILES).read_whole
 
     def noted(files: Any, path: Path) -> bytes:
-        if tmp_path in path.parents:  # no other test's thread that is still at it
+        if tmp_path in path.parents:  # not a thread of another test that is still running
             read.append(path.name)
         return whole(files, path)
 
@@ -67,7 +67,7 @@ def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 @WAYS
 def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path, count: Count) -> None:
-    """What was there of a copy under way is not taken for all of it."""
+    """The part of a copy in progress is not taken for the whole segment."""
     directory = directory_of(tmp_path)
     path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
     path.write_bytes(SEGMENTS[1][:29])
@@ -79,7 +79,7 @@ def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path, count: Count)
 
 @WAYS
 def test_a_segment_that_is_gone_is_missing(tmp_path: Path, count: Count) -> None:
-    """Though it was read ahead."""
+    """It is missing although it was read ahead."""
     directory = directory_of(tmp_path)
     assert count(directory, 0) == 1
     waited(directory)
@@ -90,7 +90,7 @@ def test_a_segment_that_is_gone_is_missing(tmp_path: Path, count: Count) -> None
 
 @WAYS
 def test_what_is_broken_is_told_in_its_turn(tmp_path: Path, count: Count) -> None:
-    """At its place, and not while another segment is worked on."""
+    """The error comes at its place, and not while another segment is read."""
     directory = directory_of(tmp_path)
     path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
     path.write_bytes(SEGMENTS[1][:-1] + b"?")
@@ -106,7 +106,7 @@ def test_what_is_broken_is_told_in_its_turn(tmp_path: Path, count: Count) -> Non
 
 
 def test_from_a_place_further_on(tmp_path: Path) -> None:
-    """Only what is behind it comes, though the segment was looked through before."""
+    """Only later changes are returned, although the segment was read ahead."""
     directory = directory_of(tmp_path)
     assert at_once(directory, 1) == 2
     waited(directory)

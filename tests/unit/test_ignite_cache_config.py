@@ -1,4 +1,4 @@
-"""Configurations of caches: those of real nodes, and what is damaged or of another form."""
+"""Configurations of caches: those of real nodes, and damaged or different ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.codec.ignite.errors import CacheConfigBroken, CacheConfigUnknown
 
 
 def stored(cache: str, recording: str = "one", node: str = "node_1") -> bytes:
-    """A cache's file."""
+    """Return a cache's file."""
     return files_of(recording)[f"db/{node}/cache-{cache}/cache_data.dat"]
 
 
 def config_of(cache: str, recording: str = "one") -> CacheConfig:
-    """A cache's configuration."""
+    """Return a cache's configuration."""
     return read_cache_config(stored(cache, recording), cache)
 
 
@@ -64,7 +64,7 @@ def test_altered_table_with_a_key_of_two_columns() -> None:
 
 
 def test_caches_without_tables() -> None:
-    """What a program configured."""
+    """A program configured them."""
     person, bank, both = config_of("person"), config_of("bank"), config_of("both", "two")
     assert (person.atomicity, person.mode, person.backups) == ("ATOMIC", "PARTITIONED", 0)
     assert (bank.atomicity, both.backups) == ("TRANSACTIONAL", 1)
@@ -88,7 +88,7 @@ def test_schema_is_named_as_in_sql(given: str | None, schema: str) -> None:
 
 
 def test_damaged_files_are_named_or_read() -> None:
-    """Each cut is an error of ours that names the file; a changed byte never is another error."""
+    """Each cut raises an error that names the file; a changed byte never raises another error."""
     data = stored("typed")
     for length in range(0, len(data), 37):
         with pytest.raises(CacheConfigBroken) as caught:
@@ -107,7 +107,7 @@ def test_damaged_files_are_named_or_read() -> None:
 
 
 def test_other_serialized_objects_are_no_configuration() -> None:
-    """What Java can read and is something else, or keeps its fields in another form."""
+    """Java can read them, but they are another object, or keep their fields in another form."""
     with pytest.raises(CacheConfigBroken, match="not one serialized object"):
         read_cache_config(b"\xac\xed\x00\x05t\x00\x03abc", "here")
     for was, becomes, named in (
@@ -124,7 +124,7 @@ def test_other_serialized_objects_are_no_configuration() -> None:
 
 
 def test_a_field_that_a_release_lacks_is_told() -> None:
-    """An entity's own class may be missing, and then nothing is guessed."""
+    """An entity's own class may be missing, and then no value is guessed."""
     found: QueryEntity = config_of("typed").entities[0]
     assert found.has_implicit_key is False
     data = stored("typed").replace(b"query.QueryEntityEx", b"query.QueryEntityEy")

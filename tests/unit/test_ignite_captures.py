@@ -1,4 +1,4 @@
-"""Which caches of an Ignite node are captured, by the patterns and by requests."""
+"""Captured caches of an Ignite node, chosen by the patterns and by requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCANNED = KeptShape(
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The caches that were looked at; the node gives a row of each."""
+    """The list of caches that were scanned; the node returns a row of each."""
     seen: list[str] = []
 
     def look(_config: Config, _directory: Any, caches: Any, **_: Any) -> dict[str, KeptShape]:
@@ -67,7 +67,7 @@ def pipeline(
 
 
 def begun(config: Config, known: dict[str, KeptShape] | None = None) -> Captures:
-    """As the extractor begins. known: what is kept of caches."""
+    """Begin like the extractor. known: what is kept of caches."""
     files = StateDirectory(config)
     shapes = Shapes(files=files)
     shapes.take(known or {})
@@ -77,7 +77,7 @@ def begun(config: Config, known: dict[str, KeptShape] | None = None) -> Captures
 
 
 def ask(config: Config, cache: str, capture: Capture) -> TableRequest:
-    """As `penstock table` does."""
+    """Put a request as `penstock table` does."""
 
     def change(_: TableRequest, number: int) -> TableRequest:
         return TableRequest(
@@ -89,7 +89,7 @@ def ask(config: Config, cache: str, capture: Capture) -> TableRequest:
 
 @pytest.fixture
 def knows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Say of which caches the columns are known."""
+    """Tell of which caches the columns are known."""
 
     def said(*names: str) -> None:
         shapes = Shapes(files=None)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def knows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_what_is_made_later_waits_to_be_asked_for(
     tmp_path: Path, scans: list[str], knows: Callable[..., None]
 ) -> None:
-    """Until its table can be made; the log gets its shape, and the next start knows of it."""
+    """When its table can be created, the log gets its shape, and the next start knows of it."""
     config = pipeline(tmp_path)
     knows("one")
     first = begun(config)
@@ -133,7 +133,7 @@ def test_what_is_made_later_waits_to_be_asked_for(
 def test_without_rows_to_copy_the_patterns_decide(
     tmp_path: Path, scans: list[str], knows: Callable[..., None]
 ) -> None:
-    """Without a target, or an address: from the first change on."""
+    """This holds without a target, or an address: caches are captured from the first change on."""
     knows()
     for number, (address, target) in enumerate(((ADDRESS, False), ("", True))):
         folder = tmp_path / str(number)
@@ -152,7 +152,7 @@ def test_without_rows_to_copy_the_patterns_decide(
 def test_removed_and_added_again(
     tmp_path: Path, scans: list[str], knows: Callable[..., None]
 ) -> None:
-    """Also by a request that was made while nothing ran."""
+    """The request may also be written while no process runs."""
     config = pipeline(tmp_path)
     knows("one", "two")
     begun(config)
@@ -168,7 +168,9 @@ def test_removed_and_added_again(
 def test_what_cannot_be_captured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: Callable[..., None]
 ) -> None:
-    """Refused: no cache of this name, and none with columns. A node away is asked again."""
+    """No cache of this name and a cache with columns are refused. If the node is away, it is asked
+    again.
+    """
     config = pipeline(tmp_path)
     knows("one")
     found = begun(config)
@@ -208,7 +210,7 @@ def test_tables_are_not_compared(tmp_path: Path, knows: Callable[..., None]) -> 
 
 
 def test_rows_do_not_come_before_a_directory(tmp_path: Path) -> None:
-    """A consumer that reads the node's directory begins with what is in it."""
+    """A consumer that reads the node's directory begins with the rows in it."""
     config = pipeline(tmp_path, target=False)
     file = config.path
     consumer = '[consumers.seen]\nclass = "none:None"\nstart = "snapshot"\n'
