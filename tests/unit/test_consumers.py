@@ -364,9 +364,7 @@ def test_links_beyond_the_limit_are_skipped_and_said(feed: Feed) -> None:
 
 
 def test_forced_rotation_is_the_shortest_that_a_consumer_wants(feed: Feed) -> None:
-    """walForceArchiveTimeout counts if below flushIntervalSeconds; without a target names are
-    deleted.
-    """
+    """It is walForceArchiveTimeout, if below flushIntervalSeconds; without a target names go."""
     path = plain_pipeline(feed.root, "walForceArchiveTimeout = 700")
     options = extract_options(load_config(path, {}))
     assert (options.flush_interval_s, options.keeping) == (

@@ -1,4 +1,4 @@
-"""Fields of many values into columns, without Python's objects between: twin and kernel."""
+"""Fields of many values as columns, without Python objects in between: twin and kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Read = Callable[[list[bytes | None], tuple[Cell, ...], Types], Any]
 
 
 def of_kernel(data: list[bytes | None], columns: tuple[Cell, ...], types: Types) -> Any:
-    """The compiled form."""
+    """Return the compiled form."""
     return _marshal.Decoder(types).cells(data, columns)
 
 
@@ -34,7 +34,7 @@ NULL = b"\x65"
 
 
 def pair(*fields: bytes, schema: int = 5, flags: int = 0x2B, type_id: int = 7) -> bytes:
-    """An object with a footer of single bytes."""
+    """Return an object with a footer of single bytes."""
     body, footer = b"", b""
     for one in fields:
         footer += bytes([24 + len(body)])
@@ -45,12 +45,12 @@ def pair(*fields: bytes, schema: int = 5, flags: int = 0x2B, type_id: int = 7) -
 
 
 def text(value: str) -> bytes:
-    """A string."""
+    """Return a string."""
     return b"\x09" + struct.pack("<i", len(value.encode())) + value.encode()
 
 
 def number(unscaled: int, scale: int) -> bytes:
-    """A decimal."""
+    """Return a decimal."""
     size = max(1, (abs(unscaled).bit_length() + 8) // 8)
     digits = bytearray(abs(unscaled).to_bytes(size, "big"))
     digits[0] |= 0x80 if unscaled < 0 else 0
@@ -58,12 +58,12 @@ def number(unscaled: int, scale: int) -> bytes:
 
 
 def types() -> Types:
-    """The one type."""
+    """Return the one type."""
     return Types({7: PAIR}.get)
 
 
 def column(read: Read, form: str, values: list[bytes | None], *digits: int) -> Any:
-    """One column of values by themselves."""
+    """Return one column of values by themselves."""
     made, met = read(values, (Cell("", form, *digits),), NO_TYPES)
     assert met == []
     return made[0]
@@ -71,7 +71,7 @@ def column(read: Read, form: str, values: list[bytes | None], *digits: int) -> A
 
 @BOTH
 def test_every_form(read: Read) -> None:
-    """Each value in the column that the log has for it; NULL where there is none."""
+    """Each value is in the column that the log has for it; a missing value is NULL."""
     ms = struct.pack("<q", 1_700_000_000_123)
     for form, data, kind, value in (
         ("bool", b"\x08\x01", pa.bool_(), True),
@@ -101,7 +101,7 @@ def test_every_form(read: Read) -> None:
 
 @BOTH
 def test_moments(read: Read) -> None:
-    """Microseconds of a Timestamp and of a Date; one with nanoseconds is not cut."""
+    """They are microseconds of a Timestamp and of a Date; one with nanoseconds is not cut."""
     ms = struct.pack("<q", -1)
     exact, date = b"\x21" + ms + struct.pack("<i", 999_000), b"\x0b" + ms
     found = column(read, "moment", [exact, date])
@@ -114,7 +114,7 @@ def test_moments(read: Read) -> None:
 
 @BOTH
 def test_decimals(read: Read) -> None:
-    """As exact text, or with the column's digits."""
+    """They are exact text, or have the column's digits."""
     for unscaled, scale, shown in (
         (0, 0, "0"), (0, 2, "0.00"), (-5, 3, "-0.005"), (12345, 2, "123.45"), (-1, 0, "-1"),
         (10**18 - 1, 0, "9" * 18), (7, 30, "0." + "0" * 29 + "7"),
@@ -134,7 +134,7 @@ def test_decimals(read: Read) -> None:
 
 @BOTH
 def test_a_value_of_another_form_makes_the_column_a_list(read: Read) -> None:
-    """Wherever it is: the values before it, too, and none of the others' columns."""
+    """The value may be anywhere: earlier ones are in the list too; other columns stay columns."""
     data: list[bytes | None] = [
         pair(b"\x03\x01\0\0\0", text("x")),
         pair(b"\x04" + bytes(8), text("y")),
@@ -159,7 +159,7 @@ def test_a_value_of_another_form_makes_the_column_a_list(read: Read) -> None:
 
 @BOTH
 def test_what_is_not_plain_is_left_to_the_decoder(read: Read) -> None:
-    """Nothing is made of it, and it is not an error here."""
+    """No value is built of it, and it is not an error here."""
     columns = (Cell("a", "int32"), Cell("b", "string"))
     one, two = b"\x03\x01\0\0\0", text("x")
     whole = pair(one, two)
@@ -181,7 +181,7 @@ def test_what_is_not_plain_is_left_to_the_decoder(read: Read) -> None:
 
 @BOTH
 def test_columns_are_those_of_the_decoded_values(read: Read) -> None:
-    """Of a recorded table with every SQL type."""
+    """The recorded table has every SQL type."""
     types_found = types_of("one")
     entries = [
         one
@@ -199,7 +199,7 @@ def test_columns_are_those_of_the_decoded_values(read: Read) -> None:
 
 
 def test_columns_of_kinds() -> None:
-    """What the log has of a type says the form; with digits, they are the column's."""
+    """The type in the log decides the form; digits, if there are any, are the column's."""
     assert cell_of("n", "bigint", "int64") == Cell("n", "int64")
     assert cell_of("n", "decimal(20,4)", "decimal(20,4)") == Cell("n", "decimal", 20, 4)
     assert cell_of("n", "decimal", "string") == Cell("n", "number")
@@ -210,7 +210,7 @@ def test_columns_of_kinds() -> None:
 
 
 def test_the_kernel_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PENSTOCK_PURE=1 takes the twin."""
+    """PENSTOCK_PURE=1 selects the twin."""
     monkeypatch.delenv("PENSTOCK_PURE", raising=False)
     data = b"..\x03\x05\0\0\0.", np.array([2, 9]), np.array([5, -1]), (Cell("", "int32"),)
     kernel = cells.cell_reader(NO_TYPES)

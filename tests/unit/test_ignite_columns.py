@@ -1,4 +1,4 @@
-"""Columns of an Ignite cache: which types hold what, and values that are never cut."""
+"""Columns of an Ignite cache: which types hold which values, and values that are never cut."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_value_that_a_column_does_not_hold(kind: str, values: list[Any], wider
 
 
 def test_times_are_of_the_nodes_time_zone() -> None:
-    """A SQL DATE is midnight there; moments are moments."""
+    """A SQL DATE is midnight there; moments do not depend on the zone."""
     berlin = datetime.datetime(2024, 7, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
     ms = int(berlin.timestamp() * 1000)
     found = column_of("date", "date", [SqlDate(ms), None], "Europe/Berlin")
@@ -70,12 +70,12 @@ def test_times_are_of_the_nodes_time_zone() -> None:
     ],
 )
 def test_moments_as_text(ms: int, nanos: int, shown: str) -> None:
-    """Of any year, with all digits."""
+    """This holds for any year, with all digits."""
     assert moment_text(ms, nanos) == shown
 
 
 def test_json_of_what_has_no_column_type() -> None:
-    """Nothing is lost that JSON can say; what holds itself ends."""
+    """Nothing is lost that JSON can express; a value that contains itself ends."""
     inner = BinaryObject("t", 1, 2, {"a": Decimal("1.10"), "b": None}, {}, None)
     loop: list[Any] = [1]
     loop.append(loop)
@@ -87,7 +87,7 @@ def test_json_of_what_has_no_column_type() -> None:
 
 
 def test_a_type_that_holds_another() -> None:
-    """Every holder holds what it was made for."""
+    """Every wider type holds what it was chosen for."""
     kinds = ["boolean", "tinyint", "int", "bigint", "real", "double", "decimal", "decimal(9,2)",
              "varchar", "varchar(9)", "uuid", "binary", "date", "timestamp", "time", "enum",
              "object", "other"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`penstock ignite`: segments before a hole are deleted as by Ignite; control.sh is called."""
+"""`penstock ignite`: it deletes segments before a gap as Ignite does, and calls control.sh."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ sys.stdin.read()
 
 
 def node(work: Path, *segments: int, name: str = "node_1") -> Path:
-    """A CDC directory with these segments and a saved place; some files are none of them."""
+    """Return a CDC directory with these segments and a saved place; some files are not segments."""
     made = work / "db/wal/cdc" / name
     (made / "state").mkdir(parents=True)
     (made / "state" / "cdc-wal-state.bin").write_bytes(struct.pack(">qii", 2, 29, 0))
@@ -42,7 +42,7 @@ def node(work: Path, *segments: int, name: str = "node_1") -> Path:
 
 
 def left(directory: Path) -> tuple[list[int], bool]:
-    """The segments that are there, and whether a place is saved."""
+    """Return the present segments, and whether a place is saved."""
     there = sorted(int(path.stem) for path in directory.glob("*.wal"))
     assert (directory / f"{5:016}.wal.tmp").exists()
     assert (directory / "state" / "cdc-mode.bin").exists()
@@ -50,7 +50,7 @@ def left(directory: Path) -> tuple[list[int], bool]:
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, output and errors of `penstock ignite ...`."""
+    """Return exit code, output and errors of `penstock ignite ...`."""
     code = 0
     try:
         cli.run_guarded(["ignite", *map(str, arguments)])
@@ -72,12 +72,12 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     ],
 )
 def test_the_run_at_the_top_stays(numbers: tuple[int, ...], lost: int) -> None:
-    """As published: what is below the last hole is lost."""
+    """As published, segments below the last gap are lost."""
     assert lost_count(numbers) == lost
 
 
 def test_lost_segments_are_deleted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The published example, with the saved place; the second time there is nothing to delete."""
+    """This is the published example, with the saved place; the second call deletes nothing."""
     directory = node(tmp_path / "work", 2, 3, 8, 10, 11)
     file = node_pipeline(tmp_path, tmp_path / "work")
     found = called(capsys, "delete-lost-segment-links", file, "--yes")
@@ -92,7 +92,7 @@ def test_lost_segments_are_deleted(capsys: pytest.CaptureFixture[str], tmp_path:
 
 
 def test_one_node_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """--node-id names it by its consistent id; without one, all of the directory are done."""
+    """--node-id gives its consistent id; without one, all nodes of the directory are handled."""
     first, second = (node(tmp_path / "w", 1, 3, name=name) for name in ("node_1", "node_2"))
     file = node_pipeline(tmp_path, tmp_path / "w")
     file.write_text(file.read_text().replace("?consistentId=node-1", ""))
@@ -107,7 +107,7 @@ def test_one_node_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 def test_a_directory_that_is_read_is_left_alone(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The published text names who holds the lock; nothing is deleted."""
+    """The published text names the process that holds the lock; nothing is deleted."""
     directory = node(tmp_path / "work", 1, 3)
     file = node_pipeline(tmp_path, tmp_path / "work")
     with subprocess.Popen(
@@ -129,7 +129,7 @@ def test_a_directory_that_is_read_is_left_alone(
 
 
 def test_no_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The published text, and what there is."""
+    """The error has the published text and shows which directories are there."""
     node(tmp_path / "work", 1, 3)
     file = node_pipeline(tmp_path, tmp_path / "work", "other")
     code, _, err = called(capsys, "delete-lost-segment-links", file, "--yes")
@@ -141,7 +141,7 @@ def test_no_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 def test_it_asks(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No is no; programs have to say --yes."""
+    """After a no nothing is deleted; programs have to pass --yes."""
     directory = node(tmp_path / "work", 1, 3)
     file = node_pipeline(tmp_path, tmp_path / "work")
     monkeypatch.setattr("click.confirm", lambda _question: False)
@@ -152,7 +152,7 @@ def test_it_asks(
 
 
 class _Dies(RealFiles):
-    """Dies at the first segment that should be deleted."""
+    """Files that die at the first segment to be deleted."""
 
     def unlink(self, path: Path) -> None:
         """See Files."""
@@ -162,7 +162,7 @@ class _Dies(RealFiles):
 
 
 def test_a_crash_leaves_nothing_that_stops_consumers(tmp_path: Path) -> None:
-    """The saved place goes first: kept behind deleted segments it would never be reached again."""
+    """The saved place is deleted first: without its segments it could never be reached again."""
     directory = node(tmp_path, 1, 3)
     with pytest.raises(KeyboardInterrupt):
         delete_below_hole(directory, _Dies())
@@ -171,7 +171,7 @@ def test_a_crash_leaves_nothing_that_stops_consumers(tmp_path: Path) -> None:
 
 
 def control(tmp_path: Path, status: int, text: str = "") -> Path:
-    """A control.sh that says what it was called with."""
+    """Return a control.sh that prints its arguments."""
     script = tmp_path / "bin" / "control.sh"
     script.parent.mkdir(exist_ok=True)
     script.write_text(f'#!/bin/sh\necho "$@"\necho "{text}" >&2\nexit {status}\n')
@@ -182,7 +182,7 @@ def control(tmp_path: Path, status: int, text: str = "") -> Path:
 def test_resend_calls_control_sh(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of IGNITE_HOME or as named, with what is behind --; its lines are passed on."""
+    """It is in IGNITE_HOME or named, and gets the arguments after --; its lines are passed on."""
     file = node_pipeline(tmp_path, tmp_path)
     wanted = "--cdc resend --caches a,b --enable-experimental --yes"
     script = control(tmp_path, 0, "Successfully resent all cache data to CDC.")
@@ -221,7 +221,7 @@ def test_resend_calls_control_sh(
 def test_what_control_sh_ends_with(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, status: int, code: int, wanted: str
 ) -> None:
-    """Its exit status becomes one of ours; its text is there in any case."""
+    """Its exit status is translated to one of ours; its text is shown in any case."""
     file = node_pipeline(tmp_path, tmp_path)
     text = "CDC cache data resend cancelled. Rebalance sheduled [topVer=3]"
     script = control(tmp_path, status, text)
@@ -235,7 +235,7 @@ def test_what_control_sh_ends_with(
 def test_resend_that_cannot_begin(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No cache, no script, a script that cannot be run, another engine's pipeline."""
+    """No cache, no script, a script that cannot run, and another engine's pipeline are refused."""
     file = node_pipeline(tmp_path, tmp_path)
     monkeypatch.delenv("IGNITE_HOME", raising=False)
     with pytest.raises(UsageWrong):

@@ -1,4 +1,4 @@
-"""A consumer on a node's directory: call by call, and byte by byte of its state, as Ignite's own.
+"""Consumers on a node's directory: calls and state files are, byte by byte, those of Ignite.
 
 The recorded calls are those of CdcMain with a consumer that does what `Calls` does here.
 """
@@ -46,7 +46,7 @@ ACTIVE = state._MODE_HEAD + b"CDC_UTILITY_ACTIVE"
 
 
 def made(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> Path:
-    """A work directory with these segments, of a node that is not there."""
+    """Return a work directory with these segments, of a node that does not run."""
     work = tmp_path / "work"
     for folder in ("db/n", "db/wal/cdc/n/state", "db/marshaller", "db/binary_meta/n"):
         (work / folder).mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def made(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> 
 
 
 def consumed(tmp_path: Path, work: Path, **more: Any) -> Calls:
-    """Run a consumer on a made directory to its end."""
+    """Run a consumer on a directory to its end."""
     calls = Calls(cdc_of(work, "n"), **more)
     run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls, stop=calls.has_enough)
     return calls
@@ -77,7 +77,7 @@ def consumed(tmp_path: Path, work: Path, **more: Any) -> Calls:
 def test_calls_and_state_are_those_of_the_utility(
     tmp_path: Path, recording: str, name: str, node: str, per_call: int
 ) -> None:
-    """From a node that was active first: order of callbacks, events, and every saved byte."""
+    """The node was active first; the order of callbacks, events, and every saved byte are equal."""
     work = unpacked(recording, tmp_path / "work")
     cdc = cdc_of(work, node.replace("-", "_"))
     calls = Calls(cdc, per_call)
@@ -92,7 +92,7 @@ def test_calls_and_state_are_those_of_the_utility(
 
 
 def test_nothing_is_lost_between_starts(tmp_path: Path) -> None:
-    """A consumer that ends after each call goes on behind it; after False, with the same events."""
+    """A consumer that ends after each call resumes after it; after False, with the same events."""
     work = unpacked("one", tmp_path / "work")
     file = node_pipeline(tmp_path, work)
     events: list[dict[str, Any]] = []
@@ -106,7 +106,7 @@ def test_nothing_is_lost_between_starts(tmp_path: Path) -> None:
 
 
 def test_tables_are_caches(tmp_path: Path) -> None:
-    """By name, with wildcards; what is not taken moves the state, too."""
+    """Names may have wildcards; changes of other caches move the state, too."""
     work = unpacked("one", tmp_path / "work")
     more = 'tables = ["pers*", "SQL_PUBLIC_*"]\n'
     calls = Calls(cdc_of(work))
@@ -116,7 +116,7 @@ def test_tables_are_caches(tmp_path: Path) -> None:
 
 
 def test_entries_of_one_record(tmp_path: Path) -> None:
-    """The state says which is next; a state behind them is told."""
+    """The state says which is next; a state after the last entry is reported."""
     data = data_segment([[entry_bytes(key=bytes([1, n])) for n in range(5)]])
     work = made(tmp_path, {0: data})
     first = consumed(tmp_path, work, per_call=3, calls=1)
@@ -130,7 +130,7 @@ def test_entries_of_one_record(tmp_path: Path) -> None:
 
 
 def test_encrypted_caches_are_told_of(tmp_path: Path) -> None:
-    """Once by their name, and counted in the status file; other changes come as ever."""
+    """Each is reported once by name, and counted in the status file; others are passed on."""
     work = unpacked("forms", tmp_path / "work")
     calls = Calls(cdc_of(work), 1)
     with structlog.testing.capture_logs() as logs:
@@ -146,7 +146,7 @@ def test_encrypted_caches_are_told_of(tmp_path: Path) -> None:
 
 
 def test_an_encrypted_group_that_is_not_known(tmp_path: Path) -> None:
-    """Told by its number; of a record that tells none, so."""
+    """It is reported by number; a record without a number is reported as such."""
     secret = struct.pack("<iqBii", 1, 9, 1, 5, 0) + b"k"
     more = [record_bytes(71, secret), record_bytes(71, secret), record_bytes(71, b"")]
     work = made(tmp_path, {0: data_segment([[entry_bytes()]], more=more)})
@@ -158,7 +158,7 @@ def test_an_encrypted_group_that_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:
-    """Inside the listing, and behind the saved state."""
+    """The gap is inside the listing, or after the saved state."""
     segments = {n: data_segment([[entry_bytes()]], number=n) for n in (1, 2, 4)}
     work = made(tmp_path, segments)
     calls = Calls(cdc_of(work, "n"))
@@ -175,7 +175,7 @@ def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:
 
 
 def test_segments_that_are_younger_than_the_saved_state_are_kept(tmp_path: Path) -> None:
-    """The node's disk was replaced, or its files deleted: its numbers begin anew."""
+    """The node's disk was replaced, or its files deleted: its numbers begin again."""
     segments = {n: data_segment([[entry_bytes()]], number=n) for n in range(3)}
     work = made(tmp_path, segments)
     state = CdcState(cdc_of(work, "n"))
@@ -197,7 +197,7 @@ def test_segments_that_are_younger_than_the_saved_state_are_kept(tmp_path: Path)
 
 
 def test_a_number_that_appears_late_is_a_hole(tmp_path: Path) -> None:
-    """A running consumer does not pass over segments of another life of the node."""
+    """A running consumer does not skip segments of another life of the node."""
     work = made(tmp_path, {n: data_segment([[entry_bytes()]], number=n) for n in (5, 6)})
     listing = DirectListing(
         open_directory(f"ignite://{work}?consistentId=n"),
@@ -212,7 +212,9 @@ def test_a_number_that_appears_late_is_a_hole(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_active_itself(tmp_path: Path) -> None:
-    """Its saved states are adopted, nothing is given; from where it stopped, everything is."""
+    """Its saved states are adopted without events; from the place where it stopped, all are passed
+    on.
+    """
 
     def node_state(segment: int, offset: int) -> bytes:
         return record_bytes(79, struct.pack("<qiii", segment, offset, 0, 0))
@@ -235,7 +237,7 @@ def test_a_node_that_is_active_itself(tmp_path: Path) -> None:
 
 
 def test_a_segment_without_changes_moves_the_state(tmp_path: Path) -> None:
-    """The consumer is called once; the place is behind its last record."""
+    """The consumer is called once; the place is after its last record."""
     data = data_segment([], more=[record_bytes(46, b"x")])
     work = made(tmp_path, {0: data})
     calls = consumed(tmp_path, work)
@@ -244,7 +246,7 @@ def test_a_segment_without_changes_moves_the_state(tmp_path: Path) -> None:
 
 
 def test_a_broken_segment_ends_it_with_its_place(tmp_path: Path) -> None:
-    """Events before it are given and saved; those of the break are not made up."""
+    """Events before it are passed on and saved; none is invented at the break."""
     data = data_segment([[entry_bytes()], [entry_bytes()]])
     work = made(tmp_path, {0: data[:-1] + b"\0"})
     calls = Calls(cdc_of(work, "n"), 1)
@@ -255,7 +257,7 @@ def test_a_broken_segment_ends_it_with_its_place(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    """By a lock that Java respects: of byte 0, the holder's name behind it."""
+    """Java respects the lock, which is on byte 0; the holder's name follows it."""
     work = made(tmp_path, {})
     cdc = cdc_of(work, "n")
     code = (
@@ -279,7 +281,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
-    """As published; nothing is saved of what was not read."""
+    """As published; no unread metadata is saved."""
 
     class Lazy(Calls):
         def on_types(self, types: Iterator[Any]) -> None:
@@ -292,7 +294,7 @@ def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
 
 
 def test_caches_that_go_are_told_once(tmp_path: Path) -> None:
-    """And those of a group by their own names."""
+    """Caches of a group are told by their own names."""
     work = made(tmp_path, {})
     for path in ("cache-person/cache_data.dat", "cacheGroup-g/onecache_data.dat"):
         (work / "db/n" / path).parent.mkdir()
@@ -309,7 +311,7 @@ def test_caches_that_go_are_told_once(tmp_path: Path) -> None:
 
 
 def test_state_files(tmp_path: Path) -> None:
-    """Too short is none, as for Ignite; another mode is told."""
+    """A file that is too short counts as missing, as for Ignite; another mode is reported."""
     work = made(tmp_path, {}, active=False)
     log = open_directory(f"ignite://{work}")
     folder = cdc_of(work, "n") / "state"
@@ -334,7 +336,7 @@ def test_state_files(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_not_there(tmp_path: Path) -> None:
-    """With the published message, and which one it is."""
+    """The error has the published text, and says which one is missing."""
     work = made(tmp_path, {})
     text = r"Can't find the folder to read WAL segments from! \[workDir="
     with pytest.raises(CdcDirectoryMissing, match=text) as caught:
@@ -351,7 +353,7 @@ def test_directories_that_are_not_there(tmp_path: Path) -> None:
     "url", ["ignite://host/work", "ignite:///", "ignite:///w?x=1", "ignite:///w?consistentId="]
 )
 def test_urls_that_name_no_directory(tmp_path: Path, url: str) -> None:
-    """Refused when the file is read."""
+    """They are refused when the file is read."""
     file = tmp_path / "node.toml"
     file.write_text(
         f'[pipeline]\nname = "n"\ndirectory = "n"\n[source]\nurl = "{url}"\ntables = ["*"]\n'
@@ -361,7 +363,7 @@ def test_urls_that_name_no_directory(tmp_path: Path, url: str) -> None:
 
 
 def test_direct_needs_a_directory(tmp_path: Path) -> None:
-    """Of a source that writes its log into one."""
+    """The source must write its log into one."""
     file = tmp_path / "shop.toml"
     file.write_text(
         '[pipeline]\nname = "n"\ndirectory = "n"\n[source]\nurl = "postgresql://u@h/d"\n'
@@ -373,7 +375,7 @@ def test_direct_needs_a_directory(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """`penstock consume` gives the events to a class beside the file."""
+    """`penstock consume` passes the events to a class beside the file."""
     work = unpacked("two", tmp_path / "work")
     file = node_pipeline(tmp_path, work, "node-2")
     (tmp_path / "seen.py").write_text(

@@ -41,7 +41,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A node's work directory in which nothing is wrong: its segments are archived and linked."""
+    """The work directory of a node without faults: its segments are archived and linked."""
     work = unpacked("one", tmp_path / "work")
     archive = work / "db/wal/archive/node_1"
     shutil.copytree(cdc_of(work), archive, copy_function=os.link)
@@ -57,7 +57,7 @@ def node(tmp_path: Path) -> Path:
 
 
 def found(work: Path, *codes: str, patterns: str = "*") -> list[Finding]:
-    """What doctor finds of a node."""
+    """Return what doctor finds about a node."""
     file = node_pipeline(work.parent, work)
     file.write_text(file.read_text().replace('tables = ["*"]', f'tables = ["{patterns}"]'))
     report = examine(load_config(file))
@@ -65,7 +65,7 @@ def found(work: Path, *codes: str, patterns: str = "*") -> list[Finding]:
 
 
 def one(work: Path, code: str, severity: Severity, *said: str) -> Finding:
-    """Its only finding, with these words."""
+    """Return the only finding, which contains these words."""
     [finding] = found(work)
     assert (finding.code, finding.severity) == (code, severity), finding
     text = f"{finding.what}; {finding.why}; {finding.command}"
@@ -75,12 +75,12 @@ def one(work: Path, code: str, severity: Severity, *said: str) -> Finding:
 
 
 def segments(work: Path) -> list[int]:
-    """Of its CDC directory."""
+    """Return the segments of its CDC directory."""
     return sorted(int(path.stem) for path in cdc_of(work).glob("*.wal"))
 
 
 def added(work: Path, number: int, *, is_linked: bool = True, **more: object) -> Path:
-    """One more archived segment."""
+    """Add an archived segment."""
     path = work / "db/wal/archive/node_1" / f"{number:016}.wal"
     path.write_bytes(data_segment([], number=number, **more))
     if is_linked:
@@ -89,13 +89,13 @@ def added(work: Path, number: int, *, is_linked: bool = True, **more: object) ->
 
 
 def test_a_node_without_faults(node: Path) -> None:
-    """Nothing is found."""
+    """It has no finding."""
     assert found(node) == []
     assert examine(load_config(node_pipeline(node.parent, node))).errors == ()
 
 
 def test_nothing_is_changed(node: Path) -> None:
-    """Neither a file nor the lock."""
+    """Neither a file nor the lock is changed."""
 
     def there() -> dict[str, bytes]:
         return {str(one): one.read_bytes() for one in node.rglob("*") if one.is_file()}
@@ -106,13 +106,13 @@ def test_nothing_is_changed(node: Path) -> None:
 
 
 def test_cdc_is_off(node: Path) -> None:
-    """No directory for consumers."""
+    """There is no directory for consumers."""
     shutil.rmtree(cdc_of(node))
     one(node, "IG01", Severity.ERROR, "change data capture is off", "cdcEnabled")
 
 
 def test_no_directory_of_the_node(node: Path) -> None:
-    """Another consistent id, or another directory."""
+    """It has another consistent id, or another directory."""
     shutil.rmtree(node / "db/node_1")
     one(node, "IG01", Severity.ERROR, "not a work directory of this node", "consistentId")
     file = node_pipeline(node.parent, node)
@@ -123,7 +123,7 @@ def test_no_directory_of_the_node(node: Path) -> None:
 
 
 def test_permissions(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be read or written; as root everything can, so the answer is given here."""
+    """Unreadable and unwritable files are found; root has access to all, so it is simulated."""
     real = os.access
 
     def refusing(*names: str) -> Callable[..., bool]:
@@ -142,7 +142,7 @@ def test_permissions(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
 def test_the_state_is_of_another_user(node: Path) -> None:
-    """Left by a penstock that ran as root, it shuts Ignite's own utility out."""
+    """The state of a penstock that ran as root excludes Ignite's own utility."""
     os.chown(cdc_of(node), 12345, 12345)
     one(node, "IG03", Severity.WARNING, "state", "chown -R --reference=")
 
@@ -162,19 +162,21 @@ def test_links_over_file_systems(node: Path, tmp_path: Path) -> None:
 
 
 def test_links_are_skipped(node: Path) -> None:
-    """The archive goes on, and the CDC directory does not."""
+    """The archive grows, and the CDC directory does not."""
     newest = segments(node)[-1]
     added(node, newest + 1, is_linked=False)
     one(node, "IG05", Severity.WARNING, f"archived segment {newest + 1}", "cdc.disabled")
-    (cdc_of(node) / f"{newest:016}.wal").unlink()  # the place that is saved counts, too
+    (cdc_of(node) / f"{newest:016}.wal").unlink()  # the saved place counts, too
     one(node, "IG05", Severity.WARNING, f"archived segment {newest + 1}")
     CdcState(cdc_of(node)).drop_place()
     found_of = {finding.code: finding.severity for finding in found(node)}
-    assert found_of["IG05"] is Severity.ERROR  # nobody would see the hole
+    assert found_of["IG05"] is Severity.ERROR  # otherwise the gap would stay unnoticed
 
 
 def test_a_hole(node: Path) -> None:
-    """Between segments, or behind the saved place; what is read already does not count."""
+    """It is between segments, or after the saved place; a gap in segments that were read is
+    ignored.
+    """
     newest = segments(node)[-1]
     added(node, newest + 2)
     wanted = f"{newest} is followed by {newest + 2}"
@@ -187,7 +189,7 @@ def test_a_hole(node: Path) -> None:
 
 
 def test_lag(node: Path) -> None:
-    """An hour is worth a warning; less is good to know."""
+    """An hour is worth a warning; less is information."""
     newest = segments(node)[-1]
     path = added(node, newest + 1)
     finding = one(node, "IG07", Severity.INFO, "1 segment,", "0 minutes")
@@ -198,7 +200,7 @@ def test_lag(node: Path) -> None:
 
 @contextmanager
 def holding(node: Path, *program: object) -> Iterator[int]:
-    """A process that holds the lock; its number."""
+    """Yield the pid of a process that holds the lock."""
     command = [sys.executable, *map(str, program), cdc_of(node) / "lock", "/srv/penstock/my.xml"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -210,7 +212,7 @@ def holding(node: Path, *program: object) -> Iterator[int]:
 
 
 def test_another_reader(node: Path) -> None:
-    """Who holds the lock is named, and goes on holding it; a path is not the program's name."""
+    """The lock's holder is named and keeps it; a path does not count as the program's name."""
     with holding(node, "-c", HOLDER) as pid:
         one(node, "IG08", Severity.WARNING, f"process {pid} reads", "proc=7@there")
         one(node, "IG08", Severity.WARNING, f"kill {pid}")
@@ -218,7 +220,7 @@ def test_another_reader(node: Path) -> None:
 
 
 def test_a_reader_of_ours(node: Path, tmp_path: Path) -> None:
-    """Nothing is wrong, and nothing is to be killed."""
+    """This is no fault, and no process has to be killed."""
     for folder, words in (("script", ()), ("module", ("-m",))):
         script = tmp_path / folder / ("penstock.py" if words else "penstock")
         script.parent.mkdir()
@@ -230,7 +232,7 @@ def test_a_reader_of_ours(node: Path, tmp_path: Path) -> None:
 
 
 def test_mode(node: Path) -> None:
-    """Without the record that ends it, consumers would wait for ever."""
+    """Without the record that ends the mode, consumers would wait for ever."""
     (cdc_of(node) / "state" / "cdc-mode.bin").unlink()
     assert found(node) == []  # the first segment has the record
     for path in (*cdc_of(node).glob("*.wal"), *(node / "db/wal/archive/node_1").iterdir()):
@@ -243,7 +245,7 @@ def test_mode(node: Path) -> None:
 
 
 def test_form_of_segments(node: Path) -> None:
-    """Another serializer, a compacted one, a file that is none."""
+    """Another serializer, a compacted segment, and a file that is not a segment are found."""
     newest = segments(node)[-1]
     path = cdc_of(node) / f"{newest:016}.wal"
     path.unlink()
@@ -254,7 +256,7 @@ def test_form_of_segments(node: Path) -> None:
 
 
 def test_no_cache_of_that_name(node: Path) -> None:
-    """A pattern without a cache."""
+    """A pattern may have no cache."""
     assert found(node, patterns="person") == []
     [finding] = found(node, patterns="persons")
     assert (finding.code, finding.severity) == ("IG12", Severity.WARNING)
@@ -272,7 +274,7 @@ def test_a_segment_that_stays_open(node: Path) -> None:
 
 
 def test_no_log_at_all(node: Path) -> None:
-    """WAL mode NONE: nothing is written."""
+    """In WAL mode NONE no log is written."""
     for folder in (cdc_of(node), node / "db/wal/node_1", node / "db/wal/archive/node_1"):
         for path in folder.glob("*.wal"):
             path.unlink()
@@ -282,7 +284,7 @@ def test_no_log_at_all(node: Path) -> None:
 
 
 def test_it_is_shown(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`penstock doctor` on a node, as for any source."""
+    """`penstock doctor` works on a node, as for any source."""
     from penstock import cli
 
     shutil.rmtree(cdc_of(node))

@@ -1,4 +1,4 @@
-"""Pages of a scan: the bytes of keys and values are those that the log has."""
+"""Pages of a scan: the bytes of keys and values are those of the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.codec.ignite.pages import Entry, end_of, entries_of
 
 
 def sent(kind: int, data: bytes) -> bytes:
-    """A value as a node sends it: objects are wrapped, bytes are an array."""
+    """Return a value as a node sends it: objects are wrapped, bytes are an array."""
     if kind == marshal.OBJECT:
         return b"\x1b" + struct.pack("<i", len(data)) + data + struct.pack("<i", 0)
     if kind == marshal.BYTES:
@@ -22,13 +22,13 @@ def sent(kind: int, data: bytes) -> bytes:
 
 
 def page_of(entries: list[Entry]) -> bytes:
-    """A page with these entries and that there are more."""
+    """Return a page with these entries which says that there are more."""
     cells = b"".join(sent(one[0], one[1]) + sent(one[2], one[3]) for one in entries)
     return struct.pack("<i", len(entries)) + cells + b"\x01"
 
 
 def recorded(name: str) -> list[Entry]:
-    """Each put of a recording."""
+    """Return each put of a recording."""
     decode = marshal.decoder(types_of(name))
     found = []
     for number, data in segments_of(name):
@@ -41,7 +41,7 @@ def recorded(name: str) -> list[Entry]:
 
 @pytest.mark.parametrize("name", ["one", "full"])
 def test_values_have_the_bytes_of_the_log(name: str) -> None:
-    """Every type, field and form that a real node wrote; and one decoder reads both."""
+    """One decoder reads both, for every type, field and form that a real node wrote."""
     entries = recorded(name)
     assert len({value[:1] for _, _, _, value in entries}) > 20
     found, at = entries_of(page_of(entries), 0)
@@ -60,7 +60,7 @@ def test_values_have_the_bytes_of_the_log(name: str) -> None:
 
 
 def test_object_within_a_larger_one_is_read_where_it_begins() -> None:
-    """What is sent with more around it keeps its form, which tells where it is."""
+    """An object sent inside a larger one keeps its form, which tells where it begins."""
     inner = b"\0\0" + b"\x03\x07\0\0\0"
     wrapped = b"\x1b" + struct.pack("<i", len(inner)) + inner + struct.pack("<i", 2)
     (entry,), _ = entries_of(struct.pack("<i", 1) + b"\x03\x01\0\0\0" + wrapped, 0)
@@ -69,7 +69,7 @@ def test_object_within_a_larger_one_is_read_where_it_begins() -> None:
 
 
 def test_pages_that_end_early_are_refused() -> None:
-    """Nothing is read behind the end, and no other error comes than ours."""
+    """No byte after the end is read, and no error but ours is raised."""
     page = page_of(recorded("one")[-40:])
     for length in range(4, len(page) - 1, 7):
         with pytest.raises(ValueBroken):
@@ -86,6 +86,6 @@ def test_pages_that_end_early_are_refused() -> None:
     ],
 )
 def test_values_that_are_none_are_refused(data: bytes, cause: str) -> None:
-    """Each by its cause."""
+    """The error names the cause of each."""
     with pytest.raises(ValueBroken, match=cause):
         end_of(data, 0)

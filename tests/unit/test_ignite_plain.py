@@ -1,4 +1,4 @@
-"""Columns that are read from bytes at once are those of values that are decoded one by one."""
+"""Columns that are read from bytes at once equal those of values that are decoded one by one."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ TYPES = {
 
 
 def item(type_id: int, value: int) -> bytes:
-    """A marshalled object with one field."""
+    """Return a marshalled object with one field."""
     head = struct.pack("<BBHiiiii", 103, 1, 0x2B, type_id, 9, 30, 5, 29)
     return head + struct.pack("<Bi", 3, value) + b"\x18"
 
 
 def maker_of(*declared: DeclaredColumn, backups: bool) -> RowMaker:
-    """Makes rows; what it finds out is kept nowhere."""
+    """Return a maker of rows that keeps no learned shape."""
     files: Any = SimpleNamespace(save=lambda *_: None)
     shapes = Shapes(files, declared=lambda _: declared)
     return RowMaker(shapes, Types(TYPES.get), zone=ZONE, backups=backups)
 
 
 def changes_in(*entries: bytes) -> Changes:
-    """Entries as the log has them."""
+    """Return entries as the log has them."""
     known = Types(TYPES.get)
 
     def decode(data: bytes, kind: int) -> Any:
@@ -58,7 +58,7 @@ def changes_in(*entries: bytes) -> Changes:
 
 
 def check_alike(*batches: list[bytes], declared: tuple[DeclaredColumn, ...] = ()) -> list[Any]:
-    """Make rows of some batches in both ways; the rows. Both may refuse a key."""
+    """Make rows of some batches in both ways and return them. Both may refuse a key."""
     fast, slow = (maker_of(*declared, backups=True) for _ in "ab")
     slow._plain.of = lambda *_: None  # type: ignore[method-assign]
     rows: list[Any] = []
@@ -82,7 +82,7 @@ def check_alike(*batches: list[bytes], declared: tuple[DeclaredColumn, ...] = ()
 INT = number(5)
 LONG = struct.pack("<Bq", 4, 1 << 40)
 DATE = struct.pack("<Bq", 11, 1_767_323_045_678)
-LATE = struct.pack("<Bq", 11, 1 << 60)  # no year that Python has
+LATE = struct.pack("<Bq", 11, 1 << 60)  # a year that Python does not have
 
 
 @pytest.mark.parametrize("pure", ["0", "1"])
@@ -107,20 +107,20 @@ LATE = struct.pack("<Bq", 11, 1 << 60)  # no year that Python has
 def test_what_is_new_is_left_to_the_decoder(
     monkeypatch: pytest.MonkeyPatch, pure: str, batches: list[dict[str, Any]]
 ) -> None:
-    """One entry at a time: another kind of key or value, a type, an expiry, a removal."""
+    """For one entry: another kind of key or value, a type, an expiry, a removal."""
     monkeypatch.setenv("PENSTOCK_PURE", pure)
     check_alike(*([entry_bytes(**one)] for one in batches))
 
 
 def test_entries_that_expire_and_others_are_told_from_one_another() -> None:
-    """NULL is an entry that never does."""
+    """NULL stands for an entry that never expires."""
     entry = [entry_bytes(value=INT, expires=9_000), entry_bytes(value=INT)]
     rows = check_alike(entry, entry, entry)
     assert [row["_expire_time"] is None for row in rows] == [False, True] * 3
 
 
 def test_a_text_that_is_longer_than_its_column_widens_it() -> None:
-    """Also where all before it were read at once."""
+    """This holds also if all earlier values were read at once."""
     column = DeclaredColumn(name="_val", side=OF_VALUE, field="", kind="varchar(3)")
     batches = [[entry_bytes(value=text(one))] for one in ("a", "abc", "äöü", "abcd", "e")]
     rows = check_alike(*batches, declared=(column,))
@@ -142,5 +142,5 @@ KEYS = st.sampled_from([{"key": number(1)}, {"key": number(2)}, {"key": LONG}])
 def test_any_batches_are_read_alike(
     batches: list[list[tuple[dict[str, Any], dict[str, Any]]]],
 ) -> None:
-    """Mixed as they come."""
+    """The batches are mixed at random."""
     check_alike(*([entry_bytes(**key, **value) for key, value in batch] for batch in batches))

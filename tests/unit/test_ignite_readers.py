@@ -1,4 +1,4 @@
-"""Readers of a node's directory: caches that are gone, one reader alone, keys, plain dates."""
+"""Readers of a node's directory: destroyed caches, only one reader, keys, plain dates."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ GONE = cache_id("orders")
 
 
 def segment_of(*caches: str, number: int = 0) -> bytes:
-    """A segment with one change of each of these caches."""
+    """Return a segment with one change of each of these caches."""
     entries = [[entry_bytes(cache=cache_id(cache), key=b"\x03\x01\0\0\0")] for cache in caches]
     return data_segment(entries, number=number)
 
 
-# -- caches that are gone --------------------------------------------------------------------
+# -- destroyed caches ------------------------------------------------------------------------
 
 
 def consumed(tmp_path: Path, work: Path, tables: str, more: str = "") -> tuple[Calls, list[str]]:
@@ -53,7 +53,7 @@ def test_changes_of_a_destroyed_cache_that_is_named_come(tmp_path: Path, tables:
 
 
 def test_changes_of_a_destroyed_cache_that_no_name_tells_are_warned_of(tmp_path: Path) -> None:
-    """Once: what the name was is known to nobody any more."""
+    """There is one warning: the name is not known any more."""
     work = made(tmp_path, {0: segment_of("orders", "words", "orders")}, "words")
     calls, warnings = consumed(tmp_path, work, '"wor*", "ord*"')
     assert [event["cacheId"] for event in calls.events] == [cache_id("words")]
@@ -64,7 +64,7 @@ def test_changes_of_a_destroyed_cache_that_no_name_tells_are_warned_of(tmp_path:
 def test_a_cache_that_is_destroyed_while_its_changes_are_read_keeps_its_name(
     tmp_path: Path,
 ) -> None:
-    """A wildcard takes its later changes, too."""
+    """Its later changes still match a wildcard."""
     segments = {n: segment_of("orders", number=n) for n in range(2)}
     work = made(tmp_path, segments, "orders")
 
@@ -80,7 +80,7 @@ def test_a_cache_that_is_destroyed_while_its_changes_are_read_keeps_its_name(
 
 
 def test_a_log_has_the_changes_of_a_destroyed_cache_that_is_named(tmp_path: Path) -> None:
-    """With its name, and with columns from its values; others are warned of."""
+    """They have its name, and columns from their values; other destroyed caches give a warning."""
     work = made(tmp_path, {0: segment_of("orders", "words", "others", "others")}, "words")
     path = source_pipeline(tmp_path, work, "n", tables='"orders", "wor*"')
     with structlog.testing.capture_logs() as logs:
@@ -91,7 +91,9 @@ def test_a_log_has_the_changes_of_a_destroyed_cache_that_is_named(tmp_path: Path
 
 
 def test_a_log_knows_the_caches_that_it_has_rows_of(tmp_path: Path) -> None:
-    """Over a restart: a wildcard takes the changes that were not read before they were gone."""
+    """After a restart, too, a wildcard matches changes that were unread when the cache was
+    destroyed.
+    """
     work = made(tmp_path, {0: segment_of("orders")}, "orders")
     path = source_pipeline(tmp_path, work, "n", tables='"ord*"')
     extract(path)
@@ -101,7 +103,7 @@ def test_a_log_knows_the_caches_that_it_has_rows_of(tmp_path: Path) -> None:
     assert [row.table for row in rows_of(load_config(path))] == ["orders"] * 2
 
 
-# -- one reader ------------------------------------------------------------------------------
+# -- only one reader -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_two_readers_of_a_directory_are_refused(tmp_path: Path, more: str, other
 
 
 def test_any_number_of_consumers_reads_a_change_log(tmp_path: Path) -> None:
-    """With direct = false."""
+    """They set direct = false."""
     more = 'direct = false\n[consumers.two]\nclass = "m:C"\ndirect = false\n'
     config = load_config(node_pipeline(tmp_path, made(tmp_path, {}), "n", more=more))
     assert set(config.consumers) == {"all", "two"}
@@ -143,7 +145,7 @@ def test_the_lock_excludes_within_one_process(tmp_path: Path) -> None:
 
 
 def test_a_look_at_the_holder_does_not_let_others_in(tmp_path: Path) -> None:
-    """A POSIX lock is gone when its process closes any descriptor of the file."""
+    """A POSIX lock is released when its process closes any descriptor of the file."""
     cdc = cdc_of(made(tmp_path, {}), "n")
     code = (
         "import sys; from pathlib import Path; from penstock.engines.ignite.lock import CdcLock\n"
@@ -171,7 +173,7 @@ def test_a_look_at_the_holder_does_not_let_others_in(tmp_path: Path) -> None:
     ],
 )
 def test_keys_that_a_direct_consumer_would_ignore_are_errors(tmp_path: Path, line: str) -> None:
-    """They are of a change log and its links."""
+    """They belong to a change log and its links."""
     work = made(tmp_path, {})
     with pytest.raises(ConfigValueInvalid, match=f"{line.split()[0]} has no effect"):
         load_config(node_pipeline(tmp_path, work, "n", more=f"{line}\n"))
@@ -197,13 +199,13 @@ TOO_LATE = 1 << 60
     ],
 )
 def test_dates_are_datetime_where_python_can_hold_them(value: Any, plain: Any) -> None:
-    """Nothing is cut to make them so."""
+    """No date loses digits by the conversion."""
     found = with_plain_dates(value)
     assert (found, type(found)) == (plain, type(plain))
 
 
 def test_dates_within_objects_are_plain_too() -> None:
-    """In fields, collections and maps, also of an object that holds itself."""
+    """This holds in fields, collections and maps, also of an object that contains itself."""
     items = JavaList([Date(MS)])
     items.kind = "ARR_LIST"
     fields: dict[str, Any] = {

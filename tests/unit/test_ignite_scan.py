@@ -1,4 +1,4 @@
-"""Rows of a scan in a shape that does not grow, and where a node's log is."""
+"""Rows of a scan in a shape that does not grow, and the current end of a node's log."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ NUMBER = cache_id(CACHE)
 
 
 def number(value: int) -> bytes:
-    """An int."""
+    """Return an int."""
     return b"\x03" + struct.pack("<i", value)
 
 
 def text(value: str) -> bytes:
-    """A string."""
+    """Return a string."""
     return b"\x09" + struct.pack("<i", len(value)) + value.encode()
 
 
 def entry(key: bytes, value: bytes, types: Types) -> ScanEntry:
-    """What a page has of a key."""
+    """Return the entry of a page for a key."""
     kind = marshal.OBJECT if value[0] == marshal.OBJ else marshal.REGULAR
     return ScanEntry(NUMBER, (marshal.REGULAR, key, kind, value), marshal.decoder(types))
 
 
 def learned(entries: list[ScanEntry], types: Types) -> KeptShape:
-    """The shape that holds these."""
+    """Return the shape that holds these entries."""
     shapes = Shapes(files=InMemory())
     zeros = np.zeros(len(entries), np.int64)
     RowMaker(shapes, types, zone="UTC", backups=False).rows(
@@ -60,18 +60,18 @@ def learned(entries: list[ScanEntry], types: Types) -> KeptShape:
 
 
 def fixed(kept: KeptShape, types: Types, *, skips: bool) -> FixedRows:
-    """Rows in it."""
+    """Return rows of these entries in that shape."""
     order = [one.name for one in kept.columns]
     return FixedRows(CACHE, kept, types, order=order, zone="UTC", backups=False, skips=skips)
 
 
 def values_of(parts: list[list[Any]]) -> list[tuple[Any, ...]]:
-    """Rows of columns."""
+    """Return the rows of columns."""
     return [row for part in parts for row in zip(*(one.to_pylist() for one in part), strict=True)]
 
 
 def test_rows_without_a_place_are_left_to_the_log() -> None:
-    """One among many, of another type: the others come, each once, and the shape stays."""
+    """One row among many has another type: the others are each read once, and the shape stays."""
     types = Types()
     entries = [entry(number(at), text(f"w{at}"), types) for at in range(40)]
     kept = learned(entries, types)
@@ -88,14 +88,14 @@ def test_rows_without_a_place_are_left_to_the_log() -> None:
 
 
 def person(type_id: int, schema: int, fields: bytes, places: list[int]) -> bytes:
-    """A binary object with a compact footer."""
+    """Return a binary object with a compact footer."""
     length = 24 + len(fields) + len(places)
     head = struct.pack("<BBHiiiii", 103, 1, 0x2B, type_id, 0, length, schema, 24 + len(fields))
     return head + fields + bytes(places)
 
 
 def test_a_field_that_was_added_counts_when_it_has_a_value() -> None:
-    """Rows of the type without it are not left out, wherever they come."""
+    """Rows without the field are read too, wherever they are."""
     first = BinaryType(
         type_id=7, type_name="P", fields={"a": "int"}, names={1: "a"}, schemas={5: ("a",)}
     )
@@ -137,7 +137,7 @@ class Pages:
 
 
 def lines_of(pages: Pages, kept: KeptShape, **more: Any) -> ScannedLines:
-    """What a chunk gives."""
+    """Return the lines of a chunk."""
     types = Types()
     chunk = ChunkScan(
         cache=CACHE, cache_id=NUMBER, partitions=(), shape=kept, skips=False, zone="UTC",
@@ -149,7 +149,7 @@ def lines_of(pages: Pages, kept: KeptShape, **more: Any) -> ScannedLines:
 
 
 def test_a_row_that_the_log_does_not_have_begins_its_table_anew() -> None:
-    """It is no error of the pipeline: the table is planned again, with what it needs."""
+    """The pipeline does not fail: the table is planned again, with the shape that it needs."""
     types = Types()
     kept = learned([entry(number(1), text("one"), types)], types)
     good = lines_of(Pages((number(1), text("one"))), kept)
@@ -163,7 +163,7 @@ def test_a_row_that_the_log_does_not_have_begins_its_table_anew() -> None:
 
 
 def test_times_finer_than_the_target_are_refused_or_left_out() -> None:
-    """As the statement of the change path does."""
+    """The statement of the change path does the same."""
     types = Types()
     kept = learned([entry(number(1), text("one"), types)], types)
     fine, coarse = "2024-02-29 12:00:00.1234567+00", "2024-02-29 12:00:00.5+00"
@@ -178,7 +178,7 @@ def test_times_finer_than_the_target_are_refused_or_left_out() -> None:
 
 
 def test_ranges_hold_each_partition_once() -> None:
-    """Whatever the number of chunks."""
+    """This holds for any number of chunks."""
     for partitions, count in ((1024, 7), (8, 8), (10, 3)):
         parts = list(_ranges(partitions, count))
         assert [one for part in parts for one in part] == list(range(partitions))
@@ -186,7 +186,9 @@ def test_ranges_hold_each_partition_once() -> None:
 
 
 def test_the_point_is_behind_what_is_archived(tmp_path: Path) -> None:
-    """Once the node has said that it leaves the changes to others; before, with the first one."""
+    """This holds once the node has said that it leaves changes to others; before, it is the first
+    one.
+    """
     work = unpacked("one", tmp_path)
     directory = open_directory(f"ignite://{work}?consistentId=node-1")
     last = segments_of("one")[-1][0]
@@ -199,7 +201,7 @@ def test_the_point_is_behind_what_is_archived(tmp_path: Path) -> None:
 
 
 def test_the_point_of_a_node_that_gives_its_changes_is_the_first_segment(tmp_path: Path) -> None:
-    """The stop record comes in a later one, which has to be read."""
+    """The stop record is in a later one, which has to be read."""
     work = unpacked("one", tmp_path)
     directory = open_directory(f"ignite://{work}?consistentId=node-1")
     first = directory.segments()[0]
@@ -212,7 +214,7 @@ def test_the_point_of_a_node_that_gives_its_changes_is_the_first_segment(tmp_pat
 
 
 def test_the_node_ends_at_its_last_change(tmp_path: Path) -> None:
-    """By the numbers in the files, not by their names; a record under way is not waited for."""
+    """The numbers in the files count, not their names; an incomplete record is not waited for."""
     work = unpacked("one", tmp_path)
     url = IgniteUrl.parse(f"ignite://{work}?consistentId=node-1")
     directory = open_directory(f"ignite://{work}?consistentId=node-1")
@@ -239,5 +241,5 @@ def test_the_node_ends_at_its_last_change(tmp_path: Path) -> None:
 
 
 def test_types_of_a_recording_are_read() -> None:
-    """The fixture has what the others need."""
+    """The fixture has the types that the other tests need."""
     assert types_of("one").find(32693303) is not None

@@ -1,4 +1,4 @@
-"""Several nodes of a cluster as one source: what the log has of them. No node runs."""
+"""Several nodes of a cluster as one source, without a running node: the content of the log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from penstock.ports.source import EnginePlace
 
 
 def pipeline(folder: Path, url: str, source: str = "") -> Path:
-    """A pipeline file without a target over these nodes."""
+    """Return a pipeline file without a target over these nodes."""
     file = folder / "nodes.toml"
     urls = ", ".join(f'"{one}"' for one in split_urls(url))
     file.write_text(
@@ -62,32 +62,32 @@ class World:
         self.folder = folder
 
     def archive(self, *nodes: int) -> None:
-        """What these nodes have logged becomes readable."""
+        """Make readable what these nodes have logged."""
         for node in nodes:
             self.cluster.archive(node)
         self.directories.write()
 
     def extract(self, **more: Any) -> list[Row]:
-        """Extract all; what the log has."""
+        """Extract all changes and return the rows of the log."""
         extract(self.file, **more)
         return rows_of(load_config(self.file))
 
     def check(self, rows: list[Row]) -> None:
-        """The log has what the cluster has, and put no value behind a newer one of its key."""
+        """Check that the log has the cluster's values, and none after a newer one of its key."""
         values = {
             key: value for key, (_, value) in self.cluster.values.items() if value is not None
         }
         found = folded(rows).get(CACHE_NAME, {})
         assert {key: row["_val"] for (key,), row in found.items()} == values
         last: dict[int, int] = {}
-        for row in rows:  # values rise; a resend repeats one
+        for row in rows:  # values increase; a resend repeats one
             if row.op == "U":
                 assert last.get(row.values["_key"], -1) <= row.values["_val"]
                 last[row.values["_key"]] = row.values["_val"]
 
 
 def test_each_change_is_given_once(tmp_path: Path) -> None:
-    """Whichever copy is read first; the other one is left out, in this run or a later one."""
+    """Whichever copy is read first, the other one is skipped, in this run or a later one."""
     world = World(tmp_path)
     for key in range(6):
         world.cluster.change(key, key)
@@ -102,7 +102,7 @@ def test_each_change_is_given_once(tmp_path: Path) -> None:
 
 
 def test_all_copies_where_they_are_asked_for(tmp_path: Path) -> None:
-    """Each with its node's word whether it is the primary one; never an older one behind."""
+    """Each copy has its node's word on whether it is primary; no older one follows a newer one."""
     world = World(tmp_path, source="includeBackups = true")
     world.cluster.change(1, 10)
     world.cluster.settle()
@@ -117,7 +117,7 @@ def test_all_copies_where_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_node_that_died_before_it_archived(tmp_path: Path) -> None:
-    """Its changes come from the backups; its own old records are left out when it is back."""
+    """Its changes are read from backups; its own old records are skipped when it is back."""
     world = World(tmp_path)
     for key in range(6):
         world.cluster.change(key, key)
@@ -140,7 +140,7 @@ def test_a_node_that_died_before_it_archived(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_be_reached(tmp_path: Path) -> None:
-    """The others go on; what it had alone comes when it is back, also in a later run."""
+    """The others continue; its own changes are read when it is back, also in a later run."""
     world = World(tmp_path, backups=0)
     for key in range(6):
         world.cluster.change(key, key)
@@ -157,7 +157,7 @@ def test_a_node_that_cannot_be_reached(tmp_path: Path) -> None:
 
 
 def test_a_list_of_one_gets_a_second(tmp_path: Path) -> None:
-    """One log for both, and not the log of one node alone."""
+    """One log has the changes of both, and it is not the log of one node alone."""
     world = World(tmp_path)
     everyone = world.directories.url
     world.file = pipeline(tmp_path, joined_urls(split_urls(everyone)[:1]))
@@ -175,7 +175,7 @@ def test_a_list_of_one_gets_a_second(tmp_path: Path) -> None:
 
 
 def test_a_node_that_joins(tmp_path: Path) -> None:
-    """Without its URL its partitions' backups are read; with it, what comes after."""
+    """Without its URL its partitions' backups are read; with it, its own later changes."""
     world = World(tmp_path, node_count=3)
     everyone = world.directories.url
     world.file = pipeline(tmp_path, joined_urls(split_urls(everyone)[:2]))
@@ -201,7 +201,7 @@ def test_a_node_that_joins(tmp_path: Path) -> None:
 
 
 def test_a_node_is_taken_out_and_joins_again(tmp_path: Path) -> None:
-    """What it has logged meanwhile is older than what the others' logs had: nothing of it comes."""
+    """What it has logged meanwhile is older than the others' logs: it is all skipped."""
     world = World(tmp_path)
     everyone = world.directories.url
     for value in range(4):
@@ -217,7 +217,7 @@ def test_a_node_is_taken_out_and_joins_again(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_disk_was_replaced(tmp_path: Path) -> None:
-    """It begins again with segment 0: nothing of it is taken for what was read before."""
+    """It begins with segment 0 again: its changes are not mistaken for those that were read."""
     world = World(tmp_path)
     for number in range(3):
         world.cluster.change(0, number)
@@ -237,7 +237,7 @@ def test_a_node_whose_disk_was_replaced(tmp_path: Path) -> None:
 
 
 def test_a_replaced_disk_whose_state_another_reader_has_saved(tmp_path: Path) -> None:
-    """Ignite's own utility has begun with it: its place is of the new segments, and is kept."""
+    """Ignite's own utility has begun with it: its place is in the new segments, and is kept."""
     world = World(tmp_path)
     for number in range(3):
         world.cluster.change(0, number)
@@ -258,7 +258,7 @@ def test_a_replaced_disk_whose_state_another_reader_has_saved(tmp_path: Path) ->
 
 @pytest.mark.parametrize("seed", range(12))
 def test_histories(tmp_path: Path, seed: int) -> None:
-    """Nodes die and come back, partitions move, the extraction ends anywhere and goes on."""
+    """Nodes die and return, partitions move, the extraction ends anywhere and resumes."""
     chance = random.Random(seed)
     world = World(tmp_path, chance.randint(2, 3), chance.randint(0, 2))
     cluster, nodes = world.cluster, range(world.cluster.node_count)
@@ -287,7 +287,7 @@ def test_histories(tmp_path: Path, seed: int) -> None:
 
 
 def test_another_attempt_begins_at_the_flush_point(tmp_path: Path) -> None:
-    """What was read and did not become durable is given again."""
+    """Changes that were read and did not become durable are returned again."""
     world = World(tmp_path)
     for key in range(6):
         world.cluster.change(key, key)
@@ -308,7 +308,7 @@ def test_another_attempt_begins_at_the_flush_point(tmp_path: Path) -> None:
 
 
 class NoState:
-    """Nothing is kept."""
+    """State files that keep nothing."""
 
     def load(self, _name: str, _kind: Any) -> None:
         """See StateFiles."""
@@ -322,7 +322,7 @@ class NoState:
 def test_one_node_resends_behind_a_newer_change(
     tmp_path: Path, flush_rows: int, segments: int
 ) -> None:
-    """A row that was on its way when its key was changed is left out, also after a start."""
+    """A row that was being sent when its key changed is skipped, also after a start."""
     newer = [Record(1, Version(1, 3, 1, 0), 13), Record(2, Version(1, 4, 1, 0), None)]
     resent = [
         Record(1, Version(1, 2, 1, 0), 12, resent=True),
@@ -344,7 +344,7 @@ def test_one_node_resends_behind_a_newer_change(
 
 
 def test_what_one_node_remembers_is_bounded() -> None:
-    """The keys that were changed last; of others every version is taken."""
+    """The most recent keys are remembered; of other keys every version is taken."""
     recent = RecentVersions(key_count=10)
     for key in range(100):
         assert recent.accepts(1, bytes([key]), Version(1, 5, 1, 0), 0)
@@ -355,7 +355,7 @@ def test_what_one_node_remembers_is_bounded() -> None:
 
 
 def test_versions_that_cannot_be_used(tmp_path: Path) -> None:
-    """A file that is missing, or none of SQLite's, is told by name: nothing is guessed."""
+    """The error names a file that is missing or is not a SQLite file: no version is guessed."""
     world = World(tmp_path)
     world.cluster.change(1, 1)
     world.archive(0, 1)
@@ -382,7 +382,7 @@ def test_versions_that_cannot_be_used(tmp_path: Path) -> None:
     ],
 )
 def test_lists_that_are_none_of_nodes(tmp_path: Path, url: str, error: type[Exception]) -> None:
-    """Other engines have one URL; nodes are told from each other by their consistentId."""
+    """Other engines have one URL; nodes are told apart by their consistentId."""
     file = tmp_path / "nodes.toml"
     file.write_text(
         f'[pipeline]\nname = "n"\ndirectory = "d"\n[source]\nurl = {url}\ntables = ["*"]\n'
@@ -392,7 +392,7 @@ def test_lists_that_are_none_of_nodes(tmp_path: Path, url: str, error: type[Exce
 
 
 def test_doctor_looks_at_each_node(tmp_path: Path) -> None:
-    """One that is away is a warning while there is another one; all that are away, errors."""
+    """A missing node is a warning while another one is there; if all are missing, it is an error."""
     world = World(tmp_path)
     world.archive(0, 1)
     assert severities(world) == set()
@@ -403,13 +403,13 @@ def test_doctor_looks_at_each_node(tmp_path: Path) -> None:
 
 
 def severities(world: World) -> set[tuple[str, Severity]]:
-    """Of doctor's findings about directories."""
+    """Return the severities of doctor's findings about directories."""
     found = examine(load_config(world.file)).findings
     return {(one.code, one.severity) for one in found if one.code == "IG01"}
 
 
 def test_lag_of_several(tmp_path: Path) -> None:
-    """Bytes that are archived and not read, of all nodes; unknown while one is away."""
+    """It counts the archived, unread bytes of all nodes, and is unknown while one is missing."""
     world = World(tmp_path)
     world.cluster.change(1, 10)
     world.cluster.settle()
@@ -438,7 +438,7 @@ def test_lag_of_several(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_several_nodes_make_again() -> None:
-    """Its rows go once per life; a node that joins, or was away, begins none."""
+    """Its rows are dropped once per life; a node that joins, or was away, begins no life."""
     lives = CommonLives()
     assert lives.begins("c", "one", 1_000)  # its first life
     assert not lives.begins("c", "two", 1_200)
@@ -459,7 +459,7 @@ def test_a_cache_that_several_nodes_make_again() -> None:
 
 
 def test_a_node_joins_a_cache_of_which_no_life_is_known() -> None:
-    """It was made before the log began."""
+    """The cache was created before the log began."""
     lives = CommonLives()
     lives.saw("c", "one", 1_000)
     assert not lives.begins("c", "two", 900_000)
@@ -467,7 +467,7 @@ def test_a_node_joins_a_cache_of_which_no_life_is_known() -> None:
 
 
 def test_a_life_outlasts_a_restart() -> None:
-    """What is known of lives is kept with the flush point."""
+    """The known lives are kept with the flush point."""
     nodes = Nodes(["one", "two"])
     nodes.lives.saw("c", "one", 1_000)
     assert nodes.lives.begins("c", "one", 2_000)

@@ -63,14 +63,14 @@ KERNELS = (marshal.decode, wal.wal_kernel()[:2])
 
 
 def word(key: int, value: str | None, **more: Any) -> bytes:
-    """An entry of the cache `words`."""
+    """Return an entry of the cache `words`."""
     more.setdefault("cache", CACHE)
     shown = None if value is None else text(value)
     return entry_bytes(key=number(key), value=shown, op=3 if value is None else 2, **more)
 
 
 def last_values(name: str, node_name: str) -> dict[int, dict[bytes, Any]]:
-    """What entries of a recording leave, by cache and marshalled key; of primary copies alone."""
+    """Return the last entries of a recording by cache and marshalled key, of primary copies."""
     found: dict[int, dict[bytes, Any]] = {}
     for entry in walked(name, KERNELS[1], KERNELS[0], node_name):
         if entry.primary:
@@ -89,7 +89,7 @@ def last_values(name: str, node_name: str) -> dict[int, dict[bytes, Any]]:
 def test_what_the_log_leaves_is_what_the_entries_leave(
     tmp_path: Path, recording: str, node_name: str, consistent_id: str
 ) -> None:
-    """Of every cache, row by row and field by field, with the node active at first."""
+    """Each cache is compared by row and field; the node was active at first."""
     work = unpacked(recording, tmp_path / "work")
     path = source_pipeline(tmp_path, work, consistent_id, tables='"*", "!place"')
     extract(path)
@@ -103,7 +103,7 @@ def test_what_the_log_leaves_is_what_the_entries_leave(
         rows = list(tables.get(cache, {}).values())
         assert len(rows) == len(entries), cache
         if cache in ("value", "shape"):
-            continue  # mixed: below
+            continue  # mixed: see the next lines
         for entry, row in zip(entries.values(), rows, strict=True):
             seen = {name: plain(value) for name, value in row.items() if value is not None}
             wanted: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def test_what_the_log_leaves_is_what_the_entries_leave(
 
 
 def maker_of(types: Types, zone: str) -> RowMaker:
-    """Makes rows; what it finds out is kept nowhere."""
+    """Return a maker of rows that keeps no learned shape."""
     files: Any = SimpleNamespace(save=lambda *_: None)
     return RowMaker(Shapes(files), types, zone=zone, backups=True)
 
@@ -128,7 +128,7 @@ def maker_of(types: Types, zone: str) -> RowMaker:
 def test_rows_read_at_once_are_those_of_decoded_values(
     monkeypatch: pytest.MonkeyPatch, size: int, pure: str
 ) -> None:
-    """Cell by cell, in the same versions of each table; and most of the rows come so."""
+    """They are equal by cell, in the same versions of each table; most rows are read at once."""
     monkeypatch.setenv("PENSTOCK_PURE", pure)
     counts = {True: 0, False: 0}
     for recording, node_name in (("one", "node_1"), ("full", "node_1"), ("two", "node_2")):
@@ -163,7 +163,7 @@ def test_rows_read_at_once_are_those_of_decoded_values(
 
 
 def test_a_second_type_with_the_same_fields_is_not_taken_for_the_first() -> None:
-    """The table gets a column for the type, as where each value is decoded."""
+    """The table gets a column for the type, as it does when each value is decoded."""
     types = {
         number: BinaryType(
             type_id=number,
@@ -189,13 +189,13 @@ def test_a_second_type_with_the_same_fields_is_not_taken_for_the_first() -> None
 
 
 def decoded(types: dict[int, BinaryType]) -> Any:
-    """What a walk decodes with."""
+    """Return the decoder for a walk."""
     known = Types(types.get)
     return lambda data, kind: marshal.decode(data, kind, known)
 
 
 def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> None:
-    """As CREATE TABLE declared them, with what was added since."""
+    """They are those of CREATE TABLE, with later additions."""
     work = unpacked("one", tmp_path / "work")
     path = source_pipeline(tmp_path, work, tables='"typed", "SQL_PUBLIC_*"')
     before = read_captured(load_config(path), dropped=())
@@ -216,11 +216,11 @@ def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> No
 
 
 def test_a_cache_that_was_made_again_begins_with_truncate(tmp_path: Path) -> None:
-    """Rows of its first life are no rows of the second."""
+    """Rows of its first life do not belong to the second."""
     work = unpacked("one", tmp_path / "work")
     entries = [e for e in walked("one", KERNELS[1], KERNELS[0]) if e.cache_id == cache_id("again")]
     born_s = (entries[0].time_ms + entries[1].time_ms) / 2000
-    os.utime(work / "db/node_1/cache-again/cache_data.dat", (born_s, born_s))  # as it was, in ms
+    os.utime(work / "db/node_1/cache-again/cache_data.dat", (born_s, born_s))  # unchanged, in ms
     path = source_pipeline(tmp_path, work, tables='"again"')
     extract(path)
     rows = rows_of(load_config(path))
@@ -235,7 +235,7 @@ def test_a_cache_that_was_made_again_begins_with_truncate(tmp_path: Path) -> Non
 
 
 def test_a_cache_whose_node_came_back_keeps_its_rows(tmp_path: Path) -> None:
-    """Its files begin anew there, and it is the one that it was."""
+    """Its files begin again there, yet the cache is the same."""
     work = unpacked("two", tmp_path / "work")
     path = source_pipeline(tmp_path, work, "node-2", source="includeBackups = true")
     extract(path)
@@ -243,7 +243,7 @@ def test_a_cache_whose_node_came_back_keeps_its_rows(tmp_path: Path) -> None:
 
 
 def test_changes_of_a_transaction_are_one_where_its_last_is(tmp_path: Path) -> None:
-    """Another transaction between its records comes before it; one over two segments is two."""
+    """Other transactions between its records come first; one over two segments is two."""
     first = data_segment(
         [
             [word(1, "a", near=near(7))],
@@ -265,7 +265,7 @@ def test_changes_of_a_transaction_are_one_where_its_last_is(tmp_path: Path) -> N
 def test_a_piece_never_ends_inside_a_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the log is cut, reading goes on without a loss or a repetition."""
+    """Wherever the log is cut, reading resumes without loss or repetition."""
     monkeypatch.setattr(node, "PIECE_ENTRIES_MAX", 1)
     records = [[word(n, f"v{n}", near=near(n % 3 + 1) if n % 2 else b"\0")] for n in range(12)]
     work = made(tmp_path, {0: data_segment(records)}, "words")
@@ -280,7 +280,7 @@ def test_a_piece_never_ends_inside_a_transaction(
 
 
 def test_a_log_goes_on_where_it_ends(tmp_path: Path) -> None:
-    """Also in the middle of a segment, and whatever was saved at the node."""
+    """This holds in the middle of a segment, and whatever was saved at the node."""
     segments = {n: data_segment([[word(n, f"v{n}")]], number=n) for n in range(4)}
     work = made(tmp_path, {0: segments[0], 1: segments[1]}, "words")
     path = source_pipeline(tmp_path, work, "n")
@@ -289,7 +289,7 @@ def test_a_log_goes_on_where_it_ends(tmp_path: Path) -> None:
     saved = state.load_place()
     assert saved == LogPlace(1, len(segments[1]), 0)
     assert [one.name for one in sorted(cdc_of(work, "n").glob("*.wal"))] == [f"{1:016}.wal"]
-    state.save_place(LogPlace(0, 0, 0))  # as after a crash in front of it
+    state.save_place(LogPlace(0, 0, 0))  # like after a crash before it
     for n in (2, 3):
         (cdc_of(work, "n") / f"{n:016}.wal").write_bytes(segments[n])
     extract(path)
@@ -298,7 +298,7 @@ def test_a_log_goes_on_where_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_there_until_the_log_has_it(tmp_path: Path) -> None:
-    """Nothing is removed, and no state saved, before a flush."""
+    """Before a flush no segment is removed, and no state saved."""
     segments = {n: data_segment([[word(n, f"v{n}")]], number=n) for n in range(3)}
     work = made(tmp_path, segments, "words")
     path = source_pipeline(tmp_path, work, "n")
@@ -308,7 +308,7 @@ def test_a_segment_is_there_until_the_log_has_it(tmp_path: Path) -> None:
 
 
 def test_a_hole_ends_the_extraction_before_what_is_behind_it(tmp_path: Path) -> None:
-    """With the commands that go on behind it."""
+    """The error has the commands that continue after it."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in (0, 2)}
     path = source_pipeline(tmp_path, made(tmp_path, segments, "words"), "n")
     with pytest.raises(NodeSegmentsMissed) as error:
@@ -320,7 +320,7 @@ def test_a_hole_ends_the_extraction_before_what_is_behind_it(tmp_path: Path) -> 
 
 
 def test_a_log_goes_on_behind_a_hole_that_was_accepted(tmp_path: Path) -> None:
-    """The command that deletes what is below the hole takes the saved state away: that says so."""
+    """The command that deletes segments below the gap also deletes the saved state, which tells."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(6)}
     work = made(tmp_path, {0: segments[0]}, "words")
     path = source_pipeline(tmp_path, work, "n")
@@ -336,7 +336,7 @@ def test_a_log_goes_on_behind_a_hole_that_was_accepted(tmp_path: Path) -> None:
 
 
 def test_a_log_without_saved_state_goes_on_where_it_ends(tmp_path: Path) -> None:
-    """Where no segment is missing: as after a crash before anything was saved."""
+    """No segment is missing: this happens after a crash before the first save."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(2)}
     work = made(tmp_path, {0: segments[0]}, "words")
     path = source_pipeline(tmp_path, work, "n")
@@ -371,7 +371,7 @@ def test_a_log_does_not_go_on_with_a_node_whose_disk_was_replaced(
 
 
 def test_a_replaced_disk_is_seen_before_its_first_segment(tmp_path: Path) -> None:
-    """Else the extraction would wait until the numbers are those of before."""
+    """Otherwise the extraction would wait until the numbers reach the previous ones."""
     work = made(tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
@@ -382,7 +382,7 @@ def test_a_replaced_disk_is_seen_before_its_first_segment(tmp_path: Path) -> Non
 
 
 def test_a_node_that_another_log_has_read_since_is_refused(tmp_path: Path) -> None:
-    """Two pipelines that take turns on one node would each lose what the other one has read."""
+    """Two pipelines that alternate on a node would each lose what the other one has read."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(3)}
     work = made(tmp_path, {0: segments[0]}, "words")
     paths = []
@@ -398,7 +398,7 @@ def test_a_node_that_another_log_has_read_since_is_refused(tmp_path: Path) -> No
 
 
 def test_a_log_whose_next_segment_is_gone_does_not_go_on(tmp_path: Path) -> None:
-    """Somebody else has read the directory meanwhile, and saved his state."""
+    """Another reader has read the directory meanwhile, and saved its own state."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}
     work = made(tmp_path, {0: segments[0]}, "words")
     path = source_pipeline(tmp_path, work, "n")
@@ -411,7 +411,7 @@ def test_a_log_whose_next_segment_is_gone_does_not_go_on(tmp_path: Path) -> None
 
 
 def test_backups_come_when_they_are_asked_for(tmp_path: Path) -> None:
-    """With a column that says of which copy a row is."""
+    """A column says from which copy a row is."""
     data = data_segment([[word(1, "primary"), word(2, "backup", flags=0)]])
     work = made(tmp_path, {0: data}, "words")
     path = source_pipeline(tmp_path, work, "n")
@@ -427,7 +427,7 @@ def test_backups_come_when_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_value_of_another_type_widens_its_column(tmp_path: Path) -> None:
-    """As a new version, and the log goes on."""
+    """The table gets a new version, and the log continues."""
     long, low = struct.pack("<Bq", 4, 2**40), struct.pack("<Bb", 1, -5)
     entries = [low, number(70_000), long, text("a word"), struct.pack("<Bd", 6, 0.5)]
     path = source_pipeline(tmp_path, made(tmp_path, {}, "words"), "n")
@@ -447,7 +447,7 @@ def test_a_value_of_another_type_widens_its_column(tmp_path: Path) -> None:
 
 
 def test_versions_stay_when_nothing_changes(tmp_path: Path) -> None:
-    """Over restarts."""
+    """This holds over restarts."""
     path = source_pipeline(tmp_path, made(tmp_path, {}, "words"), "n")
     for n in range(3):
         data = data_segment([[word(n, "x")]], number=n)
@@ -457,7 +457,7 @@ def test_versions_stay_when_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_no_tables_key_is_refused_by_its_name(tmp_path: Path) -> None:
-    """And the other caches go on without it."""
+    """The other caches continue without it."""
     work = unpacked("one", tmp_path / "work")
     with pytest.raises(KeyNotUsable) as error:
         extract(source_pipeline(tmp_path, work, tables='"place"'))
@@ -465,7 +465,7 @@ def test_a_key_that_is_no_tables_key_is_refused_by_its_name(tmp_path: Path) -> N
 
 
 def test_an_own_key_of_the_engine_is_refused_elsewhere(tmp_path: Path) -> None:
-    """By its name, with the engine that it is of."""
+    """The error has its name, and the engine to which it belongs."""
     path = source_pipeline(tmp_path, tmp_path, source="includeBackups = true")
     path.write_text(path.read_text().replace(f"ignite://{tmp_path}", "postgresql://h/d"))
     with pytest.raises(ConfigOtherEngine):
@@ -473,14 +473,14 @@ def test_an_own_key_of_the_engine_is_refused_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_time_zone_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    """Before anything is read."""
+    """It is refused before anything is read."""
     work = made(tmp_path, {}, "words")
     with pytest.raises(TimeZoneUnknown):
         extract(source_pipeline(tmp_path, work, "n", source='timeZone = "Europe/Atlantis"'))
 
 
 def test_positions_are_segment_and_offset() -> None:
-    """In order, and back from their text."""
+    """They are ordered, and parsed back from their text."""
     assert str(IgnitePosition(5 << 32 | 29)) == "5/29"
     assert IgnitePosition.parse("5/29").ordinal == 5 << 32 | 29
     for wrong in ("5", "5/", "/5", "a/1", "1/4294967296", "1/-1", "-1/1", "18446744073709551616/0"):
@@ -489,7 +489,7 @@ def test_positions_are_segment_and_offset() -> None:
 
 
 def test_groups_that_were_made_are_found_in_their_place(tmp_path: Path) -> None:
-    """By the first tree of their indexes alone."""
+    """Only the first tree of their indexes marks a new group."""
     first = struct.pack("<iq", 5, 2 << 48 | 0xFFFF << 32 | 2) + bytes(49)
     later = struct.pack("<iq", 5, 2 << 48 | 0xFFFF << 32 | 5) + bytes(49)
     data = data_segment([[word(1, "x")]])
@@ -505,7 +505,7 @@ def test_groups_that_were_made_are_found_in_their_place(tmp_path: Path) -> None:
 
 
 def test_partitions_that_go_on_counting_are_those_of_before() -> None:
-    """Though the configuration is young, as behind ALTER TABLE."""
+    """The configuration is young, as after ALTER TABLE, but the partitions are the earlier ones."""
     entries = [
         SimpleNamespace(cache_id=7, offset=at, time_ms=at, partition=part, counter=count)
         for at, part, count in ((10, 0, 1), (11, 1, 1), (30, 2, 1), (31, 0, 2))
@@ -523,7 +523,7 @@ def test_partitions_that_go_on_counting_are_those_of_before() -> None:
 
 
 class Noted(CdcConsumer):
-    """Notes events; ends when nothing comes any more."""
+    """Consumer that notes events, and ends when no more events arrive."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
@@ -543,7 +543,7 @@ class Noted(CdcConsumer):
 
 
 def test_a_consumer_reads_the_log_of_a_node(tmp_path: Path) -> None:
-    """With `direct = false`: changes of the log, not of the directory."""
+    """With `direct = false` it reads changes of the log, not of the directory."""
     records = [[word(1, "a")], [word(2, "b", near=near(7))], [word(1, None)]]
     work = made(tmp_path, {0: data_segment(records)}, "words")
     more = '[consumers.all]\nclass = "none:None"\ncheckFrequency = 20\ndirect = false\n'
@@ -559,7 +559,7 @@ def test_a_consumer_reads_the_log_of_a_node(tmp_path: Path) -> None:
 
 
 def test_changes_of_an_encrypted_cache_are_no_silent_gap(tmp_path: Path) -> None:
-    """The extraction ends by its name; without it the others go on."""
+    """The extraction ends with its name; without that cache the others continue."""
     work = unpacked("forms", tmp_path / "work")
     with pytest.raises(CacheEncrypted) as error:
         extract(source_pipeline(tmp_path, work))
@@ -572,7 +572,7 @@ def test_changes_of_an_encrypted_cache_are_no_silent_gap(tmp_path: Path) -> None
 def test_from_every_end_of_a_piece_the_rest_comes_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is none where a transaction is open: its first changes would not come again."""
+    """No piece ends in an open transaction: its first changes would not be read again."""
     monkeypatch.setattr(node, "PIECE_ENTRIES_MAX", 1)
     open_ones = {2: 7, 4: 7, 5: 8, 6: 8, 9: 9, 11: 9}
     records = [

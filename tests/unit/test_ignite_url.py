@@ -1,4 +1,4 @@
-"""URLs of nodes, with what the bulk load needs."""
+"""URLs of nodes, with all that the bulk load needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.host.errors import UrlInvalid, mask
 
 
 def test_addresses_user_and_password() -> None:
-    """Several nodes of a cluster; a port may be left out."""
+    """It may name several nodes of a cluster; a port may be omitted."""
     url = IgniteUrl.parse(
         "ignite:///work?consistentId=node-1&address=one:10801,two&user=ignite&password=a%26b"
     )
@@ -23,14 +23,14 @@ def test_addresses_user_and_password() -> None:
 
 
 def test_password_is_masked() -> None:
-    """Wherever a URL is shown."""
+    """This holds wherever a URL is shown."""
     shown = mask("ignite:///work?address=one&user=ignite&password=secret%20word&sslmode=require")
     assert "secret" not in shown
     assert "sslmode=require" in shown
 
 
 def test_authorities_mean_that_the_server_is_verified(tmp_path: Path) -> None:
-    """Who names them wants them looked at."""
+    """A user who names them wants the server's certificate checked."""
     (tmp_path / "ca.pem").touch()
     url = IgniteUrl.parse(f"ignite:///work?address=one&sslrootcert={tmp_path}/ca.pem")
     assert url.ssl["sslmode"] == "verify-ca"
@@ -52,7 +52,7 @@ def test_authorities_mean_that_the_server_is_verified(tmp_path: Path) -> None:
     ],
 )
 def test_refused(query: str, cause: str) -> None:
-    """Each with what is wrong, and never the password."""
+    """The message says what is wrong, and never contains the password."""
     with pytest.raises(UrlInvalid, match=cause) as caught:
         IgniteUrl.parse(f"ignite:///work?{query}")
     assert "nf" not in str(caught.value.fields)

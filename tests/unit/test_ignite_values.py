@@ -1,4 +1,4 @@
-"""Marshalled values: what recordings do not have, and what is broken or cannot be read."""
+"""Marshalled values: those that recordings lack, and broken or unreadable ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PERSON = BinaryType(
 
 
 def person_types() -> Types:
-    """One type, and no names in marshaller/."""
+    """Return one type, and no names in marshaller/."""
     return Types({7: PERSON}.get)
 
 
@@ -52,7 +52,7 @@ def binary(
     version: int = 1,
     offset: int | None = None,
 ) -> bytes:
-    """A binary object."""
+    """Return a binary object."""
     length = 24 + len(fields) + len(footer)
     place = 24 + len(fields) if offset is None else offset
     head = struct.pack("<BBHiiiii", 103, version, flags, type_id, 99, length, schema, place)
@@ -60,7 +60,7 @@ def binary(
 
 
 def text(value: str) -> bytes:
-    """A string."""
+    """Return a string."""
     return b"\x09" + struct.pack("<i", len(value.encode())) + value.encode()
 
 
@@ -68,7 +68,7 @@ ANN = binary(text("Ann") + b"\x03\x1f\0\0\0", bytes([24, 32]))
 
 
 def test_hashes_are_those_of_java() -> None:
-    """Of names, caches and versions of types, as a node wrote them."""
+    """Hashes of names, caches and versions of types equal those that a node wrote."""
     assert java_hash("intstr") == cache_id("intstr") == -1183749150
     assert cache_id("person") == -991716523
     assert cache_id("") == 1
@@ -78,7 +78,7 @@ def test_hashes_are_those_of_java() -> None:
 
 
 def test_types_of_a_recording() -> None:
-    """Names, fields and versions of every type."""
+    """They have the names, fields and versions of every type."""
     for path in files_of("one"):
         if "/binary_meta/" in path:
             found = marshal.read_metadata(files_of("one")[path])
@@ -94,7 +94,7 @@ def test_types_of_a_recording() -> None:
 
 
 def metadata_file(**fields: bytes) -> bytes:
-    """A file of binary_meta with these fields."""
+    """Return a file of binary_meta with these fields."""
     given = {"typeId": b"\x03\x07\0\0\0", "typeName": text("T"), **fields}
     footer, offset = b"", 24
     for name, value in given.items():
@@ -104,7 +104,7 @@ def metadata_file(**fields: bytes) -> bytes:
 
 
 def test_a_file_that_is_no_type() -> None:
-    """Nothing is made up of it."""
+    """No type is invented for it."""
     no_file = "not a file of binary_meta"
     opaque = b"\xfe\x07\0\0\0" + bytes(7)
     for data, cause in (
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_type() -> None:
 
 @BOTH
 def test_an_object_is_a_mapping(decode: Decode) -> None:
-    """With its type; what is missing is null, what the type does not have is an error."""
+    """It has its type; a missing field is null, a field that the type lacks is an error."""
     found = decode(ANN, 100, person_types())
     assert (found.type_name, found.type_id, dict(found)) == (
         "Person",
@@ -147,7 +147,7 @@ def test_an_object_is_a_mapping(decode: Decode) -> None:
 
 @BOTH
 def test_footers_of_every_width(decode: Decode) -> None:
-    """One, two or four bytes; with the fields' numbers, and with raw data behind the fields."""
+    """They have one, two or four bytes, with the fields' numbers, or raw data after the fields."""
     values = text("Ann") + b"\x03\x1f\0\0\0"
     for flags, form in ((0x2B, "B"), (0x33, "H"), (0x23, "i")):
         for more in (0, 64):  # written by .NET
@@ -167,7 +167,7 @@ def test_footers_of_every_width(decode: Decode) -> None:
 
 @BOTH
 def test_an_object_of_a_class_that_is_not_registered(decode: Decode) -> None:
-    """Its name is in it; its number is the name's hash."""
+    """The object contains its name; its number is the name's hash."""
     data = binary(text("my.Thing"), b"", type_id=0, flags=0x01)
     found = decode(data, 100, person_types())
     assert (found.type_name, found.type_id) == ("my.Thing", id_of("my.Thing"))
@@ -175,7 +175,7 @@ def test_an_object_of_a_class_that_is_not_registered(decode: Decode) -> None:
 
 @BOTH
 def test_types_that_are_not_there(decode: Decode) -> None:
-    """A compact object cannot be read without its type: never guessed."""
+    """A compact object cannot be read without its type: none is guessed."""
     with pytest.raises(TypeUnknown, match="type 8: there is no file") as caught:
         decode(binary(b"", b"", type_id=8, schema=6), 100, person_types())
     assert caught.value.fields["type_id"] == 8
@@ -197,14 +197,14 @@ def test_a_type_that_grows_is_looked_up_again(decode: Decode) -> None:
 
 
 def forms(decode: Decode) -> list[Any]:
-    """The values of the recorded cache `form`, in the order of `Forms.java`."""
+    """Return the values of the recorded cache `form`, in the order of `Forms.java`."""
     found = walked("forms", (wal.Walk, wal.Entry), decode)
     return [entry.value for entry in found if entry.cache_id == cache_id("form")]
 
 
 @BOTH
 def test_rare_forms_of_a_node(decode: Decode) -> None:
-    """Raw data, enum constants with a body, objects within wrapped ones, what goes round."""
+    """These are raw data, enum constants with a body, objects within wrapped ones, and cycles."""
     found = forms(decode)
     assert len(found) == 40
     assert [dict(one) for one in found[:3]] == [{}, {"text": "named and raw"}, {"text": None}]
@@ -242,7 +242,7 @@ def test_rare_forms_of_a_node(decode: Decode) -> None:
 
 @BOTH
 def test_what_a_node_wrote_for_java_alone(decode: Decode) -> None:
-    """Lists of classes of their own, unmodifiable ones, java.time and Externalizable: opaque."""
+    """Lists of their own classes, unmodifiable ones, java.time and Externalizable stay opaque."""
     found = forms(decode)
     optimized = [5, 6, 7, 8, 9, 10, 11, 12, 22, 23, *range(29, 33), 34, 35, 36, 37]
     assert {found[at].form for at in optimized} == {"optimized"}
@@ -266,7 +266,7 @@ def test_what_a_node_wrote_for_java_alone(decode: Decode) -> None:
 
 @BOTH
 def test_an_old_object_knows_the_fields_that_its_type_got_later(decode: Decode) -> None:
-    """They are null in it; a reader that is told of the type anew says so at once."""
+    """They are null in it; a reader that is told to look the type up again knows them at once."""
     known: dict[int, BinaryType] = {7: PERSON}
     types = Types(known.get)
     with pytest.raises(KeyError):
@@ -278,7 +278,7 @@ def test_an_old_object_knows_the_fields_that_its_type_got_later(decode: Decode) 
 
 @BOTH
 def test_handles_mean_the_object_itself(decode: Decode) -> None:
-    """An object that has itself, a list that has itself, and a handle to what is no container."""
+    """An object and a list contain themselves; a handle to another value is read or refused."""
     itself = binary(text("me") + b"\x66" + struct.pack("<i", 31), bytes([24, 31]))
     found = decode(itself, 100, person_types())
     assert found["age"] is found
@@ -295,7 +295,7 @@ def test_handles_mean_the_object_itself(decode: Decode) -> None:
 
 @BOTH
 def test_wrapped_objects_and_what_only_java_reads(decode: Decode) -> None:
-    """The latter as bytes, with what it is."""
+    """The latter are bytes, with their kind."""
     wrapped = b"\x1b" + struct.pack("<i", len(ANN) + 2) + b"xx" + ANN + struct.pack("<i", 2)
     assert decode(wrapped, 1, person_types()) == decode(ANN, 100, person_types())
     assert decode(b"\xfd123", 1, person_types()) == Opaque("transformed", None, 0, b"\xfd123")
@@ -307,7 +307,7 @@ def test_wrapped_objects_and_what_only_java_reads(decode: Decode) -> None:
 
 @BOTH
 def test_handles_to_what_is_no_container(decode: Decode) -> None:
-    """Read once, however many handles there are: 40,000 handles to 40,000 bytes stay small."""
+    """It is read once however many handles there are: 40,000 handles to 40,000 bytes stay small."""
     count = 40_000
     handles = b"".join(b"\x66" + struct.pack("<i", 11 + count + 5 * at - 6) for at in range(count))
     head = b"\x18" + struct.pack("<i", count + 1) + b"\x01"
@@ -320,7 +320,7 @@ def test_handles_to_what_is_no_container(decode: Decode) -> None:
 
 @BOTH
 def test_overlapping_arrays_do_not_fill_the_memory(decode: Decode) -> None:
-    """Each handle to another array that reaches to the end: 10,000 of 25 KB are 250 MB."""
+    """Each handle refers to another array that extends to the end: 10,000 of 25 KB are 250 MB."""
     count = 10_000
     held = b"".join(b"\x0c" + struct.pack("<i", 5 * (count - at - 1)) for at in range(count))
     handles = (b"\x66" + struct.pack("<i", len(held))) * count
@@ -376,13 +376,13 @@ def test_numbers_of_any_length(decode: Decode) -> None:
     ],
 )  # fmt: skip
 def test_broken_values_are_told(decode: Decode, data: bytes) -> None:
-    """Never an IndexError, a crash, or a value."""
+    """They never cause an IndexError, a crash, or a value."""
     with pytest.raises(ValueBroken):
         decode(data, 1, person_types())
 
 
 def test_both_refuse_a_kind_that_is_not_known() -> None:
-    """Of an entry's key or value."""
+    """It is the kind of an entry's key or value."""
     for decode in (marshal.decode, _marshal.decode):
         with pytest.raises(ValueBroken, match="an object of kind 3"):
             decode(b"", 3, person_types())
@@ -398,7 +398,7 @@ def test_times_in_python() -> None:
 
 
 def test_kernels_are_built_and_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PENSTOCK_PURE=1 takes the twins."""
+    """PENSTOCK_PURE=1 selects the twins."""
     monkeypatch.delenv("PENSTOCK_PURE", raising=False)
     assert marshal.decode_kernel() is _marshal.decode
     assert wal.wal_kernel() == (_wal.Walk, _wal.Entry, _wal.find_record)

@@ -30,7 +30,7 @@ DATA_AT = 29
 
 
 def walk(kernel: Any, data: bytes, begin: int = 0, number: int = 0) -> Any:
-    """The changes of a segment, keys and values as they are in the log."""
+    """Return the changes of a segment, keys and values as they are in the log."""
     return kernel[0](
         data,
         number=number,
@@ -54,7 +54,7 @@ def walk(kernel: Any, data: bytes, begin: int = 0, number: int = 0) -> Any:
 def test_events_are_those_of_the_utility(
     kernel: Any, recording: str, calls: str, node: str
 ) -> None:
-    """Of puts, removals, transactions, SQL and every type; with compact and with full footers."""
+    """They have puts, removals, transactions, SQL and every type, with compact and full footers."""
     decode = marshal.decode if kernel is TWIN else _marshal.decode
     found = [shown_entry(entry) for entry in walked(recording, kernel, decode, node)]
     wanted = [plain_event(event) for event in events_of(calls)]
@@ -64,7 +64,7 @@ def test_events_are_those_of_the_utility(
 
 
 def test_segments_have_the_header_that_is_checked() -> None:
-    """Its checksum and its number."""
+    """The header has its own checksum and the segment's number."""
     for number, data in segments_of("one"):
         wal.check_header(data, number, "a.wal")
     data = segments_of("one")[1][1]
@@ -86,7 +86,7 @@ def test_segments_have_the_header_that_is_checked() -> None:
 
 @BOTH
 def test_a_torn_tail_is_told(kernel: Any) -> None:
-    """Wherever the file ends inside a record; at its end it is only short."""
+    """This holds wherever the file ends inside a record; after a whole record it is only short."""
     data = data_segment([[entry_bytes()], [entry_bytes(), entry_bytes()]])
     first = len(data_segment([[entry_bytes()]]))
     for end in range(first + 1, len(data)):
@@ -101,7 +101,7 @@ def test_a_torn_tail_is_told(kernel: Any) -> None:
 
 @BOTH
 def test_every_broken_byte_is_told(kernel: Any) -> None:
-    """None of them changes an event silently; of the types only an end of the log looks proper."""
+    """No byte changes an event silently; among the types only an end of the log looks valid."""
     data = data_segment([[entry_bytes()], [entry_bytes(key=b"\x03\x05\0\0\0")]])
     for at in range(DATA_AT, len(data)):
         for change in (0x01, 0x80):
@@ -114,7 +114,7 @@ def test_every_broken_byte_is_told(kernel: Any) -> None:
 
 @BOTH
 def test_causes_are_told_apart(kernel: Any) -> None:
-    """Checksum, unknown record, a record from elsewhere, one of no length."""
+    """These are a checksum, an unknown record, one from elsewhere, and one without length."""
     data = data_segment([[entry_bytes()]])
 
     def cause(changed: bytes) -> str:
@@ -132,7 +132,7 @@ def test_causes_are_told_apart(kernel: Any) -> None:
 
 @BOTH
 def test_records_that_do_not_fit_their_entries(kernel: Any) -> None:
-    """With a proper checksum, as a node of another kind would write them."""
+    """They have a valid checksum, as a node of another kind would write them."""
     whole = entry_bytes()
     for entries, count, cause in (
         ([whole[:-1]], 1, wal.ENDS),
@@ -152,7 +152,7 @@ def test_records_that_do_not_fit_their_entries(kernel: Any) -> None:
 
 @BOTH
 def test_what_an_entry_says(kernel: Any) -> None:
-    """Its fields, the versions of both clusters, and nothing of a missing value."""
+    """It has its fields, the versions of both clusters, and nothing for a missing value."""
     both = b"\x02" + struct.pack("<iiqiiq", 7, (3 << 27) | 9, 1 << 40, 8, 1, 2)
     entry = entry_bytes(
         value=None, op=3, write=both, partition=5, counter=6, expires=7, flags=1, cache=-4
@@ -173,7 +173,7 @@ def test_what_an_entry_says(kernel: Any) -> None:
 
 @BOTH
 def test_places_are_those_of_the_next_entry(kernel: Any) -> None:
-    """Also of one that a consumer is not told of; at the end, behind the last data record."""
+    """This holds also for skipped entries; at the end, the place is after the last data record."""
     told, loaded = entry_bytes(), entry_bytes(flags=2)
     data = data_segment([[told, loaded, told], [loaded]], more=[record_bytes(46, b"x")])
     second = DATA_AT + len(data_segment([[told, loaded, told]])) - DATA_AT
@@ -197,7 +197,7 @@ def test_places_are_those_of_the_next_entry(kernel: Any) -> None:
 
 @BOTH
 def test_a_segment_without_changes(kernel: Any) -> None:
-    """Its place is behind its last record, or nowhere."""
+    """Its place is after its last record, or missing."""
     data = data_segment([], more=[record_bytes(46, b"x")])
     assert walk(kernel, data).place == Place(0, len(data), 0)
     assert walk(kernel, data_segment([])).place is None
@@ -208,7 +208,7 @@ def test_a_segment_without_changes(kernel: Any) -> None:
 
 @BOTH
 def test_changes_of_encrypted_caches_are_told(kernel: Any) -> None:
-    """Of a real node: each record as it is, with its cache group; the others' changes come."""
+    """Each record of a real node is reported with its cache group; other changes are read."""
     (number, data), *_ = segments_of("forms")
     told: list[wal.Encrypted] = []
     found = kernel[0](
@@ -230,7 +230,7 @@ def test_changes_of_encrypted_caches_are_told(kernel: Any) -> None:
 
 
 def test_groups_of_encrypted_records() -> None:
-    """Of the older forms; as far as they can be told, and no further."""
+    """Older forms are read as far as their groups are known, and no further."""
     entry = struct.pack("<Bii", 1, 5, 3)
     for kind, content, groups in (
         (53, (entry + b"abc") * 2 + struct.pack("<Bii", 1, 6, 0), (5, 6)),
@@ -247,7 +247,7 @@ def test_groups_of_encrypted_records() -> None:
 
 @BOTH
 def test_the_state_of_a_node_that_was_active(kernel: Any) -> None:
-    """Records of its manager, for the utility that takes over."""
+    """Its manager wrote records for the utility that takes over."""
     record = record_bytes(79, struct.pack("<qiii", 3, 700, 0, 2))
     data = data_segment([], more=[record_bytes(46, b""), record, record_bytes(80, b"")])
     found, end = kernel[2](data, DATA_AT, 0, wal.MANAGER_KINDS, "0.wal")

@@ -1,4 +1,4 @@
-"""The pip command that installs penstock again: typed as it is printed, it finds a project."""
+"""The pip command that reinstalls penstock: typed as it is printed, it finds a project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.ports.config import Config
 
 
 def test_the_command_names_the_folder_that_penstock_is_from() -> None:
-    """There is a project, and the interpreter is the one that runs."""
+    """The folder has a project, and the interpreter is the running one."""
     python, *rest = shlex.split(reinstall_command())
     assert Path(python).exists()
     assert rest[:3] == ["-m", "pip", "install"]

@@ -1,4 +1,4 @@
-"""What Spark's tasks did, added up and kept."""
+"""Figures of Spark's tasks, added up and kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.ports.target import StagedRows
 
 
 class SetClock(RealClock):
-    """A clock that stands still but for sleeping."""
+    """A clock that moves only by sleeping."""
 
     now_s = 100.0
 
@@ -40,12 +40,12 @@ class SetClock(RealClock):
 
 
 def tasks(count: int) -> list[TaskFigures]:
-    """Each longer than the one before."""
+    """Return tasks, each longer than the previous one."""
     return [TaskFigures(of=f"t{n}", rows=n, size_bytes=10, seconds=n / 10) for n in range(count)]
 
 
 def test_a_job_has_the_sums_and_the_longest_tasks() -> None:
-    """Five by name; of the others how many."""
+    """Five tasks are named; the others are counted."""
     job = figures_of("changes", "changes 1 to 9", tasks(8), at_us=1)
     assert (job.tasks, job.rows, job.size_bytes, round(job.seconds, 3)) == (8, 28, 80, 2.8)
     assert [one.of for one in job.longest] == ["t7", "t6", "t5", "t4", "t3"]
@@ -55,7 +55,7 @@ def test_a_job_has_the_sums_and_the_longest_tasks() -> None:
 
 
 def test_the_report_is_written_once_in_a_while(tmp_path: Path) -> None:
-    """And adds up what was not written."""
+    """It adds up what was not written."""
     clock = SetClock()
     reporter = Reporter(tmp_path / "run", clock=clock)
     assert read_spark_report(tmp_path / "run") is None
@@ -67,7 +67,7 @@ def test_the_report_is_written_once_in_a_while(tmp_path: Path) -> None:
     assert (report.pid, report.ui, report.jobs) == (os.getpid(), "http://here", 0)
     clock.sleep(REPORT_INTERVAL_S)
     reporter.add("bulk load", "y", tasks(3))
-    reporter.begin("")  # of a session that was started again
+    reporter.begin("")  # of a session that was restarted
     report = read_spark_report(tmp_path / "run")
     assert report is not None
     assert (report.ui, report.jobs, report.tasks) == ("", JOBS_KEPT + 2, 2 * (JOBS_KEPT + 1) + 3)
@@ -77,7 +77,7 @@ def test_the_report_is_written_once_in_a_while(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_tasks_of_a_batch_are_named_by_table_and_part(buckets: int) -> None:
-    """Rows that were staged, bytes that were read."""
+    """They have the staged rows and the bytes that were read."""
     shape = relation(("id", "integer", "int32"))
     some = [
         Task(
@@ -102,7 +102,7 @@ def test_tasks_of_a_batch_are_named_by_table_and_part(buckets: int) -> None:
 
 
 class Java:
-    """Spark's context in Java: a job without tasks."""
+    """Fake Java context of Spark: a job without tasks."""
 
     def __init__(self) -> None:
         self.described: list[str] = []
@@ -116,7 +116,7 @@ class Java:
 
 
 class Context:
-    """Spark's context, with its pages or without."""
+    """Fake context of Spark, with web pages or without."""
 
     defaultParallelism = 1  # noqa: N815 - as Spark calls it
 
@@ -130,7 +130,7 @@ class Context:
 
 @pytest.mark.parametrize("url", ["", "http://127.0.0.1:4040"])
 def test_a_job_is_described_where_spark_has_pages(tmp_path: Path, url: str) -> None:
-    """In the group that it ran in."""
+    """The description belongs to the group in which it ran."""
     context: Any = Context(url)
     gateway = cast("Any", None)
     session = Session(context, gateway, started_s=0.0, reporter=Reporter(tmp_path))

@@ -1,4 +1,4 @@
-"""The lag in every state that a pipeline can be in, against what is really outstanding."""
+"""The lag in every state of a pipeline, compared with what is really outstanding."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ BEHIND = replace(APPLIED, gsn=7, trx=3, position=4000)
 
 
 def ago(seconds: float) -> int:
-    """A moment so long ago."""
+    """Return a moment so long ago."""
     return NOW_US - round(seconds * 1e6)
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A state. truth: the age of the oldest commit that is not in the target; 0: there is none."""
+    """A state. truth: age of the oldest commit that is not in the target; 0 if there is none."""
 
     source: SourceState = SOURCE_IDLE
     log: LogEnd = LOG
@@ -111,7 +111,7 @@ STATES = {
 
 
 def found_of(state: State) -> Lag:
-    """What is told of a state."""
+    """Return the lag that is reported for a state."""
     return lag_of(
         state.source,
         state.log,
@@ -123,7 +123,7 @@ def found_of(state: State) -> Lag:
 
 @pytest.mark.parametrize("name", STATES)
 def test_each_state_is_reported_as_it_is(name: str) -> None:
-    """Exact, or the most it can be and said so, or unknown: never less than the truth."""
+    """It is exact, or an upper bound and shown as such, or unknown: never less than the truth."""
     state = STATES[name]
     found = found_of(state)
     assert (found.seconds, found.at_most) == (state.told, state.at_most)
@@ -137,7 +137,7 @@ def test_each_state_is_reported_as_it_is(name: str) -> None:
 
 
 def test_bytes_and_rows_are_reported_too() -> None:
-    """What is in the log and not applied; what the source wrote behind the log, and behind that."""
+    """Rows are unapplied rows of the log; bytes are what the source wrote after the log's end."""
     found = found_of(STATES["in the log and more behind it"])
     assert (found.rows, found.slot_bytes, found.applied_bytes) == (2, 1000, 2000)
     idle = found_of(STATES["idle, all applied"])
@@ -148,7 +148,7 @@ def test_bytes_and_rows_are_reported_too() -> None:
 
 
 def test_the_watermark_is_the_last_look_that_the_log_has_reached() -> None:
-    """A look counts once the log is as far as the source was then."""
+    """A look counts once the log has reached the source's position of that look."""
     mark = Watermark()
     assert mark.note_reached(100) == 0
     mark.look(100, 10)
@@ -159,12 +159,12 @@ def test_the_watermark_is_the_last_look_that_the_log_has_reached() -> None:
     assert mark.note_reached(200) == 30
     mark.look(300, 40)
     assert mark.note_reached(200) == 30
-    mark.look(250, 50)  # another server: what was seen of the one before says nothing of it
+    mark.look(250, 50)  # another server: looks at the previous one tell nothing about it
     assert mark.note_reached(260) == 50
 
 
 def test_the_watermark_needs_little_memory_however_far_the_log_is_behind() -> None:
-    """Looks are thinned out; never is a later moment told than one that was reached."""
+    """Looks are thinned out; no later moment is ever reported than one that was reached."""
     mark = Watermark()
     for number in range(20 * LOOKS_MAX):
         mark.look(number, number)
@@ -184,7 +184,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def truncated(trx: int, *, gsn: int) -> Run:
-    """A transaction of a TRUNCATE alone."""
+    """Return a transaction that only has a TRUNCATE."""
     at, commit_us = trx * 100, COMMIT_TIME_US + trx
     marker = Marker(
         kind=MarkerKind.TRUNCATE,
@@ -200,7 +200,7 @@ def truncated(trx: int, *, gsn: int) -> Run:
 
 
 def with_log(config: Config) -> LogEnd:
-    """Rows in a closed segment, a TRUNCATE in the open one."""
+    """Write rows into a closed segment, and a TRUNCATE into the open one."""
     with Writer.open(config.layout.log, log_id=None, source=SOURCE) as writer:
         writer.write(run_of(numbered([inserts(3)])[0]))
         writer.rotate()
@@ -210,7 +210,7 @@ def with_log(config: Config) -> LogEnd:
 
 
 def test_a_truncate_is_outstanding_too(config: Config) -> None:
-    """It has no rows; counted are transactions."""
+    """It has no rows; transactions are counted."""
     log = with_log(config)
     assert (log.end.trx, log.end.gsn) == (2, 3)
     applied = Applied(segment=0, gsn=3, trx=1)
@@ -225,21 +225,21 @@ def test_a_truncate_is_outstanding_too(config: Config) -> None:
 
 
 def test_the_watermark_of_the_extractor_is_read(config: Config) -> None:
-    """Of whatever process wrote it, running or not; none before the first."""
+    """Any process may have written it, running or not; before the first there is none."""
     with_log(config)
     assert read_log_end(config).watermark_us == 0
     config.layout.run.mkdir(parents=True)
     path = config.layout.run / STATUS_FILE
     path.write_bytes(msgspec.json.encode({WATERMARK: 17, "pid": 1}))
     assert read_log_end(config).watermark_us == 17
-    path.write_bytes(b"")  # as a crash of the machine may leave it
+    path.write_bytes(b"")  # a crash of the machine may leave this
     assert read_log_end(config).watermark_us == 0
 
 
 def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is read, then a row comes, is durable, confirmed and below the watermark."""
+    """The log is read, then a row arrives that is durable, confirmed and below the watermark."""
     with_log(config)
     log = read_log_end(config)
     ahead = replace(SOURCE_IDLE, position=900, confirmed=900, now_us=log.end.commit_time_us + 9)
@@ -251,7 +251,7 @@ def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
     real = log_facts.load_state
 
     def slow(directory: Path) -> Any:
-        """The extractor writes while the log is being read."""
+        """Append while the log is being read."""
         found = real(directory)
         path.write_bytes(msgspec.json.encode({WATERMARK: 17}))
         return found
@@ -263,7 +263,7 @@ def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
 def test_the_open_segments_end_is_what_its_writer_says_is_durable(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not scanned then; what is said of another file of its number does not count."""
+    """It is not scanned then; information about another file of its number does not count."""
     directory = config.layout.log
     with Writer.open(directory, log_id=None, source=SOURCE) as writer:
         one, two = numbered([inserts(3), inserts(2)])
@@ -292,13 +292,13 @@ def assessed(
     log: LogEnd | None = None,
     target: TargetState | None = None,
 ) -> Lag:
-    """The lag of a pipeline with these."""
+    """Return the lag of a pipeline with these states."""
     target = target or TargetState(applied=Applied(segment=0, gsn=3, trx=2, position=208))
     return assess_lag(config, source, log or read_log_end(config), target)
 
 
 def test_what_cannot_be_known_is_unknown_with_the_reason(config: Config, tmp_path: Path) -> None:
-    """Before the first run, without a slot, without our tables, of another log, with a hole."""
+    """Reasons: before the first run, no slot, no tables of ours, another log, a gap."""
     idle = replace(SOURCE_IDLE, position=208, confirmed=208)
     before = assessed(config, source=idle, target=TargetState(present=False))
     assert (before.seconds, before.unknown) == (None, "nothing is extracted yet")
@@ -327,7 +327,7 @@ def test_what_cannot_be_known_is_unknown_with_the_reason(config: Config, tmp_pat
 def test_a_target_that_went_on_since_the_log_was_read_is_not_of_another_log(
     config: Config,
 ) -> None:
-    """The log is read first, and again where the target has more."""
+    """The log is read first, and again if the target has more."""
     log = with_log(config)
     idle = replace(SOURCE_IDLE, position=208, confirmed=208)
     earlier = replace(log, end=replace(log.end, trx=1))
@@ -341,7 +341,7 @@ AT_MOST = replace(shown_lag(2.5), at_most=True)
 
 
 def test_unknown_is_shown_everywhere_and_no_number_stands_for_it() -> None:
-    """Terminal, JSON, the page's values and metrics."""
+    """This holds for terminal, JSON, the page's values and metrics."""
     found = replace(status(), lag=UNKNOWN)
     assert found.why_no_lag == "nothing is loaded yet"
     assert "lag unknown: nothing is loaded yet" in change_line(found, 0.0, 0.0)
@@ -356,7 +356,7 @@ def test_unknown_is_shown_everywhere_and_no_number_stands_for_it() -> None:
 
 
 def test_at_most_is_shown_as_such() -> None:
-    """In words, in JSON and as a metric beside the seconds."""
+    """It is shown in words, in JSON and as a metric beside the seconds."""
     found = replace(status(), lag=AT_MOST)
     assert "lag at most 2.5 s" in change_line(found, 0.0, 0.0)
     assert found.lag_dict()["lag_is_at_most"] is True

@@ -1,4 +1,4 @@
-"""How long it took until something was visible: the histogram, and what is measured."""
+"""Time until a change was visible: the histogram, and what is measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.ports.target import Applied
 
 
 def observed(values: list[float]) -> Histogram:
-    """A histogram of these."""
+    """Return a histogram of these values."""
     found = Histogram()
     for value in values:
         found.observe(value)
@@ -31,7 +31,7 @@ def observed(values: list[float]) -> Histogram:
 
 
 def test_buckets_are_those_of_prometheus() -> None:
-    """Cumulative, an upper bound belongs to its bucket, and the last one has everything."""
+    """They are cumulative, an upper bound belongs to its bucket, and the last one counts all."""
     values = [0.0, 0.01, 0.0101, 3600.0, 3601.0, 9999.0]
     found = observed(values)
     assert found.cumulative() == [
@@ -44,7 +44,7 @@ def test_buckets_are_those_of_prometheus() -> None:
 
 
 def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
-    """It is as exact as the buckets are; nothing observed has none."""
+    """It is as exact as the buckets are; without values there is none."""
     assert Histogram().quantile(0.5) is None
     chance = random.Random(1)
     values = [chance.expovariate(1.0) for _ in range(2000)]
@@ -60,13 +60,13 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
 
 
 def test_two_clocks_give_nothing_below_zero() -> None:
-    """The source's may be ahead."""
+    """The source's clock may be ahead."""
     found = observed([-5.0])
     assert (found.sum_s, found.last_s, found.cumulative()[0][1]) == (0.0, 0.0, 1)
 
 
 def test_it_is_kept_in_the_loaders_file(tmp_path: Path) -> None:
-    """And each process begins with its own."""
+    """Each process begins with its own."""
     state = LoaderState(pid=1)
     state.heartbeats.observe(0.2)
     write_loader_state(tmp_path, state)
@@ -77,7 +77,7 @@ def test_it_is_kept_in_the_loaders_file(tmp_path: Path) -> None:
 
 
 def test_heartbeats_of_a_batch_are_those_of_its_transactions() -> None:
-    """Not those that were applied before, nor those behind where the batch ends."""
+    """Heartbeats that were applied before, or are after the batch's end, do not count."""
 
     def heartbeat(trx: int, kind: MarkerKind = MarkerKind.HEARTBEAT) -> Marker:
         data = {"sent_us": trx * 10}

@@ -1,4 +1,4 @@
-"""Listening: an address that cannot be had is an error that names another, as the user gives it."""
+"""Listening: an address that cannot be used is an error that shows how to set another one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_busy_port_names_another_as_the_user_gives_it(written: Written, other:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
 def test_an_address_of_another_machine_names_one_of_this(host: str) -> None:
-    """The hint is what to write."""
+    """The hint is the line to write."""
     with pytest.raises(ListenFailed) as failed:
         listening_socket(host, 5434, written=as_key("serve"))
     assert failed.value.hint.endswith('listen = "127.0.0.1:5434" in [serve]')

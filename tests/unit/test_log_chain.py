@@ -1,4 +1,4 @@
-"""Segments and state make one chain: by number, by file and by place, each looked at by itself."""
+"""The chain of segments and state: by number, by file and by place, each checked on its own."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ GROUPS = numbered([inserts(3), inserts(2, first=3)])
 
 
 def opened(disk: Disk) -> Writer:
-    """A writer on a simulated disk."""
+    """Open a writer on a simulated disk."""
     return Writer.open(LOG, log_id=None, source=SOURCE, files=disk)
 
 
 def begun() -> Disk:
-    """A log without a segment."""
+    """Return a log without a segment."""
     disk = Disk()
     opened(disk).close()
     return disk
 
 
 def filled(disk: Disk, *, closed: bool) -> Disk:
-    """Segment 0 closed, and segment 1 flushed and perhaps closed, too; the process is gone."""
+    """Close segment 0, flush segment 1 and perhaps close it, too; the process is gone."""
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
     log.rotate()
@@ -46,7 +46,7 @@ def filled(disk: Disk, *, closed: bool) -> Disk:
 
 
 def moved(disk: Disk, **changes: int) -> None:
-    """Have the state end at another place."""
+    """Set the state's end to another place."""
     state = load_state(LOG, disk)
     assert state is not None
     end = FlushPoint(
@@ -59,7 +59,7 @@ def moved(disk: Disk, **changes: int) -> None:
 
 
 def put(disk: Disk, name: str, other: Disk) -> None:
-    """Replace a file by the one of a twin, which has the same rows and another identity."""
+    """Replace a file by that of a twin, which has the same rows and another identity."""
     disk.unlink(LOG / name)
     disk.create(LOG / name).append([other.content(LOG / name)])
 
@@ -68,7 +68,7 @@ def put(disk: Disk, name: str, other: Disk) -> None:
     "changes", [{"position": -1}, {"gsn": -1}, {"gsn": 1}, {"trx": -1}, {"trx": 1}]
 )
 def test_a_state_that_does_not_end_where_the_last_segment_does(changes: dict[str, int]) -> None:
-    """An idle source moves it on, and nothing else moves it."""
+    """Only an idle source moves it."""
     disk = filled(Disk(), closed=True)
     moved(disk, **changes)
     with pytest.raises(ChainBroken):
@@ -79,7 +79,7 @@ def test_a_state_that_does_not_end_where_the_last_segment_does(changes: dict[str
 
 
 def test_an_open_segment_that_begins_before_the_state_ends() -> None:
-    """It would bring again what the log has already."""
+    """It would repeat what the log already has."""
     disk = filled(Disk(), closed=False)
     moved(disk, position=1)
     with pytest.raises(ChainBroken):
@@ -88,7 +88,7 @@ def test_an_open_segment_that_begins_before_the_state_ends() -> None:
 
 @pytest.mark.parametrize(("name", "closed"), [("1.ckt", True), ("1.ckt_", False)])
 def test_a_segment_of_a_twin_does_not_fit(name: str, closed: bool) -> None:
-    """The same log and the same places, but written by somebody else: a restored copy."""
+    """It has the same log and places, but another process wrote it: a restored copy."""
     first = begun()
     second = copy.deepcopy(first)
     filled(first, closed=closed)
@@ -99,7 +99,7 @@ def test_a_segment_of_a_twin_does_not_fit(name: str, closed: bool) -> None:
 
 
 def test_readers_see_each_break_of_the_chain() -> None:
-    """Another file before it, and one that ends elsewhere."""
+    """Another file precedes it, or the segment ends elsewhere."""
     first = begun()
     second = copy.deepcopy(first)
     for disk in (first, second):

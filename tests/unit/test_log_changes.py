@@ -1,4 +1,4 @@
-"""Changes of the log as mutations: their times, their keys, and what the target has of them."""
+"""Changes of the log as mutations: their times, their keys, and which ones the target has."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def change(
     us: int = 5,
     absent: bytes | None = None,
 ) -> dict[str, Any]:
-    """A row of a batch."""
+    """Return a row of a batch."""
     return {"gsn": gsn, "trx": trx, "op": ord(op), "absent": absent, "after": after,
             "before": before, "commit_time": us}  # fmt: skip
 
 
 def changes(relation: Relation, *rows: dict[str, Any]) -> Changes:
-    """A batch of them."""
+    """Return a batch of rows."""
     image = pa.struct([("id", pa.int32()), ("n", pa.string())])
     schema = pa.schema(
         [("gsn", pa.int64()), ("trx", pa.int64()), ("op", pa.uint8()), ("absent", pa.binary()),
@@ -51,7 +51,7 @@ def changes(relation: Relation, *rows: dict[str, Any]) -> Changes:
 
 
 def staged(*found: Changes, before: Hlc = ZERO) -> dict[str, list[tuple[Any, ...]]]:
-    """Time, key and images of the mutations, by table."""
+    """Return time, key and images of the mutations, by table."""
     made = mutations(
         found, assign_times(found, before), lambda relation: StagedTable(GROUP, relation.name)
     )
@@ -67,7 +67,7 @@ def _image(text: bytes | None) -> Any:
 
 
 def test_each_change_has_a_time_of_its_own_in_the_order_of_the_log() -> None:
-    """Also between tables, and when clocks go back."""
+    """This holds between tables, too, and when clocks are set back."""
     found = staged(
         changes(TABLE, change(1, "I", {"id": 1, "n": "a"}, us=5),
                 change(4, "I", {"id": 2, "n": "b"}, us=4, trx=2)),
@@ -79,7 +79,7 @@ def test_each_change_has_a_time_of_its_own_in_the_order_of_the_log() -> None:
 
 
 def test_updates_removals_and_changed_keys() -> None:
-    """A changed key is a removal and a row; what was not sent is not there."""
+    """A changed key is a removal and a row; a column that was not sent is absent."""
     found = staged(
         changes(
             TABLE,
@@ -106,7 +106,7 @@ def test_updates_removals_and_changed_keys() -> None:
 def test_times_are_the_same_however_often_the_log_is_read(
     commits: list[int], data: st.DataObject
 ) -> None:
-    """In one piece, or in any pieces, each going on behind the last one."""
+    """This holds for one piece and for any pieces, each continuing after the previous one."""
     rows = [
         change(gsn, "I", {"id": gsn, "n": ""}, us=us, trx=gsn) for gsn, us in enumerate(commits, 1)
     ]
@@ -125,12 +125,12 @@ def test_times_are_the_same_however_often_the_log_is_read(
 
 
 def marks(*gsns: int) -> list[Mark]:
-    """At these changes."""
+    """Return marks at these changes."""
     return [Mark(gsn, Hlc(gsn * 10)) for gsn in gsns]
 
 
 def test_marks_are_kept_and_those_behind_a_place_are_void() -> None:
-    """Read again, a change gets the time that it had."""
+    """When it is read again, a change gets its earlier time."""
     staging = FakeStaging()
     kept = LogMarks.load(staging, "log", lambda: Hlc(7))
     assert kept.before(1) == Hlc(7)
@@ -144,7 +144,7 @@ def test_marks_are_kept_and_those_behind_a_place_are_void() -> None:
 
 
 def test_what_is_applied_needs_no_marks_but_the_last_ones() -> None:
-    """The consumer goes on at the end before the last one, or at the last one."""
+    """The consumer resumes at the end of the last but one, or at the last one."""
     kept = LogMarks("log", ZERO)
     for gsn in range(1, 50):
         kept.add(marks(gsn), [], gsn - 1)
@@ -154,7 +154,7 @@ def test_what_is_applied_needs_no_marks_but_the_last_ones() -> None:
 
 
 def test_marks_are_bounded() -> None:
-    """A target that is far behind has larger steps; both places to go on at stay."""
+    """A target that is far behind has larger steps; both places to resume at stay."""
     kept, rng = LogMarks("log", ZERO), np.random.default_rng(4)
     gsn = 0
     for _ in range(300):

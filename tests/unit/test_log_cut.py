@@ -31,14 +31,14 @@ GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5), inserts
 
 
 def opened(disk: Disk, resend_from: int | None = None) -> Writer:
-    """A writer on a simulated disk."""
+    """Open a writer on a simulated disk."""
     return Writer.open(LOG, log_id=None, source=SOURCE, resend_from=resend_from, files=disk)
 
 
 def crashed(*, torn_bytes: int = 0) -> Disk:
-    """A flushed transaction and an unflushed one behind it, written out, as a crash leaves them.
+    """Write a flushed transaction and an unflushed one after it, as a crash leaves them.
 
-    torn_bytes: so many of its rows are not there either.
+    torn_bytes: that many bytes of its rows are missing too.
     """
     disk = Disk()
     log = opened(disk)
@@ -52,18 +52,18 @@ def crashed(*, torn_bytes: int = 0) -> Disk:
         with open_segment(LOG / "0.ckt_", files=disk) as segment:
             *_, rows = segment.row_frames()
         size = rows.offset_bytes + HEAD.size + rows.length_bytes - torn_bytes
-    # Without its last flush point the second transaction is not whole.
+    # Without its last flush point the second transaction is incomplete.
     disk.open_append(LOG / "0.ckt_").truncate(size)
     return disk
 
 
 def cuts(disk: Disk) -> list[str]:
-    """Names of the cut files, and of what a cut left unfinished."""
+    """Return names of the cut files, and of files that a cut left unfinished."""
     return sorted(name for name in disk.listdir(LOG) if ".cut-" in name)
 
 
 def test_names_of_cut_files() -> None:
-    """They name an open segment, an offset and a row, and nothing else is one."""
+    """They name an open segment, an offset and a row; other names are not accepted."""
     assert parse_cut_name("7.ckt_.cut-4096-12") == CutPlace(4096, 12)
     for name in ("7.ckt.cut-4096-1", "7.ckt_.cut-4096", "7.ckt_.cut-0-1", "07.ckt_.cut-1-1"):
         assert parse_cut_name(name) is None
@@ -72,7 +72,7 @@ def test_names_of_cut_files() -> None:
 
 @pytest.mark.parametrize("resend_from", [0, end_point(1, 3).position])
 def test_what_the_source_sends_again_is_not_kept(resend_from: int) -> None:
-    """It says so before the cut: the slot stands at or before the log's last flush point."""
+    """The source says so before the cut: the slot is at or before the log's last flush point."""
     disk = crashed()
     with opened(disk, resend_from) as log:
         assert log.resume == end_point(1, 3)
@@ -82,7 +82,9 @@ def test_what_the_source_sends_again_is_not_kept(resend_from: int) -> None:
 
 @pytest.mark.parametrize("resend_from", [None, end_point(1, 3).position + 1])
 def test_what_the_source_may_not_have_any_more_is_kept(resend_from: int | None) -> None:
-    """Every byte of it, readable, told by check; and it goes when the log has it again."""
+    """Every byte is kept and readable, and check reports it; it is deleted once the log has it
+    again.
+    """
     disk = crashed()
     before = disk.content(LOG / "0.ckt_")
     with opened(disk, resend_from) as log:
@@ -105,7 +107,7 @@ def test_what_the_source_may_not_have_any_more_is_kept(resend_from: int | None) 
 
 
 def test_a_torn_tail_is_passed_by_the_next_row() -> None:
-    """What came behind its last whole frame is not known: the log must have more than that."""
+    """The bytes after its last whole frame are unknown: the log must have more than those."""
     disk = crashed(torn_bytes=8)
     with opened(disk) as log:
         assert len(log.cut_files) == 1
@@ -143,7 +145,7 @@ def test_a_marker_behind_the_last_row_waits_for_the_next_row() -> None:
 
 
 def test_a_file_without_any_flush_point_is_kept_whole() -> None:
-    """Nothing of it stays in the log, so all of it is cut."""
+    """No part of it stays in the log, so all of it is cut."""
     disk = Disk()
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
@@ -158,9 +160,9 @@ def test_a_file_without_any_flush_point_is_kept_whole() -> None:
 
 
 def test_power_cut_at_every_operation_of_a_start_that_keeps() -> None:
-    """The segment's bytes are in the segment or in the cut file, whole, at every moment."""
+    """The segment's bytes are at every moment complete, in the segment or in the cut file."""
     base = crashed()
-    base.power_cut()  # what is there now is durable
+    base.power_cut()  # the present content is durable
     before = base.content(LOG / "0.ckt_")
     tail = before[-200:]
     at = 0
@@ -185,7 +187,7 @@ def test_power_cut_at_every_operation_of_a_start_that_keeps() -> None:
 
 
 def test_a_full_disk_cuts_nothing() -> None:
-    """Without room for what must be kept the start fails, and the next one finds all of it."""
+    """Without room for the kept bytes the start fails, and the next one finds all of them."""
     base = crashed()
     before = base.content(LOG / "0.ckt_")
     for at in range(2):
