@@ -392,7 +392,7 @@ def test_lists_that_are_none_of_nodes(tmp_path: Path, url: str, error: type[Exce
 
 
 def test_doctor_looks_at_each_node(tmp_path: Path) -> None:
-    """A missing node is a warning while another one is there; if all are missing, it is an error."""
+    """A missing node is a warning while another is there; if all are missing, it is an error."""
     world = World(tmp_path)
     world.archive(0, 1)
     assert severities(world) == set()

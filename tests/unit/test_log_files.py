@@ -32,7 +32,7 @@ faults.declare("test.here", "test.there")
 
 
 def test_parts_are_appended_in_order_whatever_their_kind(tmp_path: Path) -> None:
-    """bytes, memoryview, Arrow buffers, empty ones, and more than one writev takes."""
+    """These are bytes, memoryview, Arrow buffers and empty ones, more than one writev accepts."""
     parts = [b"a", memoryview(b"bc"), pa.py_buffer(b"def"), b"", *(b"%d," % n for n in range(2000))]
     file = REAL_FILES.create(tmp_path / "f")
     file.append(parts)
@@ -46,7 +46,7 @@ def test_parts_are_appended_in_order_whatever_their_kind(tmp_path: Path) -> None
 
 
 def test_a_write_that_takes_only_part_is_repeated(tmp_path: Path) -> None:
-    """The kernel may take fewer bytes than given: through a pipe it does."""
+    """The kernel may accept fewer bytes than given: with a pipe it does."""
     from penstock.host.files import _RealAppendFile
 
     file = _RealAppendFile(tmp_path / "f", (tmp_path / "f").open("wb", buffering=0))
@@ -66,7 +66,7 @@ def test_a_write_that_takes_only_part_is_repeated(tmp_path: Path) -> None:
 
 
 def test_overwrite_and_truncate_leave_the_next_append_at_the_end(tmp_path: Path) -> None:
-    """As recovery uses them."""
+    """Recovery uses both."""
     file = REAL_FILES.create(tmp_path / "f")
     file.append([b"0123456789"])
     file.overwrite(2, b"xy")
@@ -87,7 +87,7 @@ def test_overwrite_and_truncate_leave_the_next_append_at_the_end(tmp_path: Path)
 
 
 def test_failures_are_typed_and_name_the_path(tmp_path: Path) -> None:
-    """Each kind a caller treats differently."""
+    """Each kind that callers treat differently has a type."""
     REAL_FILES.create(tmp_path / "there").close()
     with pytest.raises(FileExists, match="cannot create"):
         REAL_FILES.create(tmp_path / "there")
@@ -121,7 +121,7 @@ def test_a_full_device_is_disk_full_with_path_and_free_space() -> None:
 
 
 def test_replace_leaves_the_old_or_the_new_content_and_nothing_beside(tmp_path: Path) -> None:
-    """A reader at any moment sees one of them whole."""
+    """A reader sees one of them in full at any moment."""
     path = tmp_path / "state.json"
     replace(path, b"0" * 1000)
     stop = threading.Event()
@@ -142,7 +142,7 @@ def test_replace_leaves_the_old_or_the_new_content_and_nothing_beside(tmp_path: 
 
 
 def test_directories_are_made_with_their_parents(tmp_path: Path) -> None:
-    """And may be there already."""
+    """They may already be there."""
     REAL_FILES.make_directory(tmp_path / "a" / "b")
     REAL_FILES.make_directory(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
@@ -152,7 +152,7 @@ def test_directories_are_made_with_their_parents(tmp_path: Path) -> None:
 
 
 def test_a_lock_ends_with_its_holder_and_names_it(tmp_path: Path) -> None:
-    """Killed or released; the file itself stays."""
+    """The holder is killed or releases it; the file itself stays."""
     script = (
         "import sys, time\n"
         "from pathlib import Path\n"
@@ -174,7 +174,7 @@ def test_a_lock_ends_with_its_holder_and_names_it(tmp_path: Path) -> None:
 
 
 def test_real_clock_measures_and_waits() -> None:
-    """Wall time in microseconds; sleep returns at once for nothing."""
+    """Wall time is in microseconds; sleep returns at once for zero or less."""
     assert abs(REAL_CLOCK.now_us() / 1e6 - time.time()) < 5
     started = REAL_CLOCK.monotonic_s()
     REAL_CLOCK.sleep(0.01)
@@ -186,7 +186,7 @@ def test_real_clock_measures_and_waits() -> None:
 
 
 def test_a_fault_fires_at_the_nth_time_and_once() -> None:
-    """Counting starts again when a plan is armed."""
+    """Counting restarts when a plan is armed."""
     with faults.arming("test.here:2:error,test.there:1:error=ENOSPC"):
         faults.point("test.here")
         with pytest.raises(faults.FaultInjected, match=r"test\.here"):
@@ -199,7 +199,7 @@ def test_a_fault_fires_at_the_nth_time_and_once() -> None:
 
 
 def test_a_sleep_waits_and_goes_on() -> None:
-    """For tests that look from outside meanwhile."""
+    """It serves tests that look from outside meanwhile."""
     with faults.arming("test.here:1:sleep=0.02"):
         started = time.monotonic()
         faults.point("test.here")
@@ -211,13 +211,13 @@ def test_a_sleep_waits_and_goes_on() -> None:
     ["x", "x:1", "x:0:kill", "x:a:kill", ":1:kill", "x:1:stop", "x:1:error=EWHAT", "x:1:kill=9"],
 )
 def test_a_plan_that_cannot_be_read_is_refused(spec: str) -> None:
-    """A typo must not become a test that tests nothing."""
+    """A typo must not result in a test that tests nothing."""
     with pytest.raises(faults.FaultPlanInvalid):
         faults.parse(spec)
 
 
 def test_a_point_nobody_declared_is_refused_while_armed() -> None:
-    """Tests iterate over the declared names: all must be there."""
+    """Tests iterate over the declared names: all must be declared."""
     with (
         faults.arming("test.here:1:error"),
         pytest.raises(faults.FaultPlanInvalid, match="not declared"),
@@ -227,7 +227,7 @@ def test_a_point_nobody_declared_is_refused_while_armed() -> None:
 
 
 def test_the_environment_arms_a_process_which_is_then_killed() -> None:
-    """SIGKILL: nothing behind the point runs."""
+    """It is SIGKILL: no code after the point runs."""
     script = (
         "from penstock.host import faults; faults.declare('a.b')\n"
         "print('before', flush=True); faults.point('a.b'); print('behind')"
@@ -243,7 +243,7 @@ def test_the_environment_arms_a_process_which_is_then_killed() -> None:
 
 
 def test_an_unarmed_point_costs_next_to_nothing() -> None:
-    """It stands in the hot path: well below a microsecond."""
+    """It is in the hot path: it takes well below a microsecond."""
     started = time.process_time()
     for _ in range(100_000):
         faults.point("test.here")
@@ -255,14 +255,14 @@ def test_an_unarmed_point_costs_next_to_nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """Some state."""
+    """A state for tests."""
 
     name: str
     number: int = 0
 
 
 def test_a_checkpoint_comes_back_or_is_refused(tmp_path: Path) -> None:
-    """Missing is None; any other byte than those written is an error."""
+    """A missing one is None; a single other byte is an error."""
     path = tmp_path / "state.json"
     file = StateFile(path, Small)
     assert file.load() is None

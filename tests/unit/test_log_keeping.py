@@ -1,4 +1,4 @@
-"""Which applied segments are kept, and which are old or many enough to go."""
+"""Applied segments: which are kept, and which are old or many enough to be removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOUR_S = 3600.0
 
 
 def files(*given: tuple[float, int]) -> list[KeptFile]:
-    """Segments from 0 on, each (age in hours, size)."""
+    """Return segments from 0 on, each (age in hours, size)."""
     return [
         KeptFile(
             file=SegmentFile(number=number, path=Path(f"{number}.ckt")),
@@ -33,17 +33,17 @@ def files(*given: tuple[float, int]) -> list[KeptFile]:
         ([(30, 10), (25, 10), (23, 10)], [0, 1]),
         ([(3, 60), (2, 60), (1, 60)], [0, 1]),
         ([(3, 101)], [0]),
-        # A file with a strange time holds up those behind it: the log never has a hole.
+        # A file with a strange time keeps the later ones: the log never has a gap.
         ([(1, 10), (30, 10)], []),
         ([(30, 10), (1, 95), (1, 10)], [0, 1]),
     ],
 )
 def test_the_oldest_go_first(given: list[tuple[float, int]], expected: list[int]) -> None:
-    """Older than the age, or before the newest ones that fit into the size; never a hole."""
+    """They are over the age, or older than the newest that fit into the size; no gap results."""
     gone = find_outlived(files(*given), Keeping(age_s=24 * HOUR_S, size_bytes=100))
     assert [file.number for file in gone] == expected
 
 
 def test_without_limits_all_stay() -> None:
-    """As a loader that nobody tells anything."""
+    """A loader without configured limits works like this."""
     assert find_outlived(files((10_000, 10**15)), Keeping()) == []

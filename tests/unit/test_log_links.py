@@ -1,4 +1,4 @@
-"""Consumers' hard links: isolation, limits, holes, and what frees the disk."""
+"""Hard links of consumers: isolation, limits, gaps, and what frees the disk."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ GROUPS = numbered([inserts(2, first=2 * n) for n in range(12)])
 
 
 def rotate_once(log: Writer) -> None:
-    """One more transaction, one more segment."""
+    """Write one more transaction and one more segment."""
     log.write(run_of(GROUPS[log.durable.trx]))
     assert log.rotate() is not None
 
 
 def names(directory: Path) -> list[str]:
-    """Segments in a directory, by number."""
+    """Return the names of segments in a directory, by number."""
     return sorted((p.name for p in directory.glob("*.ckt")), key=lambda name: int(name[:-4]))
 
 
 def open_log(root: Path) -> Writer:
-    """A log whose consumers live beside it."""
+    """Open a log whose consumers live beside it."""
     options = WriterOptions(consumers=root / "cdc")
     return Writer.open(root / "log", log_id=None, source=SOURCE, options=options)
 
 
 def test_enabled_consumers_get_a_link_at_each_rotation(tmp_path: Path) -> None:
-    """The same file under a second name; consumers know nothing of each other."""
+    """It is the same file under a second name; consumers know nothing of each other."""
     with open_log(tmp_path) as log:
         rotate_once(log)
         links.enable(tmp_path / "cdc" / "lake")
@@ -69,7 +69,7 @@ def test_a_segment_lives_until_its_last_link_goes(tmp_path: Path) -> None:
 
 
 def test_a_consumer_at_its_size_limit_is_skipped_and_meets_the_hole(tmp_path: Path) -> None:
-    """Never silently: the next segment it gets is not the next number."""
+    """The gap is never silent: the next segment that it gets is not the next number."""
     lake = tmp_path / "cdc" / "lake"
     with open_log(tmp_path) as log:
         rotate_once(log)
@@ -86,7 +86,7 @@ def test_a_consumer_at_its_size_limit_is_skipped_and_meets_the_hole(tmp_path: Pa
 
 
 def test_links_before_the_last_hole_are_deleted_as_document_002_says(tmp_path: Path) -> None:
-    """Of 2 3 8 10 11 the first three go."""
+    """Of 2 3 8 10 11 the first three are deleted."""
     for number in (2, 3, 8, 10, 11):
         (tmp_path / f"{number}.ckt").write_text("")
     assert [file.number for file in links.delete_lost(tmp_path)] == [2, 3, 8]
@@ -95,7 +95,7 @@ def test_links_before_the_last_hole_are_deleted_as_document_002_says(tmp_path: P
 
 
 def test_without_a_hole_no_link_is_deleted(tmp_path: Path) -> None:
-    """Also with one link, and with none."""
+    """This holds also with one link, and with none."""
     assert links.delete_lost(tmp_path) == []
     (tmp_path / "5.ckt").write_text("")
     assert links.delete_lost(tmp_path) == []
@@ -103,7 +103,7 @@ def test_without_a_hole_no_link_is_deleted(tmp_path: Path) -> None:
 
 
 def test_linking_again_changes_nothing(tmp_path: Path) -> None:
-    """As recovery does when it cannot know."""
+    """Recovery does so when it cannot know."""
     with open_log(tmp_path) as log:
         rotate_once(log)
         links.enable(tmp_path / "cdc" / "lake")
@@ -115,7 +115,7 @@ def test_linking_again_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_link_survives_a_power_cut(seed: int) -> None:
-    """From the moment on that it is counted as made: nobody makes it again."""
+    """It does from the moment on that it counts as created: it is not created again."""
     disk = Disk(seed)
     log, lake = Path("/log"), Path("/cdc/lake")
     links.enable(lake, files=disk)
@@ -128,7 +128,7 @@ def test_a_link_survives_a_power_cut(seed: int) -> None:
 
 @pytest.mark.parametrize("through", [0, 1, 9])
 def test_links_of_another_log_are_not_released(tmp_path: Path, through: int) -> None:
-    """A number of another log says nothing about them; those of this log go."""
+    """Another log's number says nothing about them; links of this log are removed."""
     lake = tmp_path / "cdc" / "lake"
     links.enable(lake)
     with open_log(tmp_path) as log:

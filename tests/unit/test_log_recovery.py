@@ -1,4 +1,4 @@
-"""Recovery: what a start makes of everything a crash, or an operator, can leave behind."""
+"""Recovery: the result of a start for everything that a crash, or an operator, can leave."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
 
 
 def opened(disk: Disk) -> Writer:
-    """A writer on a simulated disk."""
+    """Open a writer on a simulated disk."""
     return Writer.open(LOG, log_id=None, source=SOURCE, files=disk)
 
 
 def left_over(*, flushes: int = 2) -> Disk:
-    """A disk with a closed segment and an open one of some flushes, and a dead process."""
+    """Return a disk with a closed segment, an open one of some flushes, and a dead process."""
     disk = Disk()
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
@@ -56,7 +56,7 @@ def left_over(*, flushes: int = 2) -> Disk:
 
 
 def test_a_tail_torn_at_any_byte_is_cut_at_the_last_flush_point() -> None:
-    """Whatever part of the last flush reached the disk."""
+    """This holds whatever part of the last flush reached the disk."""
     base = left_over()
     whole = base.content(LOG / "1.ckt_")
     with open_segment(LOG / "1.ckt_", files=base) as segment:
@@ -67,7 +67,7 @@ def test_a_tail_torn_at_any_byte_is_cut_at_the_last_flush_point() -> None:
             if e.kind == ckt.FrameKind.FLUSH_POINT
         )
     assert second == len(whole)
-    # Every byte near a frame's head; of long payloads every fifth.
+    # Cuts are at every byte near a frame's head, and at every fifth of long payloads.
     near = {head + step for head in heads for step in range(-3, 20)}
     for size in range(first, second + 1):
         if size % 5 and size not in near and size not in (second, second - 1):
@@ -80,7 +80,7 @@ def test_a_tail_torn_at_any_byte_is_cut_at_the_last_flush_point() -> None:
 
 
 def test_damage_to_durable_bytes_of_an_open_segment_is_corruption_not_a_torn_tail() -> None:
-    """The later flush point proves that those bytes were on the disk: nothing is cut away."""
+    """The later flush point proves that those bytes were on the disk: nothing is cut off."""
     disk = left_over()
     with open_segment(LOG / "1.ckt_", files=disk) as segment:
         rows = next(iter(segment.row_frames()))
@@ -102,7 +102,7 @@ def test_a_damaged_header_in_front_of_rows_is_corruption() -> None:
 
 @pytest.mark.parametrize("size", [0, 8, 4095, 4096])
 def test_an_open_segment_without_anything_in_it_is_discarded(size: int) -> None:
-    """Torn or whole, a header alone holds no changes."""
+    """Torn or complete, a header alone has no changes."""
     disk = left_over()
     content = disk.content(LOG / "1.ckt_")[:size]
     disk.unlink(LOG / "1.ckt_")
@@ -129,7 +129,7 @@ def test_state_is_made_again_from_the_segments() -> None:
 
 
 def test_a_damaged_state_file_is_refused() -> None:
-    """Half believed it would give numbers twice."""
+    """Trusting half of it would give numbers twice."""
     disk = left_over()
     disk.flip(LOG / "LOG.json", 40 * 8)
     with pytest.raises(CheckpointCorrupt):
@@ -137,7 +137,7 @@ def test_a_damaged_state_file_is_refused() -> None:
 
 
 def test_a_state_older_than_the_segments_gives_way() -> None:
-    """A directory put together from copies: the segments are newer."""
+    """In a directory put together from copies, the segments are newer."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -152,7 +152,7 @@ def test_a_state_older_than_the_segments_gives_way() -> None:
 
 
 def test_the_log_goes_on_after_the_loader_removed_every_segment() -> None:
-    """removeFiles: numbers and positions live in the state."""
+    """With removeFiles, numbers and positions are in the state."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -184,7 +184,7 @@ def test_a_crash_between_state_and_name_is_finished() -> None:
 
 
 def test_files_that_do_not_belong_there_stop_the_start() -> None:
-    """Another number, another history, or both names at once: never guessed about."""
+    """Another number, another history, or both names at once are not guessed about."""
     content = left_over().content(LOG / "1.ckt_")
     disk = left_over()
     disk.create(LOG / "5.ckt_").append([content])
@@ -212,7 +212,7 @@ def test_left_overs_of_replaced_files_are_removed() -> None:
 
 @pytest.mark.parametrize("buffer_bytes", [1, 2**20])
 def test_a_flush_point_vouches_for_what_was_synced_before_it(buffer_bytes: int) -> None:
-    """Not for what is written out with it: a crash in between is a torn tail, no corruption."""
+    """It does not for what is written with it: a crash in between is a torn tail, no corruption."""
     disk = Disk()
     options = WriterOptions(buffer_size_bytes_max=buffer_bytes)
     sizes = [HEADER_REGION_SIZE]
@@ -240,13 +240,13 @@ def test_a_flush_point_vouches_for_what_was_synced_before_it(buffer_bytes: int) 
     ],
 )
 def test_what_continues_a_log(gsn: int, trx: int, position: int, expected: bool) -> None:
-    """The same rows and transactions; an idle source moves the position on, never back."""
+    """Rows and transactions are the same; an idle source moves the position forward, never back."""
     end = FlushPoint(position=250, gsn=5, trx=2)
     assert FlushPoint(position=position, gsn=gsn, trx=trx).continues(end) is expected
 
 
 def test_bytes_that_a_failed_sync_may_have_lost_are_written_again() -> None:
-    """They read well, and the disk has none of them: a later sync succeeds without them."""
+    """They can be read, yet the disk has none of them: a later sync succeeds without them."""
 
     def written(fail_at: tuple[int, int] | None) -> Disk:
         disk = Disk()

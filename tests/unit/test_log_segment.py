@@ -1,4 +1,4 @@
-"""The catalogue of trouble with segment files, each told apart by its error."""
+"""Faults of segment files: each has an error of its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LOG = Path("/log")
 
 
 def make_log(disk: Disk, segments: int = 3, *, leave_open: bool = False) -> None:
-    """Segments of one transaction of two rows each; with leave_open two flushes in another."""
+    """Write segments of a transaction of two rows each; with leave_open two flushes in another."""
     groups = numbered([inserts(2, first=2 * n) for n in range(segments + 2 * leave_open)])
     with Writer.open(LOG, log_id=None, source=SOURCE, files=disk) as log:
         for group in groups[:segments]:
@@ -70,32 +70,32 @@ def overwrite(disk: Disk, name: str, content: bytes) -> None:
 
 
 def errors(disk: Disk) -> list[tuple[str, str]]:
-    """What check() finds wrong, as (code, file)."""
+    """Return the errors of check() as (code, file)."""
     return [(f.code, f.file) for f in check(LOG, files=disk) if f.severity == "error"]
 
 
 def test_segments_are_listed_by_number_not_by_name(disk: Disk) -> None:
-    """10.ckt comes behind 9.ckt; names that are not ours are not listed."""
+    """10.ckt comes after 9.ckt; files with other names are not listed."""
     for name in ("10.ckt", "9.ckt", "007.ckt", "x.ckt", "3.ckt_", "4.ckt.tmp", "4.ckt2", ".ckt"):
         overwrite(disk, name, b"")
     assert [file.number for file in list_segments(LOG, files=disk)] == [0, 1, 2, 9, 10]
 
 
 def test_a_directory_that_is_not_there_has_no_segments() -> None:
-    """A loader may start before the extractor has made the directory."""
+    """A loader may start before the extractor has created the directory."""
     assert list_segments(Path("/nowhere"), files=Disk()) == []
     assert next_segments(Path("/nowhere"), after=-1, count_max=3, files=Disk()) == []
 
 
 def test_next_segments_are_consecutive_and_bounded(disk: Disk) -> None:
-    """As many as asked, in order, from the one behind the last."""
+    """As many as asked are returned, in order, from the one after the last."""
     assert [f.number for f in next_segments(LOG, after=-1, count_max=2, files=disk)] == [0, 1]
     assert [f.number for f in next_segments(LOG, after=1, count_max=9, files=disk)] == [2]
     assert next_segments(LOG, after=2, count_max=9, files=disk) == []
 
 
 def test_a_hole_in_the_numbers_is_reported_and_names_both_sides(disk: Disk) -> None:
-    """Never is the next existing segment taken for the next one."""
+    """The next existing segment never counts as the next one."""
     disk.unlink(LOG / "1.ckt")
     with pytest.raises(SegmentMissing, match="last segment 0, next 2") as caught:
         next_segments(LOG, after=-1, count_max=9, files=disk)
@@ -108,13 +108,13 @@ def test_a_hole_in_the_numbers_is_reported_and_names_both_sides(disk: Disk) -> N
 
 
 def test_a_hole_behind_what_was_asked_for_does_not_stop_a_batch(disk: Disk) -> None:
-    """What is whole is loaded first."""
+    """The complete segments are loaded first."""
     disk.unlink(LOG / "1.ckt")
     assert [f.number for f in next_segments(LOG, after=-1, count_max=1, files=disk)] == [0]
 
 
 def test_a_segment_cut_at_any_byte_is_corrupt(disk: Disk) -> None:
-    """A closed segment is whole or refused; there is no torn tail in one."""
+    """A closed segment is complete or refused; it has no torn tail."""
     content = disk.content(LOG / "1.ckt")
     for size in (*range(0, 4096, 97), *range(4090, len(content))):
         overwrite(disk, "1.ckt", content[:size])
@@ -123,7 +123,7 @@ def test_a_segment_cut_at_any_byte_is_corrupt(disk: Disk) -> None:
 
 
 def test_a_segment_with_bytes_behind_its_trailer_is_corrupt(disk: Disk) -> None:
-    """Appending is damage, too."""
+    """Appended bytes are damage, too."""
     content = disk.content(LOG / "1.ckt")
     overwrite(disk, "1.ckt", content + bytes(8))
     with pytest.raises(SegmentCorrupt, match="no trailer"):
@@ -145,7 +145,7 @@ def test_a_damaged_footer_is_reported_with_file_and_byte(disk: Disk) -> None:
 
 
 def test_an_empty_or_foreign_file_is_not_a_segment(disk: Disk) -> None:
-    """A typed error, whatever the bytes are."""
+    """A typed error is raised, whatever the bytes are."""
     for content in (b"", b"\x89CKT", b"PAR1" * 2000, bytes(5000)):
         overwrite(disk, "3.ckt", content)
         with pytest.raises(SegmentCorrupt, match="not a segment file"):
@@ -163,7 +163,7 @@ def test_a_renamed_segment_is_noticed_by_its_header(disk: Disk) -> None:
 
 
 def test_a_segment_of_another_log_in_the_chain_is_refused(disk: Disk) -> None:
-    """Same number, same start, whole file: only the ids tell."""
+    """Number and start are the same and the file is complete: only the ids differ."""
     other = Disk()
     make_log(other)
     overwrite(disk, "1.ckt", other.content(LOG / "1.ckt"))
@@ -173,7 +173,7 @@ def test_a_segment_of_another_log_in_the_chain_is_refused(disk: Disk) -> None:
 
 
 def test_a_batch_must_continue_what_was_applied(disk: Disk) -> None:
-    """A first segment that starts behind the last applied row would skip rows."""
+    """A first segment that starts after the row following the last applied one would skip rows."""
     later = list_segments(LOG, files=disk)[1:]
     assert [s.number for s in open_chain(later, gsn_applied=2, files=disk)] == [1, 2]
     assert [s.number for s in open_chain(later, gsn_applied=3, files=disk)] == [1, 2]
@@ -184,7 +184,7 @@ def test_a_batch_must_continue_what_was_applied(disk: Disk) -> None:
 
 
 def test_damage_to_rows_stops_the_reader_at_that_frame(disk: Disk) -> None:
-    """Frames before it are given, nothing of it is."""
+    """Earlier frames are returned, no part of the damaged one is."""
     with open_segment(LOG / "1.ckt", files=disk) as segment:
         entry = next(iter(segment.row_frames()))
     disk.flip(LOG / "1.ckt", (entry.offset_bytes + 16 + 60) * 8)
@@ -195,7 +195,9 @@ def test_damage_to_rows_stops_the_reader_at_that_frame(disk: Disk) -> None:
 
 
 def test_swapped_frames_of_equal_length_are_noticed(disk: Disk) -> None:
-    """A checksum covers the place: a frame moved within its file, or from another, is refused."""
+    """A checksum includes the place: a frame from elsewhere in the file, or another file, is
+    refused.
+    """
     content = bytearray(disk.content(LOG / "1.ckt"))
     other = disk.content(LOG / "2.ckt")
     with open_segment(LOG / "1.ckt", files=disk) as segment:
@@ -211,7 +213,7 @@ def test_swapped_frames_of_equal_length_are_noticed(disk: Disk) -> None:
 
 
 def test_an_open_segment_is_read_up_to_its_last_flush_point() -> None:
-    """What follows is not a transaction yet, whole frames or not."""
+    """What follows is not a transaction yet, whether frames are complete or not."""
     disk = Disk()
     make_log(disk, 0, leave_open=True)
     with open_segment(LOG / "0.ckt_", files=disk) as segment:
@@ -236,7 +238,7 @@ def test_a_file_moved_away_can_still_be_read(tmp_path: Path) -> None:
 
 
 def test_index_tells_what_frames_hold_without_reading_them(disk: Disk) -> None:
-    """ABSENT columns, operations, updates with before images, positions, rows per table."""
+    """It has ABSENT columns, operations, updates with before images, positions, rows per table."""
     changes = [
         Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02"),
         Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,)),
@@ -288,7 +290,7 @@ def test_relations_without_rows_keep_their_place_and_never_follow_a_later_versio
 
 
 def test_rows_after_a_number_are_cut_inside_a_batch(disk: Disk) -> None:
-    """A batch applied in part goes on at the next row."""
+    """A batch that was applied in part continues at the next row."""
     with open_segment(LOG / "1.ckt", files=disk) as segment:
         expected = plain_segment(segment)
         for gsn in range(2, 5):
@@ -298,7 +300,7 @@ def test_rows_after_a_number_are_cut_inside_a_batch(disk: Disk) -> None:
 
 
 def test_check_is_content_with_a_whole_log_and_one_being_written() -> None:
-    """No errors, and what is not of the log is only mentioned."""
+    """There are no errors, and files that are not the log's are only mentioned."""
     disk = Disk()
     make_log(disk, 2, leave_open=True)
     overwrite(disk, "notes.txt", b"")
@@ -307,7 +309,7 @@ def test_check_is_content_with_a_whole_log_and_one_being_written() -> None:
 
 
 def test_check_sees_a_footer_that_does_not_tell_what_the_file_holds(disk: Disk) -> None:
-    """A footer with right checksums and wrong content (a defect, not a disk) is found."""
+    """Its checksums are right and its content is wrong, by a defect and not by the disk."""
     with open_segment(LOG / "1.ckt", files=disk) as segment:
         entries = tuple(e for e in segment.entries if e.kind != ckt.FrameKind.ROWS)
         salt = ckt.checksum_salt(segment.header.file_id)

@@ -1,4 +1,4 @@
-"""The open segment, read while it is being written: what is durable of it, and nothing else."""
+"""The open segment, read while it is being written: its durable part is visible, and no more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
 
 
 class Tail(SegmentOpener):
-    """A reader that also finds, as a loader does."""
+    """A reader that also finds the segment, as a loader does."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(files=disk)
@@ -39,12 +39,12 @@ class Tail(SegmentOpener):
 
 
 def opened(disk: Disk) -> Writer:
-    """A writer of the log in LOG."""
+    """Open a writer of the log in LOG."""
     return Writer.open(LOG, log_id=None, source=SOURCE, files=disk)
 
 
 def read(tail: Tail, *, number: int = 0, trx_after: int = 0) -> list[Any] | None:
-    """What is found behind a transaction, with all that is before it in the file."""
+    """Return what is found after a transaction, with all earlier rows of the file."""
     file = tail.find(number=number, trx_after=trx_after)
     if file is None:
         return None
@@ -55,7 +55,7 @@ def read(tail: Tail, *, number: int = 0, trx_after: int = 0) -> list[Any] | None
 
 
 def test_each_flush_shows_more_and_what_is_not_flushed_is_not_there() -> None:
-    """The same reader again and again, as a loader has it."""
+    """The same reader looks repeatedly, as in a loader."""
     disk = Disk()
     tail = Tail(disk)
     with opened(disk) as log:
@@ -77,7 +77,7 @@ def test_each_flush_shows_more_and_what_is_not_flushed_is_not_there() -> None:
 
 
 def test_nothing_is_shown_before_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flush point that can be read is not on the disk yet."""
+    """A flush point that can be read is not necessarily on the disk."""
     disk = Disk()
     tail = Tail(disk)
     seen: list[Any] = []
@@ -115,7 +115,7 @@ def test_a_truncate_alone_is_news() -> None:
 
 
 def test_a_file_that_is_closed_between_finding_and_reading() -> None:
-    """It has another name then, and more in it: what was found is what is read."""
+    """It has another name then, and more rows: the reader reads what was found."""
     disk = Disk()
     tail = Tail(disk)
     with opened(disk) as log:
@@ -153,7 +153,7 @@ def test_an_idle_source_is_no_news() -> None:
 
 
 def test_damage_is_reported_and_not_read() -> None:
-    """A flipped bit in the durable part is SegmentCorrupt, and stays so at the next look."""
+    """A flipped bit in the durable part is SegmentCorrupt, also at the next look."""
     disk = Disk()
     tail = Tail(disk)
     with opened(disk) as log:
@@ -169,7 +169,7 @@ def test_damage_is_reported_and_not_read() -> None:
 
 @pytest.mark.parametrize("bit", [0, 40, 100, 300, 500, 630])
 def test_a_damaged_mark_says_nothing(bit: int) -> None:
-    """Only freshness is lost: closed segments are read as ever, the next flush mends it."""
+    """Only freshness is lost: closed segments are still read, the next flush repairs it."""
     disk = Disk()
     tail = Tail(disk)
     with opened(disk) as log:
@@ -183,7 +183,7 @@ def test_a_damaged_mark_says_nothing(bit: int) -> None:
 
 
 def test_the_mark_of_another_file_is_refused() -> None:
-    """The number is the same, the file is not: a directory was put together by hand."""
+    """The number is the same, the file is not: an operator put the directory together."""
     disk = Disk()
     tail = Tail(disk)
     with opened(disk) as log:

@@ -31,7 +31,7 @@ LOG = Path("/log")
 
 
 def printed(run: Run, options: WriterOptions | None = None) -> list[str]:
-    """The lines of a log of this run."""
+    """Return the lines of a log of this run."""
     disk = Disk()
     with Writer.open(LOG, log_id=None, source=SOURCE, options=options, files=disk) as log:
         log.write(run)
@@ -41,7 +41,7 @@ def printed(run: Run, options: WriterOptions | None = None) -> list[str]:
 
 
 def test_each_operation_prints_what_the_source_sent() -> None:
-    r"""NULL is \N, ABSENT is \A, a before image stands behind \B."""
+    r"""NULL is \N, ABSENT is \A, a before image follows \B."""
     changes = [
         Change(relation=ITEM, op=Op.INSERT, after=(1, None)),
         Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02"),
@@ -61,7 +61,7 @@ def test_each_operation_prints_what_the_source_sent() -> None:
 
 
 def test_values_of_every_kind_print_exactly() -> None:
-    """As PostgreSQL writes them; bytes as hex; years that datetime cannot hold."""
+    """They print as PostgreSQL writes them; bytes as hex; years may exceed those of datetime."""
     changes = [
         Change(
             relation=EVENT,
@@ -118,7 +118,7 @@ def test_values_cannot_be_taken_for_separators_or_words() -> None:
 
 
 def test_markers_stand_in_their_places() -> None:
-    """Truncate one line per table; others with tables and details as JSON."""
+    """A truncate has a line per table; others have tables and details as JSON."""
     group = numbered([inserts(2)])[0]
     ddl = Marker(
         kind=MarkerKind.DDL,
@@ -141,7 +141,7 @@ def test_markers_stand_in_their_places() -> None:
 
 
 def test_begin_and_commit_enclose_their_rows_with_process_commits() -> None:
-    """Also around a transaction that starts with a truncate, and one in a run of several."""
+    """So does a transaction that starts with a truncate, and one in a run of several."""
     groups = numbered([inserts(1), inserts(2, first=1)])
     rows = [row for group in groups for row in group]
     run = run_of(rows, markers=[truncate(1, 2, "item")])
@@ -164,14 +164,14 @@ def test_begin_and_commit_enclose_their_rows_with_process_commits() -> None:
 
 @given(st.dates())
 def test_dates_print_as_datetime_prints_them(day: datetime.date) -> None:
-    """Where datetime can hold them."""
+    """This covers all dates that datetime has."""
     days = day.toordinal() - datetime.date(1970, 1, 1).toordinal()
     assert date_text(days) == day.isoformat()
 
 
 @given(st.datetimes())
 def test_timestamps_print_as_datetime_prints_them(moment: datetime.datetime) -> None:
-    """Without the zeros at the end of the fraction, as PostgreSQL."""
+    """They have no zeros at the end of the fraction, as in PostgreSQL."""
     since = moment - datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without zone
     text = moment.isoformat(sep=" ")
     expected = text.rstrip("0") if "." in text else text
@@ -189,12 +189,12 @@ def test_timestamps_print_as_datetime_prints_them(moment: datetime.datetime) -> 
     ],
 )
 def test_dates_outside_of_datetime(days: int, text: str) -> None:
-    """Checked against PostgreSQL: select date '1970-01-01' + days."""
+    """They were compared with PostgreSQL: select date '1970-01-01' + days."""
     assert date_text(days) == text
 
 
 def test_times_of_day() -> None:
-    """No zeros at the end of the fraction."""
+    """They have no zeros at the end of the fraction."""
     assert time_text(0) == "00:00:00"
     assert time_text(86_399_999_999) == "23:59:59.999999"
     assert time_text(1_500_000) == "00:00:01.5"

@@ -1,4 +1,4 @@
-"""Where and when rows were committed: by their transactions, and never by a guess."""
+"""Position and time of each row's commit: taken from its transaction, and never guessed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOG = Path("/log")
 
 
 def written(runs: Sequence[Run], source: dict[str, str] | None = None) -> Disk:
-    """A log of one closed segment, a flush point behind each run that ends a transaction."""
+    """Write a log of a closed segment with a flush point after each run that ends a transaction."""
     disk = Disk()
     with Writer.open(LOG, log_id=None, source=source or SOURCE, files=disk) as log:
         for run in runs:
@@ -49,7 +49,7 @@ def written(runs: Sequence[Run], source: dict[str, str] | None = None) -> Disk:
 
 
 def dated(segment: Segment) -> list[tuple[int, int, int]]:
-    """gsn, position and time of every row."""
+    """Return gsn, position and time of every row."""
     found = []
     for rows in segment.rows():
         batch = segment.add_commit(rows.batch)
@@ -63,7 +63,7 @@ def dated(segment: Segment) -> list[tuple[int, int, int]]:
 
 
 def placed(group: Sequence[Any], positions: Sequence[int]) -> Run:
-    """Rows whose transactions were committed at these positions, as one run that ends."""
+    """Return rows whose transactions were committed at these positions, as one run that ends."""
     announced = transactions_batch(
         [(at, at + 1, COMMIT_TIME_US + number, 0) for number, at in enumerate(positions, 1)]
     )
@@ -77,7 +77,7 @@ def placed(group: Sequence[Any], positions: Sequence[int]) -> Run:
     asked=st.integers(0, POSITION_MAX),
 )
 def test_positions_of_16_bytes_come_back_and_are_found(positions: list[int], asked: int) -> None:
-    """Also above 64 bits, and several transactions at one position."""
+    """This holds above 64 bits, and for several transactions at one position."""
     groups = numbered([inserts(2, first=2 * n) for n in range(len(positions))])
     disk = written([placed([row for group in groups for row in group], positions)])
     with open_segment(LOG / "0.ckt", files=disk) as segment:
@@ -99,7 +99,7 @@ def test_positions_of_16_bytes_come_back_and_are_found(positions: list[int], ask
 
 
 def test_rows_of_a_giant_transaction_are_dated_by_its_end() -> None:
-    """Its rows stand in frames far in front of what tells where it was committed."""
+    """Its rows are in frames long before the frame that has its commit."""
     groups = numbered([inserts(1), inserts(3, first=1), inserts(1, first=4)])
     giant = groups[1]
     runs = [
@@ -137,7 +137,7 @@ def test_an_open_segment_has_the_transactions_of_all_that_is_durable() -> None:
 
 
 def test_an_engine_with_wide_positions_is_read_by_python() -> None:
-    """As numbers one by one, as 16 bytes in a table, since no Arrow number holds them."""
+    """Single ones are numbers, a table has 16 bytes, since no Arrow number holds them."""
     groups = numbered([inserts(1), inserts(1, first=1)])
     wide = [2**64, 2**127 + 5]
     disk = written([placed([*groups[0], *groups[1]], wide)], {"engine": "one of tomorrow"})
@@ -159,7 +159,7 @@ def test_an_engine_with_wide_positions_is_read_by_python() -> None:
 def test_a_transaction_that_is_missing_is_damage(
     missing: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never rows without a place, and never rows left out: whichever frame is not there."""
+    """Whichever frame is missing, no row is returned without a position, and none is skipped."""
     groups = numbered([inserts(2, first=2 * n) for n in range(3)])
     write = Writer._write_transactions
 
@@ -183,7 +183,7 @@ def test_a_transaction_that_is_missing_is_damage(
 
 
 def test_positions_that_fall_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a table begins is looked up in them: in a wrong order rows would be passed over."""
+    """A table's start is looked up in them: in a wrong order rows would be skipped."""
     monkeypatch.setattr("penstock.log.sequence.never_fall", lambda _: True)
     groups = numbered([inserts(1), inserts(1, first=1), inserts(1, first=2)])
     disk = written([placed([row for group in groups for row in group], [100, 300, 200])])
@@ -196,7 +196,7 @@ def test_positions_that_fall_are_damage(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_row_of_a_transaction_that_the_segment_does_not_have_is_damage() -> None:
-    """Asked for rows that are not its own, it does not make a place up."""
+    """For rows that are not its own, it invents no position."""
     groups = numbered([inserts(2), inserts(2, first=2)])
     with open_segment(LOG / "0.ckt", files=written([run_of(groups[0])])) as segment:
         with pytest.raises(SegmentCorrupt, match="transactions are missing"):
@@ -206,7 +206,7 @@ def test_a_row_of_a_transaction_that_the_segment_does_not_have_is_damage() -> No
 
 @given(st.lists(st.integers(0, POSITION_MAX), max_size=8))
 def test_falling_positions_are_seen_over_all_16_bytes(positions: list[int]) -> None:
-    """As memcmp sees them; of a slice, too."""
+    """They are compared as memcmp does, for a slice, too."""
     column = pa.array([to_bytes(one) for one in (POSITION_MAX, *positions)], POSITION)
     assert never_fall(column.slice(1)) == (positions == sorted(positions))
 

@@ -1,4 +1,4 @@
-"""Writer: order of runs, flush, rotation, bounds, failures, recovery, on real files and not."""
+"""Writer: order of runs, flush, rotation, limits, failures, recovery; real and simulated files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
 
 
 class Hands:
-    """A clock that tests turn."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -68,7 +68,7 @@ class Hands:
 
 
 def opened(disk: Disk, **options: object) -> Writer:
-    """A writer on a simulated disk."""
+    """Open a writer on a simulated disk."""
     made = WriterOptions(**options)  # type: ignore[arg-type]
     return Writer.open(LOG, log_id=None, source=SOURCE, options=made, files=disk)
 
@@ -77,7 +77,7 @@ def opened(disk: Disk, **options: object) -> Writer:
 
 
 def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None:
-    """Rows durable, footer durable, state durable, then the name, durable; then a new file."""
+    """Rows, footer, state and name become durable in this order; then a new file opens."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -103,7 +103,7 @@ def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None
 
 
 def test_a_flush_is_one_write_and_one_fdatasync() -> None:
-    """However many runs came since; and none when nothing came. Then readers are told."""
+    """It covers all runs since the last flush, and none does nothing. Then readers are told."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -118,7 +118,7 @@ def test_a_flush_is_one_write_and_one_fdatasync() -> None:
 
 
 def test_the_next_segment_is_opened_by_data_only() -> None:
-    """An idle log has no open file and makes no empty segments."""
+    """An idle log has no open file and creates no empty segments."""
     disk = Disk()
     with opened(disk) as log:
         assert log.rotate() is None
@@ -144,7 +144,7 @@ def test_the_next_segment_is_opened_by_data_only() -> None:
 
 
 def test_a_position_that_moves_while_a_segment_is_open_is_a_flush_point_in_it() -> None:
-    """Recovery yields the newest, wherever it was kept."""
+    """Recovery returns the newest one, wherever it was kept."""
     disk = Disk()
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
@@ -185,7 +185,7 @@ def test_rotation_is_due_by_operations_size_or_time_and_only_at_a_commit() -> No
 
 
 def test_flush_rotate_and_done_are_refused_inside_a_transaction() -> None:
-    """A flush point there would make half a transaction whole."""
+    """A flush point there would make half a transaction look complete."""
     with opened(Disk()) as log:
         log.write(run_of(GROUPS[0][:1], ended=False))
         assert not log.at_commit
@@ -213,7 +213,7 @@ def test_a_giant_transaction_is_written_out_in_bounded_pieces() -> None:
 
 
 def test_a_large_transaction_that_never_ends_leaves_nothing() -> None:
-    """A crash inside it: the open file goes, the number is used again."""
+    """After a crash inside it the open file is deleted, and the number is used again."""
     disk = Disk()
     log = opened(disk, buffer_size_bytes_max=100)
     for row in GROUPS[0][:2]:
@@ -228,7 +228,7 @@ def test_a_large_transaction_that_never_ends_leaves_nothing() -> None:
 
 
 def test_rewind_forgets_what_no_flush_point_covers() -> None:
-    """The source's connection broke: the transaction comes again from its start."""
+    """The source's connection broke: the transaction is sent again from its start."""
     disk = Disk()
     with opened(disk, buffer_size_bytes_max=10) as log:
         log.write(run_of(GROUPS[0]))
@@ -255,7 +255,7 @@ def test_each_segment_repeats_the_relations_it_uses() -> None:
 
 
 def test_a_shape_without_rows_is_content() -> None:
-    """A column added to a table nobody writes must reach the target."""
+    """A column added to a table without new rows must reach the target."""
     disk = Disk()
     with opened(disk) as log:
         log.write(Run(relations=(EVENT,), end=FlushPoint(position=50)))
@@ -265,7 +265,7 @@ def test_a_shape_without_rows_is_content() -> None:
 
 
 def test_done_is_durable_and_gone_once_extraction_goes_on(tmp_path: Path) -> None:
-    """A loader must not take a log for finished that is being written again."""
+    """A loader must not treat a log as finished while it is being written again."""
     with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
         log.write(run_of(GROUPS[0]))
         with pytest.raises(TransactionOpen, match="segment is open"):
@@ -284,16 +284,16 @@ def test_done_is_durable_and_gone_once_extraction_goes_on(tmp_path: Path) -> Non
 
 
 def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_written() -> None:
-    """A hole in the numbers would be loaded as if nothing were missing."""
+    """A gap in the numbers would be loaded as if no row were missing."""
     first, second = GROUPS[0], GROUPS[1]
     wrong = [
-        run_of(second),  # rows missing
+        run_of(second),  # rows are missing
         run_of(first[1:]),
-        announced(rows=run_of(first).rows, end=end_point(1, 4)),  # says more than it has
+        announced(rows=run_of(first).rows, end=end_point(1, 4)),  # announces more than it has
         announced(rows=run_of(first).rows, end=end_point(0, 3)),
         announced(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
         announced(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
-        announced(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # rows twice
+        announced(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # has rows twice
         announced(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
     ]
     disk = Disk()
@@ -314,7 +314,7 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
 
 
 def test_only_an_update_with_its_old_key_may_leave_one_number_out() -> None:
-    """A hole of two, or in front of another row, is one: rows are missing."""
+    """A gap of two, or a gap before another row, means that rows are missing."""
     change = Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,))
     bare = replace(change, before=None)
     two = replace(change, relation=ITEM_2, after=(2, "x", None))
@@ -342,12 +342,12 @@ def test_only_an_update_with_its_old_key_may_leave_one_number_out() -> None:
 
 
 def announced(**more: Any) -> Run:
-    """A run that tells transaction 1."""
+    """Return a run that announces transaction 1."""
     return Run(transactions=announced_batch([1]), **more)
 
 
 def test_every_transaction_is_announced_once_in_order_before_anything_is_written() -> None:
-    """Of a row whose transaction is not announced nobody could say where it was committed."""
+    """If a row's transaction is not announced, it is unknown where it was committed."""
     first, second = GROUPS[0], GROUPS[1]
     both = run_of([*first, *second])
     wrong = [
@@ -375,7 +375,7 @@ def test_every_transaction_is_announced_once_in_order_before_anything_is_written
 
 
 def test_rows_of_interleaved_tables_may_come_in_any_order() -> None:
-    """One run holds a batch per table; together they are dense."""
+    """One run has a batch per table; together they have no gap."""
     rows = numbered([[*inserts(2), change_of(EVENT), *inserts(2), change_of(EVENT)]])[0]
     disk = Disk()
     with opened(disk) as log:
@@ -387,12 +387,12 @@ def test_rows_of_interleaved_tables_may_come_in_any_order() -> None:
 
 
 def change_of(relation: Relation) -> Change:
-    """An insert of NULLs."""
+    """Return an insert of NULLs."""
     return Change(relation=relation, op=Op.INSERT, after=(None,) * len(relation.columns))
 
 
 def test_heartbeats_between_transactions_are_markers_like_others() -> None:
-    """They carry the numbers of what stands before them."""
+    """They have the numbers of what precedes them."""
     disk = Disk()
     beat = Marker(kind=MarkerKind.HEARTBEAT, gsn=3, trx=1, position=160, commit_time_us=1)
     with opened(disk) as log:
@@ -408,7 +408,7 @@ def test_heartbeats_between_transactions_are_markers_like_others() -> None:
 
 
 def test_two_writers_on_one_directory_are_separated_by_the_lock(tmp_path: Path) -> None:
-    """The error names the process that has it."""
+    """The error names the process that holds it."""
     script = (
         "import sys; from pathlib import Path; from penstock.log import Writer, LogLocked\n"
         f"try: Writer.open(Path(sys.argv[1]), log_id=None, source={SOURCE!r})\n"
@@ -424,7 +424,7 @@ def test_two_writers_on_one_directory_are_separated_by_the_lock(tmp_path: Path) 
 
 @pytest.mark.parametrize("key", [*SOURCE, "extra"])
 def test_a_directory_of_another_source_is_refused_and_left_alone(tmp_path: Path, key: str) -> None:
-    """Every key of the identity counts, and nothing is changed."""
+    """Every key of the identity counts, and no file is changed."""
     with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
@@ -437,7 +437,7 @@ def test_a_directory_of_another_source_is_refused_and_left_alone(tmp_path: Path,
 
 
 def test_a_given_log_id_must_be_the_one_that_is_there() -> None:
-    """None takes it as it is."""
+    """None accepts any log id."""
     disk = Disk()
     wanted = "9b0e2b2e-6a5e-4c9a-9a53-2f3c33a1d1aa"
     with Writer.open(LOG, log_id=wanted, source=SOURCE, files=disk) as log:
@@ -447,11 +447,11 @@ def test_a_given_log_id_must_be_the_one_that_is_there() -> None:
     with pytest.raises(LogForeign, match="log id"):
         Writer.open(LOG, log_id="another", source=SOURCE, files=disk)
     with opened(disk):
-        pass  # the failed start gave the lock back
+        pass  # the failed start released the lock
 
 
 def test_a_log_behind_what_the_source_was_told_to_forget_is_an_error() -> None:
-    """The server would start later than the log ends, without a word."""
+    """The server would silently start after the log's end."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -466,7 +466,7 @@ def test_a_log_behind_what_the_source_was_told_to_forget_is_an_error() -> None:
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EIO, FileFailed)])
 def test_after_any_failure_the_writer_refuses_to_go_on(number: int, kind: type) -> None:
-    """An fdatasync that is tried again succeeds without having written anything."""
+    """A repeated fdatasync succeeds although it has written nothing."""
     disk = Disk()
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
@@ -486,7 +486,7 @@ def test_after_any_failure_the_writer_refuses_to_go_on(number: int, kind: type) 
 
 
 def test_an_error_out_of_the_operating_system_stops_the_writer_too(tmp_path: Path) -> None:
-    """Whatever its kind: here an OSError from a fault point, on real files."""
+    """This holds for any error: here it is an OSError from a fault point, on real files."""
     with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
         log.write(run_of(GROUPS[0]))
         with (

@@ -1,4 +1,4 @@
-"""Merging logs: logs that join, end and are split; shapes that differ; what is refused."""
+"""Merged logs: logs that join, end and are split; shapes that differ; refusals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Rest = Sequence[int]
 
 
 def log_at(folder: Path, name: str, times: Sequence[int], relation: Relation = ITEM) -> LogOf:
-    """A log with one insert in each transaction; its keys are of this log alone."""
+    """Return a log with one insert per transaction; its keys occur only in this log."""
     first = int(name[1:]) * 1000 if name[1:].isdecimal() else 90_000
     rows = [
         [Change(relation=relation, op=Op.INSERT, after=(first + n, name))]
@@ -61,24 +61,24 @@ def log_at(folder: Path, name: str, times: Sequence[int], relation: Relation = I
 
 
 def images(directory: Path) -> list[Any]:
-    """The images of a merged log's rows, in order."""
+    """Return the images of a merged log's rows, in order."""
     return [image for *_, image in merged_rows(directory)]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop looks again soon."""
+    """Make the loop look again soon."""
     monkeypatch.setattr(extractor, "WAIT_S", 0.02)
 
 
 def after(looks: int) -> Callable[[], bool]:
-    """An end after so many looks."""
+    """Return a stop function that ends after so many looks."""
     left = iter([False] * looks)
     return lambda: next(left, True)
 
 
 def test_a_log_that_joins_gives_what_is_later_than_the_watermark(tmp_path: Path) -> None:
-    """What it has of the time before is left out; it waits like the others from there on."""
+    """Its earlier transactions are skipped; from the watermark on it waits like the others."""
     first, second = log_at(tmp_path, "s1", (10, 20, 30, 40)), log_at(tmp_path, "s2", (5, 25, 35))
     first.write(2)
     merge([first], tmp_path / "all", stop=after(10)).run()  # 20 is the watermark
@@ -90,7 +90,7 @@ def test_a_log_that_joins_gives_what_is_later_than_the_watermark(tmp_path: Path)
 
 
 def test_a_silent_log_holds_the_others_back_and_only_that_one_is_read(tmp_path: Path) -> None:
-    """What waits is in its segments on disk: the links hold them, and nothing grows in memory."""
+    """The backlog is in its segments on disk: the links hold them, and memory does not grow."""
     silent, busy = log_at(tmp_path, "s1", (10, 90)), log_at(tmp_path, "s2", range(11, 80))
     silent.write(1)
     for _ in range(10):
@@ -121,28 +121,28 @@ def test_a_silent_log_holds_the_others_back_and_only_that_one_is_read(tmp_path: 
 
 
 def test_a_log_that_is_split_ends_before_those_that_go_on(tmp_path: Path) -> None:
-    """Whatever the clocks of the new servers say: a key has the history that it had."""
+    """Whatever the clocks of the new servers say, a key keeps its history."""
     parent, other = log_at(tmp_path, "s1", (10, 20, 30)), log_at(tmp_path, "s2", (15, 28, 60))
     children = [log_at(tmp_path, name, (12, 40)) for name in ("s3", "s4")]
     parent.write(2, rotates=True)
     other.write(1, rotates=True)
     merge([parent, other], tmp_path / "all", stop=after(20)).run()
-    parent.write(1)  # its last one, at 30; its extractor is still there
+    parent.write(1)  # its last one, at 30; its extractor still runs
     split = replace(SECTION, split={"s1": ("s3", "s4")})
     logs = [parent, other, *children]
     for log in (other, *children):
         log.end()
     merge(logs, tmp_path / "all", section=split, stop=after(40)).run()
     assert max(image[0] for image in images(tmp_path / "all")) < 3000
-    parent.close()  # now it has ended, without a word
+    parent.close()  # now it has ended without a message
     merge(logs, tmp_path / "all", section=split).run()
     keys = [image[0] for image in images(tmp_path / "all")]
     assert keys == [1000, 2000, 1001, 2001, 1002, 3000, 4000, 3001, 4001, 2002]
-    merge([other, *children], tmp_path / "all").run()  # nobody misses it
+    merge([other, *children], tmp_path / "all").run()  # it is not missed
 
 
 def test_a_log_that_is_taken_out_before_its_end_is_an_error(tmp_path: Path) -> None:
-    """Its changes would be lost without a word."""
+    """Its changes would be lost silently."""
     first, second = log_at(tmp_path, "s1", (10, 20)), log_at(tmp_path, "s2", (15, 25))
     first.end()
     second.end()
@@ -152,7 +152,7 @@ def test_a_log_that_is_taken_out_before_its_end_is_an_error(tmp_path: Path) -> N
 
 
 def test_a_late_commit_stops_the_merge(tmp_path: Path) -> None:
-    """It is never reordered; what is in front of it stays."""
+    """It is never reordered; earlier transactions stay."""
     late = log_at(tmp_path, "s1", (10, 50, 30))
     late.write(2)
     merge([late], tmp_path / "all", stop=after(10)).run()
@@ -166,7 +166,7 @@ def test_a_late_commit_stops_the_merge(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> None:
-    """When it goes on it comes behind what is merged; what it has of before that is late."""
+    """If it resumes, it is placed after what is merged; its earlier transactions are late."""
     first, second = log_at(tmp_path, "s1", (10, 20, 90, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
     first.opened().finish()
@@ -185,7 +185,7 @@ def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> N
 
 
 def test_what_others_have_gone_past_is_late(tmp_path: Path) -> None:
-    """A log that had ended goes on with a commit that is later than its own last one alone."""
+    """A log that had ended resumes with a commit that is only later than its own last one."""
     first, second = log_at(tmp_path, "s1", (10, 20, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
     first.opened().finish()
@@ -198,7 +198,7 @@ def test_what_others_have_gone_past_is_late(tmp_path: Path) -> None:
 
 
 def test_another_log_and_a_missing_segment_are_found(tmp_path: Path) -> None:
-    """Nothing is ever taken for the log that was there."""
+    """Neither is mistaken for the earlier log."""
     first = log_at(tmp_path, "s1", (10, 20, 30))
     first.write(2, rotates=True)
     merge([first], tmp_path / "all", stop=after(10)).run()
@@ -220,7 +220,7 @@ def test_another_log_and_a_missing_segment_are_found(tmp_path: Path) -> None:
 def test_a_log_that_goes_on_while_a_merge_registers_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The extractor sees its first consumer and removes what is closed, before it has its links."""
+    """The extractor sees its first consumer and removes closed segments before it has its links."""
     first = log_at(tmp_path, "s1", (10, 20, 30, 40))
     (first.links / "CONSUMER.json").unlink()
     for _ in range(3):
@@ -243,7 +243,7 @@ def test_a_log_that_goes_on_while_a_merge_registers_loses_nothing(
 
 
 def test_a_log_without_its_state_is_an_error(tmp_path: Path) -> None:
-    """Where it is in its inputs cannot be guessed."""
+    """Its place in its inputs cannot be guessed."""
     first = log_at(tmp_path, "s1", (10, 20))
     first.end()
     merge([first], tmp_path / "all").run()
@@ -255,7 +255,7 @@ def test_a_log_without_its_state_is_an_error(tmp_path: Path) -> None:
 def test_a_giant_transaction_comes_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are never in memory at once; what is in front of it and behind it is whole."""
+    """Its rows are never in memory at once; earlier and later transactions are complete."""
     monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 50)
     rows = [
         [Change(relation=ITEM, op=Op.INSERT, after=(n, "few"))]
@@ -276,7 +276,7 @@ def test_a_giant_transaction_comes_in_pieces(
 
 
 def test_a_truncate_of_one_log_is_refused_where_others_have_rows(tmp_path: Path) -> None:
-    """Which rows are of it is not known. With ofOneLog = leave it is left out, and counted."""
+    """The affected rows are unknown. With ofOneLog = leave it is left out, and counted."""
     first, second = log_at(tmp_path, "s1", (10,)), log_at(tmp_path, "s2", (15, 30))
     first.write(1)
     writer = first.opened()
@@ -295,7 +295,7 @@ def test_a_truncate_of_one_log_is_refused_where_others_have_rows(tmp_path: Path)
 
 
 def _empty(marker: Marker) -> Run:
-    """A transaction that has only a marker, as number 2 behind row 1."""
+    """Return a transaction that only has a marker, as number 2 after row 1."""
     from penstock.codec.columns import transactions_batch
     from penstock.model import FlushPoint
 
@@ -305,12 +305,12 @@ def _empty(marker: Marker) -> Run:
 
 
 def rows_batch(relation: Relation, *changes: Change) -> pa.RecordBatch:
-    """Some changes as a batch."""
+    """Return some changes as a batch."""
     return batch_of(relation, numbered([list(changes)])[0]).batch
 
 
 def test_a_column_is_there_from_the_first_log_to_the_last() -> None:
-    """One that is added server by server is added once, and dropped with the last one."""
+    """A column that is added server by server is added once, and dropped with the last one."""
     shapes = Shapes()
     assert shapes.apply("s1", ITEM)
     assert not shapes.apply("s2", replace(ITEM, source_id=99))
@@ -321,7 +321,7 @@ def test_a_column_is_there_from_the_first_log_to_the_last() -> None:
     assert not shapes.would_change("s2", replace(ITEM_2, source_id=99))
     assert not shapes.apply("s2", replace(ITEM_2, source_id=99))
     narrow = replace(ITEM, version=3)
-    assert not shapes.apply("s1", narrow)  # s2 has the column still
+    assert not shapes.apply("s1", narrow)  # s2 still has the column
     assert shapes.apply("s2", narrow)
     assert [column.name for column in shapes.merged[table].columns] == ["id", "note"]
     assert [one.version for one in (wide, shapes.merged[table])] == [2, 3]
@@ -331,13 +331,13 @@ def test_a_column_is_there_from_the_first_log_to_the_last() -> None:
 
 
 def numbered_columns(relation: Relation) -> Relation:
-    """The relation with identities from 1."""
+    """Return the relation with identities from 1."""
     columns = [replace(one, id=number) for number, one in enumerate(relation.columns, 1)]
     return replace(relation, columns=tuple(columns))
 
 
 def test_a_column_renamed_at_one_server_is_renamed_for_all() -> None:
-    """By its identity; one that is dropped and added again is another one."""
+    """The identity decides; a column that is dropped and added again is another one."""
     shapes = Shapes()
     first = numbered_columns(ITEM)
     shapes.apply("s1", first)
@@ -365,7 +365,7 @@ def test_the_first_shape_of_a_log_is_news_after_its_base() -> None:
 
 
 def test_rows_of_an_older_shape_leave_the_new_column_as_it_is() -> None:
-    """An update does not have it; an insert has what rows have that were there before."""
+    """An update does not have it; an insert has the value that existing rows have."""
     made = Column(
         name="price", source_type="numeric(12,2)", neutral="decimal(12,2)", missing="1.50", id=3
     )
@@ -413,7 +413,7 @@ def test_a_column_that_is_text_in_one_log_is_text_for_all() -> None:
     ],
 )
 def test_tables_whose_rows_cannot_be_in_one_are_refused(other: Relation) -> None:
-    """Another key, or types without a common one."""
+    """Their keys differ, or their types have no common one."""
     shapes = Shapes()
     shapes.apply("s1", ITEM)
     with pytest.raises(ShapesDiffer, match=r"public\.item of s2"):
@@ -422,7 +422,7 @@ def test_tables_whose_rows_cannot_be_in_one_are_refused(other: Relation) -> None
 
 
 def test_shapes_change_in_the_middle_of_a_round(tmp_path: Path) -> None:
-    """Rows in front of the change have the old shape, rows of both logs behind it the new one."""
+    """Rows before the change have the old shape, later rows of both logs the new one."""
     price = Change(relation=ITEM_2, op=Op.INSERT, after=(1001, "wide", None))
     rows = [[Change(relation=ITEM, op=Op.INSERT, after=(1000, "old"))], [price]]
     first = LogOf(tmp_path / "s1", [(10, None), (20, None)], rows)
@@ -442,7 +442,7 @@ def test_shapes_change_in_the_middle_of_a_round(tmp_path: Path) -> None:
 
 
 def write(folder: Path, merged: str) -> Path:
-    """Two pipelines, and one of their logs."""
+    """Write two pipelines, and one of their logs."""
     for number in (0, 1):
         url = f"postgresql://u@h/d{number}"
         (folder / f"s{number}.toml").write_text(
@@ -455,7 +455,7 @@ def write(folder: Path, merged: str) -> Path:
 
 
 def test_a_file_with_merge(tmp_path: Path) -> None:
-    """Its source is its logs; it loads where there is a target."""
+    """Its logs are its source; it loads if there is a target."""
     path = write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\njoinSeconds = 2.5\n')
     config = load_config(path)
     assert [one.pipeline.name for one in config.inputs] == ["s0", "s1"]
@@ -480,13 +480,13 @@ def test_a_file_with_merge(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_file_with_merge_cannot_say(tmp_path: Path, merged: str, why: str) -> None:
-    """Each is refused by name before anything begins."""
+    """Each is refused by name before the start."""
     with pytest.raises(ConfigValueInvalid, match=why):
         load_config(write(tmp_path, merged))
 
 
 def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) -> None:
-    """Tables are added where they are captured."""
+    """Tables are added in the pipeline that captures them."""
     from penstock.control.pipeline.config import need_merge
     from penstock.control.pipeline.config_needs import need_source
 
@@ -500,7 +500,7 @@ def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) ->
 
 
 def test_status_and_metrics_say_who_holds_the_others_back() -> None:
-    """In words, and for Prometheus."""
+    """They say it in words, and for Prometheus."""
     facts = FACTS
     lines = dict(MergeSeen(facts=facts).lines(3_000_000))
     assert [text.partition(":")[0] for text in lines] == [
@@ -523,7 +523,7 @@ def test_status_and_metrics_say_who_holds_the_others_back() -> None:
 
 
 def test_positions_are_numbers() -> None:
-    """Counted, and nothing else."""
+    """They count transactions, and have no other meaning."""
     assert MergedPosition.parse(str(MergedPosition(17))).ordinal == 17
     for text in ("", "0/1", "-1"):
         with pytest.raises(PositionInvalid):

@@ -28,19 +28,19 @@ from penstock.model import Op
 def log_at(
     folder: Path, count: int, *, name: str = "s1", named: Sequence[int] = (), first: int = 0
 ) -> LogOf:
-    """A log with one insert in each transaction. named: those that are parts of global ones."""
+    """Return a log with one insert per transaction. named: those that are parts of global ones."""
     rows = [[Change(relation=ITEM, op=Op.INSERT, after=(first + n, name))] for n in range(count)]
     times = [(10 * (n + 1), Global(id=f"g{n}") if n in named else None) for n in range(count)]
     return LogOf(folder / name, times, rows)
 
 
 def read_from(log: LogOf, *, trx: int = 0, number: int = -1, log_id: str = "") -> MergeInput:
-    """The log as an input that goes on behind a transaction."""
+    """Return the log as an input that continues after a transaction."""
     return MergeInput(log.place, trx=trx, number=number, log_id=log_id)
 
 
 def read_all(source: MergeInput) -> list[int]:
-    """Read on until there is nothing; the numbers of the transactions."""
+    """Read until there is no more, and return the numbers of the transactions."""
     found: list[int] = []
     while (chunk := source.read()) is not None:
         found += range(chunk.first, chunk.first + len(chunk.times_us))
@@ -48,7 +48,7 @@ def read_all(source: MergeInput) -> list[int]:
 
 
 def log_id_of(log: LogOf) -> str:
-    """The id of a log."""
+    """Return the id of a log."""
     state = load_state(log.directory / "log")
     assert state is not None
     return state.log_id
@@ -62,11 +62,11 @@ def log(tmp_path: Path) -> Iterator[LogOf]:
     found.close()
 
 
-# -- where it begins and goes on -------------------------------------------------------------------
+# -- where it begins and resumes -------------------------------------------------------------------
 
 
 def test_segments_are_read_in_order_with_the_open_one_last(log: LogOf) -> None:
-    """Each transaction once, also where the open segment grows, is closed and followed."""
+    """Each transaction is read once, also if the open segment grows, is closed and followed."""
     log.write(1, rotates=True)
     log.write(1, rotates=True)
     log.write(1)
@@ -92,7 +92,7 @@ def test_segments_are_read_in_order_with_the_open_one_last(log: LogOf) -> None:
 def test_a_segment_that_is_closed_while_a_merge_begins_is_read(
     log: LogOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no link when the merge begins, and none is open when the merge asks where."""
+    """It has no link when the merge begins, and no segment is open when the merge asks."""
     real = inputs.load_state
     writes = iter([lambda: log.write(1, rotates=True)])
 
@@ -108,7 +108,7 @@ def test_a_segment_that_is_closed_while_a_merge_begins_is_read(
 
 
 def test_a_log_whose_links_begin_later_is_read_from_its_oldest_link(log: LogOf) -> None:
-    """What was merged of it before has no links any more."""
+    """Links of the earlier part, which is merged, are gone."""
     for _ in range(3):
         log.write(1, rotates=True)
     (log.links / "0.ckt").unlink()
@@ -117,7 +117,7 @@ def test_a_log_whose_links_begin_later_is_read_from_its_oldest_link(log: LogOf) 
 
 
 def test_it_goes_on_in_the_middle_of_a_segment(log: LogOf) -> None:
-    """With the markers of what follows, and none of what was given."""
+    """It reads the markers of what follows, and none of what was returned."""
     log.write(3, rotates=True)
     log.write(2, rotates=True)
     with closing(read_from(log, trx=1, number=0, log_id=log_id_of(log))) as source:
@@ -129,7 +129,7 @@ def test_it_goes_on_in_the_middle_of_a_segment(log: LogOf) -> None:
 
 
 def test_markers_of_an_open_segment_come_once(log: LogOf) -> None:
-    """It is read again and again, each time a little further."""
+    """The segment is read repeatedly, each time a little further."""
     log.write(1)
     with closing(read_from(log)) as source:
         read_all(source)
@@ -164,7 +164,7 @@ def test_an_open_segment_that_loses_its_name_is_read_by_its_link(
 
 
 def made_anew(log: LogOf) -> None:
-    """The log's directory is empty again, and a new log is in it; its links are left."""
+    """Empty the log's directory and create a new log in it; its links stay."""
     log.close()
     shutil.rmtree(log.directory / "log")
     log.written = 0
@@ -184,7 +184,7 @@ def test_a_log_that_was_made_anew_is_refused_before_it_has_a_segment(log: LogOf)
 
 
 def test_links_of_the_old_log_are_not_read_as_the_new_ones(log: LogOf) -> None:
-    """Also where nothing was merged yet."""
+    """This holds also if no transaction was merged yet."""
     log.write(2, rotates=True)
     made_anew(log)
     with closing(read_from(log)) as source, pytest.raises(InputReplaced, match="the segment"):
@@ -192,7 +192,7 @@ def test_links_of_the_old_log_are_not_read_as_the_new_ones(log: LogOf) -> None:
 
 
 def test_a_log_that_is_made_anew_while_it_is_read_is_refused(log: LogOf) -> None:
-    """By the id of the segment that comes, at the latest."""
+    """The id of the next segment shows it, at the latest."""
     log.write(2, rotates=True)
     with closing(read_from(log)) as source:
         assert read_all(source) == [1, 2]
@@ -202,7 +202,7 @@ def test_a_log_that_is_made_anew_while_it_is_read_is_refused(log: LogOf) -> None
 
 
 def test_a_segment_of_another_log_is_refused(tmp_path: Path, log: LogOf) -> None:
-    """Whatever the state beside the log says."""
+    """This holds whatever the state beside the log says."""
     log.write(1, rotates=True)
     other = log_at(tmp_path / "other", 3)
     other.write(1, rotates=True)
@@ -216,7 +216,7 @@ def test_a_segment_of_another_log_is_refused(tmp_path: Path, log: LogOf) -> None
 
 
 def test_transactions_that_are_missing_are_found(log: LogOf) -> None:
-    """The state's number says that a later segment is next than that which has them."""
+    """The state's number says that the next segment is one after the one that has them."""
     for _ in range(3):
         log.write(1, rotates=True)
     source = read_from(log, trx=1, number=2, log_id=log_id_of(log))
@@ -248,7 +248,7 @@ def test_a_missing_segment_is_named_before_one_behind_it_is_read(
 
 
 def test_what_is_read_keeps_its_links_until_it_is_released(log: LogOf) -> None:
-    """It is in the merged log only then; a reader for the lag releases nothing."""
+    """Only then they are in the merged log; a reader for the lag releases nothing."""
     for _ in range(4):
         log.write(1, rotates=True)
     with closing(read_from(log, trx=2, number=2, log_id=log_id_of(log))) as source:
@@ -260,7 +260,7 @@ def test_what_is_read_keeps_its_links_until_it_is_released(log: LogOf) -> None:
 
 
 def test_an_open_segment_that_was_read_is_needed_still(log: LogOf) -> None:
-    """What comes next may be in it."""
+    """The next transaction may be in it."""
     log.write(1, rotates=True)
     log.write(2)
     with closing(read_from(log)) as source:
@@ -282,7 +282,7 @@ def test_segments_whose_rows_are_pending_are_not_forgotten(log: LogOf) -> None:
 
 
 def test_an_extraction_has_ended_when_all_of_it_was_read(log: LogOf) -> None:
-    """Not before."""
+    """It has not ended before that."""
     log.write(1, rotates=True)
     with closing(read_from(log)) as source:
         read_all(source)
@@ -296,7 +296,7 @@ def test_an_extraction_has_ended_when_all_of_it_was_read(log: LogOf) -> None:
 
 
 def based(log: LogOf) -> Any:
-    """The place of a log with a base of its beginning."""
+    """Return the place of a log with a base of its beginning."""
     table = BaseTable(schema="public", name="item", relations=(ITEM,))
     made = Manifest(log_id=log_id_of(log), number=1, segment=0, gsn=0, tables=(table,))
     (log.directory / "base").mkdir()
@@ -305,14 +305,14 @@ def based(log: LogOf) -> Any:
 
 
 def with_holder(log: LogOf) -> Any:
-    """The place of a log whose base is asked for."""
+    """Return the place of a log whose base is requested."""
     base = log.directory / "base"
     holder = Holder(base, owner="m", log=log.directory / "log", links=(log.links,))
     return replace(log.place, holder=holder)
 
 
 def test_a_beginning_is_no_later_than_its_earliest_state(tmp_path: Path) -> None:
-    """Each log goes on behind its own; what is in none is missed by none."""
+    """Each log continues after its own state; rows that are in no state are missing in none."""
     logs = [log_at(tmp_path, 3, name=name) for name in ("s1", "s2")]
     for count, one in enumerate(logs, 1):
         one.write(count, rotates=True)

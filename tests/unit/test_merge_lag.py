@@ -1,4 +1,4 @@
-"""How far a merged log is behind: by the oldest commit of any log that is not merged."""
+"""Lag of a merged log: the age of the oldest commit of any log that is not merged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END = LogEnd(end=FlushPoint(position=7), has_writer=True)
 
 
 def log_at(folder: Path, name: str, *times: int, rows: int = 1) -> LogOf:
-    """A log with transactions at these times, each with so many rows."""
+    """Write a log with transactions at these times, each with so many rows."""
     some = [
         [Change(relation=ITEM, op=Op.INSERT, after=(n * 10 + at, name)) for at in range(rows)]
         for n in range(len(times))
@@ -54,7 +54,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def since(config: Config) -> int | None:
-    """Since when something waits, after the beginning of the test's time."""
+    """Return the start of the wait, counted from the beginning of the test's time."""
     found = MergeLagReader(config, "test").state(END)
     assert found.unread is not None
     assert found.position == 7 + (found.unread.commit_us is not None)
@@ -64,13 +64,13 @@ def since(config: Config) -> int | None:
 
 
 def merged(config: Config, *found: InputState) -> None:
-    """The merge is here in its logs."""
+    """Save the merge's place in its logs."""
     file = StateFile(config.layout.state / STATE_FILE, list[MergeState])
     file.save([MergeState(trx=1, inputs=found)])
 
 
 def test_the_lag_is_that_of_the_log_that_is_furthest_behind(tmp_path: Path, config: Config) -> None:
-    """Not of the one that is least behind: its commits are merged long since."""
+    """It is not that of the most advanced log: its commits were merged long ago."""
     logs = [log_at(tmp_path, f"s{n}", *at) for n, at in enumerate([(30, 90), (10, 20), (50, 60)])]
     assert since(config) == 10
     (config.layout.state).mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def test_a_log_that_has_ended_lags_no_more(tmp_path: Path, config: Config) -> No
 
 
 def facts(directory: Path, **found: Any) -> None:
-    """What an extractor says of itself."""
+    """Write what an extractor reports about itself."""
     (directory / "run").mkdir(parents=True, exist_ok=True)
     (directory / "run" / "extract.json").write_text(json.dumps(found))
 
@@ -121,7 +121,7 @@ def test_a_source_that_is_ahead_of_its_log_counts(tmp_path: Path, config: Config
 def test_what_is_merged_meanwhile_is_looked_up_again(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its segment is gone when it is opened: the state says then that it is merged."""
+    """Its segment is gone when it is opened: then the state says that it is merged."""
     log_at(tmp_path, "s0", 10, 20)
     config.layout.state.mkdir(parents=True, exist_ok=True)
     state = InputState(name="s0", number=1, segment=0, reached=Reached(trx=1))

@@ -28,7 +28,7 @@ ONE_SEGMENT = replace(OPTIONS, flush_interval_s=30)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop looks again soon."""
+    """Make the loop look again soon."""
     monkeypatch.setattr(extractor, "WAIT_S", 0.02)
 
 
@@ -56,13 +56,13 @@ class Marked(LogOf):
 
 
 def insert(key: int, note: str, relation: Relation = ITEM) -> Change:
-    """A row; of a wider shape its price is NULL."""
+    """Return an insert; its price is NULL if its shape is wider."""
     row = (key, note) if len(relation.columns) == 2 else (key, note, None)
     return Change(relation=relation, op=Op.INSERT, after=row)
 
 
 def message(text: str) -> Marker:
-    """A message of a client."""
+    """Return a message of a client."""
     return replace(truncate(0, 0), kind=MarkerKind.MESSAGE, data={"prefix": text, "content": text})
 
 
@@ -74,7 +74,7 @@ def log_of(
     marks: dict[int, list[Marker]] | None = None,
     named: dict[int, Global] | None = None,
 ) -> LogOf:
-    """A log that has ended."""
+    """Return a log that has ended."""
     transactions = [(at, (named or {}).get(place)) for place, at in enumerate(times)]
     log = Marked(folder / name, transactions, rows, marks=marks or {})
     log.end()
@@ -83,7 +83,7 @@ def log_of(
 
 @contextmanager
 def merged(directory: Path) -> Iterator[list[Segment]]:
-    """The segments of a merged log."""
+    """Yield the segments of a merged log."""
     found = list(open_chain(list_segments(directory / "log")))
     with ExitStack() as stack:
         for segment in found:
@@ -92,7 +92,7 @@ def merged(directory: Path) -> Iterator[list[Segment]]:
 
 
 def story(directory: Path) -> list[Any]:
-    """The keys of rows, and markers as texts, in order."""
+    """Return the keys of rows, and markers as texts, in order."""
     found: list[Any] = []
     with merged(directory) as opened:
         for one in (one for segment in opened for one in segment.in_order()):
@@ -110,7 +110,7 @@ def story(directory: Path) -> list[Any]:
 def test_a_marker_stays_in_front_of_the_first_row_of_a_new_shape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_giant: bool
 ) -> None:
-    """And one behind that row behind it: the round is cut wherever the shape changes."""
+    """A marker after that row stays after it: the round is cut wherever the shape changes."""
     if is_giant:
         monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 0.01)
     again = replace(ITEM, version=3)
@@ -122,7 +122,7 @@ def test_a_marker_stays_in_front_of_the_first_row_of_a_new_shape(
 
 
 def test_markers_of_several_logs_keep_their_rows(tmp_path: Path) -> None:
-    """Each stays where it is between the rows of its own log; the last one may be behind all."""
+    """Each stays between the rows of its own log; the last one may be after all."""
     first = log_of(
         tmp_path,
         "s1",
@@ -138,7 +138,7 @@ def test_markers_of_several_logs_keep_their_rows(tmp_path: Path) -> None:
 
 
 def test_positions_of_one_log_are_not_the_merged_logs(tmp_path: Path) -> None:
-    """A resolved time is of the log that says it."""
+    """A resolved time belongs to the log that announces it."""
     resolved = replace(truncate(0, 0), kind=MarkerKind.RESOLVED)
     log = log_of(tmp_path, "s1", (10, 20), [[insert(1, "a")], [insert(2, "b")]], {1: [resolved]})
     merge([log], tmp_path / "all").run()
@@ -146,7 +146,7 @@ def test_positions_of_one_log_are_not_the_merged_logs(tmp_path: Path) -> None:
 
 
 def test_a_truncate_of_a_table_that_no_other_log_has_stays(tmp_path: Path) -> None:
-    """Also where another log has rows of it only later."""
+    """This holds also if another log has rows of it only later."""
     rows = [[insert(1, "a", OWN)], [], [insert(4, "d", OWN)]]
     own = log_of(tmp_path, "s1", (10, 20, 40), rows, {1: [truncate(0, 0, "own")]})
     item = log_of(tmp_path, "s2", (15, 30), [[insert(2, "b")], [insert(3, "c", OWN)]])
@@ -158,7 +158,7 @@ def test_a_truncate_of_a_table_that_no_other_log_has_stays(tmp_path: Path) -> No
 def test_a_truncate_of_a_table_that_another_log_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """Whether its rows came in the same round or in an earlier one."""
+    """Its rows may be in the same round or in an earlier one."""
     if rounds > 1:
         monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 1.0)
     first = log_of(
@@ -178,7 +178,7 @@ def test_a_truncate_of_a_table_that_another_log_has_is_refused(
 
 
 def test_rows_of_one_table_of_several_logs_are_in_order(tmp_path: Path) -> None:
-    """As one batch of its frame: numbers rise in it."""
+    """They are one batch of its frame, in which numbers increase."""
     first = log_of(tmp_path, "s1", (10, 30), [[insert(1, "a")], [insert(3, "c")]])
     second = log_of(tmp_path, "s2", (20, 40), [[insert(2, "b")], [insert(4, "d")]])
     merge([first, second], tmp_path / "all", options=ONE_SEGMENT).run()
@@ -192,7 +192,7 @@ def test_rows_of_one_table_of_several_logs_are_in_order(tmp_path: Path) -> None:
 
 
 def test_a_joined_transaction_is_that_of_its_last_part(tmp_path: Path) -> None:
-    """Committed when the last part was; named by the log and the id of that part."""
+    """It was committed when the last part was, and has the log and id of that part."""
     part = Global(id="g", parts=2)
     first = log_of(tmp_path, "s1", (10, 20), [[insert(1, "a")], [insert(2, "b")]], None, {1: part})
     second = log_of(tmp_path, "s2", (25, 60), [[insert(3, "c")], [insert(4, "d")]], None, {0: part})
@@ -218,7 +218,7 @@ def test_a_joined_transaction_is_that_of_its_last_part(tmp_path: Path) -> None:
 
 
 def test_transactions_end_where_their_rows_do(tmp_path: Path) -> None:
-    """Also where a round is cut: none is said to have ended before its last row is there."""
+    """If a round is cut, too, none is reported as ended before its last row is there."""
     rows = [[insert(1, "a")], [insert(2, "b"), insert(3, "c", ITEM_2)], [insert(4, "d", ITEM_2)]]
     log = log_of(tmp_path, "s1", (10, 20, 30), rows)
     merge([log], tmp_path / "all", options=ONE_SEGMENT).run()
@@ -239,7 +239,7 @@ def test_transactions_end_where_their_rows_do(tmp_path: Path) -> None:
 def test_a_table_without_rows_gets_its_shape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_giant: bool
 ) -> None:
-    """With the transactions that it follows: a merge that starts later does not see it."""
+    """It gets the preceding transactions too: a merge that starts later does not see them."""
     if is_giant:
         monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 0.01)
     log = LogOf(tmp_path / "s1", [(10, None)], [[insert(1, "a")]])
@@ -259,7 +259,7 @@ def test_a_table_without_rows_gets_its_shape(
 
 
 def test_a_row_without_a_column_leaves_it_as_another_log_wrote_it() -> None:
-    """An update does not have it: as NULL it would overwrite."""
+    """An update does not have it: NULL would overwrite it."""
     price = Column(name="price", source_type="integer", neutral="int32", id=3)
     own = replace(
         ITEM, columns=tuple(replace(one, id=at) for at, one in enumerate(ITEM.columns, 1))
@@ -271,7 +271,7 @@ def test_a_row_without_a_column_leaves_it_as_another_log_wrote_it() -> None:
 
 
 def test_a_dropped_column_is_not_the_one_that_is_added_again() -> None:
-    """By its identity: values of the old one are none of the new one's."""
+    """The identity decides: the new one has no values of the old one."""
     ids = tuple(replace(one, id=at) for at, one in enumerate(ITEM.columns, 1))
     shapes = Shapes()
     shapes.apply("s1", replace(ITEM, columns=ids))
@@ -286,7 +286,7 @@ def test_a_dropped_column_is_not_the_one_that_is_added_again() -> None:
 
 
 def test_an_older_shape_of_a_log_is_no_change() -> None:
-    """Rows of it come later in the file; what is in force stays."""
+    """Its rows are later in the file; the current shape stays."""
     shapes = Shapes()
     shapes.apply("s1", ITEM)
     shapes.apply("s1", ITEM_2)
@@ -298,7 +298,7 @@ def test_an_older_shape_of_a_log_is_no_change() -> None:
 
 
 def queue(name: str, *times: int, ended: bool = False, reached: Reached = Reached()) -> InputQueue:  # noqa: B008
-    """An input that was read so far."""
+    """Return an input that was read so far."""
     found = InputQueue(name, reached, skew_us=8)
     if times:
         found.append(np.array(times, np.int64), np.ones(len(times)), {})
@@ -307,7 +307,7 @@ def queue(name: str, *times: int, ended: bool = False, reached: Reached = Reache
 
 
 def given(*queues: InputQueue) -> list[tuple[int, int]]:
-    """What comes next: of each its input and its time."""
+    """Return the next transactions: input and time of each."""
     order = Order(list(queues), join_us=30, skew_us=8, weight_max=100)
     found = order.next()
     return (
@@ -318,13 +318,13 @@ def given(*queues: InputQueue) -> list[tuple[int, int]]:
 
 
 def test_of_equal_times_the_first_logs_transaction_comes_first() -> None:
-    """And only what no log can precede: the second one may bring more at its last time."""
+    """Only what no log can precede is returned: the second one may have more at its last time."""
     assert given(queue("s1", 10, 20), queue("s2", 10, 20)) == [(0, 10), (1, 10), (0, 20)]
     assert given(queue("s1", 20), queue("s2", 10)) == [(1, 10)]
 
 
 def test_what_a_log_has_given_out_is_not_undercut() -> None:
-    """Others went on up to this time without it."""
+    """Other logs were merged up to this time without it."""
     late = queue("s1", ended=True)
     late.claim(50)
     late.append(np.array([45, 60], np.int64), np.ones(2), {})

@@ -1,4 +1,4 @@
-"""Where a merge is in its logs: what is saved, in which order, and what a crash leaves of it."""
+"""Place of a merge in its logs: what is saved, in which order, and what a crash leaves of it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from penstock.model import Relation
 
 @dataclass
 class Files:
-    """Files in memory, with the names of those that were written, in order."""
+    """Files in memory, with the names of the written ones, in order."""
 
     kept: dict[str, Any] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
 
     def load(self, name: str, _kind: Any) -> Any:
-        """What was saved last."""
+        """Return what was saved last."""
         return self.kept.get(name)
 
     def save(self, name: str, state: Any) -> None:
@@ -40,25 +40,25 @@ class Files:
 
 @pytest.fixture
 def files() -> Files:
-    """None yet."""
+    """Files without a state."""
     return Files()
 
 
 def shapes(trx: int, relation: Relation = ITEM) -> ShapeState:
-    """Shapes in force since a transaction of the merged log."""
+    """Return shapes that hold since a transaction of the merged log."""
     found = Shapes()
     found.apply("s1", relation)
     return found.state(trx)
 
 
 def at(files: Files, trx: int) -> tuple[int, list[str]]:
-    """What a merge that starts finds behind a transaction: its number, and the table's columns."""
+    """Return what a starting merge finds after a transaction: its number, the table's columns."""
     state, found = MergeStates(files).at(trx)
     return state.trx, [column.name for one in found.merged for column in one.columns]
 
 
 def test_a_merge_goes_on_behind_the_transaction_that_its_log_ends_with(files: Files) -> None:
-    """Whichever of the last states that is."""
+    """This holds for whichever of the last states that is."""
     states = MergeStates(files)
     for trx in range(1, 9):
         states.save(MergeState(trx=trx), shapes(trx) if trx == 1 else None)
@@ -69,7 +69,7 @@ def test_a_merge_goes_on_behind_the_transaction_that_its_log_ends_with(files: Fi
 
 @pytest.mark.parametrize("trx", [1, 4, 6, 9])
 def test_a_state_of_another_time_is_refused(files: Files, trx: int) -> None:
-    """Rows would be lost or come twice: neither an earlier one nor a later one is near enough."""
+    """Rows would be lost or repeated: neither an earlier state nor a later one is usable."""
     states = MergeStates(files)
     for saved in (3, 5, 7):
         states.save(MergeState(trx=saved), shapes(3) if saved == 3 else None)
@@ -78,7 +78,7 @@ def test_a_state_of_another_time_is_refused(files: Files, trx: int) -> None:
 
 
 def test_a_state_without_its_shapes_is_refused(files: Files) -> None:
-    """Which column is which would be guessed."""
+    """It would have to guess which column is which."""
     MergeStates(files).save(MergeState(trx=3), shapes(3))
     del files.kept[SHAPES_FILE]
     with pytest.raises(MergeStateLost):
@@ -86,7 +86,7 @@ def test_a_state_without_its_shapes_is_refused(files: Files) -> None:
 
 
 def test_shapes_are_those_of_the_transaction(files: Files) -> None:
-    """Later ones are of rows that the log may not have; the last one in force is kept."""
+    """Later ones belong to rows that the log may not have; the last valid one is kept."""
     states = MergeStates(files)
     states.save(MergeState(trx=1), shapes(1))
     for trx in range(2, 8):
@@ -112,7 +112,7 @@ def test_shapes_are_written_before_the_state_that_needs_them(files: Files) -> No
 
 
 def test_what_a_crash_left_of_later_transactions_is_replaced(files: Files) -> None:
-    """The log ends earlier: transactions of these numbers are given again, with other rows."""
+    """The log ends earlier: these numbers are assigned again, to other rows."""
     states = MergeStates(files)
     states.save(MergeState(trx=1), shapes(1))
     states.save(MergeState(trx=2, watermark_us=20), shapes(2, ITEM_2))

@@ -1,4 +1,4 @@
-"""The mistakes that `tests/mutate_protections.py` plants still fit the source."""
+"""Mistakes that `tests/mutate_protections.py` plants: each still fits the source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MUTANTS = read_mutants()
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mistake_fits_the_source(mutant: Mutant) -> None:
-    """Who moves a protection moves its mistake along, or it is never planted again."""
+    """A developer who moves a protection also moves its mistake, or it is never planted again."""
     text = (SOURCE / mutant.file).read_text(encoding="utf-8")
     changed = mutant.applied(text)
     assert changed != text
@@ -41,14 +41,14 @@ def test_a_mistake_fits_the_source(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("defect", read_mutants([DEFECTS]), ids=lambda defect: defect.name)
 def test_a_defect_for_the_ddl_fuzzer_fits_the_source(defect: Mutant) -> None:
-    """Who changes how a schema change is followed keeps its defect, or writes another."""
+    """A change of how schema changes are followed keeps the defect, or comes with another one."""
     changed = defect.applied((SOURCE / defect.file).read_text(encoding="utf-8"))
     compile(changed, defect.file, "exec")
     assert {"--source", "--target"} <= set(defect.tests.split())
 
 
 def test_the_list_is_long_and_mostly_needs_no_server() -> None:
-    """120 mistakes at least, each with a name of its own, nine of ten found without a server."""
+    """It has at least 120 named mistakes; nine of ten are found without a server."""
     assert len(MUTANTS) >= 120
     assert [name for name, count in Counter(m.name for m in MUTANTS).items() if count > 1] == []
     alone = sum(not mutant.needs_server for mutant in MUTANTS)
@@ -69,14 +69,14 @@ ROOMS = (
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_newer_room_has_its_mistakes(room: str) -> None:
-    """15 at least, nine of ten found without a server."""
+    """It has at least 15; nine of ten are found without a server."""
     planted = [mutant for mutant in MUTANTS if mutant.room == room]
     assert len(planted) >= 15
     assert sum(not mutant.needs_server for mutant in planted) >= 0.9 * len(planted)
 
 
 def test_the_page_has_the_rates_of_the_lists() -> None:
-    """The command writes them, and leaves what was found as it is."""
+    """The command writes them, and keeps the other rooms' results."""
     shown = read_rates(PAGE.read_text(encoding="utf-8"))
     planted = Counter(mutant.room for mutant in MUTANTS)
     found = {room: numbers[0] for room, numbers in shown.items()}
@@ -96,7 +96,7 @@ FEW = [
 
 
 def test_the_rate_counts_what_was_found() -> None:
-    """By room, and in all; what only a server's test finds is not counted as alone."""
+    """It counts by room, and in all; what only a server's test finds is counted apart."""
     wanted = [
         *HEADER,
         "| engines/ignite | 1 | 1 | 0 | 0 | 1 |",
@@ -115,7 +115,7 @@ def test_the_rate_counts_what_was_found() -> None:
 
 
 def test_the_page_is_written_from_what_runs_printed(tmp_path: Path) -> None:
-    """Around the table it stays what it was."""
+    """The text around the table stays."""
     page, output = tmp_path / "page.md", tmp_path / "output"
     page.write_text(
         "\n".join(["before", "", *HEADER, "| all | 1 | 1 | 1 | 1 | 0 |", "", "after\n"])

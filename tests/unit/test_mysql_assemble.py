@@ -1,4 +1,4 @@
-"""From packets to runs: what is in the log whatever the place that the stream goes on from."""
+"""From packets to runs: the log's content, whatever the place from which the stream resumes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ROWS = [
 
 
 def test_a_whole_log_comes_in_order(following: Following) -> None:
-    """Rows, markers, new shapes; what XA prepared comes where it is committed."""
+    """It has rows, markers, new shapes; XA's prepared rows are at their commit."""
     logs, ends = whole_log()
     found = following.follow(
         lambda begin: sent(logs, begin),
@@ -74,14 +74,14 @@ def test_a_whole_log_comes_in_order(following: Following) -> None:
         (MarkerKind.TRUNCATE, 6, 6)
     ]
     named = {m.data["prefix"] for m in markers if m.kind is MarkerKind.MESSAGE}
-    assert named == {GLOBAL_PREFIX}  # what it is a branch of
+    assert named == {GLOBAL_PREFIX}  # the global transaction of the branch
     assert found.marks[-1].position == ends[-1]
     assert found.marks[-1].gtids.endswith(":1-11")
     assert found.marks[-1].prepared == ()
 
 
 def savepoints(limit: int) -> list[bytes | int]:
-    """Statements and rows of one transaction, in which rows are undone to two savepoints."""
+    """Yield statements and rows of one transaction, whose rows are undone to two savepoints."""
     return [
         1, b"SAVEPOINT `a`", *range(10, 10 + limit), b"SAVEPOINT `b`", 3, b"ROLLBACK TO `b`", 4,
         b"SAVEPOINT `B`", 5, b"ROLLBACK TO `A`", 6, b"savepoint x", 7, b"SAVEPOINT `c``d`", 8,
@@ -95,7 +95,7 @@ def savepoints(limit: int) -> list[bytes | int]:
 def test_rows_behind_a_savepoint_are_undone(
     following: Following, row_limit: int, ending: bytes, is_packed: bool
 ) -> None:
-    """As a replica does: whatever was read of the transaction when the server undid a part."""
+    """A replica does the same, however much was read before the server undid a part."""
     events = [bare(EventKind.QUERY, query_body(b"XA START " + XID if ending == b"XA" else "BEGIN"))]
     for one in savepoints(6):
         if isinstance(one, bytes):
@@ -111,7 +111,7 @@ def test_rows_behind_a_savepoint_are_undone(
     elif row_limit == 1000 or ending == b"COMMIT":
         events.append(bare(EventKind.QUERY, query_body(ending)))
     else:
-        return  # rows in front of the first savepoint are given out
+        return  # rows before the first savepoint are passed on
     log = Log().add(EventKind.GTID, gtid_body(1))
     if is_packed:
         log.add(EventKind.TRANSACTION_PAYLOAD, payload_body(*events, zstd=True))
@@ -135,7 +135,7 @@ def test_rows_behind_a_savepoint_are_undone(
 def test_rows_behind_a_transaction_that_a_crash_cut_off_are_read(
     following: Following, first: bytes
 ) -> None:
-    """The server died while rows of it were put aside; its next file goes on with others."""
+    """The server died while rows of it were spilled; its next file continues with others."""
     log, second = Log(), Log()
     log.add(EventKind.GTID, gtid_body(1))
     if not first.startswith(b"XA"):
@@ -152,7 +152,7 @@ def test_rows_behind_a_transaction_that_a_crash_cut_off_are_read(
 
 
 def test_a_savepoint_that_is_not_there_stops_the_extraction(following: Following) -> None:
-    """What was undone cannot be told."""
+    """The undone rows cannot be determined."""
     log = Log().begin().table(T).add(*inserts(T, row(T, 1, "a")))
     log.add(EventKind.QUERY, query_body("ROLLBACK TO `a`")).commit()
     found = following.broken(lambda begin: sent([log], begin), mark=mark_at(1 << 40 | 4))
@@ -162,7 +162,7 @@ def test_a_savepoint_that_is_not_there_stops_the_extraction(following: Following
 def test_going_on_anywhere_gives_the_rest_and_nothing_twice(
     following: Following, tmp_path: Path
 ) -> None:
-    """From every durable end, read again from every earlier place that may be kept."""
+    """It holds from every durable end, read again from every earlier place that may be kept."""
     logs, ends = whole_log()
     whole = 0
     for number, cut in enumerate(ends):
@@ -186,7 +186,7 @@ def test_going_on_anywhere_gives_the_rest_and_nothing_twice(
 
 
 def _upto(logs: list[Log], cut: int) -> int:
-    """How many bytes of the whole stream end at a position."""
+    """Return how many bytes of the whole stream end at a position."""
     whole, rest = sent(logs, 1 << 40 | 4), sent(logs, cut)
     number = cut >> 40
     head = len(packet(b"\0" + fake_rotate(f"binlog.{number:06d}")))
@@ -196,7 +196,7 @@ def _upto(logs: list[Log], cut: int) -> int:
 
 
 def _durable(before: Followed, cut: int) -> FlushPoint:
-    """The flush point at a position, as the log has it."""
+    """Return the flush point at a position, as the log has it."""
     ends = [run.end for run in before.runs if run.end is not None]
     gsn = max((end.gsn for end in ends), default=0)
     trx = max((end.trx for end in ends), default=0)
@@ -204,14 +204,14 @@ def _durable(before: Followed, cut: int) -> FlushPoint:
 
 
 def _kept(before: Followed, early: int) -> StreamMark:
-    """The last mark at or before a position, or the very first place."""
+    """Return the last mark at or before a position, or the very first place."""
     marks = [*before.marks, *(mark for _, mark in before.idle)]
     fit = [mark for mark in marks if mark.position <= early]
     return max(fit, key=lambda mark: mark.position, default=mark_at(1 << 40 | 4))
 
 
 def test_small_blocks_and_runs_make_no_difference(following: Following) -> None:
-    """A giant transaction leaves in pieces; packets may be torn anywhere."""
+    """A giant transaction is passed on in pieces; packets may be torn anywhere."""
     logs, _ = whole_log()
     found = following.follow(
         lambda begin: sent(logs, begin),
@@ -224,7 +224,7 @@ def test_small_blocks_and_runs_make_no_difference(following: Following) -> None:
 
 
 def test_another_server_counts_on_behind_the_old_one(following: Following) -> None:
-    """Its positions are moved by so many files that they never go back."""
+    """Its positions are moved by so many files that they never decrease."""
     logs, ends = whole_log()
     durable = FlushPoint(position=900 << 40 | 77, gsn=10, trx=4)
     found = following.follow(
@@ -244,7 +244,7 @@ def test_another_server_counts_on_behind_the_old_one(following: Following) -> No
 
 
 def test_a_log_that_ends_inside_a_transaction_is_refused(following: Following) -> None:
-    """Then it is another binlog than the one that the log was filled from."""
+    """Then it is another binlog than the one from which the log was filled."""
     logs, ends = whole_log()
     with pytest.raises(StreamUnexpected, match="inside a transaction"):
         following.follow(
@@ -255,7 +255,7 @@ def test_a_log_that_ends_inside_a_transaction_is_refused(following: Following) -
 
 
 def test_what_was_prepared_before_the_log_begins_stops_it(following: Following) -> None:
-    """Its rows stand where the log never was."""
+    """Its rows precede the beginning of the log."""
     logs, ends = whole_log()
     with pytest.raises(PreparedUnseen):
         following.follow(
@@ -266,7 +266,7 @@ def test_what_was_prepared_before_the_log_begins_stops_it(following: Following) 
 
 
 def test_an_alter_is_reported_when_the_catalogue_is_sure(following: Following) -> None:
-    """The shape before and the one after come before the first row in it."""
+    """The shapes before and after it come before the first row in the new one."""
     following.catalogue.now = definition("c2")
     logs = [Log()]
     logs[0].add(EventKind.GTID, gtid_body(1))
@@ -286,7 +286,7 @@ def test_an_alter_is_reported_when_the_catalogue_is_sure(following: Following) -
     "text", ["insert into t values (1)", "delete from rec.t", "call p(t)", "update x, t set a = 1"]
 )
 def test_statements_as_text_stop_by_name(following: Following, text: str) -> None:
-    """Where they name a captured table."""
+    """They stop it if they name a captured table."""
     logs = [Log()]
     logs[0].begin(1).add(EventKind.QUERY, query_body(text)).commit()
     with pytest.raises(PenstockError, match="logged as text"):
@@ -297,7 +297,7 @@ def test_statements_as_text_stop_by_name(following: Following, text: str) -> Non
         )
     logs = [Log()]
     logs[0].begin(1).add(EventKind.QUERY, query_body(text, schema="else")).commit()
-    if "rec" not in text:  # of another database's tables nothing is said
+    if "rec" not in text:  # tables of another database are ignored
         following.follow(
             lambda begin: sent(logs, begin),
             mark=mark_at(1 << 40 | 4),
@@ -306,7 +306,7 @@ def test_statements_as_text_stop_by_name(following: Following, text: str) -> Non
 
 
 def test_what_is_whole_in_front_of_an_error_is_given_out(following: Following) -> None:
-    """The transaction that it is in is not: the log ends in front of it."""
+    """Its own transaction is not: the log ends before it."""
     logs = [Log()]
     log = logs[0]
     log.begin(1).table(T).add(*inserts(T, row(T, 1, "a"))).commit()
@@ -323,7 +323,7 @@ def test_what_is_whole_in_front_of_an_error_is_given_out(following: Following) -
 def test_a_visit_stands_in_front_of_the_transaction_at_its_position(
     following: Following, block_bytes: int
 ) -> None:
-    """Also where the position lies behind what no transaction wrote, at the head of a file."""
+    """This holds also after events without a transaction, at the head of a file."""
     logs, ends = whole_log()
     heads = [2 << 40 | 4, 2 << 40 | len(logs[1].events[0]) + 4]
     for position in sorted({*ends[1:], *heads}):  # a visit begins at the end of a transaction
@@ -360,7 +360,7 @@ def test_a_visit_stands_in_front_of_the_transaction_at_its_position(
 
 
 def test_a_visit_stands_behind_events_that_are_passed_over(following: Following) -> None:
-    """A server's position may lie behind them, and the next transaction begins there."""
+    """A server's position may be after them, and the next transaction begins there."""
     log = Log()
     begin = 1 << 40 | log.offset
     log.begin(1).table(T).add(*inserts(T, row(T, 1, "a"))).commit()
@@ -383,7 +383,7 @@ def test_a_visit_stands_behind_events_that_are_passed_over(following: Following)
 
 
 def test_a_snapshot_in_front_of_what_was_given_out_is_not_waited_for(following: Following) -> None:
-    """Its rows would come behind changes that it does not have."""
+    """Its rows would follow changes that it does not have."""
     logs, ends = whole_log()
     seen: list[list[int | None]] = []
 
@@ -402,7 +402,7 @@ def test_a_snapshot_in_front_of_what_was_given_out_is_not_waited_for(following: 
 
 
 def test_a_visit_that_was_left_lets_go_of_what_it_holds(following: Following) -> None:
-    """The stream is over before its position has come."""
+    """The stream ends before it reaches the position."""
     logs, ends = whole_log()
     seen: list[str] = []
 

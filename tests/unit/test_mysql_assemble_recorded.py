@@ -1,4 +1,4 @@
-"""Binlog files of real servers through the assembler: XA, savepoints, images, statements, types."""
+"""Binlog files of real servers in the assembler: XA, savepoints, images, statements, types."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ from penstock.model import (
 )
 
 NAMES = sorted({path.name.removesuffix(".jsonl.xz") for path in DATA.glob("*.jsonl.xz")})
-LEFT_OUT = ("gone", "went")  # renamed, and a column of it: what stops the extraction
+LEFT_OUT = ("gone", "went")  # tables whose renames, of them or of a column, stop the extraction
 
 
 class Catalogue:
-    """What the server's catalogue had in the end, which held all the time."""
+    """The server's catalogue at the end, which was valid all the time."""
 
     def __init__(self, tables: dict[str, Recorded]) -> None:
         self.tables = tables
 
     def read(self, name: TableName) -> TableDefinition | None:
-        """A table's definition."""
+        """Return a table's definition."""
         said = self.tables.get(name.name)
         return definition(name, said) if said is not None else None
 
     def read_at(self, name: TableName, _: BinlogPosition) -> TableDefinition | None:
-        """The same."""
+        """Return the same definition."""
         return self.read(name)
 
 
 def definition(name: TableName, said: Recorded) -> TableDefinition:
-    """A definition from what the server printed of the table."""
+    """Return a definition from what the server printed about the table."""
     columns = tuple(
         ColumnDefinition(
             name=one["name"],
@@ -142,7 +142,7 @@ def test_recorded_logs_make_the_tables_that_the_server_has(name: str, tmp_path: 
 
 
 def feed_all(assembler: Assembler, data: bytes, block_bytes: int = 100_000) -> None:
-    """In blocks, as they come from a socket."""
+    """Feed all bytes in blocks, as a socket returns them."""
     at, end = 0, min(block_bytes, len(data))
     while True:
         at = assembler.feed(memoryview(data), at, end)
@@ -153,7 +153,7 @@ def feed_all(assembler: Assembler, data: bytes, block_bytes: int = 100_000) -> N
 
 
 def assert_holds(replica: Replica, table: str, said: Recorded) -> None:
-    """The table has the recorded rows, each once."""
+    """Check that the table has the recorded rows, each once."""
     left: list[Any] = list(said.rows)
     content = replica.contents.get(table, [])
     assert len(content) == len(left), table
@@ -164,7 +164,7 @@ def assert_holds(replica: Replica, table: str, said: Recorded) -> None:
 
 
 def is_same(relation: Any, row: Any, said: Recorded, expected: list[str | None]) -> bool:
-    """Whether a row is the recorded one."""
+    """Return whether a row is the recorded one."""
     try:
         for index, text in enumerate(expected):
             assert_same_value(relation, index, row[said.columns[index]["name"]], text)

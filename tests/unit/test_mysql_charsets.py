@@ -1,4 +1,4 @@
-"""MySQL's character sets, compared with what real servers answered for every character."""
+"""Character sets of MySQL, compared with the answers of real servers for every character."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from harness.twins.binlog import DATA
 from penstock.codec.mysql import charsets as mysql_charsets
 from penstock.codec.mysql.charsets import charset_named, charset_of, decoder, widest_bytes
 
-# SHA-256 over every sequence of bytes that the server knows, followed by its text as UTF-8.
+# SHA-256 over every byte sequence that the server knows, each followed by its text as UTF-8.
 DIGESTS: dict[str, dict[str, int | str]] = json.loads((DATA / "charsets.json").read_text())
 
 
 def sequences(charset: str) -> Iterator[bytes]:
-    """Every character that may exist, in order of its bytes; of gb18030 those of two bytes."""
+    """Yield every character that may exist, ordered by its bytes; of gb18030 those of two bytes."""
     length = mysql_charsets._lengths(charset) if widest_bytes(charset) > 1 else lambda _, __: 1
     every = [bytes((first,)) for first in range(256)]
     if widest_bytes(charset) > 1:
@@ -29,7 +29,7 @@ def sequences(charset: str) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("charset", sorted(DIGESTS))
 def test_every_character_is_the_servers(charset: str) -> None:
-    """And what the server does not know raises."""
+    """A character that the server does not know raises."""
     decode = decoder(charset)
     digest = hashlib.sha256()
     count = 0
@@ -44,7 +44,7 @@ def test_every_character_is_the_servers(charset: str) -> None:
 
 
 def test_texts_of_several_characters() -> None:
-    """Mixed lengths, and the wide forms."""
+    """They have mixed lengths, and the wide forms."""
     assert decoder("gb18030")("a中".encode("gb18030") + b"\xa8\xbc\x94\x39\xfc\x36") == "a中ḿ😀"
     assert decoder("ujis")(b"a\x8e\xb1\xa4\xa2\x8f\xb0\xa1\xf5\xa1") == "aｱあ丂\ue000"
     assert decoder("sjis")(b"\x81\x5f\x5c\xb1\x88\x9f") == "\\\\ｱ亜"
@@ -73,13 +73,13 @@ def test_texts_of_several_characters() -> None:
     ],
 )
 def test_cut_and_unknown_characters_raise(charset: str, data: bytes) -> None:
-    """Nothing is replaced."""
+    """No character is replaced."""
     with pytest.raises(UnicodeDecodeError):
         decoder(charset)(data)
 
 
 def test_collations_name_their_character_set() -> None:
-    """Of MySQL, of MariaDB without padding, of MariaDB's newest; unknown ones are None."""
+    """This covers MySQL, MariaDB without padding, and its newest; unknown ones are None."""
     expected = {
         8: "latin1", 45: "utf8mb4", 255: "utf8mb4", 323: "utf8mb4", 33: "utf8mb3", 63: "binary",
         28: "gbk", 248: "gb18030", 1069: "utf8mb4", 1032: "latin1", 2048: "utf8mb3",

@@ -1,6 +1,6 @@
-"""A server that asks for the bare password: who gets it.
+"""Requests for the bare password: which servers get it.
 
-The server here speaks just enough of the protocol to ask; it may be anybody.
+The server here speaks just enough of the protocol to ask; its identity is unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CAPABILITIES = CLIENT.SSL | CLIENT.PROTOCOL_41 | CLIENT.SECURE_CONNECTION | CLI
 
 
 class Asker:
-    """Takes one connection, over TLS if the client wants it, and asks for the bare password."""
+    """Server of one connection, over TLS if the client wants it, that asks for the password."""
 
     def __init__(self, listener: socket.socket, ca: trustme.CA, plugin: bytes) -> None:
         self.got = b""
@@ -37,9 +37,9 @@ class Asker:
         self._thread.start()
 
     def password(self) -> bytes:
-        """What it was given, once the client has gone."""
+        """Return the password that it got, once the client has gone."""
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # nobody came
+            self._listener.shutdown(socket.SHUT_RDWR)  # no client connected
         self._thread.join(30)
         assert not self._thread.is_alive()
         return self.got
@@ -81,7 +81,7 @@ class Asker:
 
     @staticmethod
     def _exactly(peer: socket.socket, size: int) -> bytes:
-        """No byte more: TLS begins right behind a packet."""
+        """Read exactly that many bytes: TLS begins right after a packet."""
         data = b""
         while len(data) < size:
             piece = peer.recv(size - len(data))
@@ -126,7 +126,7 @@ def test_the_bare_password_is_for_a_server_that_proved_who_it_is(
     options: str,
     is_given: bool,
 ) -> None:
-    """Or, over TLS, for one that the URL says may have it."""
+    """Over TLS, a server may also get it if the URL allows it."""
     ca.cert_pem.write_to_path(tmp_path / "ca.pem")
     asker = Asker(listener, ca, plugin)
     port = listener.getsockname()[1]
@@ -140,7 +140,7 @@ def test_the_bare_password_is_for_a_server_that_proved_who_it_is(
 
 
 def test_a_socket_file_needs_no_proof(ca: trustme.CA, tmp_path: Path) -> None:
-    """Nobody stands between."""
+    """The connection cannot be intercepted."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
         server.listen()

@@ -1,4 +1,4 @@
-"""Typed errors of MySQL connections, and SQL text; nothing here needs a server."""
+"""Typed errors of MySQL connections, and SQL text, tested without a server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_why_a_connection_failed(error: Exception, kind: type[PenstockError], re
 
 
 def test_a_certificate_that_is_not_trusted_is_distinguished_from_a_closed_port() -> None:
-    """PyMySQL gives both the number 2003; the cause below it tells."""
+    """PyMySQL gives both the number 2003; their causes differ."""
     error = pymysql.err.OperationalError(2003, "Can't connect")
     error.original_exception = ssl.SSLCertVerificationError(1, "unknown authority")
     assert isinstance(m.connect_error(URL, error), c.TlsFailed)
@@ -50,7 +50,7 @@ def test_a_certificate_that_is_not_trusted_is_distinguished_from_a_closed_port()
 
 @pytest.mark.parametrize("who", ["'u'@'%'", "`u`@`%`"])
 def test_a_missing_right_to_a_database_is_no_wrong_password(who: str) -> None:
-    """The hint is the GRANT, for the account as the server calls it."""
+    """The hint is the GRANT, for the account as the server names it."""
     said = pymysql.err.OperationalError(1044, f"Access denied for user {who} to database 'd'")
     error = m.connect_error(URL, said)
     assert isinstance(error, c.DatabaseRefused)
@@ -59,7 +59,7 @@ def test_a_missing_right_to_a_database_is_no_wrong_password(who: str) -> None:
 
 
 def test_passwords_are_scrubbed() -> None:
-    """Even one that the server repeats."""
+    """A password that the server repeats is scrubbed too."""
     error = m.connect_error(URL, pymysql.err.OperationalError(1045, "denied with topsecret"))
     assert "topsecret" not in str(error)
     again = pickle.loads(pickle.dumps(error))
@@ -85,7 +85,7 @@ def test_passwords_are_scrubbed() -> None:
     ],
 )
 def test_what_may_be_tried_again(number: int, kind: type[PenstockError], retry: bool) -> None:
-    """The layer that knows the server answers whether the same again can help."""
+    """The layer that knows the server decides whether a retry can help."""
     error = pymysql.err.OperationalError(number, "said")
     assert m.safe_to_retry(error) is retry
     with pytest.raises(kind) as caught, m.server_errors("reading"):
@@ -96,13 +96,13 @@ def test_what_may_be_tried_again(number: int, kind: type[PenstockError], retry: 
 
 
 def test_a_connection_closed_before_is_lost() -> None:
-    """PyMySQL says it with number 0 and no words."""
+    """PyMySQL raises number 0 without a text."""
     with pytest.raises(c.ConnectionLost, match="the connection was closed"), m.server_errors("x"):
         raise pymysql.err.InterfaceError(0, "")
 
 
 def test_names_are_quoted() -> None:
-    """Backticks are doubled; nothing else is special inside them."""
+    """Backticks are doubled; no other character is special inside them."""
     assert m.quote("a`b", 'c"d') == '`a``b`.`c"d`'
     for wrong in ("", "a\0b"):
         with pytest.raises(ValueError, match="not an identifier"):

@@ -1,4 +1,4 @@
-"""What statements in a binlog do to tables, told from their words alone."""
+"""Effects of a binlog's statements on tables, parsed from their words alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MARIA = ServerVersion.parse("10.11.19-MariaDB")
 
 
 def query(text: str, *, sql_mode: int = 0) -> Query:
-    """A statement as it stands in the log."""
+    """Return a statement as it is in the log."""
     return Query(
         text=text, raw=text.encode(), schema="shop", thread_id=1, error=0, sql_mode=sql_mode
     )
 
 
 def told(text: str, **more: object) -> list[tuple[str, str, str]]:
-    """(what, table, new name) of each effect."""
+    """Return (what, table, new name) of each effect."""
     return [
         (one.doing.value, one.table.name if one.table else "", one.to.name if one.to else "")
         for one in effects_of(query(text, **more), server=NEW)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
 def test_statements_are_recognised_by_their_words(
     text: str, expected: list[tuple[str, str, str]]
 ) -> None:
-    """Comments, quotes and lists are no obstacle; what is not understood is said to be so."""
+    """Comments, quotes and lists are handled; a statement that is not understood is reported so."""
     assert told(text) == expected
 
 
@@ -119,7 +119,7 @@ def test_statements_are_recognised_by_their_words(
     ],
 )
 def test_renamed_columns_are_reported(text: str, expected: list[tuple[str, str]]) -> None:
-    """Old and new name, as the statement writes them."""
+    """Old and new name are reported as the statement writes them."""
     (effect,) = [e for e in effects_of(query(text), server=NEW) if e.doing is Doing.ALTERED]
     assert list(effect.columns) == expected
 
@@ -151,7 +151,7 @@ IGNORED = {
 
 @pytest.mark.parametrize(("clause", "loses"), list(IGNORED.items()))
 def test_alter_ignore_says_what_may_be_lost(clause: str, loses: bool) -> None:
-    """Rows that a key refuses go, values are cut, and no row event says so."""
+    """Rows that a key refuses are deleted, values are cut, and no row event says so."""
     for verb in ("alter ignore", "alter online ignore"):
         found = effects_of(query(f"{verb} table t {clause}", sql_mode=STRICT), server=MARIA)
         assert any("ignore" in one.what for one in found) is loses
@@ -176,13 +176,13 @@ def test_alter_ignore_says_what_may_be_lost(clause: str, loses: bool) -> None:
     ],
 )
 def test_what_is_asked_of_rows_is_reported(text: str, expected: list[tuple[str, ...]]) -> None:
-    """Of a key the columns: a tool that copies rows leaves out those that it refuses."""
+    """A key's columns are reported: a tool that copies rows omits those that it refuses."""
     (effect,) = [e for e in effects_of(query(text), server=NEW) if e.doing is Doing.ALTERED]
     assert [limit.columns for limit in effect.limits] == expected
 
 
 def test_quotes_mean_names_or_strings_as_the_session_had_it() -> None:
-    """Under ANSI_QUOTES double quotes stand around names."""
+    """Under ANSI_QUOTES double quotes enclose names."""
     assert told('drop table "t"', sql_mode=4) == [("dropped", "t", "")]
     assert told('drop table "t"') == [("unknown", "", "")]
 
@@ -195,7 +195,7 @@ def test_comments_for_other_servers_are_no_code() -> None:
 
 
 def added(text: str) -> list[tuple[str, str, str]]:
-    """(name, definition or NULL, why its value is unclear) of the columns that a statement adds."""
+    """Return (name, definition or NULL, why its value is unclear) of the added columns."""
     (effect,) = [one for one in effects_of(query(text), server=NEW) if one.added] or [
         Effect(doing=Doing.ALTERED)
     ]
@@ -243,7 +243,7 @@ def added(text: str) -> list[tuple[str, str, str]]:
 def test_added_columns_tell_what_the_server_is_asked(
     text: str, expected: list[tuple[str, str, str]]
 ) -> None:
-    """The definition decides the value of existing rows; where it cannot, the text says why."""
+    """The definition decides the value of existing rows; if it cannot, the text says why."""
     assert added(f"alter table t {text}") == expected
 
 
@@ -263,7 +263,7 @@ def test_added_columns_tell_what_the_server_is_asked(
 def test_only_integers_in_range_are_known_without_the_server(
     definition: str, value: str | None
 ) -> None:
-    """Everything else goes through a conversion that only the server knows exactly."""
+    """Any other value is converted in a way that only the server knows exactly."""
     assert certain_value(Added(name="c", definition=definition)) == value
 
 
@@ -282,7 +282,7 @@ def test_only_integers_in_range_are_known_without_the_server(
 def test_dropped_and_redefined_columns_are_reported(
     text: str, dropped: list[str], redefined: list[str]
 ) -> None:
-    """By name: dropped as before the statement, redefined as after it."""
+    """Dropped ones have the name before the statement, redefined ones the name after it."""
     (effect,) = [
         one
         for one in effects_of(query(f"alter table t {text}"), server=MARIA)

@@ -1,4 +1,4 @@
-"""Definitions as the catalogue of MySQL tells them."""
+"""Definitions from MySQL's catalogue."""
 
 from __future__ import annotations
 

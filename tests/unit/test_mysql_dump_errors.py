@@ -1,4 +1,4 @@
-"""Every sentence by which a server refuses its binlog, old and new words, becomes its condition."""
+"""Errors with which servers refuse a binlog dump, in old and new words: each has its condition."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ SENTENCES: list[tuple[int, str, type[PenstockError]]] = [
 
 @pytest.mark.parametrize(("number", "said", "kind"), SENTENCES)
 def test_a_sentence_is_its_condition(number: int, said: str, kind: type[PenstockError]) -> None:
-    """With the place, the server's words and what to do; across processes too."""
+    """It has the place, the server's words and what to do; across processes too."""
     error = r.dump_error(
         ServerError(number=number, sqlstate="HY000", message=said), place="h:1", start="b.1:4"
     )
@@ -133,7 +133,7 @@ def test_a_sentence_is_its_condition(number: int, said: str, kind: type[Penstock
 
 
 def test_the_oldest_position_is_named_where_it_helps() -> None:
-    """For what was purged or reset; nowhere else does it matter."""
+    """It helps if the position was purged or reset; other errors do not show it."""
     purged = ServerError(number=FATAL, sqlstate="", message="could not find first log file name")
     error = r.dump_error(purged, place="h:1", start="b.1:4", oldest="b.7:4")
     assert error.message.endswith("the oldest position left is b.7:4")
@@ -141,6 +141,6 @@ def test_the_oldest_position_is_named_where_it_helps() -> None:
 
 
 def test_missing_rights_name_the_grant() -> None:
-    """The statement to type."""
+    """The hint is the statement to type."""
     denied = ServerError(number=1227, sqlstate="42000", message="Access denied")
     assert "grant replication slave" in r.dump_error(denied, place="h", start="b.1:4").hint

@@ -1,4 +1,4 @@
-"""Sets of GTIDs: text, stored form, what is in them."""
+"""Sets of GTIDs: text, stored form, members."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TWO = "5e11fa47-71ca-11e1-9e33-c80aa9429562"
     ],
 )
 def test_text_is_read_and_printed_as_the_servers_do(text: str, printed: str) -> None:
-    """Sorted, intervals joined."""
+    """It is sorted, and intervals are joined."""
     assert str(GtidSet.parse(text)) == printed
 
 
@@ -39,7 +39,7 @@ def test_text_is_read_and_printed_as_the_servers_do(text: str, printed: str) -> 
     [ONE, f"{ONE}:", f"{ONE}:0", f"{ONE}:5-1", "x:1", f"{ONE}:1-x-2", f"{ONE}:9223372036854775807"],
 )
 def test_what_is_no_set_is_refused(text: str) -> None:
-    """Nothing is guessed."""
+    """No part is guessed."""
     with pytest.raises(Malformed):
         GtidSet.parse(text)
 
@@ -68,7 +68,7 @@ def test_sets_are_compared() -> None:
     )
 )
 def test_sets_hold_what_was_put_in(added: list[tuple[tuple[str, str], int, int]]) -> None:
-    """And come back the same from text and from their stored form."""
+    """They are restored from text and from their stored form."""
     made = GtidSet()
     expected = set()
     for source, first, more in added:
@@ -82,7 +82,7 @@ def test_sets_hold_what_was_put_in(added: list[tuple[tuple[str, str], int, int]]
 
 
 def test_every_cut_of_a_stored_set_is_refused() -> None:
-    """As is what follows it."""
+    """Bytes after the set are refused, too."""
     for text in (f"{ONE}:1-5:7", f"{ONE}:1:tag:3"):
         data = GtidSet.parse(text).encode()
         for end in range(len(data)):
@@ -93,7 +93,7 @@ def test_every_cut_of_a_stored_set_is_refused() -> None:
 
 
 def test_mariadb_keeps_the_last_of_each_domain() -> None:
-    """Later ones take the place of earlier ones."""
+    """A later one replaces the earlier one."""
     mine = MariaGtids.parse("1-2-30, 0-1-7")
     mine.update(MariaGtids.parse("0-5-8"))
     mine.add(2, 1, 1)

@@ -11,7 +11,7 @@ HEAD = "insert into t (a, b)"
 def statements(
     *blocks: bytes, templates: tuple[str, ...] = (AS_IS, AS_IS), room: int = 10_000
 ) -> list[bytes]:
-    """The statements without what all begin with."""
+    """Return the statements without their common beginning."""
     made = list(insert_statements(HEAD, templates, blocks, bytes_max=room))
     began = f"{HEAD} values ".encode()
     assert all(one.startswith(began) for one in made)
@@ -19,7 +19,7 @@ def statements(
 
 
 def test_quotes_nulls_and_escapes() -> None:
-    """What looks like a NULL or an end inside a value is none."""
+    """Text inside a value that looks like a NULL or an end is not one."""
     assert statements(b"1\t\\N\n\\N\tit's\n") == [
         b"(_binary'1',NULL),(NULL,_binary'it\\'s')",
     ]
@@ -29,7 +29,7 @@ def test_quotes_nulls_and_escapes() -> None:
 
 
 def test_what_is_computed() -> None:
-    """Templates stand around the value as text; a NULL stays one in them."""
+    """Templates enclose the value as text; a NULL stays a NULL in them."""
     templates = ("cast({} as unsigned)", "trim({})")
     assert statements(b"5\tx'\n\\N\t\n", templates=templates) == [
         b"(cast(convert(_binary'5' using utf8mb4) as unsigned),"
@@ -39,7 +39,7 @@ def test_what_is_computed() -> None:
 
 
 def test_statements_are_no_longer_than_they_may_be() -> None:
-    """A row that is longer goes alone; every row is there once, in order."""
+    """A longer row has its own statement; every row is there once, in order."""
     lines = [b"%d\t%s\n" % (number, b"x" * (number % 50)) for number in range(200)]
     lines.insert(7, b"9999\t" + b"y" * 900 + b"\n")
     made = statements(b"".join(lines[:90]), b"", b"".join(lines[90:]), room=500)

@@ -26,7 +26,7 @@ from penstock.codec.mysql.malformed import Malformed
     ],
 )  # fmt: skip
 def test_doubles_as_two_real_servers_print_them(value: float, text: str) -> None:
-    """The shortest digits; an exponent only far from the point."""
+    """They have the shortest digits, and an exponent only far from the point."""
     assert double_text(value) == text
 
 
@@ -46,17 +46,17 @@ def test_doubles_as_two_real_servers_print_them(value: float, text: str) -> None
     ],
 )  # fmt: skip
 def test_trees_are_written_and_read(tree: Any, text: str) -> None:
-    """Members by the length of their names, then by bytes."""
+    """Members are ordered by the length of their names, then by bytes."""
     assert json_text(encode_json(tree)) == text
 
 
 def test_an_empty_value_is_null() -> None:
-    """What a column that became NOT NULL by ALTER may hold."""
+    """A column that ALTER set to NOT NULL may contain it."""
     assert json_text(b"") == "null"
 
 
 def test_documents_of_the_small_form() -> None:
-    """With elements inside their entries."""
+    """Their elements are inside their entries."""
     array = bytes((2,)) + struct.pack("<HH", 2, 10) + b"\5\xff\xff\4\1\0"
     assert json_text(array) == "[-1, true]"
     member = bytes((0,)) + struct.pack("<HHHHBH", 1, 12, 11, 1, 6, 65535) + b"k"
@@ -64,7 +64,7 @@ def test_documents_of_the_small_form() -> None:
 
 
 def nested(depth: int) -> Any:
-    """Arrays in arrays."""
+    """Return arrays in arrays."""
     value: Any = 1
     for _ in range(depth):
         value = [value]
@@ -97,13 +97,13 @@ def nested(depth: int) -> Any:
     ],
 )
 def test_broken_documents_are_refused(data: bytes) -> None:
-    """Offsets that reach outside or go in circles, names out of order, depth."""
+    """Offsets that exceed it or form a cycle, names out of order, and depth are refused."""
     with pytest.raises(Malformed):
         json_text(data)
 
 
 def test_the_deepest_document() -> None:
-    """A hundred levels, as the servers allow."""
+    """It has a hundred levels, which is the servers' limit."""
     assert parse_json(encode_json(nested(100))) == nested(100)
 
 
@@ -119,19 +119,19 @@ def test_the_deepest_document() -> None:
     ],
 )
 def test_paths(text: str, path: tuple[str | int, ...]) -> None:
-    """Names, quoted names, positions."""
+    """They have names, quoted names and positions."""
     assert parse_path(text) == path
 
 
 @pytest.mark.parametrize("text", ["", "a", "$.", "$[*]", "$.*", "$[", "$[last]", "$..a", '$."a'])
 def test_paths_that_are_never_stored(text: str) -> None:
-    """Wildcards and noise."""
+    """They have wildcards or noise."""
     with pytest.raises(Malformed):
         parse_path(text)
 
 
 def test_stored_changes() -> None:
-    """The bytes of a real update: replace $.a by 2, $.e by text."""
+    """The bytes are of a real update: replace $.a by 2, $.e by text."""
     data = bytes.fromhex("0003242e6103050200" + "0003242e65050c03737432")
     assert parse_diffs(data) == (
         Diff(kind=DiffKind.REPLACE, path=("a",), value=2),
@@ -145,12 +145,12 @@ def test_stored_changes() -> None:
 
 
 def diff(kind: DiffKind, *path: str | int, value: Any = None) -> tuple[Diff, ...]:
-    """One change."""
+    """Return one change."""
     return (Diff(kind=kind, path=path, value=value),)
 
 
 def test_changes_are_applied() -> None:
-    """In order, and the document before stays as it is."""
+    """They are applied in order, and the document before stays as it is."""
     before = {"a": [1, 2], "b": {"c": 1}}
     changed = apply_diffs(before, diff(DiffKind.REPLACE, "a", 0, value=9))
     changed = apply_diffs(changed, diff(DiffKind.INSERT, "a", 1, value="in"))
@@ -178,6 +178,6 @@ def test_changes_are_applied() -> None:
     ],
 )
 def test_changes_for_another_document_are_refused(change: tuple[Diff, ...]) -> None:
-    """They do not fit, so something is wrong with what is known."""
+    """They do not fit, so the known document is wrong."""
     with pytest.raises(Malformed):
         apply_diffs({"a": [1], "b": 2}, change)

@@ -1,4 +1,4 @@
-"""XA transactions that are prepared: their files outlive what may happen until they are decided."""
+"""Prepared XA transactions: their files are kept through any event until they are decided."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TWO: Xid = (1, b"two", b"")
 
 
 def rows(number: int) -> bytes:
-    """Events of more than a page."""
+    """Return events of more than a page."""
     return bytes([number]) * 1500
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_kept_survives_a_power_cut(seed: int) -> None:
-    """From the moment on that keep() returns: the binlog has these rows in front of it only."""
+    """This holds from the return of keep() on: the binlog has these rows only earlier."""
     disk = Disk(seed)
     prepared = PreparedFiles(PLACE, disk, ())
     for number, xid in enumerate((ONE, TWO), start=1):
@@ -41,7 +41,7 @@ def test_what_is_kept_survives_a_power_cut(seed: int) -> None:
 
 
 def test_a_decided_files_stays_until_nothing_leads_back() -> None:
-    """A restart in front of the decision meets it once more."""
+    """A restart before the decision meets it again."""
     disk = Disk()
     prepared = PreparedFiles(PLACE, disk, ())
     prepared.begin(1)

@@ -1,4 +1,4 @@
-"""Where a pipeline stands in a binlog: what is kept, and what a crash leaves of it."""
+"""Place of a pipeline in a binlog: what is kept, and what a crash leaves of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.host.files import REAL_FILES
 
 
 def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> StreamMark:
-    """The mark of a place that the server names so."""
+    """Return the mark of a place with this name of the server."""
     place = BinlogPosition.parse(text)
     return StreamMark(
         position=place.ordinal + (shift << 40),
@@ -32,14 +32,14 @@ def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> StreamMark:
 
 
 def opened(folder: Path) -> ResumeStates:
-    """What a start finds."""
+    """Return what a start finds."""
     run = folder / "run"
     run.mkdir(exist_ok=True)
     return ResumeStates(_StateFiles(folder / "state", REAL_FILES), run, REAL_FILES, REAL_CLOCK)
 
 
 def test_the_exact_place_wins_over_the_durable_one(tmp_path: Path) -> None:
-    """A killed process leaves both; whichever flush became durable is found."""
+    """A killed process leaves both; the place is found whichever flush became durable."""
     first, second, third = (mark(f"binlog.000001:{offset}") for offset in (100, 200, 300))
     before = opened(tmp_path)
     before.save(first, "server")
@@ -55,7 +55,7 @@ def test_the_exact_place_wins_over_the_durable_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"00000000[]", b"nonsense"])
 def test_a_torn_exact_file_is_as_none(tmp_path: Path, damage: bytes) -> None:
-    """It is written without waiting for the disk: a crash of the machine may leave anything."""
+    """It is written without waiting for the disk: a crash of the machine may leave any bytes."""
     first, second = mark("binlog.000001:100"), mark("binlog.000001:200")
     before = opened(tmp_path)
     before.save(first, "server")

@@ -1,4 +1,4 @@
-"""Which changes of a column's type leave its values as they are."""
+"""Type changes of a column that keep its values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.codec.mysql.retyping import keeps_values
     ],
 )
 def test_wider_types_keep_every_value(old: str, new: str) -> None:
-    """Whatever the session's mode."""
+    """This holds in every mode of the session."""
     assert keeps_values(old, new, strict=False)
 
 
@@ -42,7 +42,7 @@ def test_wider_types_keep_every_value(old: str, new: str) -> None:
     ],
 )
 def test_narrower_types_keep_values_where_the_session_is_strict(old: str, new: str) -> None:
-    """A strict session refuses what does not fit; any other changes it."""
+    """A strict session refuses values that do not fit; any other changes them."""
     assert keeps_values(old, new, strict=True)
     assert not keeps_values(old, new, strict=False)
 

@@ -1,4 +1,4 @@
-"""What SHOW GRANTS says, read as the servers print it."""
+"""Output of SHOW GRANTS, read as the servers print it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TableName("shop", "item")
 
 
 def rights(*lines: str) -> Rights:
-    """Rights from lines of SHOW GRANTS."""
+    """Return rights from lines of SHOW GRANTS."""
     return Rights(grants=tuple(grant for line in lines if (grant := parse_grant(line))))
 
 
@@ -36,7 +36,7 @@ def test_all_privileges() -> None:
 
 
 def test_schemas_are_patterns() -> None:
-    """With wildcards, unless a backslash protects them; tables are names."""
+    """They have wildcards unless a backslash escapes them; tables are names."""
     found = rights(
         "GRANT SELECT ON `sh_p`.* TO `u`@`%`",
         r"GRANT INSERT ON `sh\_p`.* TO `u`@`%`",
@@ -54,13 +54,13 @@ def test_schemas_are_patterns() -> None:
 
 
 def test_rights_on_columns_are_none_on_the_table() -> None:
-    """A row could not be read whole."""
+    """A row could not be read completely."""
     found = rights("GRANT SELECT (`id`, `b)`), INSERT ON `shop`.`item` TO `u`@`%`")
     assert not found.has_on(T, "select")
 
 
 def test_what_is_revoked_in_a_schema() -> None:
-    """MySQL 8 can take a schema out of what holds everywhere."""
+    """MySQL 8 can exclude a schema from a global right."""
     found = rights(
         "GRANT SELECT, INSERT ON *.* TO `u`@`%`",
         "REVOKE SELECT ON `shop`.* FROM `u`@`%`",
@@ -71,7 +71,7 @@ def test_what_is_revoked_in_a_schema() -> None:
 
 
 def test_roles_and_routines_say_nothing_of_tables() -> None:
-    """Lines that are not about tables are left aside."""
+    """Lines that are not about tables are ignored."""
     assert (
         rights(
             "GRANT `r`@`%` TO `u`@`%`",
