@@ -50,7 +50,7 @@ def kinds(stream: BinlogConnection) -> list[int]:
 def gtids(server: MySQLServer) -> Gtids:
     """The transactions that the server has."""
     with connect(server.url(), application_name="test") as connection:
-        found = read_status(connection).seen(connection.server)
+        found = read_status(connection).parse_gtids(connection.server)
     assert found is not None
     return found
 

@@ -390,7 +390,7 @@ def test_a_snapshot_in_front_of_what_was_given_out_is_not_waited_for(following: 
     def steps(assembler: Assembler) -> Iterator[int]:
         yield ends[2]
         wanted = [BinlogPosition(position) for position in (ends[1], ends[2], ends[3])]
-        seen.append([assembler.awaited(position) for position in wanted])
+        seen.append([assembler.place_of(position) for position in wanted])
 
     following.follow(
         lambda begin: sent(logs, begin),

@@ -79,7 +79,7 @@ def shaped(*columns: tuple[str, str]) -> TableDefinition:
 
 def ids_after(statement: str, now: TableDefinition) -> list[tuple[str, int, str | None]]:
     """(name, identity, value of existing rows) of the columns after a statement."""
-    relation = book_of(statement, now=now).refreshed(NAME, place(20))
+    relation = book_of(statement, now=now).refresh(NAME, place(20))
     assert relation is not None
     assert not relation.awaits_reload
     return [(one.name, one.id, one.missing) for one in relation.columns]
@@ -96,7 +96,7 @@ def book_of(
     """A book that has seen these statements, each in a strict session."""
     begun = replace(TABLE, engine=engine)
     book = SchemaHistory(Live(now), None, tables=[begun], begin=4, takes=lambda name: name == NAME)
-    book.introduced([NAME], place(5))
+    book.introduce([NAME], place(5))
     for at, text in enumerate(statements, 10):
         said = Query(
             text=text, raw=text.encode(), schema="shop", thread_id=1, error=0, sql_mode=STRICT
@@ -124,7 +124,7 @@ SWAP = "rename table t to _t_del, _t_gho to t"
 def test_a_copy_that_may_be_without_rows_takes_no_tables_place(statement: str) -> None:
     """Tools for schema changes copy with INSERT IGNORE: what a key refuses is gone, unsaid."""
     book = book_of("create table _t_gho like t", statement, SWAP)
-    book.refreshed(NAME, place(20))
+    book.refresh(NAME, place(20))
     assert list(book.awaiting()) == [NAME]
     again = ("drop table _t_gho", "create table _t_gho like t")
     assert not book_of("create table _t_gho like t", statement, *again, SWAP).awaiting()
@@ -142,7 +142,7 @@ def test_a_copys_values_may_have_been_cut(kind: str, told: bool) -> None:
     """However strict the session is: IGNORE makes warnings of errors."""
     now = replace(TABLE, columns=(TABLE.columns[0], column("v", kind, "string")))
     book = book_of(f"alter table _t_gho modify v {kind}", SWAP, now=now)
-    relation = book.refreshed(NAME, place(20))
+    relation = book.refresh(NAME, place(20))
     assert relation is not None
     assert bool(relation.awaits_reload) is told
     assert bool(book.awaiting()) is told
@@ -194,7 +194,7 @@ def test_a_column_tells_since_when_it_has_had_its_names() -> None:
             shaped(("v", "varchar(9)"), ("w", "int")), identity=Identity.FULL, primary_key=()
         ),
     )
-    relation = book.refreshed(NAME, place(20))
+    relation = book.refresh(NAME, place(20))
     assert relation is not None
     assert relation.since == 20
     assert [column.names for column in relation.columns] == [
@@ -212,7 +212,7 @@ def test_a_table_that_was_altered_while_the_log_began_awaits_a_reload() -> None:
         Live(TABLE), None, tables=[TABLE], begin=4, takes=lambda _: True, altered=[NAME]
     )
     assert "was altered" in book.awaiting()[NAME]
-    assert book.introduced([NAME], place(5)) == []
+    assert book.introduce([NAME], place(5)) == []
 
 
 def test_a_table_whose_capture_begins_is_known_from_there_on() -> None:
@@ -259,7 +259,7 @@ def test_a_table_whose_rows_are_not_known_awaits_a_reload(
     """It is not refused: its shape says so, and once it is read again it is known."""
     now = shaped(*(columns or (("id", "int"), ("v", "varchar(9)"), ("c", "int"))))
     book = book_of(statement, now=now)
-    relation = book.refreshed(NAME, place(20))
+    relation = book.refresh(NAME, place(20))
     assert relation is not None
     assert reason in relation.awaits_reload
     assert reason in book.awaiting()[NAME]
@@ -361,6 +361,6 @@ def test_a_recreated_column_of_another_type_is_another_column() -> None:
     for kind, numbers in (("varchar(20)", [1, 2]), ("year", [1, 3])):
         now = shaped(("id", "int"), ("v", kind))
         book = book_of("drop table t", "create table t (id int primary key, v int)", now=now)
-        relation = book.refreshed(NAME, place(20))
+        relation = book.refresh(NAME, place(20))
         assert relation is not None
         assert [one.id for one in relation.columns] == numbers, kind

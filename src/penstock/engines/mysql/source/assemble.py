@@ -331,7 +331,7 @@ class Assembler:
         """Place of the stream as it is noted for tables: in front of the next transaction."""
         return replace(self._place(), since=self.end.position - 1)
 
-    def awaited(self, position: BinlogPosition) -> int | None:
+    def place_of(self, position: BinlogPosition) -> int | None:
         """Return a place of the server as the log counts; None if the stream is past it already."""
         found = self._logical(position.ordinal)
         last = self.decoder.end_position
@@ -343,7 +343,7 @@ class Assembler:
         Its rows and markers have numbers that the decoder skips (`Decoder.skip`).
         """
         self.is_unfinished = run.end is None
-        mark = self._noted(run.end) if run.end is not None else None
+        mark = self._mark_of(run.end) if run.end is not None else None
         self.counts.row_count += sum(one.batch.num_rows for one in run.rows)
         self._emit(run, byte_count, mark)
         if run.end is not None:
@@ -360,7 +360,7 @@ class Assembler:
         elif kind in (EventKind.QUERY, EventKind.QUERY_COMPRESSED):
             self._query(query(event))
         elif kind == EventKind.ROTATE:
-            self._rotated()
+            self._begin_server()
         elif kind == EventKind.FORMAT_DESCRIPTION:
             self._file_began()
         elif kind == EventKind.MARIA_GTID:
@@ -374,7 +374,7 @@ class Assembler:
         elif kind == EventKind.EXECUTE_LOAD_QUERY:
             raise loaded_by_statement()
 
-    def _rotated(self) -> None:
+    def _begin_server(self) -> None:
         if self._shift is None:
             # The first place of another server comes after everything in the log.
             number = self._start.position >> OFFSET_BITS
@@ -453,7 +453,7 @@ class Assembler:
         place = self._place()
         touched = {name for one in effects for name in (one.table, one.to) if name is not None}
         # The target has the previous shape, which no row may have shown yet.
-        shown = [] if self._is_known else self._book.introduced(touched, place)
+        shown = [] if self._is_known else self._book.introduce(touched, place)
         place = replace(place, since=place.since + 1)  # after what was shown, in one transaction
         marks = self._book.apply(effects, said, place)
         # Earlier table ids may mean something else now.
@@ -462,7 +462,7 @@ class Assembler:
             return
         for kind, tables, data in marks:
             self._mark(kind, tables, data=data)
-        relations = [self._book.refreshed(name, place) for name in sorted(touched)]
+        relations = [self._book.refresh(name, place) for name in sorted(touched)]
         found = [*shown, *(relation for relation in relations if relation is not None)]
         if found:
             self.cut()
@@ -517,7 +517,7 @@ class Assembler:
     def _parked_commits(self) -> None:
         self._parks = False
         if not self._is_known:
-            self._replay(self._prepared.begun())
+            self._replay(self._prepared.open_begun())
         self._prepared.drop()
 
     # -- XA ----------------------------------------------------------------------------------
@@ -534,7 +534,7 @@ class Assembler:
             xid = xid_in(text)
             if xid is None:
                 raise StreamUnexpected("an XA statement without a transaction's id")
-            self._decided(xid, commits=text.startswith(b"XA COMMIT"))
+            self._end_prepared(xid, commits=text.startswith(b"XA COMMIT"))
 
     def _xa_prepared(self, event: bytes) -> None:
         said = xa_prepare(event)
@@ -546,7 +546,7 @@ class Assembler:
         self._parked_commits()
         self._cut_at_end = True
 
-    def _decided(self, xid: Xid, *, commits: bool) -> None:
+    def _end_prepared(self, xid: Xid, *, commits: bool) -> None:
         found = self._prepared.take(xid, self._logical(self.decoder.commit_position))
         if self._is_known or (found is None and not commits):
             return
@@ -603,7 +603,7 @@ class Assembler:
         byte_count = decoder.byte_count
         rows = tuple(decoder.take())
         end = None if decoder.in_transaction else self.end
-        mark = self._noted(end) if end is not None else None
+        mark = self._mark_of(end) if end is not None else None
         self._cut_at_end = self._cut_at_end and end is None
         if rows or self._markers or self._relations or (self.is_unfinished and end is not None):
             self.counts.row_count += sum(one.batch.num_rows for one in rows)
@@ -634,7 +634,7 @@ class Assembler:
             trx=decoder.trx,
             commit_time_us=self._start.commit_time_us,
         )
-        self._emit(self._run(rows, markers, end), 0, self._noted(end))
+        self._emit(self._run(rows, markers, end), 0, self._mark_of(end))
 
     def _run(
         self, rows: tuple[Rows, ...], markers: Sequence[Marker], end: FlushPoint | None
@@ -658,7 +658,7 @@ class Assembler:
             commit_time_us=decoder.commit_time_us or self._start.commit_time_us,
         )
 
-    def _noted(self, end: FlushPoint) -> StreamMark:
+    def _mark_of(self, end: FlushPoint) -> StreamMark:
         note_gtids(self._gtids, self.decoder.take_gtids())
         file = self.decoder.file_name
         return StreamMark(
@@ -677,11 +677,11 @@ def shifted_transactions(batch: pa.RecordBatch | None, shift: int | None) -> pa.
     if batch is None or not shift:
         return batch
     for name in ("position", "end_position"):
-        batch = _shifted(batch, name, shift)
+        batch = _shift_positions(batch, name, shift)
     return batch
 
 
-def _shifted(batch: pa.RecordBatch, name: str, shift: int) -> pa.RecordBatch:
+def _shift_positions(batch: pa.RecordBatch, name: str, shift: int) -> pa.RecordBatch:
     """Shift the positions of one column; a binlog's are numbers in the last 8 of their 16 bytes."""
     at = batch.schema.get_field_index(name)
     field, column = batch.schema.field(at), batch.column(at)

@@ -170,7 +170,7 @@ def transactions_before(url: str, position: BinlogPosition) -> str:
             begin = reader.feed(memoryview(buffer), begin, end)
             if reader.payload:
                 stream.end(reader.payload)
-                reader.ended()
+                reader.end_of_log()
             if reader.is_done:
                 return str(reader.gtids) if reader.gtids is not None else ""
             buffer, begin, end = make_room(buffer, begin, end)
@@ -257,7 +257,7 @@ class _Reader:
                 return
             raise self._unfit("it lies inside a transaction")
 
-    def ended(self) -> None:
+    def end_of_log(self) -> None:
         """Handle the end of the log. Raises StartUnfit if the place was not reached."""
         if not self.is_done:
             raise self._unfit("the binlog ends before it")

@@ -142,9 +142,9 @@ class RowsOfChunk:
             # The end of a result is noted before its last rows are yielded: a consumer that fails
             # on them gives the session back, and must not wait for the end a second time.
             if ended := lines.stop is RowStop.END:
-                session.finished()
+                session.end_result()
             is_error = lines.stop is RowStop.ERROR
-            failed = session.failed(lines.message, doing=READ) if is_error else None
+            failed = session.error_of(lines.message, doing=READ) if is_error else None
             if block := lines.take():
                 point("bulk.chunk.reading")
                 yield block

@@ -138,7 +138,7 @@ def survey(
         pattern = selection.taken_by(name)
         if pattern is None:
             continue
-        out = _excluded(selection, pattern, name, row)
+        out = _exclusion_of(selection, pattern, name, row)
         if out is None:
             taken[name] = row
         else:
@@ -184,7 +184,7 @@ def _names_nothing(pattern: TablePattern, names: Sequence[TableName]) -> bool:
     return taking_one and not any(pattern.matches(name) for name in names)
 
 
-def _excluded(
+def _exclusion_of(
     selection: Selection, taking: TablePattern, name: TableName, row: dict[str, Any]
 ) -> Excluded | None:
     out = selection.excluded_by(name)

@@ -120,7 +120,7 @@ def plan_all_chunks(
         if (key := _usable_key(definition))
     ]
     bounds = _numeric(connection, [one for one in keyed if one.is_integer])
-    bounds |= _sampled(connection, [one for one in keyed if not one.is_integer])
+    bounds |= _sample_keys(connection, [one for one in keyed if not one.is_integer])
     keys = {one.table: one for one in keyed}
     return {
         definition.name: _chunks(definition, keys.get(definition.name), bounds, target)
@@ -242,7 +242,7 @@ def _numeric(
             halved += [_Range(one.of, one.low, middle), _Range(one.of, middle + 1, one.high)]
         open_ranges = halved
     targets = {one.table: one.target for one in tables}
-    return {table: _gathered(sorted(found), targets[table]) for table, found in pieces.items()}
+    return {table: _join_small(sorted(found), targets[table]) for table, found in pieces.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ def _estimates(connection: Connection, ranges: Sequence[_Range]) -> list[int]:
     return counts
 
 
-def _gathered(pieces: Sequence[tuple[int, int]], target: int) -> list[tuple[Bound, int]]:
+def _join_small(pieces: Sequence[tuple[int, int]], target: int) -> list[tuple[Bound, int]]:
     """Join neighbours that are small enough together."""
     bounds: list[tuple[Bound, int]] = []
     gathered = pieces[0][1]
@@ -293,7 +293,7 @@ def _gathered(pieces: Sequence[tuple[int, int]], target: int) -> list[tuple[Boun
 # -- every other key -------------------------------------------------------------------------------
 
 
-def _sampled(
+def _sample_keys(
     connection: Connection, tables: Sequence[_Keyed]
 ) -> dict[TableName, list[tuple[Bound, int]]]:
     """Return every target-th key, each found from the previous one."""

@@ -406,7 +406,7 @@ def _alter(reader: _Reader) -> list[Effect]:
         if part.peek().is_word("RENAME") and not part.peek(1).is_word("COLUMN", "INDEX", "KEY"):
             to = _renamed_to(part)
             continue
-        added += _added(part)
+        added += _find_added(part)
         other_defaults |= _columns_with_other_defaults(part)
         dropped += _columns_dropped(part)
         columns += _columns_renamed(part)
@@ -430,7 +430,7 @@ def _alter(reader: _Reader) -> list[Effect]:
     effects += [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what) for what in unseen]
     effects += [
         Effect(doing=Doing.CHANGED_UNSEEN, table=other, what="exchange partition")
-        for other in _exchanged(reader)
+        for other in _find_exchanged(reader)
     ]
     effects += _cascading(reader, table)
     if to is not None:
@@ -438,7 +438,7 @@ def _alter(reader: _Reader) -> list[Effect]:
     return effects
 
 
-def _exchanged(reader: _Reader) -> list[TableName]:
+def _find_exchanged(reader: _Reader) -> list[TableName]:
     """Return the tables with which a partition's rows were exchanged."""
     found = []
     for at, word in enumerate(reader.words):
@@ -460,7 +460,7 @@ def _renamed_to(part: _Reader) -> TableName:
     return part.table()
 
 
-def _added(part: _Reader) -> list[Added]:
+def _find_added(part: _Reader) -> list[Added]:
     part.at = 0
     if not part.accept("ADD"):
         return []

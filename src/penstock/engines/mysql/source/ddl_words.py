@@ -89,7 +89,7 @@ class _Lexer:
             self.at += 2
         elif character in "'\"`":
             is_name = character == "`" or (character == '"' and self.ansi_quotes)
-            body = self._quoted(character, escapes=self.escapes and not is_name)
+            body = self._read_quoted(character, escapes=self.escapes and not is_name)
             self._add(WordKind.NAME if is_name else WordKind.STRING, body)
         elif character.isdecimal() and not self._is_word_at(at):
             self._number()
@@ -131,7 +131,7 @@ class _Lexer:
         self._add(WordKind.NUMBER, self.text[self.at : end])
         self.at = end
 
-    def _quoted(self, quote: str, *, escapes: bool) -> str:
+    def _read_quoted(self, quote: str, *, escapes: bool) -> str:
         out, at, text = [], self.at + 1, self.text
         while at < len(text):
             character = text[at]

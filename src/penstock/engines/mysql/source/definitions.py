@@ -164,7 +164,7 @@ def _column(row: Row, server: ServerVersion, json_columns: set[str]) -> ColumnDe
     # MySQL names no character set for members in bytes.
     none = "binary" if row["data_type"] in _MEMBERS else ""
     charset = row["character_set_name"] or none
-    generated = _generated(extra)
+    generated = _generated_kind(extra)
     expression = str(row["generation_expression"] or "")
     return ColumnDefinition(
         name=row["column_name"],
@@ -172,7 +172,7 @@ def _column(row: Row, server: ServerVersion, json_columns: set[str]) -> ColumnDe
         type_oid=0,
         typmod=-1,
         not_null=row["is_nullable"] == "NO",
-        default=_unescaped(expression, server) if generated else _default(row, server, extra),
+        default=_unescape(expression, server) if generated else _default(row, server, extra),
         generated=generated,
         identity_kind="d" if "AUTO_INCREMENT" in extra else "",
         collation=row["collation_name"] or none or None,
@@ -183,7 +183,7 @@ def _column(row: Row, server: ServerVersion, json_columns: set[str]) -> ColumnDe
     )
 
 
-def _generated(extra: str) -> str:
+def _generated_kind(extra: str) -> str:
     if "VIRTUAL GENERATED" in extra or extra == "VIRTUAL":
         return "v"
     return "s" if "STORED GENERATED" in extra or "PERSISTENT" in extra else ""
@@ -200,14 +200,14 @@ def _default(row: Row, server: ServerVersion, extra: str) -> str | None:
     if server.is_mariadb:
         return text
     if "DEFAULT_GENERATED" in extra:
-        return _unescaped(text, server)
+        return _unescape(text, server)
     is_now = row["data_type"] in _TEMPORAL and _CURRENT_TIMESTAMP.fullmatch(text)
     if is_now or (row["data_type"] in _BYTES and _NUMBERLIKE.fullmatch(text)):
         return text
     return literal(text)
 
 
-def _unescaped(expression: str, server: ServerVersion) -> str:
+def _unescape(expression: str, server: ServerVersion) -> str:
     """Return an expression as SQL: MySQL shows it like the inside of a string, all quotes
     escaped.
     """
@@ -263,7 +263,7 @@ def _table(
 ) -> TableDefinition:
     is_versioned = facts["table_type"] == "SYSTEM VERSIONED"
     if is_versioned and not any(c.default in ("ROW START", "ROW END") for c in columns):
-        columns += tuple(_hidden(column) for column in HIDDEN_PERIOD)
+        columns += tuple(_hidden_column(column) for column in HIDDEN_PERIOD)
     keys = _keys(indexes)
     primary = keys.pop("PRIMARY", None)
     unique = tuple(keys.values())
@@ -289,7 +289,7 @@ def _table(
     )
 
 
-def _hidden(name: str) -> ColumnDefinition:
+def _hidden_column(name: str) -> ColumnDefinition:
     return ColumnDefinition(
         name=name,
         type_text=_PERIOD_TYPE,

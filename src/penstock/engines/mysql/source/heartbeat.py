@@ -49,7 +49,7 @@ class Heartbeats:
 
     def send(self, sent_us: int) -> None:
         """Commit one. Raises the typed errors of a connection; the next call connects again."""
-        connection = self._connected()
+        connection = self._connect()
         try:
             with server_errors("committing a heartbeat"):
                 connection.begin()
@@ -62,7 +62,7 @@ class Heartbeats:
             self.close()
             raise
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         if self._connection is not None and self._connection.open:
             return self._connection
         connection = connect(self._url, application_name="penstock heartbeat")

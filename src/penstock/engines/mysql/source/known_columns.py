@@ -34,7 +34,7 @@ class KnownColumn:
     redefined: int = 0
     names: tuple[tuple[int, str], ...] = ()
 
-    def renamed(self, name: str, since: int) -> KnownColumn:
+    def rename(self, name: str, since: int) -> KnownColumn:
         """Return the column under the name that it has since a position."""
         if name == self.name:
             return self
@@ -61,7 +61,7 @@ class KnownColumns:
         """Return the columns, keyed by name in lower case: the servers ignore the case."""
         return {column.name.lower(): column for column in self.columns}
 
-    def doubted(self, why: str) -> KnownColumns:
+    def with_doubt(self, why: str) -> KnownColumns:
         """Return the same columns with a doubt; the first doubt stays."""
         return self if self.doubt else replace(self, doubt=why)
 
@@ -97,7 +97,7 @@ def alter_columns(
     for name in effect.dropped:
         known.pop(name.lower(), None)
     pairs = [(known.pop(old.lower(), None), new) for old, new in effect.columns]
-    renamed = [column.renamed(new, since) for column, new in pairs if column is not None]
+    renamed = [column.rename(new, since) for column, new in pairs if column is not None]
     redefined = {name.lower() for name in effect.redefined}
     columns = [
         replace(column, redefined=column.redefined + 1)

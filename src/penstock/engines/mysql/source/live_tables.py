@@ -63,7 +63,7 @@ class LiveTables:
 
     def read(self, name: TableName) -> TableDefinition | None:
         """Return a table's present definition; None if it does not exist. Raises typed errors."""
-        connection = self._connected()
+        connection = self._connect()
         found = rows(connection, TABLE, tuple(name), doing=f"reading the definition of {name}")
         if not found:
             return None
@@ -82,7 +82,7 @@ class LiveTables:
 
     def _is_quiet(self, name: TableName, behind: BinlogPosition) -> bool:
         """Return whether no statement on this table lies between that place and the present."""
-        end = read_status(self._connected()).position
+        end = read_status(self._connect()).position
         if end <= behind:
             return True
         ahead = self._ahead
@@ -99,14 +99,14 @@ class LiveTables:
     def _distance_bytes(self, behind: BinlogPosition, end: BinlogPosition) -> int:
         """Return how much binlog lies in between, in bytes."""
         numbers = range(behind.number, end.number)
-        files = binlog_files(self._connected()) if numbers else []
+        files = binlog_files(self._connect()) if numbers else []
         sizes = {BinlogPosition.at(one.name, 0).number: one.size_bytes for one in files}
         return sum(sizes.get(number, 0) for number in numbers) + end.offset - behind.offset
 
     def _read_on(self, ahead: _StagePrefetch, end: BinlogPosition) -> _StagePrefetch:
         """Read the effects of statements at least up to a place where the binlog ended just now."""
         options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
-        server = self._connected().server
+        server = self._connect().server
         effects = list(ahead.effects)
         sealed, file = 0, ahead.end.file
         with open_binlog(self._url, position=ahead.end, options=options) as stream:
@@ -123,7 +123,7 @@ class LiveTables:
                     effects += [(place, effect) for effect in found]
         return _StagePrefetch(begin=ahead.begin, end=end, effects=tuple(effects))
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         if self._connection is None:
             self._connection = open_catalog(self._url, application_name="penstock definitions")
         return self._connection

@@ -170,7 +170,7 @@ class PreparedFiles:
         """Return a message's content about the global transaction of which this id is a branch."""
         return {"prefix": GLOBAL_PREFIX, "content": xid[1].decode("utf-8", "backslashreplace")}
 
-    def begun(self) -> ReadFile:
+    def open_begun(self) -> ReadFile:
         """Open the transaction that was begun for reading: it was committed in one phase."""
         return self._files.open_read(self._path)
 

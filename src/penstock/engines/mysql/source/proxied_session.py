@@ -119,7 +119,7 @@ class ProxiedSession:
     def select(self, statement: str, *, doing: str) -> int:
         """Begin to read a result; return the number of its columns. Its rows follow.
 
-        No other statement can run until `finished` is called.
+        No other statement can run until `end_result` is called.
         """
         return len(self._begin(statement, doing=doing))
 
@@ -128,7 +128,7 @@ class ProxiedSession:
         names = [mysqlwire.column_name(payload) for payload in self._begin(statement, doing=doing)]
         if not mysqlwire.is_end(self._packet()):
             raise SessionProtocolBroken(f"{doing}: a result without rows has one")
-        self.finished()
+        self.end_result()
         return names
 
     def _begin(self, statement: str, *, doing: str) -> list[bytes]:
@@ -149,13 +149,13 @@ class ProxiedSession:
         self._in_rows = True
         return described
 
-    def finished(self) -> None:
+    def end_result(self) -> None:
         """Note that the packet that ends the result has been used."""
         if self.start != self.end:
             raise SessionProtocolBroken("the server sent something behind a result")
         self._in_rows, self._is_idle = False, True
 
-    def failed(self, payload: bytes, *, doing: str) -> PenstockError:
+    def error_of(self, payload: bytes, *, doing: str) -> PenstockError:
         """Return the error of a packet that ended a result early."""
         self._in_rows, self._is_idle = False, True
         from penstock.engines.mysql.connect import (
@@ -167,7 +167,7 @@ class ProxiedSession:
 
     def _raise_error(self, payload: bytes, doing: str) -> None:
         if payload[:1] == bytes([mysqlwire.ERROR]):
-            raise self.failed(payload, doing=doing)
+            raise self.error_of(payload, doing=doing)
 
     # -- bytes -----------------------------------------------------------------------------------
 

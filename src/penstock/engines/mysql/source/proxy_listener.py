@@ -71,8 +71,8 @@ class ProxyListener:
                 return
             self._closed = True
             for handle in (*self._pending, *self._known):
-                _shut(handle)
-        _shut(self._listener)  # it wakes the thread that waits in accept
+                _shut_down(handle)
+        _shut_down(self._listener)  # it wakes the thread that waits in accept
         self._listener.close()
         self._thread.join()
 
@@ -111,7 +111,7 @@ class ProxyListener:
                 if len(self._pending) > PENDING_MAX:
                     oldest = next(iter(self._pending))
                     del self._pending[oldest]
-                    _shut(oldest)
+                    _shut_down(oldest)
             arguments = (client, handle)
             threading.Thread(
                 target=self._run, args=arguments, name="snapshot-loan", daemon=True
@@ -126,7 +126,7 @@ class ProxyListener:
 
     def _run(self, client: socket.socket, handle: socket.socket) -> None:
         try:
-            with client, self._encrypted(client) as connected:
+            with client, self._encrypt(client) as connected:
                 request = self._request(connected)
                 if request is None or not self._is_known(handle):
                     return
@@ -148,7 +148,7 @@ class ProxyListener:
             self._known.add(handle)
             return True
 
-    def _encrypted(self, client: socket.socket) -> socket.socket:
+    def _encrypt(self, client: socket.socket) -> socket.socket:
         client.settimeout(GREETING_TIMEOUT_S)
         if self._context is None:
             return client
@@ -171,6 +171,6 @@ class ProxyListener:
         return None
 
 
-def _shut(connected: socket.socket) -> None:
+def _shut_down(connected: socket.socket) -> None:
     with contextlib.suppress(OSError):  # its peer may have gone already
         connected.shutdown(socket.SHUT_RDWR)

@@ -108,7 +108,7 @@ def merged_relation(
     for wire in table.columns:
         refuse_type(table, wire, wire.name or "")
         found = [hint[wire.name] for hint in known if wire.name in hint]
-        columns.append(_merged(table, wire, found, is_mariadb))
+        columns.append(_merge(table, wire, found, is_mariadb))
     key = tuple(sorted(table.key)) if not any(table.key_prefixes) else ()
     return Relation(
         schema=table.schema,
@@ -121,7 +121,7 @@ def merged_relation(
     )
 
 
-def _merged(
+def _merge(
     table: TableMap, wire: WireColumn, hints: Sequence[ColumnDefinition], is_mariadb: bool
 ) -> Column:
     for hint in hints:

@@ -232,7 +232,7 @@ def open_reload(
             raise ConnectionLost(
                 f"the rows would come from another server ({found}) than the stream ({server})"
             )
-        definition = _held(reader, table.name, live)
+        definition = _hold(reader, table.name, live)
         text = f"{taken.status.position}/{secrets.token_hex(8)}"
         proxy = stack.enter_context(
             SessionProxy.of(taken.connections, place=MySQLUrl.parse(url).place, snapshot_text=text)
@@ -257,7 +257,7 @@ def _exact_choices(url: str, table: TableDefinition) -> Sequence[Choice]:
     return exact
 
 
-def _held(reader: Connection, name: TableName, live: LiveTables) -> TableDefinition:
+def _hold(reader: Connection, name: TableName, live: LiveTables) -> TableDefinition:
     """Make statements that alter the table wait; return its definition, which holds from
     here on.
     """

@@ -214,7 +214,7 @@ class Resends:
         """Flag: a request is under way."""
         return self._work is not None
 
-    def connected(self, server: str, durable: FlushPoint) -> None:
+    def note_stream(self, server: str, durable: FlushPoint) -> None:
         """Note a new stream, from a server of this name: work that is not in the log begins
         again.
         """
@@ -261,7 +261,7 @@ class Resends:
         self, request: TableRequest, stream: BinlogSource, assembler: Assembler
     ) -> Iterator[int]:
         try:
-            yield from self._reload(self._book.folded(*request.table), stream, assembler)
+            yield from self._reload(self._book.fold(*request.table), stream, assembler)
         except (ConnectionLost, ConnectFailed):
             raise  # the request is carried out by the next stream
         except PenstockError as error:
@@ -306,7 +306,7 @@ class Resends:
             with open_reload(self._url, then, live=self._live, server=self._server) as job:
                 if not reason and _differs(job.definition, then):
                     raise resend_cancelled(table, version, version + 1)
-                position = assembler.awaited(job.position)
+                position = assembler.place_of(job.position)
                 if position is not None:
                     yield position
                     try:

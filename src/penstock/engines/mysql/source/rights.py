@@ -90,13 +90,13 @@ def parse_grant(line: str) -> Grant | None:
         at = one.end()
     return Grant(
         rights=frozenset(rights),
-        schema=_unquoted(match["schema"]),
-        table=_unquoted(match["table"]),
+        schema=_unquote(match["schema"]),
+        table=_unquote(match["table"]),
         is_revoked=match["verb"] == "REVOKE",
     )
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     if name[:1] in '`"':
         return name[1:-1].replace(name[0] * 2, name[0])
     return name

@@ -53,13 +53,13 @@ def _default(column: ColumnDefinition) -> Default | None:
     if text.lower() in ("true", "false"):
         return Default(DefaultKind.BOOL, text.lower())
     if string := _STRING.match(text):
-        return Default(DefaultKind.LITERAL, _unescaped(string[1]))
+        return Default(DefaultKind.LITERAL, _unescape(string[1]))
     if _NUMBER.match(text):
         return Default(DefaultKind.NUMBER, text)
     return Default(DefaultKind.OTHER)
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     text = text.replace("''", "'")
     return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), text, flags=re.DOTALL)
 

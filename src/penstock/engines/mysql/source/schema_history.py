@@ -105,7 +105,7 @@ class SchemaHistory:
             if is_present:
                 names = [column.name for column in definition.columns]
                 known = number_columns(names, last_id=0)
-                one.note_columns(since, known.doubted(_ALTERED) if is_altered else known)
+                one.note_columns(since, known.with_doubt(_ALTERED) if is_altered else known)
             self._notes[definition.name] = one
         self._find_awaiting()
 
@@ -128,7 +128,7 @@ class SchemaHistory:
         is_changed = False
         while self._asked:
             name, captured = self._asked[0]
-            name = self.folded(*name)
+            name = self.fold(*name)
             old = self._notes.get(name)
             if (old is not None and old.is_captured) != captured:
                 # It holds wherever the stream goes back to: its rows are copied at a later point.
@@ -156,7 +156,7 @@ class SchemaHistory:
             return
         names = [column.name for column in later.columns]
         known = number_columns(names, last_id=notes.last_id)
-        self._note_columns(notes, 0, known if definition is not None else known.doubted(_ALTERED))
+        self._note_columns(notes, 0, known if definition is not None else known.with_doubt(_ALTERED))
 
     def notes(self) -> AllNotes:
         """Return all notes, to be stored."""
@@ -178,7 +178,7 @@ class SchemaHistory:
         for notes in self._notes.values():
             notes.forget_behind(position)
 
-    def folded(self, schema: str, name: str) -> TableName:
+    def fold(self, schema: str, name: str) -> TableName:
         """Return a name as the notes have it."""
         return TableName(schema.lower(), name.lower()) if self._fold else TableName(schema, name)
 
@@ -189,7 +189,7 @@ class SchemaHistory:
 
         Raises ShapeMismatch, TypeRefused, RowsChangedUnseen, and the errors of the catalogue.
         """
-        name = self.folded(table.schema, table.name)
+        name = self.fold(table.schema, table.name)
         notes = self._notes.get(name)
         if notes is None or not notes.is_captured:
             self._pass_over(name)
@@ -210,11 +210,11 @@ class SchemaHistory:
                     # Its rows are read again as a whole: until then none can be decoded.
                     self._doubt(notes, place.since, error.message)
                     return Bound(relation=None)
-                return Bound(relation=self._settled(notes, relation, place))
+                return Bound(relation=self._settle(notes, relation, place))
         relation = relation_of_definition(definition)
         charsets = charsets_of(definition)
         check_relation(table, relation, charsets)
-        return Bound(relation=self._settled(notes, relation, place), charsets=charsets)
+        return Bound(relation=self._settle(notes, relation, place), charsets=charsets)
 
     def _pass_over(self, name: TableName) -> None:
         if name not in self._passed and self._wants(name):
@@ -234,7 +234,7 @@ class SchemaHistory:
         notes.relations[place.since] = wider
         return wider
 
-    def _settled(
+    def _settle(
         self,
         notes: TableNotes,
         relation: Relation,
@@ -249,7 +249,7 @@ class SchemaHistory:
         if self._is_whole:
             relation = with_whole_before(relation)
         last, known = notes.relation, notes.known_columns
-        if any(since > notes.settled for since in notes.fresh):
+        if any(since > notes.relation_since for since in notes.fresh):
             known, relation = number_by_name(
                 relation, last, last_id=notes.last_id, since=max(notes.fresh)
             )
@@ -280,7 +280,7 @@ class SchemaHistory:
         if known is None or known.doubt:
             return
         logger.info("captured table will be read again", table=str(notes.table), reason=why)
-        self._note_columns(notes, since, known.doubted(why))
+        self._note_columns(notes, since, known.with_doubt(why))
         self.changed = True
 
     def _note_columns(self, notes: TableNotes, since: int, known: KnownColumns | None) -> None:
@@ -311,7 +311,7 @@ class SchemaHistory:
         notes.definitions[place.since] = definition
         self.changed = True
         relation = relation_of_definition(definition)
-        return self._settled(notes, relation, place, is_whole_table=True)
+        return self._settle(notes, relation, place, is_whole_table=True)
 
     # -- statements --------------------------------------------------------------------------
 
@@ -356,14 +356,14 @@ class SchemaHistory:
             if effect.doing is Doing.RENAMED and effect.table is not None and effect.to is not None:
                 renames.append((effect.table, effect.to))
             elif effect.doing in (Doing.WRITTEN, Doing.UNKNOWN):
-                self._written(effect, query, place)
+                self._handle_text(effect, query, place)
             elif effect.table is not None and effect.doing is Doing.DROPPED:
-                dropped += self._dropped(effect.table, place.since)
+                dropped += self._drop(effect.table, place.since)
             elif effect.table is not None and effect.doing is Doing.ALTERED:
-                self._altered(effect, query, place.since, is_noted=effect.table in noted)
+                self._alter(effect, query, place.since, is_noted=effect.table in noted)
             elif effect.table is not None:
-                emptied += self._applied(effect, effect.table, place)
-        dropped += self._renamed(renames, place)
+                emptied += self._apply(effect, effect.table, place)
+        dropped += self._rename(renames, place)
         truncate = {"cascade": False, "restart_identity": True}
         marks: list[Mark] = [
             (MarkerKind.TRUNCATE, emptied, truncate),
@@ -371,10 +371,10 @@ class SchemaHistory:
         ]
         return [mark for mark in marks if mark[1]]
 
-    def _applied(self, effect: Effect, table: TableName, place: StreamPlace) -> list[TableName]:
+    def _apply(self, effect: Effect, table: TableName, place: StreamPlace) -> list[TableName]:
         since = place.since
         if effect.doing is Doing.CREATED:
-            return self._created(table, since, effect.if_absent)
+            return self._create(table, since, effect.if_absent)
         notes = self._notes.get(table)
         if notes is None:
             return []
@@ -387,10 +387,10 @@ class SchemaHistory:
         if effect.doing is Doing.CHANGED_UNSEEN:
             self._doubt(notes, since, f"a statement did: {effect.what}")
         if effect.doing is Doing.REPAIRED:
-            self._repaired(notes, since)
+            self._repair(notes, since)
         return [table] if effect.doing is Doing.EMPTIED else []
 
-    def _altered(self, effect: Effect, query: Query, since: int, *, is_noted: bool) -> None:
+    def _alter(self, effect: Effect, query: Query, since: int, *, is_noted: bool) -> None:
         table = effect.table
         assert table is not None, "an ALTER names its table"
         notes = self._notes.get(table)
@@ -431,7 +431,7 @@ class SchemaHistory:
                 )
         return values
 
-    def _repaired(self, notes: TableNotes, since: int) -> None:
+    def _repair(self, notes: TableNotes, since: int) -> None:
         """Handle REPAIR: it does nothing to engines that survive a crash; others may have lost
         rows.
         """
@@ -440,7 +440,7 @@ class SchemaHistory:
         if engine.lower() not in _CRASH_SAFE:
             self._doubt(notes, since, f"repair table, of engine {engine or 'unknown'}")
 
-    def _created(self, table: TableName, since: int, if_absent: bool) -> list[TableName]:
+    def _create(self, table: TableName, since: int, if_absent: bool) -> list[TableName]:
         notes = self._notes.get(table)
         if notes is not None and notes.is_captured:
             if if_absent and notes.is_there:
@@ -461,7 +461,7 @@ class SchemaHistory:
         logger.info("captured table was created", table=str(table))
         return [table] if is_known else []
 
-    def _dropped(self, dropped: TableName, since: int) -> list[TableName]:
+    def _drop(self, dropped: TableName, since: int) -> list[TableName]:
         """Note a dropped table; return the captured tables that were dropped with it."""
         gone = []
         for name, notes in self._notes.items():
@@ -474,7 +474,7 @@ class SchemaHistory:
                 gone.append(name)
         return gone
 
-    def _written(self, effect: Effect, query: Query, place: StreamPlace) -> None:
+    def _handle_text(self, effect: Effect, query: Query, place: StreamPlace) -> None:
         """Handle a statement as text, or one not understood: tables that it names may have
         changed.
         """
@@ -500,7 +500,7 @@ class SchemaHistory:
                 table=str(name),
             )
 
-    def _renamed(
+    def _rename(
         self, renames: Sequence[tuple[TableName, TableName]], place: StreamPlace
     ) -> list[TableName]:
         """Change tables' names from left to right; then check each captured name.
@@ -525,7 +525,7 @@ class SchemaHistory:
             if now == name:
                 continue
             if now is not None and self._replaces(now, name):
-                self._swapped(notes, self._notes.get(now), place.since)
+                self._swap(notes, self._notes.get(now), place.since)
                 continue
             if now is not None:
                 self._replace_rows(name, f"it is what {now} was", place)
@@ -534,8 +534,8 @@ class SchemaHistory:
                 continue  # a temporary table of that name was renamed (MariaDB logs that)
             to = next(to for to, it in held.items() if it == name)
             if not self._takes_renamed(to):
-                raise _moved(name, to)
-            dropped += self._dropped(name, place.since)
+                raise _table_moved(name, to)
+            dropped += self._drop(name, place.since)
         return dropped
 
     def _replace_rows(self, name: TableName, why: str, place: StreamPlace) -> None:
@@ -552,7 +552,7 @@ class SchemaHistory:
             later = definition or self._live.read(name)
             names = [column.name for column in later.columns] if later is not None else []
             known = number_columns(names, last_id=notes.last_id)
-        self._note_columns(notes, since, known.doubted(why))
+        self._note_columns(notes, since, known.with_doubt(why))
         logger.info("captured table will be read again", table=str(name), reason=why)
 
     def _is_still_there(self, name: TableName, place: StreamPlace) -> bool:
@@ -564,7 +564,7 @@ class SchemaHistory:
         match = _REPLACING.fullmatch(now.name)
         return match is not None and (now.schema, match["table"]) == name
 
-    def _swapped(self, notes: TableNotes, ghost: TableNotes | None, since: int) -> None:
+    def _swap(self, notes: TableNotes, ghost: TableNotes | None, since: int) -> None:
         """Continue the table with its ghost's history: the ghost has the same rows in another
         shape.
 
@@ -583,14 +583,14 @@ class SchemaHistory:
         key = notes.key_names()
         for limit in in_order(ghost.limits) if ghost is not None else ():
             if not key or not key <= {column.lower() for column in limit.columns}:
-                known = known.doubted(
+                known = known.with_doubt(
                     f"it was replaced by a copy with {limit.what}, and rows that this refused were "
                     "left out (insert ignore)"
                 )
         self._note_columns(notes, since, known)
         logger.info("captured table was replaced by its altered copy", table=str(notes.table))
 
-    def introduced(self, names: Iterable[TableName], place: StreamPlace) -> list[Relation]:
+    def introduce(self, names: Iterable[TableName], place: StreamPlace) -> list[Relation]:
         """Return relations of captured tables that had none, as they are before a statement."""
         shown = []
         for name in sorted(names):
@@ -599,10 +599,10 @@ class SchemaHistory:
                 continue
             if notes.definition is not None:
                 relation = relation_of_definition(notes.definition)
-                shown.append(self._settled(notes, relation, place))
+                shown.append(self._settle(notes, relation, place))
         return shown
 
-    def refreshed(self, name: TableName, place: StreamPlace) -> Relation | None:
+    def refresh(self, name: TableName, place: StreamPlace) -> Relation | None:
         """Return the relation that a table has after a statement, if it is known already and new.
 
         Returns None otherwise: the table's rows will show it.
@@ -615,7 +615,7 @@ class SchemaHistory:
             return None
         notes.definitions[place.since] = definition
         before = notes.version
-        relation = self._settled(notes, relation_of_definition(definition), place)
+        relation = self._settle(notes, relation_of_definition(definition), place)
         return relation if notes.version != before else None
 
 
@@ -633,7 +633,7 @@ def _unseen(table: TableName, what: str) -> RowsChangedUnseen:
     )
 
 
-def _moved(name: TableName, to: TableName) -> TableMoved:
+def _table_moved(name: TableName, to: TableName) -> TableMoved:
     return TableMoved(
         f"captured table {name} was renamed to {to}, which is not captured from this place on",
         hint="Rename it back and start again; or have its new name captured ([source] tables with "

@@ -268,7 +268,7 @@ class _Taking:
         run(self._control, sql, doing=doing)
 
     @contextmanager
-    def _locked(self, lock: Sequence[str], unlock: str, doing: str) -> Iterator[list[float]]:
+    def _hold_locks(self, lock: Sequence[str], unlock: str, doing: str) -> Iterator[list[float]]:
         """Hold locks for a with block; the list gets the seconds for which they were held."""
         self._run(f"set session lock_wait_timeout = {LOCK_TIMEOUT_S}", doing)
         held: list[float] = []
@@ -297,7 +297,7 @@ class _Taking:
     def _global_lock(self, choice: Choice) -> Snapshots:
         # The first FLUSH waits for running statements without stopping others from beginning.
         lock = ("flush local tables", "flush tables with read lock")
-        with self._locked(lock, "unlock tables", "taking the global read lock") as held:
+        with self._hold_locks(lock, "unlock tables", "taking the global read lock") as held:
             self._begin()
             status = self._status()
         has_place = self._control.server.is_mariadb and status.position != UNKNOWN_POSITION
@@ -307,7 +307,7 @@ class _Taking:
 
     def _backup_stage(self, choice: Choice) -> Snapshots:
         lock = ("backup stage start", "backup stage block_commit")
-        with self._locked(lock, "backup stage end", "blocking commits") as held:
+        with self._hold_locks(lock, "backup stage end", "blocking commits") as held:
             self._begin()
         place = self._own_place()
         if place is None:
@@ -320,7 +320,7 @@ class _Taking:
         doing = "locking the tables"
         self._run("set session autocommit = 0", doing)
         try:
-            with self._locked((f"lock tables {names}",), "unlock tables", doing) as held:
+            with self._hold_locks((f"lock tables {names}",), "unlock tables", doing) as held:
                 self._begin()
                 status = self._status()
         finally:
@@ -331,21 +331,21 @@ class _Taking:
 
     def _backup_lock(self, choice: Choice) -> Snapshots:
         doing = "keeping schema changes away"
-        with self._locked(("lock instance for backup",), "unlock instance", doing):
+        with self._hold_locks(("lock instance for backup",), "unlock instance", doing):
             for _ in range(ROUNDS_MAX):
-                before = self._executed()
+                before = self._read_executed()
                 self._begin()
                 # In this order: a transaction that the position includes has an id, and owns it
                 # until it is visible.
                 status = self._status()
                 owned = value(self._control, "select @@global.gtid_owned", doing=doing)
-                if not owned and self._executed() == before:
+                if not owned and self._read_executed() == before:
                     return self._at_one_point(choice, replace(status, gtids=before), ())
                 self.give_up()
                 time.sleep(ROUND_PAUSE_S)
         raise _differ()
 
-    def _executed(self) -> str:
+    def _read_executed(self) -> str:
         text = value(
             self._control, "select @@global.gtid_executed", doing="asking for transactions"
         )
@@ -388,7 +388,7 @@ class _Taking:
             )
         low = read_status(self._control)
         self._wait_until_seen()
-        before = self._executed()
+        before = self._read_executed()
         self._begin()
         high = read_status(self._control)
         return Snapshots(
@@ -404,7 +404,7 @@ class _Taking:
 
         A transaction owns its id before it is in the log, and until its rows are visible.
         """
-        owned = self._owned()
+        owned = self._read_owned()
         deadline_s = time.monotonic() + LOCK_TIMEOUT_S
         while owned:
             if time.monotonic() > deadline_s:
@@ -413,9 +413,9 @@ class _Taking:
                     hint="Look for commits that wait: show processlist;",
                 )
             time.sleep(OWNED_PAUSE_S)
-            owned &= self._owned()
+            owned &= self._read_owned()
 
-    def _owned(self) -> set[str]:
+    def _read_owned(self) -> set[str]:
         """Return the ids of transactions that are being committed: `uuid:5#12:6#13, uuid:...`."""
         doing = "asking for transactions that are being committed"
         text = "".join(str(value(self._control, "select @@global.gtid_owned", doing=doing)).split())

@@ -259,7 +259,7 @@ class MySQLEngine:
         """Open the binlog after a flush point, from the server that answers now."""
         assert self._book is not None
         mark = self._resume_states.at(durable.position)
-        self._identity = identity = self._checked(mark)
+        self._identity = identity = self._check(mark)
         is_same = self._is_settled
         seen = parse_gtids(identity.version, mark.gtids) if identity.has_gtids else None
         if not is_same and (seen is None or mark.position != durable.position):
@@ -270,7 +270,7 @@ class MySQLEngine:
             )
         self._book.rewind(durable.position)
         if self._resends is not None:
-            self._resends.connected(identity.name, durable)
+            self._resends.note_stream(identity.name, durable)
         prepared = PreparedFiles(self._place.spill, self._place.files, mark.prepared)
         source = BinlogSource(
             lambda: self._open(mark, seen if not is_same else None),
@@ -313,7 +313,7 @@ class MySQLEngine:
         assert self._book is not None
         return self._book
 
-    def _checked(self, mark: StreamMark) -> ServerIdentity:
+    def _check(self, mark: StreamMark) -> ServerIdentity:
         """Return the server's identity; check that it has everything after the mark."""
         last = self._resume_states.last
         assert last is not None

@@ -68,7 +68,7 @@ class LogStatus:
     do_databases: str = ""
     ignored_databases: str = ""
 
-    def seen(self, server: ServerVersion) -> Gtids | None:
+    def parse_gtids(self, server: ServerVersion) -> Gtids | None:
         """Return the same set, parsed; None without GTIDs."""
         return parse_gtids(server, self.gtids)
 

@@ -97,7 +97,7 @@ class TableNotes:
         return self.relations[max(self.relations)] if self.relations else None
 
     @property
-    def settled(self) -> int:
+    def relation_since(self) -> int:
         """Position from which the last relation holds; -1 before the first."""
         return max(self.relations) if self.relations else -1
 
