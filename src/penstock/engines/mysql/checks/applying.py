@@ -59,7 +59,7 @@ def applied_to(applying: Applying) -> Iterator[Finding]:
         for table in applying.tables:
             is_copied = table.name in copied
             try:
-                found = target.needed(target_name(table.name, config.target.map))
+                found = target.get_table(target_name(table.name, config.target.map))
                 if makes and not is_copied and table.name not in planned:
                     check_shape(table, found, servers)
             except TargetShapeDiffers as error:

@@ -75,13 +75,13 @@ class Alterer:
             if is_known and not is_there and column.name not in self.record.left_out:
                 raise _missing(column, self.mapping_of(column).target_type, self.table)
 
-    def ungenerated(self) -> list[Clause]:
+    def stop_computing(self) -> list[Clause]:
         """Return clauses for columns that the target computes and the source no longer does."""
         if self.record.columns in (None, shape_of(self.relation)):
             return []
         before = dict(self.record.columns or ())
         return [
-            _retyped(column, self.mapping_of(column).target_type, found)
+            _retype(column, self.mapping_of(column).target_type, found)
             for column in self.relation.columns
             if (found := self.table.column(column.name)) is not None
             and found.generated
@@ -115,7 +115,7 @@ class Alterer:
     def _evolve(self, change: ShapeChange) -> Iterator[Clause]:
         column = change.column
         if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
-            yield from self._renamed(column, change)
+            yield from self._rename(column, change)
             return
         if change.kind is ChangeKind.DROP_COLUMN:
             found = self._leaving(change.name)
@@ -124,16 +124,16 @@ class Alterer:
                     yield Clause(f"drop foreign key {quote(key)}", f"{key} went with a column")
                 yield Clause(f"drop column {quote(change.name)}", change.what)
         if change.kind is ChangeKind.CHANGE_KEY and change.columns:
-            yield from self._unique_dropped(change)
+            yield from self._drop_unique(change)
             return
         if change.kind is ChangeKind.CHANGE_KEY:
             yield from self._key(change)
         if column is None:
             return
         if change.kind is ChangeKind.ADD_COLUMN:
-            yield from self._added(column)
+            yield from self._add(column)
         elif change.kind is ChangeKind.NULLABILITY:
-            yield from self._loosened(column, change)
+            yield from self._loosen(column, change)
         elif (found := self.table.column(column.name)) is not None:
             kind = self.mapping_of(column).target_type
             is_other = not same_type(found.type_text, kind) or (
@@ -141,9 +141,9 @@ class Alterer:
             )
             if not found.generated and is_other:
                 more = "" if change.kind is ChangeKind.CHANGE_TYPE else found.more_sql
-                yield _retyped(column, kind, found, more)
+                yield _retype(column, kind, found, more)
 
-    def _renamed(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
+    def _rename(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Rename a column, unless a run that crashed before the record of it has done so."""
         found = self.table.column(change.name)
         if found is None or found.name == column.name:
@@ -166,20 +166,20 @@ class Alterer:
             return None
         return self.table.column(name)
 
-    def _added(self, column: Column) -> Iterator[Clause]:
+    def _add(self, column: Column) -> Iterator[Clause]:
         mapping = self.mapping_of(column)
         found = self.table.column(column.name)
         if found is None:
             _check(column, mapping, self.table)
             if column.name in self._coming_key():
                 what = f"column {column.name} was added to the key"
-                sql = f"add column {quote(column.name)} {_collated(mapping.target_type)} not null"
+                sql = f"add column {quote(column.name)} {_with_collation(mapping.target_type)} not null"
                 yield Clause(sql, what, empties=True)
             else:
-                yield _added(column, mapping, self.server)
+                yield _add_column(column, mapping, self.server)
             return
         self._refuse_kept(column.name)
-        if not found.generated and _filled_later(column, mapping.target_type, self.server):
+        if not found.generated and _is_filled_later(column, mapping.target_type, self.server):
             # After a crash between the two statements, or if another program added that column.
             what = f"column {column.name} is there"
             yield Clause("", what, fill=_fill(column, mapping))
@@ -195,14 +195,14 @@ class Alterer:
                 table=str(self.table.name),
             )
 
-    def _loosened(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
+    def _loosen(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Make a column nullable. It is never made stricter: a looser target loses nothing."""
         found = self.table.column(column.name)
         is_strict = found is not None and found.not_null and found.name not in self._primary
         if column.nullable and found is not None and is_strict:
-            yield _loosened(found, change.what)
+            yield _loosen_column(found, change.what)
 
-    def _unique_dropped(self, change: ShapeChange) -> Iterator[Clause]:
+    def _drop_unique(self, change: ShapeChange) -> Iterator[Clause]:
         """Drop the target's unique keys on these columns, in which rows may now be equal."""
         wanted = {name.lower() for name in change.columns}
         for index in self.table.unique:
@@ -261,36 +261,36 @@ class Alterer:
             if found is not None and found.not_null and not found.generated:
                 if found.name in self._primary:
                     yield Clause("drop primary key", f"column {found.name} is not of the key")
-                yield _loosened(found, f"{change.what}, and stays")
+                yield _loosen_column(found, f"{change.what}, and stays")
         if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
-            yield from self._added_beside(column, change)
+            yield from self._add_beside(column, change)
         elif change.kind is ChangeKind.ADD_COLUMN and column is not None:
-            yield from self._added_somehow(column)
+            yield from self._add_somehow(column)
         if change.kind in (ChangeKind.NULLABILITY, ChangeKind.CHANGE_KEY, ChangeKind.WIDEN_TYPE):
             yield from self._evolve(change)
         if change.kind is ChangeKind.CHANGE_TYPE and column is not None:
-            yield from self._made_wide(column, change)
+            yield from self._widen(column, change)
 
-    def _added_beside(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
+    def _add_beside(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Add the column under its new name, with the values that rows have under the old one."""
         if self.table.column(change.name) is None:
             return
         fill = f"{quote(column.name)} = {quote(change.name)}"
-        added = list(self._added_somehow(column)) or [Clause("", change.what)]
+        added = list(self._add_somehow(column)) or [Clause("", change.what)]
         yield from (replace(clause, fill=fill) for clause in added)
 
-    def _added_somehow(self, column: Column) -> Iterator[Clause]:
+    def _add_somehow(self, column: Column) -> Iterator[Clause]:
         """Add a nullable column, as text if its own type is not possible or a choice is missing."""
         mapping = self.mapping_of(column)
         if self.table.column(column.name) is not None:
-            yield from self._added(column)
+            yield from self._add(column)
         elif mapping.may_run:
-            yield _added(replace(column, nullable=True), mapping, self.server)
+            yield _add_column(replace(column, nullable=True), mapping, self.server)
         else:
             as_text = TypeMapping(source_type=column.source_type, target_type=TEXT)
-            yield _added(replace(column, nullable=True), as_text, self.server)
+            yield _add_column(replace(column, nullable=True), as_text, self.server)
 
-    def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
+    def _widen(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Give a column a type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self.mapping_of(column).target_type
@@ -365,7 +365,7 @@ def _check(column: Column, mapping: TypeMapping, table: TargetTable) -> None:
     )
 
 
-def _filled_later(column: Column, kind: str, server: Server) -> bool:
+def _is_filled_later(column: Column, kind: str, server: Server) -> bool:
     """Return whether old rows get no value by a default, which MySQL refuses for long types."""
     if column.missing is None:
         return False
@@ -380,23 +380,23 @@ def _fill(column: Column, mapping: TypeMapping) -> str:
     return f"{name} = {fill_template(mapping.write.sql, default_of(column))}"
 
 
-def _added(column: Column, mapping: TypeMapping, server: Server) -> Clause:
+def _add_column(column: Column, mapping: TypeMapping, server: Server) -> Clause:
     kind = mapping.target_type
-    sql, what = f"add column {quote(column.name)} {_collated(kind)}", f"column {column.name} was"
+    sql, what = f"add column {quote(column.name)} {_with_collation(kind)}", f"column {column.name} was"
     what = f"{what} added as {kind}"
     if column.missing is None:
         return Clause(f"{sql} null default null", what)
-    if _filled_later(column, kind, server):
+    if _is_filled_later(column, kind, server):
         return Clause(f"{sql} null", what, fill=_fill(column, mapping))
     null = "null" if column.nullable else "not null"
     return Clause(f"{sql} {null} default {default_of(column)}", what)
 
 
-def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
+def _retype(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
     """Return the clause for another type. more: default and comment, if right for the new type."""
     name = quote(column.name)
     null = " not null" if found.not_null else " null"
-    definition = f"{name} {_collated(kind, found)}{null}{more}"
+    definition = f"{name} {_with_collation(kind, found)}{null}{more}"
     if found.auto_increment:
         definition += " auto_increment"
     return Clause(
@@ -407,9 +407,9 @@ def _retyped(column: Column, kind: str, found: TargetColumn, more: str = "") -> 
     )
 
 
-def _loosened(found: TargetColumn, what: str) -> Clause:
+def _loosen_column(found: TargetColumn, what: str) -> Clause:
     """Return the clause that makes a column nullable and removes AUTO_INCREMENT from it."""
-    kind = _collated(found.type_text, found)
+    kind = _with_collation(found.type_text, found)
     sql = f"modify column {quote(found.name)} {kind} null{found.more_sql}"
     return Clause(sql, what, modifies=found.name, loosens=True)
 
@@ -422,11 +422,11 @@ def _collation_of(kind: str) -> str:
 def _without_numbers(found: TargetColumn) -> Clause:
     """Remove AUTO_INCREMENT from a column; the log has its values."""
     null = "not null" if found.not_null else "null"
-    sql = f"modify column {quote(found.name)} {_collated(found.type_text, found)} {null}"
+    sql = f"modify column {quote(found.name)} {_with_collation(found.type_text, found)} {null}"
     return Clause(f"{sql}{found.more_sql}", f"column {found.name} gets no numbers of its own")
 
 
-def _collated(kind: str, found: TargetColumn | None = None) -> str:
+def _with_collation(kind: str, found: TargetColumn | None = None) -> str:
     """Return a type with the collation that its column has, or one that compares bytes."""
     if not kind.lower().startswith(_CHARACTER) or " character set " in kind.lower():
         return kind

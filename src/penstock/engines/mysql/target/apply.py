@@ -27,11 +27,11 @@ from penstock.engines.mysql.connect import (
     value,
 )
 from penstock.engines.mysql.target.alter import Alterer
-from penstock.engines.mysql.target.direct import altered, direct_load
+from penstock.engines.mysql.target.direct import table_altered, direct_load
 from penstock.engines.mysql.target.layout import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
-from penstock.engines.mysql.target.refusals import HARMLESS, RowsUnexpected, apply_error, refused
+from penstock.engines.mysql.target.refusals import HARMLESS, RowsUnexpected, apply_error, value_refused
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
 from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_of
@@ -160,7 +160,7 @@ class MySQLTarget:
                 self._check(require(found, name))
             self._tables |= found
 
-    def needed(self, name: TableName) -> TargetTable:
+    def get_table(self, name: TableName) -> TargetTable:
         """Return the table, checked to accept changes. Raises the errors of `need`."""
         self.need([name])
         return self._tables[name]
@@ -250,7 +250,7 @@ class MySQLTarget:
         }
         if not changed:
             return
-        replaced = {spec.table for phase in phases for spec in self._replaced(phase)}
+        replaced = {spec.table for phase in phases for spec in self._find_replaced(phase)}
         emptied = {name for phase in phases for name in (*phase.truncated, *phase.reloaded)}
         self.need(self._target_name(source) for source in changed)
         starts = {name: at for phase in phases for name, at in phase.starts.items()}
@@ -366,7 +366,7 @@ class MySQLTarget:
         for phase in phases:
             names = {spec.table for spec in phase.merges}
             self.need({*names, *phase.truncated, *phase.reloaded})
-            replaced = {spec.table: spec for spec in self._replaced(phase)}
+            replaced = {spec.table: spec for spec in self._find_replaced(phase)}
             for name in sorted({*phase.truncated, *phase.reloaded} - replaced.keys()):
                 # TRUNCATE would commit the transaction.
                 self.run(f"delete from {self._tables[name].sql_name}", name)
@@ -381,7 +381,7 @@ class MySQLTarget:
             for merge in merges:
                 _TableApply(self, merge).run()
 
-    def _replaced(self, phase: PhaseSpec) -> list[MergeSpec]:
+    def _find_replaced(self, phase: PhaseSpec) -> list[MergeSpec]:
         """Return merges of tables that are read again and may have columns that the source lacks.
 
         Their rows are changed to the read rows one by one, so that values of those columns stay.
@@ -468,7 +468,7 @@ class MySQLTarget:
         form = event_table(merge, server_id) if server_id is not None and self._replays else None
         for file in files:
             if form is None or file.events != form:
-                raise altered(table)
+                raise table_altered(table)
             try:
                 replay(connection, file, merge)
             except RowsUnexpected:
@@ -476,14 +476,14 @@ class MySQLTarget:
                 self._unsure.note(TableName(relation.schema, relation.name))
                 raise
         if replays(connection) is None:
-            raise altered(table)  # meanwhile the server may have skipped rows
+            raise table_altered(table)  # meanwhile the server may have skipped rows
 
     def _refuse_warnings(self, cursor: Cursor, table: TableName) -> None:
         """Raise ValueRefused if the server changed a value to make it fit."""
         cursor.execute("show warnings")
         for _, number, said in cursor.fetchall():
             if int(number) not in HARMLESS:
-                raise refused(str(said), int(number), table)
+                raise value_refused(str(said), int(number), table)
 
 
 class _TableApply:
@@ -538,7 +538,7 @@ class _TableApply:
             return
         load = direct_load(merge)
         if load is None:
-            raise altered(self._name)
+            raise table_altered(self._name)
         if counts.deletes:
             self._run(merge.delete_gone())
         for file in files:

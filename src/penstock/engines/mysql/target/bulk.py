@@ -60,7 +60,7 @@ class MySQLBulk:
         )
         self._progress = MySQLProgress(self._connection)
 
-    def _named(self, definition: TableDefinition) -> TableName:
+    def _target_name(self, definition: TableDefinition) -> TableName:
         return target_name(definition.name, self._namespaces)
 
     def read_action(self) -> str:
@@ -97,17 +97,17 @@ class MySQLBulk:
         connection = self._connection
         self._progress.ensure_tables()
         self._progress.ensure_marks()
-        present = read_target_tables(connection, [self._named(one) for one in definitions])
+        present = read_target_tables(connection, [self._target_name(one) for one in definitions])
         known = self._progress.read_tables()
         for definition in definitions:
-            found = present.get(self._named(definition))
+            found = present.get(self._target_name(definition))
             if found is not None:
                 check_shape(definition, found, self._servers)
                 names = [column.name for column in found.columns]
                 check_still_fits(known.get(definition.name), definition, names)
         notes: list[str] = []
         for definition in definitions:
-            name = self._named(definition)
+            name = self._target_name(definition)
             # DDL commits: a table that a killed process leaves must be known to be ours.
             self._record(definition, name, made=name not in present)
             if name not in present:
@@ -205,7 +205,7 @@ class MySQLBulk:
         """See BulkTarget. One table after the other: the server itself uses several threads."""
         made = self._progress.made_tables()
         for definition in sorted(definitions, key=lambda one: -one.size_bytes):
-            name = self._named(definition)
+            name = self._target_name(definition)
             if stop():
                 return
             if name in made:
@@ -237,7 +237,7 @@ class MySQLBulk:
 
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
-        name = self._named(definition)
+        name = self._target_name(definition)
         return (
             deferred_keys(definition, name, self._servers)
             if name in self._progress.made_tables()
@@ -255,7 +255,7 @@ class MySQLBulk:
         present = read_target_tables(self._connection, parents)
         notes: list[str] = []
         for definition in definitions:
-            name = self._named(definition)
+            name = self._target_name(definition)
             if name not in made:
                 continue
             extras = extras_in_mysql(definition, self._servers)

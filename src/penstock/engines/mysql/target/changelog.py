@@ -32,7 +32,7 @@ from penstock.engines.mysql.connect import (
 )
 from penstock.engines.mysql.target.layout import mapping_of, same_type, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, writes_of
-from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, refused
+from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, value_refused
 from penstock.engines.mysql.target.send import (
     COUNTING,
     StagingSession,
@@ -249,12 +249,12 @@ class MySQLChangelogs:
         for column in relation.columns:
             found = known.get(column.name)
             has_it = found is not None and found.type_text == column.source_type
-            mapped[column.name] = self._mapped(relation, found if has_it and found else column)
+            mapped[column.name] = self._map(relation, found if has_it and found else column)
         if not Engine(self._source_types).is_mysql:
             fit_row(mapped)
         return [mapping.target_type for mapping in mapped.values()]
 
-    def _mapped(self, relation: Relation, column: Column | ColumnDefinition) -> TypeMapping:
+    def _map(self, relation: Relation, column: Column | ColumnDefinition) -> TypeMapping:
         table = TableName(relation.schema, relation.name)
         source = Server(engine=Engine(self._source_types), version=())
         mapping = map_column(column, source, self._server, choices=self._choices, table=table)
@@ -283,7 +283,7 @@ class MySQLChangelogs:
         """See ChangelogSession."""
         own = zip(OWN_COLUMNS, OWN_TYPES, strict=True)
         parts = [f"{quote(name)} {kind}" for name, kind in own]
-        parts += [f"{quote(name)} {_typed(kind)}" for name, kind in columns]
+        parts += [f"{quote(name)} {_nullable_type(kind)}" for name, kind in columns]
         parts.append(f"key ({quote(UOW_ID)}, {quote(DML_TYPE)})")
         body = ",\n    ".join(parts)
         self._forget(table)
@@ -298,11 +298,11 @@ class MySQLChangelogs:
 
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"add column {quote(name)} {_typed(kind)} after {quote(after)}")
+        self._alter(table, f"add column {quote(name)} {_nullable_type(kind)} after {quote(after)}")
 
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
         """See ChangelogSession."""
-        self._alter(table, f"modify column {quote(name)} {_typed(kind)}")
+        self._alter(table, f"modify column {quote(name)} {_nullable_type(kind)}")
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
         """See ChangelogSession."""
@@ -351,7 +351,7 @@ class MySQLChangelogs:
                     cursor.execute("show warnings")
                     for _, number, said in cursor.fetchall():
                         if int(number) not in HARMLESS:
-                            raise refused(str(said), int(number), table)
+                            raise value_refused(str(said), int(number), table)
         except pymysql.Error as error:
             raise apply_error(statement_error(doing, error), table) from error
         return taken
@@ -396,7 +396,7 @@ class MySQLChangelogs:
         return self._tables[table]
 
 
-def _typed(kind: str) -> str:
+def _nullable_type(kind: str) -> str:
     """Return a type with NULL allowed and as default, which TIMESTAMP would not have."""
     match = _VARCHAR.match(kind)
     if match is not None and int(match[1]) > _VARCHAR_MAX:

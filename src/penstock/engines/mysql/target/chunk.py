@@ -127,7 +127,7 @@ class MySQLWriter:
         else:
             taken, warnings = self._insert(task, lines)
         if warnings and (self._other or warnings != _without_label(task, reader)):
-            raise _refused(task, *(self._other or self._said or (0, "")))
+            raise _value_refused(task, *(self._other or self._said or (0, "")))
         if taken != lines.row_count:
             raise CopyCountsDiffer(
                 f"the source sent {lines.row_count} rows and the target took in {taken}",
@@ -163,12 +163,12 @@ class MySQLWriter:
         except pymysql.Error as error:
             number = error.args[0] if error.args else 0
             if number in UNFIT:
-                raise _refused(task, int(number), str(error.args[-1])) from None
+                raise _value_refused(task, int(number), str(error.args[-1])) from None
             raise
         return taken, warnings
 
 
-def _refused(task: ChunkTask, number: int, text: str) -> PenstockError:
+def _value_refused(task: ChunkTask, number: int, text: str) -> PenstockError:
     """Return the error for a warning of the server, without the value that it names."""
     column = column_said(text)
     which = f"a value of column {column}" if column else "a row"

@@ -148,7 +148,7 @@ class DirectTables:
         self, wanted: Sequence[MergeTable], *, source_engine: str
     ) -> Mapping[TableName, Direct]:
         """Return the tables that accept rows directly, keyed by their source names."""
-        if not wanted or not self._allowed():
+        if not wanted or not self._may_load():
             return {}
         now = self._clock.monotonic_s()
         unknown = [one for one in wanted if not self._is_known(one.source, one.relation, now)]
@@ -178,7 +178,7 @@ class DirectTables:
             if (direct := self._known[one.source][1]) is not None
         }
 
-    def _allowed(self) -> bool:
+    def _may_load(self) -> bool:
         if self._is_allowed is None:
             doing = "looking at the target"
             files = value(self._connection, "select @@local_infile", doing=doing)
@@ -275,7 +275,7 @@ def _any_empty(values: pa.Array) -> bool:
     return bool(pc.any(pc.equal(values, "")).as_py())
 
 
-def altered(table: TableName) -> StagingChanged:
+def table_altered(table: TableName) -> StagingChanged:
     """Return the error for a table that no longer accepts rows in the form of its files."""
     return StagingChanged(
         f"target table {table} was altered: its rows cannot go into it directly",

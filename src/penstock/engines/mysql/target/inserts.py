@@ -25,7 +25,7 @@ def insert_statements(
     room = max(bytes_max - len(began), 1)
     computed = any(template != AS_IS for template in templates)
     for block in blocks:
-        rows = _computed(block, templates) if computed else _literals(block)
+        rows = _apply_templates(block, templates) if computed else _literals(block)
         yield from _pieces(began, rows, room)
 
 
@@ -40,21 +40,21 @@ def _pieces(began: bytes, rows: Sequence[bytes], room: int) -> Iterator[bytes]:
         yield began + b",".join(rows[start:])
 
 
-def _quoted(block: bytes) -> bytes:
+def _escape_quotes(block: bytes) -> bytes:
     return block.replace(b"'", b"\\'")
 
 
 def _literals(block: bytes) -> list[bytes]:
-    text = _quoted(block).replace(b"\t", b"',_binary'").replace(b"\n", b"')\n(_binary'")
+    text = _escape_quotes(block).replace(b"\t", b"',_binary'").replace(b"\n", b"')\n(_binary'")
     rows = (b"(_binary'" + text).replace(_NULL, b"NULL").split(b"\n")
     return rows[:-1]  # after the last line there is no row
 
 
-def _computed(block: bytes, templates: Sequence[str]) -> list[bytes]:
+def _apply_templates(block: bytes, templates: Sequence[str]) -> list[bytes]:
     parts = [template.encode() for template in templates]
     return [
         b"(" + b",".join(map(_value, parts, line.split(b"\t"))) + b")"
-        for line in _quoted(block).split(b"\n")[:-1]
+        for line in _escape_quotes(block).split(b"\n")[:-1]
     ]
 
 

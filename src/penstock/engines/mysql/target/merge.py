@@ -134,7 +134,7 @@ class MergeSql:
 
     # --- pieces -----------------------------------------------------------------------------------
 
-    def _written(self) -> list[int]:
+    def _writable(self) -> list[int]:
         """Return the indexes of writable columns: all but those that the target computes."""
         return [i for i, (_, target) in self.columns.items() if not target.generated]
 
@@ -158,7 +158,7 @@ class MergeSql:
             return fill_template(template, value)
         if self._is_label(index) and target.data_type != "enum":
             value = f"convert({value} using utf8mb4)"  # other types need the label, not its number
-        return _assigned(value, column, target, is_text=self._waits_as_text(index))
+        return _assign_sql(value, column, target, is_text=self._waits_as_text(index))
 
     def _waits_as_text(self, index: int) -> bool:
         return self.layout.staged_sql(index) in (TEXT, SHORT_TEXT) or self._is_label(index)
@@ -172,7 +172,7 @@ class MergeSql:
             _, target = self.columns[index]
             own = f"t.{self._name(index)}"
             value = self._written_as(raw, index)
-            same = _compared(value, target, is_text=self._waits_as_text(index))
+            same = _compare_sql(value, target, is_text=self._waits_as_text(index))
             parts.append(f"{own} = {same}")
             if target.is_text and not target.collation.endswith("_bin"):
                 # Equal by the collation is not enough: a value that differs in case is another row.
@@ -186,7 +186,7 @@ class MergeSql:
     def _match_origin(self) -> str:
         return self._on_key(f"penstock_m.{quote(name)}" for name in self.layout.origin)
 
-    def _joined(self, match: str) -> str:
+    def _join(self, match: str) -> str:
         """Join both tables, the merge table first: its rows are looked up by key in the other."""
         return f"{self.staging} as penstock_m straight_join {self.table.sql_name} as t on {match}"
 
@@ -233,13 +233,13 @@ class MergeSql:
                 continue
             own = self.layout.reference(index)
             is_text = self._waits_as_text(index)
-            there = _staged(f"t.{self._name(index)}", *self.columns[index], is_text=is_text)
+            there = _stage_sql(f"t.{self._name(index)}", *self.columns[index], is_text=is_text)
             parts.append(f"{own} = if({self._is_absent(index)}, {there}, {own})")
         if not parts:  # still touches each row, and so counts the existing ones
             parts = [f"{self._n} = {self._n}"]
         only = f" and not {self._stays}" if self._in_place else ""
         return (
-            f"update {self._joined(self._match_origin())}\n   set {', '.join(parts)}"
+            f"update {self._join(self._match_origin())}\n   set {', '.join(parts)}"
             f"\n where {self._absent} is not null{only}"
         )
 
@@ -249,7 +249,7 @@ class MergeSql:
         The result of an expression cannot be the value 0 of an ENUM.
         """
         return [
-            f"update {self._joined(self._match_origin())}\n"
+            f"update {self._join(self._match_origin())}\n"
             f"   set {self.layout.reference(index)} = t.{self._name(index)}\n"
             f" where {self._absent} is not null and {self._is_absent(index)}"
             for index in self._absent_columns
@@ -269,18 +269,18 @@ class MergeSql:
         if not self._in_place:
             return None
         parts = []
-        for index in self._written():
+        for index in self._writable():
             own, value = f"t.{self._name(index)}", self._value(index)
             if index in self._absent_columns and not self._is_label(index):
                 value = f"if({self._is_absent(index)}, {own}, {value})"
             parts.append(f"{own} = {value}")
         return (
-            f"update {self._joined(self._match())}\n   set {', '.join(parts)}\n where {self._stays}"
+            f"update {self._join(self._match())}\n   set {', '.join(parts)}\n where {self._stays}"
         )
 
     def delete_gone(self) -> str:
         """Delete the removed keys."""
-        return f"delete t from {self._joined(self._match())}\n where {self._n} < 0"
+        return f"delete t from {self._join(self._match())}\n where {self._n} < 0"
 
     def delete_others(self) -> str:
         """Delete the rows whose keys the merge table lacks, which contains the whole table."""
@@ -291,25 +291,25 @@ class MergeSql:
 
     def delete_affected(self) -> str:
         """Delete every key of the merge table (REPLACE)."""
-        return f"delete t from {self._joined(self._match())}"
+        return f"delete t from {self._join(self._match())}"
 
     def insert(self) -> str:
         """Insert all rows; with UPSERT, update existing ones."""
-        names = [self._name(index) for index in self._written()]
+        names = [self._name(index) for index in self._writable()]
         conflict = ""
         if self.strategy is MergeStrategy.UPSERT:
             sets = ", ".join(
                 f"{name} = {self._value(index)}"
-                for name, index in zip(names, self._written(), strict=True)
+                for name, index in zip(names, self._writable(), strict=True)
             )
             conflict = f"\n    on duplicate key update {sets}"
         return self._insert(f"{self._n} > 0{self._whole}") + conflict
 
     def update_known(self) -> str:
         """Update the existing rows (PLACE)."""
-        sets = ", ".join(f"t.{self._name(i)} = {self._value(i)}" for i in self._written())
+        sets = ", ".join(f"t.{self._name(i)} = {self._value(i)}" for i in self._writable())
         return (
-            f"update {self._joined(self._match())}\n   set {sets}"
+            f"update {self._join(self._match())}\n   set {sets}"
             f"\n where {self._n} > 0{self._whole}"
         )
 
@@ -323,7 +323,7 @@ class MergeSql:
         return self._insert("true")
 
     def _insert(self, only: str) -> str:
-        written = self._written()
+        written = self._writable()
         return (
             f"insert into {self.table.sql_name} ({', '.join(self._name(i) for i in written)})"
             f"\nselect {', '.join(self._value(i) for i in written)}"
@@ -384,7 +384,7 @@ def _arbiter(table: TargetTable, key: list[str]) -> TargetIndex | None:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
+def _assign_sql(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
     """Return a staged value as it is assigned to the target's column, whose type it then gets."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         return f"unhex(replace({value}, '-', ''))"
@@ -395,8 +395,8 @@ def _assigned(value: str, column: Column, target: TargetColumn, *, is_text: bool
     return value
 
 
-def _staged(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
-    """Return a value of the target as it is staged; the inverse of `_assigned`."""
+def _stage_sql(value: str, column: Column, target: TargetColumn, *, is_text: bool) -> str:
+    """Return a value of the target as it is staged; the inverse of `_assign_sql`."""
     if column.neutral == "uuid" and target.data_type in BYTES:
         digits = f"lower(hex({value}))"
         for place in (9, 14, 19, 24):
@@ -410,7 +410,7 @@ def _staged(value: str, column: Column, target: TargetColumn, *, is_text: bool) 
     return value
 
 
-def _compared(value: str, target: TargetColumn, *, is_text: bool) -> str:
+def _compare_sql(value: str, target: TargetColumn, *, is_text: bool) -> str:
     """Return a staged value as it is compared with the target's column, by its index."""
     if target.is_text:
         return f"convert({value} using {target.charset}) collate {target.collation}"
@@ -438,7 +438,7 @@ def _compared_whole(value: str, target: TargetColumn, *, is_text: bool) -> str:
         return f"hex({value})"
     if target.data_type == "json":
         return f"cast({value} as json)"
-    return _compared(value, target, is_text=is_text)
+    return _compare_sql(value, target, is_text=is_text)
 
 
 def _comparable(own: str, target: TargetColumn) -> str:

@@ -86,7 +86,7 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
             **fields,
         )
     if number in _VALUES:
-        return refused(error.message, number, table)
+        return value_refused(error.message, number, table)
     if number == 1146:
         return TargetTableMissing(
             f"the target has no table {table}",
@@ -98,7 +98,7 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
     return error
 
 
-def refused(said: str, number: int, table: TableName) -> ValueRefused:
+def value_refused(said: str, number: int, table: TableName) -> ValueRefused:
     """Return the error for a value that the target does not accept."""
     named = _COLUMN.search(said) or _CHECK.search(said)
     where = f" ({named[1]})" if named else ""

@@ -165,7 +165,7 @@ class Reshaping:
         """Make all changes except new names, in one ALTER TABLE."""
         alterer.check()
         ways: dict[int, Policy] = {}
-        clauses = alterer.ungenerated()
+        clauses = alterer.stop_computing()
         for place, change in enumerate(changes):
             ways[place] = self._policies.of(change.kind)
             if ways[place] is Policy.TRY_EVOLVE:
@@ -186,7 +186,7 @@ class Reshaping:
             for place in tried:
                 ways[place] = Policy.LENIENT
                 self._note(schema_drift, alterer, changes[place], error)
-            clauses = alterer.ungenerated()
+            clauses = alterer.stop_computing()
             for place, change in enumerate(changes):
                 clauses += _clauses(alterer, change, ways[place])
             self._alter(clauses, alterer)

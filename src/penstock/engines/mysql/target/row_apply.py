@@ -111,7 +111,7 @@ class MySQLRowSession:
             self._connection.begin()
         try:
             yield
-            with _typed("applying rows"):
+            with _convert_errors("applying rows"):
                 self._connection.commit()
         except BaseException:
             if self._connection.open:
@@ -141,7 +141,7 @@ class MySQLRowSession:
         for documents in by_columns(table, rules, mutations):
             is_plain = not (rules.has_conditions or rules.exprs or _may_hit_others(table))
             for some in documents.chunks(min(rules.row_limit, STATEMENT_ROWS)):
-                with _typed(f"writing to {table.name}"):
+                with _convert_errors(f"writing to {table.name}"):
                     if is_plain and _gives_all(table, some):
                         self._upsert_plainly(table, some)
                     else:
@@ -153,8 +153,8 @@ class MySQLRowSession:
         """See `RowSession`."""
         count = 0
         for some in by_key(table, mutations).chunks(min(rules.row_limit, STATEMENT_ROWS)):
-            with _typed(f"deleting from {table.name}"):
-                scratch = self._filled(table, rules, some)
+            with _convert_errors(f"deleting from {table.name}"):
+                scratch = self._fill_scratch(table, rules, some)
                 count += self._run(
                     f"delete t from {quote(*table.name)} as t join {scratch} as r"
                     f" on {_same_key(table)}"
@@ -165,17 +165,17 @@ class MySQLRowSession:
         """See `RowSession`."""
         names = ("dlq_name", "source_nanos", "source_logical", "data_after", "data_before")
         sql = (
-            f"insert into {_escaped(quote(*table.name))} ({', '.join(map(quote, names))})"
+            f"insert into {_escape(quote(*table.name))} ({', '.join(map(quote, names))})"
             f" values ({', '.join(['%s'] * len(names))})"
         )
-        with _typed(f"writing to {table.name}"):
+        with _convert_errors(f"writing to {table.name}"):
             for one in letters:
                 images = [(image or b"null").decode() for image in (one.after, one.before)]
                 self._run(sql, [one.queue, one.time.nanos, one.time.logical, *images])
 
     def query(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """See `RowSession`."""
-        with _typed("a statement of the user's module"):
+        with _convert_errors("a statement of the user's module"):
             return self._rows(sql, list(parameters) or None)
 
     def quote(self, *names: str) -> str:
@@ -192,20 +192,20 @@ class MySQLRowSession:
         )
         key = quote(table.primary_key[0])
         self._run(
-            f"insert into {_escaped(quote(*table.name))} "
-            f"({_escaped(', '.join(map(quote, documents.names)))}) values {_marks(documents)}"
-            f" on duplicate key update {_escaped(changes or f'{key} = {key}')}",
+            f"insert into {_escape(quote(*table.name))} "
+            f"({_escape(', '.join(map(quote, documents.names)))}) values {_marks(documents)}"
+            f" on duplicate key update {_escape(changes or f'{key} = {key}')}",
             _values(table, documents),
         )
 
     def _upsert_compared(
         self, table: TableDefinition, rules: RowRules, documents: Documents
     ) -> list[Conflict]:
-        scratch = self._filled(table, rules, documents)
+        scratch = self._fill_scratch(table, rules, documents)
         name, same_key = quote(*table.name), _same_key(table)
         conflicts: list[Conflict] = []
         if rules.has_conditions:
-            conflicts = self._refused(table, rules, documents, scratch)
+            conflicts = self._refuse(table, rules, documents, scratch)
         changes = [one for one in documents.names if one not in table.primary_key]
         if changes:
             pairs = ", ".join(f"t.{quote(one)} = r.{quote(one)}" for one in changes)
@@ -221,7 +221,7 @@ class MySQLRowSession:
             self._run(f"insert into {name} ({names}) select {values} {absent} order by r.{PLACE}")
         return conflicts
 
-    def _refused(
+    def _refuse(
         self, table: TableDefinition, rules: RowRules, documents: Documents, scratch: str
     ) -> list[Conflict]:
         """Remove the rows that may not be written; lock the rows that they would replace."""
@@ -261,7 +261,7 @@ class MySQLRowSession:
             for place, mutation in zip(lost, mutations, strict=True)
         ]
         if targets:  # the temporary table was used for these
-            self._filled(table, rules, documents.without(lost))
+            self._fill_scratch(table, rules, documents.without(lost))
         return found
 
     def _conflict(
@@ -286,14 +286,14 @@ class MySQLRowSession:
         if columns:
             names = tuple(column.name for column in columns)
             documents = Documents(columns=columns, properties=names, rows=[mapped])
-            scratch = self._filled(table, rules, documents)
+            scratch = self._fill_scratch(table, rules, documents)
             text = self._rows(f"select {_as_json('r', columns)} from {scratch} as r")[0][0]
             found = _FIELDS.decode(text.encode())
         return show_row(found, others, rules.extras)
 
     # --- the temporary table ----------------------------------------------------------------------
 
-    def _filled(self, table: TableDefinition, rules: RowRules, documents: Documents) -> str:
+    def _fill_scratch(self, table: TableDefinition, rules: RowRules, documents: Documents) -> str:
         """Return the name of a temporary table with exactly these rows, numbered from 0."""
         columns = documents.columns
         name = self._scratch.get((table.name, columns))
@@ -309,7 +309,7 @@ class MySQLRowSession:
         marks = _marks(documents, numbered=True)
         names = ", ".join((PLACE, *map(quote, documents.names)))
         self._run(
-            f"insert into {_escaped(name)} ({_escaped(names)}) values {marks}",
+            f"insert into {_escape(name)} ({_escape(names)}) values {marks}",
             _values(table, documents, numbered=True),
         )
         changes = ", ".join(
@@ -371,7 +371,7 @@ def _type(column: ColumnDefinition) -> str:
     )
 
 
-def _escaped(sql: str) -> str:
+def _escape(sql: str) -> str:
     """Escape SQL without parameters, for a statement that has some."""
     return sql.replace("%", "%%")
 
@@ -427,7 +427,7 @@ def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
 
 
 @contextmanager
-def _typed(doing: str) -> Iterator[None]:
+def _convert_errors(doing: str) -> Iterator[None]:
     """Prefix errors of the server with the work; convert foreign key errors to their own type."""
     try:
         yield

@@ -61,13 +61,13 @@ def converter(table: TableDefinition, column: ColumnDefinition) -> Convert:
     elif kind in ("decimal", "float", "double"):
         convert = _number
 
-    def checked(raw: bytes) -> Any:
+    def check(raw: bytes) -> Any:
         try:
             return convert(raw)
         except (ValueError, ArithmeticError) as error:
             raise unfit(table, column) from error
 
-    return checked
+    return check
 
 
 def _text(raw: bytes) -> str:

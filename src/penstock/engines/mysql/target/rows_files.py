@@ -97,11 +97,11 @@ def pieces_of(file: RowsFile, *, size_bytes: int) -> Iterator[Iterator[bytes]]:
         with file.path.open("rb") as opened:
             found = os.fstat(opened.fileno()).st_size
             if found != file.size_bytes:
-                raise _changed(file, f"holds {found} bytes, {file.size_bytes} were written")
+                raise _file_changed(file, f"holds {found} bytes, {file.size_bytes} were written")
             yield iter(lambda: opened.read(size_bytes), b"")
     except OSError as error:
-        raise _changed(file, f"cannot be read: {error.strerror}") from error
+        raise _file_changed(file, f"cannot be read: {error.strerror}") from error
 
 
-def _changed(file: RowsFile, what: str) -> StagingChanged:
+def _file_changed(file: RowsFile, what: str) -> StagingChanged:
     return StagingChanged(f"{file.path} {what}", hint="penstock stages the batch again.")

@@ -90,7 +90,7 @@ def send(place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
         return sent
     except pymysql.Error as error:
         _forget(place.url)
-        raise _typed(place, error) from error
+        raise _staging_error(place, error) from error
     except BaseException:
         _forget(place.url)
         raise
@@ -301,7 +301,7 @@ def refused_rows(
     )
 
 
-def _typed(place: Destination, error: pymysql.Error) -> PenstockError:
+def _staging_error(place: Destination, error: pymysql.Error) -> PenstockError:
     typed = statement_error(f"staging {place.table} into {place.staging}", error)
     if isinstance(typed, ConnectionLost | StatementInterrupted | ServerBusy):
         return StagingLost(typed.message, hint="penstock retries automatically.", **typed.fields)

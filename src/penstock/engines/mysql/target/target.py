@@ -137,7 +137,7 @@ def read_target_tables(
             for row in rows(connection, TABLES, (schema,), doing="reading the target's tables")
         }
         parts = {
-            name: _grouped(connection, query, schema, lower)
+            name: _group_rows(connection, query, schema, lower)
             for name, query in (
                 ("columns", COLUMNS),
                 ("unique", UNIQUE_INDEXES),
@@ -187,7 +187,7 @@ def _key(name: str, lower: bool) -> str:
     return name.lower() if lower else name
 
 
-def _grouped(
+def _group_rows(
     connection: Connection, query: str, schema: str, lower: bool
 ) -> defaultdict[str, list[dict[str, Any]]]:
     grouped: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)

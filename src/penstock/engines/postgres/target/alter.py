@@ -73,7 +73,7 @@ class Alterer:
         is_gone = change.kind is ChangeKind.DROP_COLUMN
         return is_gone and found is not None and found.origin is not None
 
-    def fill_ungenerated(self) -> list[Alteration]:
+    def stop_computing(self) -> list[Alteration]:
         """Return alterations for columns that the target computes but the source no longer does."""
         if self.record.columns in (None, shape_of(self.relation)):
             return []
@@ -125,7 +125,7 @@ class Alterer:
             if found is not None and not found.generated:
                 yield Alteration(f"{self._alter} drop column {quote(change.name)}", change.what)
         if change.kind is ChangeKind.CHANGE_KEY and change.columns:
-            yield from self._unique_dropped(change)
+            yield from self._drop_unique(change)
             return
         if change.kind is ChangeKind.CHANGE_KEY:
             yield from self._key(change)
@@ -223,7 +223,7 @@ class Alterer:
             sql = f"{self._alter_at(found)} alter column {quote(name)} drop not null"
             yield Alteration(sql, change.what)
 
-    def _unique_dropped(self, change: ShapeChange) -> Iterator[Alteration]:
+    def _drop_unique(self, change: ShapeChange) -> Iterator[Alteration]:
         """Drop the target's unique keys on these columns; rows may be equal in them from now on."""
         for index in self.table.unique:
             if index.primary or not index.plain or set(index.columns) != set(change.columns):
@@ -281,7 +281,7 @@ class Alterer:
         if change.kind in (ChangeKind.NULLABILITY, ChangeKind.CHANGE_KEY, ChangeKind.WIDEN_TYPE):
             yield from self._evolve(change)
         if change.kind is ChangeKind.CHANGE_TYPE and column is not None:
-            yield from self._made_wide(column, change)
+            yield from self._widen(column, change)
 
     def _optional(self, name: str, change: ShapeChange) -> Iterator[Alteration]:
         """Yield a column that stays, for rows that have no value for it."""
@@ -299,7 +299,7 @@ class Alterer:
             sql = f"{self._alter_at(found)} alter column {quote(name)} drop not null"
             yield Alteration(sql, f"{change.what}, and stays")
 
-    def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
+    def _widen(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
         """Yield a type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self._kind(column)

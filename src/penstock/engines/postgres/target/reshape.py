@@ -111,7 +111,7 @@ class Reshaping:
         left_out, kept = tuple(schema_drift.left_out), tuple(schema_drift.kept)
         alterer = replace(alterer, record=replace(known, left_out=left_out, kept=kept))
         alterer.check()
-        for alteration in alterer.fill_ungenerated():
+        for alteration in alterer.stop_computing():
             self._execute(alteration, alterer)
         for place, change in enumerate(changes):
             if place:  # columns were dropped and added
