@@ -12,7 +12,7 @@ from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.run.extract_process import check_source
 from penstock.engines.mysql.extraction import mysql_identity
-from penstock.engines.mysql.handover import prepared
+from penstock.engines.mysql.handover import prepare
 from penstock.engines.mysql.log_start import asked_position
 from penstock.engines.mysql.source.beginning import find_beginning
 from penstock.engines.mysql.source.unsupported import StartUnfit
@@ -88,7 +88,7 @@ def test_pk19_log_without_a_bulk_load(config: Config) -> None:
     finding = one(config, "PK19", E, "was begun without a bulk load")
     with (
         pytest.raises(LogWithoutBulkLoad) as caught,
-        prepared(pipeline_of(config), has_begun=True, stop=lambda: True),
+        prepare(pipeline_of(config), has_begun=True, stop=lambda: True),
     ):
         pytest.fail("it is refused")
     assert (finding.what, finding.command) == (caught.value.message, caught.value.hint)

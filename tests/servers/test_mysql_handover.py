@@ -23,7 +23,7 @@ from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.run.bulk_load import bulk_load, bulk_options
 from penstock.control.run.extract_process import extract_changes, extract_options
 from penstock.control.run.handover import bulk_planner
-from penstock.engines.mysql.handover import prepared
+from penstock.engines.mysql.handover import prepare
 from penstock.engines.mysql.log_start import make_engine
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.proxy_protocol import is_alive
@@ -132,7 +132,7 @@ def test_a_start_behind_a_killed_handover_begins_at_its_place(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
     """What was written down is where the log begins; the load takes a later point of its own."""
-    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
+    with prepare(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         assert beginning is not None
     state = read_handover(config)
     assert state is not None
@@ -164,7 +164,7 @@ def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
     told = server.value(f"select binlog_gtid_pos('{file}', {offset})")
     assert (told is None) == (server.version.number < (11,))
     config = configured(tmp_path, source, target_url)
-    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
+    with prepare(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         assert beginning is not None
         assert beginning.gtids == server.value("select @@global.gtid_binlog_pos")
     assert find_beginning(source, config.source.tables).gtids == beginning.gtids
@@ -196,7 +196,7 @@ def test_foreign_keys_wait_for_changes_where_snapshots_are_of_several_moments(
     url, name = config.source.url, database_of(config.source.url)
     sql(mysql, url, "create table c (id int primary key, t_id int, foreign key (t_id) references "
         "t (id));; set foreign_key_checks = 0; insert into c values (1, 4)")  # fmt: skip
-    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True):
+    with prepare(pipeline_of(config), has_begun=False, stop=lambda: True):
         sql(mysql, url, "insert into t values (4, 'd')")
         settled = BinlogPosition.at(*mysql.status())
         state = read_handover(config)
@@ -219,7 +219,7 @@ def test_snapshots_are_given_back_when_the_rows_are_there(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
     """However long changes are followed after that: nothing at the source waits for us."""
-    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True):
+    with prepare(pipeline_of(config), has_begun=False, stop=lambda: True):
         with bulk_planner(config) as planner:
             point = planner.first_point()
             assert point is not None
@@ -291,7 +291,7 @@ def test_a_table_altered_behind_a_killed_handover_gets_no_wrong_name(
     least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
     sql(mysql, config.source.url, "create table s (id int primary key, a int, b int)")
     with mysql.globals(binlog_row_metadata=least):
-        with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
+        with prepare(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
             assert beginning is not None
         sql(mysql, config.source.url, "insert into s values (1, 2, 3)")
         if altered:
@@ -305,5 +305,5 @@ def test_a_table_altered_behind_a_killed_handover_gets_no_wrong_name(
 
 def handed_again(config: Config) -> Beginning | None:
     """The place of the handover, as the next process finds it."""
-    with prepared(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
+    with prepare(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         return beginning

@@ -18,7 +18,7 @@ from penstock.codec.mysql import mysqlwire
 from penstock.engines.mysql.proxy_protocol import (
     ProxyAddress,
     SnapshotGone,
-    greeted,
+    greet,
     is_alive,
 )
 from penstock.engines.mysql.source import proxy_listener, session_pump
@@ -236,7 +236,7 @@ def test_half_a_statement_never_gets_to_the_server(make: Make) -> None:
     """A client that is cut in the middle of one leaves the session as it was."""
     proxy, [server] = make()
     statement = mysqlwire.packet(b"\x03select 5")
-    killed = greeted(proxy.snapshot_id, "borrow", TEXT)
+    killed = greet(proxy.snapshot_id, "borrow", TEXT)
     killed.sendall(mysqlwire.packet(b"\x03savepoint a"))
     killed.recv(100)
     killed.sendall(statement[:-3])
@@ -250,12 +250,12 @@ def test_half_a_statement_never_gets_to_the_server(make: Make) -> None:
 def test_nothing_but_statements_gets_to_the_server(make: Make) -> None:
     """Who knows the token still cannot change the database or end the session."""
     proxy, [server] = make()
-    bad = greeted(proxy.snapshot_id, "borrow", TEXT)
+    bad = greet(proxy.snapshot_id, "borrow", TEXT)
     bad.sendall(mysqlwire.packet(b"\x02elsewhere"))
     bad.settimeout(WAIT_S)
     assert is_closed(bad)
     bad.close()
-    huge = greeted(proxy.snapshot_id, "borrow", TEXT)
+    huge = greet(proxy.snapshot_id, "borrow", TEXT)
     huge.sendall(b"\xfe\xff\xff\x00\x03")
     huge.settimeout(WAIT_S)
     assert is_closed(huge)

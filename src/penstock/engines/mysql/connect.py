@@ -257,7 +257,7 @@ def run(connection: Connection, sql: str, parameters: object = None, *, doing: s
 
 def connect_error(url: str, error: BaseException) -> ConnectFailed:
     """Return the typed error for an error of PyMySQL or the system when a connection failed."""
-    number, said = _number(error), _said(error, url)
+    number, said = _number(error), _text_of(error, url)
     cause = getattr(error, "original_exception", None) or error
     message = f"no connection to {mask(url)}: {said}"
     fields = {"errno": number} if number else {}
@@ -345,7 +345,7 @@ def _number(error: BaseException) -> int:
     return 0
 
 
-def _said(error: BaseException, url: str = "") -> str:
+def _text_of(error: BaseException, url: str = "") -> str:
     has_number = isinstance(error, pymysql.Error) and len(error.args) > 1
     text = str(error.args[1] if has_number else error)
     password = MySQLUrl.parse(url).password if url else ""
@@ -381,7 +381,7 @@ def server_errors(doing: str) -> Iterator[None]:
 def statement_error(doing: str, error: pymysql.Error) -> PenstockError:
     """Return the typed error for one of PyMySQL's; see `server_errors`."""
     number = _number(error)
-    return server_error(doing, number, str(getattr(error, "sqlstate", "") or ""), _said(error))
+    return server_error(doing, number, str(getattr(error, "sqlstate", "") or ""), _text_of(error))
 
 
 def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockError:

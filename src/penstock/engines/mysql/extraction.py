@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from penstock.engines.mysql.handover import prepared
+from penstock.engines.mysql.handover import prepare
 from penstock.engines.mysql.log_start import has_begun, make_engine
 from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.source_engine import MySQLEngine
@@ -59,5 +59,5 @@ def open_engine(
     if pipeline.config.pipeline.mode is not Mode.DATA_CHANGE:
         yield make_engine(pipeline, options)
         return
-    with prepared(pipeline, has_begun=has_begun(pipeline), stop=stop) as handed:
+    with prepare(pipeline, has_begun=has_begun(pipeline), stop=stop) as handed:
         yield make_engine(pipeline, options, handed)

@@ -49,7 +49,7 @@ faults.declare("handover.paused", "handover.captured", "handover.resumed")
 
 
 @contextmanager
-def prepared(
+def prepare(
     pipeline: Pipeline, *, has_begun: bool, stop: Callable[[], bool]
 ) -> Iterator[Beginning | None]:
     """Run the handover around an extraction; yield the position where an empty log begins.
@@ -65,15 +65,15 @@ def prepared(
         # The snapshots of an earlier process ended with it: the load takes its own, later ones.
         _resume(config)
         _forget_snapshot(config)
-        _started(config)
+        _note_start(config)
         yield None if has_begun else _beginning_of(config)
         return
     with MySQLPlanner(config, on_choice=lambda choice: _tell(config, choice)) as planner:
         with _at_rest(config, before=state):
             _capture(config, planner)
         beginning = _beginning_of(config)
-        _started(config)
-        with _lent(pipeline, planner):
+        _note_start(config)
+        with _lend_sessions(pipeline, planner):
             yield beginning
             _wait_for_bulk(pipeline, stop)
 
@@ -194,7 +194,7 @@ def _beginning_of(config: Config) -> Beginning:
     )
 
 
-def _started(config: Config) -> None:
+def _note_start(config: Config) -> None:
     """Record steps 3 and 4, once."""
     state = read_handover(config)
     if state is None or state.phase is HandoverPhase.DONE:
@@ -213,7 +213,7 @@ def _forget_snapshot(config: Config) -> None:
 
 
 @contextmanager
-def _lent(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
+def _lend_sessions(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
     """Proxy the snapshots' sessions while the block runs, until the bulk load has read all rows."""
     ended = threading.Event()
 

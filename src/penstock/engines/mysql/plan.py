@@ -34,12 +34,12 @@ def read_source(
             problems=(
                 *(f"no table {name} in the source" for name in found.unmatched),
                 *(f"{one}, and [source] tables names it" for one in out if one.is_named),
-                *(_versioned(found.tables) if config.pipeline.mode.has_change else ()),
+                *(_warn_of_versioned(found.tables) if config.pipeline.mode.has_change else ()),
             ),
         )
 
 
-def _versioned(definitions: Iterable[TableDefinition]) -> list[str]:
+def _warn_of_versioned(definitions: Iterable[TableDefinition]) -> list[str]:
     return [
         f"{definition.name} is system-versioned: the binlog holds its past rows as rows of their "
         "own, under the keys of the present ones"

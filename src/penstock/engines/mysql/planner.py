@@ -88,7 +88,7 @@ class MySQLPlanner:
 
     def fresh_point(self) -> Point:
         """See Planner. The snapshots' sessions are open until they are released."""
-        tables = self._captured()
+        tables = self._read_captured()
         count = self._threads + SPARE_SESSIONS
         taken = self._kept.enter_context(
             open_snapshots(
@@ -107,7 +107,7 @@ class MySQLPlanner:
             snapshot_text=text,
             settled=taken.settled,
             # A table that was altered meanwhile has no known definition.
-            definitions=settled_digests(tables, self._captured()),
+            definitions=settled_digests(tables, self._read_captured()),
         )
 
     def release(self) -> None:
@@ -116,9 +116,9 @@ class MySQLPlanner:
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""
-        return [definition for definition in self._captured() if definition.name in set(tables)]
+        return [definition for definition in self._read_captured() if definition.name in set(tables)]
 
-    def _captured(self) -> list[TableDefinition]:
+    def _read_captured(self) -> list[TableDefinition]:
         with open_catalog(self._url) as connection:
             return captured_tables(connection, self._patterns)
 

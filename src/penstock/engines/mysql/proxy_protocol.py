@@ -69,21 +69,21 @@ class ProxyAddress:
         host, _, port = place.rpartition(":")
         number = parse_whole(port, 65535)
         if not (host and number and token):
-            raise _gone("it has no address")
+            raise _snapshot_gone("it has no address")
         return cls(host=host, port=number, token=token, fingerprint=fingerprint)
 
 
 def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
     """Return whether sessions are still open, and of the same snapshot."""
     try:
-        connected = greeted(snapshot_id, LOOK, snapshot_text)
+        connected = greet(snapshot_id, LOOK, snapshot_text)
     except (SnapshotGone, SnapshotUnreachable):
         return False
     connected.close()
     return True
 
 
-def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
+def greet(snapshot_id: str, request: str, expected: str) -> socket.socket:
     """Return a connection to the proxy, after the handshake.
 
     request: OPEN_SESSION or LOOK.
@@ -92,13 +92,13 @@ def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
     """
     address = ProxyAddress.parse(snapshot_id)
     return retrying(
-        lambda: _greeted(address, request, expected),
+        lambda: _greet(address, request, expected),
         backoff=CONNECT_TRIES,
         may_retry=lambda error: isinstance(error, SnapshotUnreachable),
     )
 
 
-def _greeted(address: ProxyAddress, request: str, expected: str) -> socket.socket:
+def _greet(address: ProxyAddress, request: str, expected: str) -> socket.socket:
     try:
         connected = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
     except OSError as error:
@@ -106,14 +106,14 @@ def _greeted(address: ProxyAddress, request: str, expected: str) -> socket.socke
     try:
         notice_cuts(connected, user_timeout_ms=USER_TIMEOUT_MS)
         if address.fingerprint:
-            connected = _encrypted(connected, address)
+            connected = _encrypt(connected, address)
         connected.settimeout(ANSWER_TIMEOUT_S)
         connected.sendall(f"{address.token} {request}\n".encode())
         answer = _line(connected)
         if not answer:
             raise _unreachable(address, "the connection was closed without an answer")
         if not answer.startswith(YES) or answer[len(YES) :].decode() != expected:
-            raise _gone(f"{address.place} has no session of it")
+            raise _snapshot_gone(f"{address.place} has no session of it")
     except OSError as error:
         connected.close()
         raise _unreachable(address, str(error)) from error
@@ -123,8 +123,8 @@ def _greeted(address: ProxyAddress, request: str, expected: str) -> socket.socke
     return connected
 
 
-def _encrypted(connected: socket.socket, address: ProxyAddress) -> socket.socket:
-    """Return the connection under TLS with the certificate's owner. Raises as `_greeted`."""
+def _encrypt(connected: socket.socket, address: ProxyAddress) -> socket.socket:
+    """Return the connection under TLS with the certificate's owner. Raises as `_greet`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # No authority has signed the certificate: it is compared before anything is sent.
@@ -149,7 +149,7 @@ def _line(connected: socket.socket) -> bytes:
     return line
 
 
-def _gone(why: str) -> SnapshotGone:
+def _snapshot_gone(why: str) -> SnapshotGone:
     return SnapshotGone(
         f"the snapshot is gone: {why}",
         hint="Start again: unfinished tables are then loaded at a new point.",

@@ -32,7 +32,7 @@ def applying(connection: Connection) -> tuple[str, ...]:
     """
     server = connection.server
     everything = "all slaves" if server.is_mariadb else _replica(connection)
-    found = _asked(connection, f"show {everything} status", "looking at replication")
+    found = _ask(connection, f"show {everything} status", "looking at replication")
     if not found:
         raise NotAReplica(
             "mode pause needs a source that is a replica, and this one replicates from nobody",
@@ -57,16 +57,16 @@ def _of(row: dict[str, object], *names: str) -> object:
 def stop(connection: Connection, names: Sequence[str]) -> None:
     """Stop applying, and wait until the transactions that are being applied have ended."""
     for name in names:
-        _asked(connection, _statement(connection, "stop", name), "stopping replication")
+        _ask(connection, _statement(connection, "stop", name), "stopping replication")
 
 
 def start(connection: Connection, names: Sequence[str]) -> None:
     """Start applying again."""
     for name in names:
-        _asked(connection, _statement(connection, "start", name), "resuming replication")
+        _ask(connection, _statement(connection, "start", name), "resuming replication")
 
 
-def _asked(connection: Connection, sql: str, doing: str) -> list[dict[str, object]]:
+def _ask(connection: Connection, sql: str, doing: str) -> list[dict[str, object]]:
     try:
         if sql.startswith("show"):
             return rows(connection, sql, doing=doing)

@@ -32,7 +32,7 @@ class Applying:
     tables: tuple[TableDefinition, ...]
 
 
-def _found(error: PenstockError, why: str) -> Finding:
+def _finding_of(error: PenstockError, why: str) -> Finding:
     return Finding(
         code="PK20",
         severity=Severity.ERROR,
@@ -63,11 +63,11 @@ def applied_to(applying: Applying) -> Iterator[Finding]:
                 if makes and not is_copied and table.name not in planned:
                     check_shape(table, found, servers)
             except TargetShapeDiffers as error:
-                yield _found(error, "rows of the source do not fit into it")
+                yield _finding_of(error, "rows of the source do not fit into it")
             except TargetTableMissing as error:
                 if not makes and not is_copied:
-                    yield _found(
+                    yield _finding_of(
                         error, "mode change applies changes to tables that are there; it makes none"
                     )
             except (TargetNotTransactional, TriggersWouldFire) as error:
-                yield _found(error, "the loader refuses the table at its first change")
+                yield _finding_of(error, "the loader refuses the table at its first change")

@@ -38,7 +38,7 @@ class Extracting:
     connection: Connection
 
 
-def _found(code: str, error: PenstockError, why: str) -> Finding:
+def _finding_of(code: str, error: PenstockError, why: str) -> Finding:
     return Finding(
         code=code,
         severity=Severity.ERROR,
@@ -60,7 +60,7 @@ def same_source(extracting: Extracting) -> Iterator[Finding]:
         check_identity(config, stored_identity(config), now)
     except (DirectoryOfOtherPipeline, DirectoryOfOtherSource) as error:
         why = "positions of one source mean nothing in another; changes would be missed or mixed"
-        yield _found("MY040", error, why)
+        yield _finding_of("MY040", error, why)
 
 
 @EXTRACT_CHECKS.check("MY041", "starting position", change_only=True)
@@ -79,7 +79,7 @@ def beginning(extracting: Extracting) -> Iterator[Finding]:
     try:
         check_beginning(config.source.url, extracting.connection, position)
     except (StartUnfit, LogPurged, ServerBehind, PositionUnfit) as error:
-        yield _found("MY041", error, "the change log cannot begin there")
+        yield _finding_of("MY041", error, "the change log cannot begin there")
 
 
 @EXTRACT_CHECKS.check("MY042", "mode pause", change_only=True)
@@ -97,4 +97,4 @@ def pausable(extracting: Extracting) -> Iterator[Finding]:
     try:
         applying(extracting.connection)
     except (NotAReplica, ReplicaNotOurs) as error:
-        yield _found("MY042", error, "the handover is refused")
+        yield _finding_of("MY042", error, "the handover is refused")

@@ -128,7 +128,7 @@ class MySQLProbe:
             return f"set persist {name} = {text};"
         return f"set global {name} = {text};  -- and in the server's configuration file"
 
-    def found(
+    def make_finding(
         self, code: str, severity: Severity, what: str, why: str, command: str = ""
     ) -> Finding:
         """Return a finding on this probe's side."""

@@ -63,7 +63,7 @@ def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
     """Check that the position at which the change log ends is still in the binlog."""
     error = _resume_error(probe)
     if isinstance(error, LogPurged | ServerBehind | PositionUnfit):
-        yield probe.found(
+        yield probe.make_finding(
             "MY009",
             Severity.ERROR,
             error.message,
@@ -77,7 +77,7 @@ def same_server(probe: MySQLProbe) -> Iterator[Finding]:
     """Check, without GTIDs, that the source is the server that the change log was filled from."""
     error = _resume_error(probe)
     if isinstance(error, ServerReplaced | LogReset):
-        yield probe.found(
+        yield probe.make_finding(
             "MY010",
             Severity.ERROR,
             error.message,
@@ -110,7 +110,7 @@ def replica_logs(probe: MySQLProbe) -> Iterator[Finding]:
         return
     is_new = probe.variable("log_replica_updates") is not None
     name = "log_replica_updates" if is_new else "log_slave_updates"
-    yield probe.found(
+    yield probe.make_finding(
         "MY012",
         Severity.ERROR,
         f"the source is a replica with {name} off",
@@ -133,7 +133,7 @@ def server_id(probe: MySQLProbe) -> Iterator[Finding]:
     """Check that our server id is unique: each replica and each reader needs its own."""
     ours = probe.wanted.server_id
     if ours and ours == probe.number("server_id"):
-        yield probe.found(
+        yield probe.make_finding(
             "MY013",
             Severity.ERROR,
             f"the source has the server id {ours}, which is ours, too",
@@ -145,7 +145,7 @@ def server_id(probe: MySQLProbe) -> Iterator[Finding]:
     for reader in probe.rows(READERS, (user,)):
         host = _host_name(str(reader["host"]))
         if host != here:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY013",
                 Severity.WARNING,
                 f"session {reader['id']} from {host} reads the binlog as {user}, too",
@@ -177,7 +177,7 @@ def right_to_dump(probe: MySQLProbe) -> Iterator[Finding]:
     except LogPurged:
         return  # the name was a guess; the privilege is there
     except PrivilegeMissing:
-        yield probe.found(
+        yield probe.make_finding(
             "MY014",
             Severity.ERROR,
             f"{probe.account} may not read the source's binlog",
@@ -203,7 +203,7 @@ def right_to_status(probe: MySQLProbe) -> Iterator[Finding]:
     try:
         read_status(probe.connection)
     except PrivilegeMissing as error:
-        yield probe.found(
+        yield probe.make_finding(
             "MY015",
             Severity.ERROR,
             f"{probe.account} may not ask where the source's binlog ends: {error.message}",
@@ -221,7 +221,7 @@ def heartbeats(probe: MySQLProbe) -> Iterator[Finding]:
         return
     lacking = sorted(right for right in RIGHTS if probe.rights.lacking_on([TABLE], right))
     if lacking:
-        yield probe.found(
+        yield probe.make_finding(
             "MY043",
             Severity.WARNING,
             f"{probe.account} lacks privileges on {TABLE} in the source: "
@@ -239,7 +239,7 @@ def right_to_read(probe: MySQLProbe) -> Iterator[Finding]:
         try:
             probe.rows(f"select * from {quote(*table.name)} limit 0")
         except PrivilegeMissing as error:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY016",
                 Severity.ERROR,
                 f"{probe.account} may not read {table.name}: {error.message}",
@@ -258,7 +258,7 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
     try:
         best = read_choices(probe.connection, probe.tables, follows=probe.wanted.has_change)[0]
     except NoConsistentPoint as error:
-        yield probe.found(
+        yield probe.make_finding(
             "MY017",
             Severity.ERROR,
             error.message,
@@ -270,7 +270,7 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
         best.strategy is Strategy.TABLE_LOCKS and not probe.server.is_mariadb
     ):
         right = "flush_tables" if probe.server.mysql(8, 0, 23) else "reload"
-        yield probe.found(
+        yield probe.make_finding(
             "MY017",
             Severity.WARNING,
             f"the tables will be read at one point by {best}",
@@ -278,7 +278,7 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
             f"grant {right} on *.* to {probe.account};",
         )
     if probe.server.is_mariadb and not probe.rights.has("binlog admin", "super"):
-        yield probe.found(
+        yield probe.make_finding(
             "MY017",
             Severity.WARNING,
             f"{probe.account} does not have the privilege BINLOG ADMIN",
@@ -296,7 +296,7 @@ def right_to_backup(probe: MySQLProbe) -> Iterator[Finding]:
     if not probe.wanted.has_data or not probe.server.mysql(8) or not probe.tables:
         return
     if probe.variable("gtid_mode") == "ON" and not probe.rights.has("backup_admin"):
-        yield probe.found(
+        yield probe.make_finding(
             "MY018",
             Severity.WARNING,
             f"{probe.account} does not have the privilege BACKUP_ADMIN",
@@ -317,7 +317,7 @@ def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
         found |= {row["id"]: int(row["seconds"]) for row in probe.rows(LONG_TRANSACTIONS)}
     found.pop(probe.connection.thread_id(), None)
     for session, seconds in found.items():
-        yield probe.found(
+        yield probe.make_finding(
             "MY030",
             Severity.WARNING,
             f"session {session} has been in a statement or transaction for {seconds} s",
@@ -327,12 +327,12 @@ def long_statements(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 @SOURCE_CHECKS.check("MY034", "prepared transactions", change_only=True)
-def prepared(probe: MySQLProbe) -> Iterator[Finding]:
+def prepared_transactions(probe: MySQLProbe) -> Iterator[Finding]:
     """Report XA transactions that wait for their coordinator: they hold locks, and they hold the
     resume position back.
     """
     if probe.server.mysql(8) and not probe.rights.has("xa_recover_admin"):
-        yield probe.found(
+        yield probe.make_finding(
             "MY034",
             Severity.INFO,
             f"{probe.account} may not see prepared XA transactions",
@@ -343,7 +343,7 @@ def prepared(probe: MySQLProbe) -> Iterator[Finding]:
     found = probe.rows("xa recover")
     if found:
         texts = [str(row["data"]) for row in found]
-        yield probe.found(
+        yield probe.make_finding(
             "MY034",
             Severity.WARNING,
             f"{len(found)} XA transactions are prepared and not ended: {names(texts)}",

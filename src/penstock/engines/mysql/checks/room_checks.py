@@ -28,7 +28,7 @@ def keys_required(probe: MySQLProbe) -> Iterator[Finding]:
             if not table.primary_key and table.name not in present
         ]
         if without:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY044",
                 Severity.ERROR,
                 f"{name} of the target is on, and these tables have no primary key: "
@@ -65,7 +65,7 @@ def _sessions(probe: MySQLProbe) -> Iterator[Finding]:
     )
     fewer = f"set maxThreads = {max(most - SESSIONS_BESIDE, 1)} in [dataLoader] and [changeLoader]"
     if most and most < needed:
-        yield probe.found(
+        yield probe.make_finding(
             "MY045",
             Severity.ERROR,
             f"{probe.account} may have {most} sessions at once (max_user_connections), and a run "
@@ -75,7 +75,7 @@ def _sessions(probe: MySQLProbe) -> Iterator[Finding]:
             f"-- or {fewer}",
         )
     elif most and most - used < needed:
-        yield probe.found(
+        yield probe.make_finding(
             "MY045",
             Severity.WARNING,
             f"{probe.account} may have {most} sessions at once (max_user_connections) and has "
@@ -83,9 +83,9 @@ def _sessions(probe: MySQLProbe) -> Iterator[Finding]:
             why,
             f"alter user {probe.account} with max_user_connections {used + needed + 1};",
         )
-    room = (probe.number("max_connections") or 0) - _connected(probe)
+    room = (probe.number("max_connections") or 0) - _count_sessions(probe)
     if room < needed:
-        yield probe.found(
+        yield probe.make_finding(
             "MY045",
             Severity.WARNING,
             f"max_connections leaves {max(room, 0)} sessions, and a run needs {needed}",
@@ -94,6 +94,6 @@ def _sessions(probe: MySQLProbe) -> Iterator[Finding]:
         )
 
 
-def _connected(probe: MySQLProbe) -> int:
+def _count_sessions(probe: MySQLProbe) -> int:
     rows = probe.rows("show global status like 'Threads_connected'")
     return int(rows[0]["value"]) - 1 if rows else 0

@@ -32,7 +32,7 @@ def log_on(probe: MySQLProbe) -> Iterator[Finding]:
         mend = "log_bin = binlog and server_id = 1 " + RESTART
         if probe.is_rds:
             mend = "set the backup retention of the instance to a day or more"
-        yield probe.found(
+        yield probe.make_finding(
             "MY001",
             Severity.ERROR,
             f"the source ({probe.server}) writes no binlog",
@@ -46,7 +46,7 @@ def row_format(probe: MySQLProbe) -> Iterator[Finding]:
     """Check that changes are logged as rows."""
     written = probe.variable("binlog_format") or "ROW"  # a later MySQL will have no other format
     if written.upper() != "ROW":
-        yield probe.found(
+        yield probe.make_finding(
             "MY002",
             Severity.ERROR,
             f"binlog_format of the source is {written}, it must be ROW",
@@ -58,7 +58,7 @@ def row_format(probe: MySQLProbe) -> Iterator[Finding]:
     try:
         others = probe.rows(OTHER_FORMATS)
     except PrivilegeMissing:
-        yield probe.found(
+        yield probe.make_finding(
             "MY002",
             Severity.INFO,
             f"{probe.account} may not see other sessions' binlog_format",
@@ -67,7 +67,7 @@ def row_format(probe: MySQLProbe) -> Iterator[Finding]:
         )
         return
     for session in others:
-        yield probe.found(
+        yield probe.make_finding(
             "MY002",
             Severity.WARNING,
             f"session {session['id']} of {session['user']} logs in the format {session['format']}",
@@ -81,7 +81,7 @@ def row_image(probe: MySQLProbe) -> Iterator[Finding]:
     """Check that rows are logged whole."""
     image = (probe.variable("binlog_row_image") or "FULL").upper()
     if image == "MINIMAL":
-        yield probe.found(
+        yield probe.make_finding(
             "MY003",
             Severity.ERROR,
             "binlog_row_image of the source is MINIMAL",
@@ -90,7 +90,7 @@ def row_image(probe: MySQLProbe) -> Iterator[Finding]:
         )
     elif image == "NOBLOB":
         is_wanted = probe.wanted.wants_whole_rows
-        yield probe.found(
+        yield probe.make_finding(
             "MY003",
             Severity.ERROR if is_wanted else Severity.WARNING,
             "binlog_row_image of the source is NOBLOB",
@@ -107,7 +107,7 @@ def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
     metadata = probe.variable("binlog_row_metadata")
     if metadata is None or metadata.upper() != "FULL":
         has = "has no binlog_row_metadata" if metadata is None else f"has it at {metadata}"
-        yield probe.found(
+        yield probe.make_finding(
             "MY004",
             Severity.WARNING,
             f"the source {has}",
@@ -123,7 +123,7 @@ def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
     if "PARTIAL_JSON" not in (probe.variable("binlog_row_value_options") or ""):
         return
     is_full = (probe.variable("binlog_row_image") or "FULL").upper() == "FULL"
-    yield probe.found(
+    yield probe.make_finding(
         "MY005",
         Severity.INFO if is_full else Severity.ERROR,
         "the source logs parts of JSON documents (binlog_row_value_options = PARTIAL_JSON)",
@@ -144,7 +144,7 @@ def gtid_mode(probe: MySQLProbe) -> Iterator[Finding]:
     left = steps[steps.index(mode) + 1 :] if mode in steps else steps[1:]
     statements = [probe.setting("enforce_gtid_consistency", "ON")]
     statements += [probe.setting("gtid_mode", step) for step in left]
-    yield probe.found(
+    yield probe.make_finding(
         "MY006",
         Severity.WARNING,
         f"gtid_mode of the source is {mode or 'not known to it'}, not ON",
@@ -160,7 +160,7 @@ def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
     domain.
     """
     if probe.server.is_mariadb and not probe.is_on("gtid_strict_mode"):
-        yield probe.found(
+        yield probe.make_finding(
             "MY007",
             Severity.WARNING,
             "gtid_strict_mode of the source is off",
@@ -199,7 +199,7 @@ def retention(probe: MySQLProbe) -> Iterator[Finding]:
         mend = "call mysql.rds_set_configuration('binlog retention hours', 168);"
     elif probe.variable("binlog_expire_logs_seconds") is None:
         mend = probe.setting("expire_logs_days", str(RETENTION_S_ADVISED // 86_400))
-    yield probe.found(
+    yield probe.make_finding(
         "MY008",
         Severity.WARNING,
         f"the source keeps its binlog {kept}",
@@ -222,7 +222,7 @@ def filters(probe: MySQLProbe) -> Iterator[Finding]:
         ("binlog_ignore_db", status.ignored_databases),
     ):
         if databases:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY011",
                 Severity.ERROR,
                 f"the source has {name} = {databases}",
@@ -235,7 +235,7 @@ def filters(probe: MySQLProbe) -> Iterator[Finding]:
 def checksum(probe: MySQLProbe) -> Iterator[Finding]:
     """Check that events have checksums, which reveal damage."""
     if (probe.variable("binlog_checksum") or "NONE").upper() == "NONE":
-        yield probe.found(
+        yield probe.make_finding(
             "MY025",
             Severity.INFO,
             "binlog_checksum of the source is NONE",
@@ -255,7 +255,7 @@ def timeouts(probe: MySQLProbe) -> Iterator[Finding]:
         if (seconds := probe.number(name)) is not None and seconds < TIMEOUT_S_MIN
     ]
     if short:
-        yield probe.found(
+        yield probe.make_finding(
             "MY026",
             Severity.INFO,
             f"the source has {' and '.join(short)} (seconds)",
@@ -270,7 +270,7 @@ def durability(probe: MySQLProbe) -> Iterator[Finding]:
     for name in ("sync_binlog", "innodb_flush_log_at_trx_commit"):
         text = probe.variable(name)
         if text is not None and text != "1":
-            yield probe.found(
+            yield probe.make_finding(
                 "MY029",
                 Severity.WARNING,
                 f"{name} of the source is {text}, not 1",
@@ -294,7 +294,7 @@ def log_size(probe: MySQLProbe) -> Iterator[Finding]:
             "log_bin_compress" if probe.server.is_mariadb else "binlog_transaction_compression"
         )
         can = probe.variable(compress) is not None
-        yield probe.found(
+        yield probe.make_finding(
             "MY035",
             Severity.WARNING,
             f"the source keeps {size_bytes / 2**30:.1f} GiB of binlog",
@@ -314,7 +314,7 @@ def version_findings(probe: MySQLProbe) -> Iterator[Finding]:
     server = probe.server
     oldest, newest = ((10, 5), 11) if server.is_mariadb else ((5, 7), 9)
     if server.number[:2] < oldest:
-        yield probe.found(
+        yield probe.make_finding(
             "MY036",
             Severity.ERROR,
             f"the {probe.side} is {server}; {'.'.join(map(str, oldest))} is the oldest supported",
@@ -322,7 +322,7 @@ def version_findings(probe: MySQLProbe) -> Iterator[Finding]:
             "upgrade the server",
         )
     elif server.number[0] > newest:
-        yield probe.found(
+        yield probe.make_finding(
             "MY036",
             Severity.WARNING,
             f"the {probe.side} is {server}; {newest} is the newest known",

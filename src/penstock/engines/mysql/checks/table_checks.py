@@ -23,7 +23,7 @@ def keys(probe: MySQLProbe) -> Iterator[Finding]:
     """Report tables without a key: their rows are identified by all of their columns."""
     for table in probe.tables:
         if table.identity is Identity.FULL:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY019",
                 Severity.WARNING,
                 f"{table.name} has no primary key, and no unique key without NULLs",
@@ -39,7 +39,7 @@ def engines(probe: MySQLProbe) -> Iterator[Finding]:
     """Report storage engines that have no consistent snapshots."""
     for table in probe.tables:
         if table.engine.upper() not in WITH_SNAPSHOTS:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY020",
                 Severity.WARNING,
                 f"{table.name} uses the storage engine {table.engine}",
@@ -62,7 +62,7 @@ def cascades(probe: MySQLProbe) -> Iterator[Finding]:
                 if rule in FOLLOWING
             }
             if rules:
-                yield probe.found(
+                yield probe.make_finding(
                     "MY021",
                     Severity.ERROR,
                     f"the foreign key {key.name} of {table.name} to {key.target} says "
@@ -82,7 +82,7 @@ def old_times(probe: MySQLProbe) -> Iterator[Finding]:
     digits.
     """
     if probe.server.is_mariadb and not probe.is_on("mysql56_temporal_format"):
-        yield probe.found(
+        yield probe.make_finding(
             "MY022",
             Severity.WARNING,
             "mysql56_temporal_format of the source is off",
@@ -92,7 +92,7 @@ def old_times(probe: MySQLProbe) -> Iterator[Finding]:
     for table in probe.tables:
         old = [c.name for c in table.columns if any(form in c.base_type for form in OLD_FORMATS)]
         if old:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY022",
                 Severity.WARNING,
                 f"{table.name} has times in an old format: {names(old)}",
@@ -116,7 +116,7 @@ def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
             name = quote(column.name)
             zero = f"{name} = 0 or month({name}) = 0 or dayofmonth({name}) = 0"
             if probe.rows(f"select 1 as one from {quote(*table.name)} where {zero} limit 1"):
-                yield probe.found(
+                yield probe.make_finding(
                     "MY023",
                     Severity.WARNING,
                     f"{table.name} has dates in {column.name} whose year, month or day is zero",
@@ -126,11 +126,11 @@ def zero_dates(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 @SOURCE_CHECKS.check("MY031", "versioned tables and sequences")
-def versioned(probe: MySQLProbe) -> Iterator[Finding]:
+def versioned_tables(probe: MySQLProbe) -> Iterator[Finding]:
     """Report tables whose old rows MariaDB keeps, and sequences."""
     for table in probe.tables:
         if table.is_versioned:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY031",
                 Severity.WARNING,
                 f"{table.name} is system-versioned",
@@ -140,7 +140,7 @@ def versioned(probe: MySQLProbe) -> Iterator[Finding]:
             )
     for left_out in probe.survey.excluded:
         if left_out.reason is Exclusion.SEQUENCE:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY031",
                 Severity.INFO,
                 str(left_out),
@@ -161,7 +161,7 @@ def hidden_types(probe: MySQLProbe) -> Iterator[Finding]:
             or (column.type_text == "json" and column.base_type != "json")
         ]
         if hidden:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY032",
                 Severity.INFO,
                 f"{table.name} has columns whose type is not in the binlog: {names(hidden)}",

@@ -66,7 +66,7 @@ def key_collations(probe: MySQLProbe) -> Iterator[Finding]:
             source = theirs[name].collation if name in theirs else None
             if source != collation:
                 column = ours[name]
-                yield probe.found(
+                yield probe.make_finding(
                     "MY024",
                     Severity.ERROR,
                     f"the key of {table.name} compares {name} by {collation} in the target, by "
@@ -84,7 +84,7 @@ def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
     ours = probe.number("max_allowed_packet") or 0
     theirs = (probe.source.number("max_allowed_packet") or 0) if probe.source is not None else 0
     if ours < theirs:
-        yield probe.found(
+        yield probe.make_finding(
             "MY027",
             Severity.WARNING,
             f"max_allowed_packet is {ours} bytes in the target, {theirs} in the source",
@@ -97,7 +97,7 @@ def packet_size(probe: MySQLProbe) -> Iterator[Finding]:
 def local_infile(probe: MySQLProbe) -> Iterator[Finding]:
     """Check that rows can be loaded with LOAD DATA LOCAL."""
     if not probe.is_on("local_infile"):
-        yield probe.found(
+        yield probe.make_finding(
             "MY028",
             Severity.WARNING,
             "local_infile of the target is off",
@@ -114,7 +114,7 @@ def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
     name = "innodb_flush_log_at_trx_commit"
     text = probe.variable(name)
     if text is not None and text != "1":
-        yield probe.found(
+        yield probe.make_finding(
             "MY029",
             Severity.WARNING,
             f"{name} of the target is {text}, not 1",
@@ -135,7 +135,7 @@ def name_case(probe: MySQLProbe) -> Iterator[Finding]:
     )
     if not folds:
         if source_folds == 2:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY033",
                 Severity.WARNING,
                 "names of tables count by their case in the target (lower_case_table_names = 0), "
@@ -150,7 +150,7 @@ def name_case(probe: MySQLProbe) -> Iterator[Finding]:
         by_folded.setdefault(folded, []).append(str(table.name))
     for same in by_folded.values():
         if len(same) > 1:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY033",
                 Severity.ERROR,
                 f"{' and '.join(same)} are one table in the target "
@@ -160,7 +160,7 @@ def name_case(probe: MySQLProbe) -> Iterator[Finding]:
             )
     odd = [str(t.name) for t in probe.tables if str(t.name) != str(t.name).lower()]
     if odd and not source_folds:
-        yield probe.found(
+        yield probe.make_finding(
             "MY033",
             Severity.WARNING,
             f"the target stores names of tables in lower case, such as that of {odd[0]} "
@@ -178,7 +178,7 @@ def triggers(probe: MySQLProbe) -> Iterator[Finding]:
         table = TableName(row["trigger_schema"], row["table_name"])
         if table in wanted:
             trigger = quote(row["trigger_schema"], row["trigger_name"])
-            yield probe.found(
+            yield probe.make_finding(
                 "MY037",
                 Severity.WARNING,
                 f"the trigger {row['trigger_name']} on {table} fires on the loader's "
@@ -200,7 +200,7 @@ def uuid_columns(probe: MySQLProbe) -> Iterator[Finding]:
         for column in table.columns:
             ours = held.get(column.name)
             if column.neutral == "uuid" and ours is not None and ours.type_text == "uuid":
-                yield probe.found(
+                yield probe.make_finding(
                     "MY038",
                     Severity.WARNING,
                     f"the column {column.name} of {table.name} is a UUID of MariaDB in the target",
@@ -229,7 +229,7 @@ def rights(probe: MySQLProbe) -> Iterator[Finding]:
         places = names or [TableName(schema, "wirekite_log")]
         lacking = sorted(right for right in needed if probe.rights.lacking_on(places, right))
         if lacking:
-            yield probe.found(
+            yield probe.make_finding(
                 "MY039",
                 Severity.ERROR,
                 f"{probe.account} lacks privileges on {schema} in the target: "

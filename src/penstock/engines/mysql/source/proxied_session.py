@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import structlog
 
 from penstock.codec.mysql import mysqlwire
-from penstock.engines.mysql.proxy_protocol import OPEN_SESSION, greeted
+from penstock.engines.mysql.proxy_protocol import OPEN_SESSION, greet
 from penstock.host.errors import ConnectionLost
 from penstock.model import PenstockError, Retry
 
@@ -37,7 +37,7 @@ def open_proxied(snapshot_id: str, snapshot_text: str) -> ProxiedSession:
 
     Raises SnapshotGone if none is left.
     """
-    connected = greeted(snapshot_id, OPEN_SESSION, snapshot_text)
+    connected = greet(snapshot_id, OPEN_SESSION, snapshot_text)
     connected.settimeout(None)
     return ProxiedSession(connected)
 

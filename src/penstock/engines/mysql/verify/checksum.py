@@ -32,15 +32,15 @@ def column_name(name: str) -> str:
 
 def image(cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
     """See Dialect."""
-    row = _joined(cells)
+    row = _join(cells)
     named = ", ".join(f"coalesce(left({_text(cell)}, {_SHOWN}), '')" for cell in key or cells)
     return Image(
-        key=_joined(key) if key else row, row=row, name=f"concat('(', concat_ws(',', {named}), ')')"
+        key=_join(key) if key else row, row=row, name=f"concat('(', concat_ws(',', {named}), ')')"
     )
 
 
-def _joined(cells: Sequence[ComparedCell]) -> str:
-    listed = ", '|', ".join(map(_marked, cells))
+def _join(cells: Sequence[ComparedCell]) -> str:
+    listed = ", '|', ".join(map(_mark, cells))
     return f"concat({listed})"
 
 
@@ -48,7 +48,7 @@ def _text(cell: ComparedCell) -> str:
     return f"({fill_template(cell.text, quote(cell.name))})"
 
 
-def _marked(cell: ComparedCell) -> str:
+def _mark(cell: ComparedCell) -> str:
     """Return the SQL of a column's part of the image."""
     text = _text(cell)
     if cell.is_long:

@@ -74,7 +74,7 @@ class MySQLVerifyReader:
         self._touch(definition.name, side)
         row_bytes = definition.size_bytes / max(definition.row_estimate, 1)
         target = rows_per_chunk(definition, self._part_bytes)
-        with self._redefined(table, side):
+        with self._convert_redefinition(table, side):
             chunks = plan_chunks(self._lead, definition, row_count_target=target)
         parts = tuple(
             Part(
@@ -120,7 +120,7 @@ class MySQLVerifyReader:
         return {column.name.lower(): column.type_text for column in found.columns}
 
     @contextmanager
-    def _redefined(self, table: object, side: str = "") -> Iterator[None]:
+    def _convert_redefinition(self, table: object, side: str = "") -> Iterator[None]:
         try:
             yield
         except StatementInterrupted as error:
@@ -146,7 +146,7 @@ class MySQLVerifyReader:
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         """See VerifyReader."""
         with (
-            self._redefined(f"a table ({doing})"),
+            self._convert_redefinition(f"a table ({doing})"),
             self._session() as connection,
             server_errors(doing),
             connection.cursor() as cursor,
