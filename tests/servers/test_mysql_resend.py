@@ -294,14 +294,14 @@ def test_a_table_that_is_rewritten_behind_the_point_is_read_at_a_later_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between snapshot and hold it was emptied: its rows at the point are gone."""
-    original, statements = reload._held, ["truncate table t", "insert into t values (1, 2, 'x')"]
+    original, statements = reload._hold, ["truncate table t", "insert into t values (1, 2, 'x')"]
 
     def emptied(*words: Any) -> Any:
         while statements:
             sql(mysql, mysql_url, statements.pop(0))
         return original(*words)
 
-    monkeypatch.setattr(reload, "_held", emptied)
+    monkeypatch.setattr(reload, "_hold", emptied)
     with extracting(mysql_url, tmp_path):
         assert not resent(tmp_path, table).error
     view = View(table).read(tmp_path)

@@ -116,7 +116,9 @@ class MySQLPlanner:
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""
-        return [definition for definition in self._read_captured() if definition.name in set(tables)]
+        return [
+            definition for definition in self._read_captured() if definition.name in set(tables)
+        ]
 
     def _read_captured(self) -> list[TableDefinition]:
         with open_catalog(self._url) as connection:

@@ -156,7 +156,9 @@ class SchemaHistory:
             return
         names = [column.name for column in later.columns]
         known = number_columns(names, last_id=notes.last_id)
-        self._note_columns(notes, 0, known if definition is not None else known.with_doubt(_ALTERED))
+        self._note_columns(
+            notes, 0, known if definition is not None else known.with_doubt(_ALTERED)
+        )
 
     def notes(self) -> AllNotes:
         """Return all notes, to be stored."""

@@ -173,7 +173,8 @@ class Alterer:
             _check(column, mapping, self.table)
             if column.name in self._coming_key():
                 what = f"column {column.name} was added to the key"
-                sql = f"add column {quote(column.name)} {_with_collation(mapping.target_type)} not null"
+                kind = _with_collation(mapping.target_type)
+                sql = f"add column {quote(column.name)} {kind} not null"
                 yield Clause(sql, what, empties=True)
             else:
                 yield _add_column(column, mapping, self.server)
@@ -382,7 +383,10 @@ def _fill(column: Column, mapping: TypeMapping) -> str:
 
 def _add_column(column: Column, mapping: TypeMapping, server: Server) -> Clause:
     kind = mapping.target_type
-    sql, what = f"add column {quote(column.name)} {_with_collation(kind)}", f"column {column.name} was"
+    sql, what = (
+        f"add column {quote(column.name)} {_with_collation(kind)}",
+        f"column {column.name} was",
+    )
     what = f"{what} added as {kind}"
     if column.missing is None:
         return Clause(f"{sql} null default null", what)

@@ -27,11 +27,16 @@ from penstock.engines.mysql.connect import (
     value,
 )
 from penstock.engines.mysql.target.alter import Alterer
-from penstock.engines.mysql.target.direct import table_altered, direct_load
+from penstock.engines.mysql.target.direct import direct_load, table_altered
 from penstock.engines.mysql.target.layout import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
-from penstock.engines.mysql.target.refusals import HARMLESS, RowsUnexpected, apply_error, value_refused
+from penstock.engines.mysql.target.refusals import (
+    HARMLESS,
+    RowsUnexpected,
+    apply_error,
+    value_refused,
+)
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
 from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_of

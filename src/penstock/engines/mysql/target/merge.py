@@ -309,8 +309,7 @@ class MergeSql:
         """Update the existing rows (PLACE)."""
         sets = ", ".join(f"t.{self._name(i)} = {self._value(i)}" for i in self._writable())
         return (
-            f"update {self._join(self._match())}\n   set {sets}"
-            f"\n where {self._n} > 0{self._whole}"
+            f"update {self._join(self._match())}\n   set {sets}\n where {self._n} > 0{self._whole}"
         )
 
     def insert_missing(self) -> str:
