@@ -1,4 +1,4 @@
-"""What all tests share: fixture modules, hypothesis profiles, and the server marker."""
+"""Parts that all tests share: fixture modules, hypothesis profiles, and the server marker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytest_plugins = [
     "plugins.toy",
 ]
 
-# Two busy cores: a deadline per example would only measure the neighbours.
+# Both cores are busy: a deadline per example would only measure other processes.
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
@@ -51,7 +51,7 @@ _COMPARE = {
 
 
 class _NamesFailuresAtOnce:
-    """Names what failed when it fails: a run that is stopped from outside prints no summary."""
+    """Reporter of each failure at once, as a run that is stopped from outside prints no summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
@@ -65,11 +65,11 @@ class _NamesFailuresAtOnce:
                 self._terminal.write_line(f"    {cause.message.splitlines()[0][:300]}")
 
 
-@pytest.hookimpl(trylast=True)  # the terminal reporter comes with a pytest_configure of its own
+@pytest.hookimpl(trylast=True)  # the terminal reporter has its own pytest_configure
 def pytest_configure(config: pytest.Config) -> None:
-    """Take Ctrl-C, and name failures at once, in the process that has the output."""
+    """Handle Ctrl-C, and report failures at once, in the process that prints."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As a shell starts what runs in the background; programs under test would inherit it.
+        # A shell ignores it for background jobs; programs under test would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and not hasattr(config, "workerinput"):
@@ -78,14 +78,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _diagnostics_as_before() -> Iterator[None]:
-    """What a test does to the diagnostics (any command run in process does) ends with it."""
+    """Restore the diagnostics after a test; any command that runs in process changes them."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what does not apply to a server."""
+    """Leave out the cases that do not apply to a server."""
     kept, left_out = [], []
     for item in items:
         marks = item.iter_markers("server")

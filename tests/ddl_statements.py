@@ -1,8 +1,9 @@
-"""Run each schema change alone, and print what becomes of it: the table of docs/schema-changes.md.
+"""Run each schema change alone and print its outcome: the table of docs/schema-changes.md.
 
-`python tests/ddl_statements.py` takes one pipeline for each source, into a target of the same kind.
-While a statement is followed, one session writes to the table at the source and one reads it at the
-target. The longest of their statements says how long both are held, in seconds.
+`python tests/ddl_statements.py` runs one pipeline for each source, into a target of the same kind.
+While a statement is followed, one session writes to the table at the source and another one reads
+it at the target. The longest statement of each session is printed in seconds: it shows how long the
+table is blocked there.
 """
 
 from __future__ import annotations
@@ -36,13 +37,19 @@ SOURCES = (POSTGRES, MYSQL, MARIADB)
 NAMES = {POSTGRES: "PostgreSQL", MYSQL: "MySQL", MARIADB: "MariaDB"}
 ROWS = 2_000
 PAUSE_S = 0.005
-BEFORE_S = 0.5  # rows that come before the change
+BEFORE_S = 0.5  # rows are written for so long before the change
 WITHOUT = "-"  # the source has no such statement
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A schema change. pg, my: statements; empty where the source has none. maria: if not as my."""
+    """A schema change.
+
+    Attributes:
+        pg: Statements for PostgreSQL; empty if it has no such change.
+        my: Statements for MySQL; empty if it has no such change.
+        maria: Statements for MariaDB if they differ from those for MySQL.
+    """
 
     name: str
     pg: tuple[str, ...]
@@ -50,20 +57,20 @@ class Change:
     maria: tuple[str, ...] | None = None
 
     def on(self, source: str) -> tuple[str, ...]:
-        """The statements at a source."""
+        """Return the statements for a source."""
         if source == POSTGRES:
             return self.pg
         return self.maria if source == MARIADB and self.maria is not None else self.my
 
 
 def _both(name: str, *actions: str) -> Change:
-    """The same ALTER TABLE at each source."""
+    """Return a change that is the same ALTER TABLE at each source."""
     texts = tuple(f"alter table t {action}" for action in actions)
     return Change(name, texts, texts)
 
 
 def _each(name: str, pg: str, my: str) -> Change:
-    """An ALTER TABLE of its own at PostgreSQL."""
+    """Return a change whose ALTER TABLE differs between PostgreSQL and MySQL."""
     return Change(
         name,
         (f"alter table t {pg}",) if pg else (),
@@ -170,7 +177,7 @@ def _setup(source: str) -> tuple[Statement, ...]:
 
 
 class Probe:
-    """A statement that is run over and over; the longest time that it took, in seconds."""
+    """A statement that runs over and over, with the longest time that it took, in seconds."""
 
     def __init__(self, run: Callable[[str], Any], sql: str) -> None:
         self._run, self._sql = run, sql
@@ -188,7 +195,7 @@ class Probe:
             self._ended.wait(PAUSE_S)
 
     def end(self) -> float:
-        """End it; the longest time."""
+        """Stop the probe and return its longest time."""
         self._ended.set()
         self._thread.join()
         return self.longest_s
@@ -196,7 +203,12 @@ class Probe:
 
 @dataclass(slots=True)
 class Measured:
-    """What was seen of a change. writers_s, readers_s: the longest statement of each."""
+    """Result of a change.
+
+    Attributes:
+        writers_s: Longest statement of the session that writes.
+        readers_s: Longest statement of the session that reads.
+    """
 
     writers_s: float = 0.0
     readers_s: float = 0.0
@@ -205,7 +217,7 @@ class Measured:
 
     @property
     def text(self) -> str:
-        """As a cell of the table."""
+        """Cell of the table for this result."""
         one = self.outcome
         assert one is not None
         if one.end == EQUAL:
@@ -220,7 +232,7 @@ class _Seen:
 
 
 class OneByOne(Arena):
-    """An arena whose histories run one after the other, each watched."""
+    """An arena that runs its histories one after the other and watches each."""
 
     seen: _Seen
     _has_ended = False
@@ -273,7 +285,7 @@ class OneByOne(Arena):
 
 
 def measure(servers: Servers, folder: Path, source: str, word: str) -> dict[str, str]:
-    """Run the changes of a source that have a word in their names; what became of each, by name."""
+    """Return the outcomes, by name, of a source's changes that have a word in their names."""
     changes = [one for one in CHANGES if one.on(source) and word in one.name]
     scripts = [
         Script(source, _setup(source), tuple(Step((Statement(sql),)) for sql in one.on(source)))
@@ -290,7 +302,7 @@ def measure(servers: Servers, folder: Path, source: str, word: str) -> dict[str,
 
 
 def table_of(cells: Sequence[dict[str, str]]) -> str:
-    """The table as the page has it."""
+    """Return the table as the page shows it."""
     head = ["statement", *(NAMES[source] for source in SOURCES)]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for change in CHANGES:

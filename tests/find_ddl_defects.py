@@ -1,9 +1,9 @@
-"""Plant a defect in following schema changes, and see within how many histories it is found.
+"""Plant a defect in following schema changes, and count the histories until it is found.
 
 `python tests/find_ddl_defects.py [WORD...]` plants each defect of `ddl_defects.toml` whose name has
-one of the words in a copy of the tree, runs the DDL fuzzer there on one pair of servers, and
-prints after how many histories one ended otherwise than without the defect. Exits with 1 if a
-defect is not found within 300.
+one of the words in a copy of the tree, runs the DDL fuzzer there on one pair of servers, and prints
+after how many histories one ended differently than without the defect. Exits with 1 if a defect is
+not found within 300.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENDED = re.compile(r"^=== .*, history (\S+): (\S+) ?(\S*)$", re.MULTILINE)
 
 
 def read_ends(folder: Path, flags: list[str], seed: int) -> dict[str, str]:
-    """Run the histories of a seed; return what became of those that are not equal, by number."""
+    """Run the histories of a seed; return the outcomes of those that are not equal, by number."""
     command = [sys.executable, "tests/fuzz_ddl.py", "--histories", str(AT_ONCE)]
     done = subprocess.run(
         [*command, "--seed", str(seed), *flags],
@@ -43,14 +43,16 @@ def read_ends(folder: Path, flags: list[str], seed: int) -> dict[str, str]:
 
 
 class Finder:
-    """Compares the ends of histories with and without a defect; those without are run once."""
+    """A comparison of histories with and without a defect; those without are run once."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._sound: dict[tuple[str, ...], dict[str, str]] = {}
 
     def find(self, defect: Mutant, begin: int) -> str:
-        """Return how a planted defect shows, and after how many histories; empty if it does not."""
+        """Return how a planted defect shows, and after how many histories; empty if it does not
+        show.
+        """
         flags = defect.tests.split()
         for turn in range(-(-HISTORIES_MAX // AT_ONCE)):
             seed = begin + turn
@@ -72,7 +74,7 @@ class Finder:
 
 
 def main() -> int:
-    """Plant all, or those whose names have one of the given words."""
+    """Plant all defects, or those whose names have one of the given words."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--seed", type=int, default=1)

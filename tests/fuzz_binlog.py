@@ -1,10 +1,10 @@
 """Feed mutated inputs to both binlog decoders, the kernel under AddressSanitizer when possible.
 
-`python tests/fuzz_binlog.py --for 10m [--seed 1] [--keep]`. Twin and kernel must do the same with
-every input; any difference, crash or bad memory access ends the run with exit code 1 and leaves
-the input in build/fuzz/. Inputs are groups of events of recorded binlogs and made ones, changed at
-every level. Those that show a behaviour not seen before breed further ones; --keep writes them
-into tests/property/corpus/binlog, which the property tests replay.
+`python tests/fuzz_binlog.py --for 10m [--seed 1] [--keep]`. Twin and kernel must treat every input
+alike; any difference, crash or bad memory access ends the run with exit code 1 and leaves the input
+in build/fuzz/. Inputs are groups of events, recorded or generated, mutated at every level. Inputs
+that show new behaviour are mutated further; --keep writes them into tests/property/corpus/binlog,
+which the property tests replay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEAD_BYTES = 19
 
 
 def without_checksum(event: bytes, sealed: bool) -> bytes:
-    """An event as a server without checksums sends it."""
+    """Return an event as a server without checksums sends it."""
     if event[4] == 15:  # the format description always has one
         body = event[:-5] + b"\0"
         return body + struct.pack("<I", zlib.crc32(body))
@@ -33,7 +33,7 @@ def without_checksum(event: bytes, sealed: bool) -> bytes:
 
 
 class Mutator:
-    """Makes inputs: events of recordings and of the driver's tables, mutated at every level."""
+    """A maker of inputs: recorded and generated events, mutated at every level."""
 
     def __init__(self, seed: int) -> None:
         from harness.twins import binlog, binlog_events, binlog_twins
@@ -50,14 +50,16 @@ class Mutator:
                 self.files.append([without_checksum(event, sealed) for event in events])
 
     def seed_input(self) -> bytes:
-        """A fresh input: a recorded group of events, or rows of any bytes."""
+        """Return a fresh input: a recorded group of events, or rows of any bytes."""
         events = self._recorded() if self.dice.random() < 0.7 else self._made()
         if self.dice.random() < 0.1:
             events = self._in_payload(events)
         return self.dice.randbytes(5) + self._packets(events)
 
     def _in_payload(self, events: list[bytes]) -> list[bytes]:
-        """The same events inside a TRANSACTION_PAYLOAD, those too that have no place there."""
+        """Return the same events inside a TRANSACTION_PAYLOAD, including those that are not allowed
+        there.
+        """
         while events and self.dice.random() < 0.9 and events[0][4] in (15, 33):
             events = events[1:]
         inside = [self.made.bare(event[4], event[HEAD_BYTES:]) for event in events]
@@ -99,7 +101,9 @@ class Mutator:
         return b"".join(self.packet(b"\0" + event) for event in events)
 
     def mutate(self, data: bytes) -> bytes:
-        """A few changes: of raw bytes, of an event inside its packet, of the order of events."""
+        """Mutate an input a few times: raw bytes, an event inside its packet, the
+        order of events.
+        """
         for _ in range(self.dice.randint(1, 3)):
             way = self.dice.randint(0, 5)
             if way == 0:
@@ -141,7 +145,7 @@ class Mutator:
         return events
 
     def _in_event(self, block: bytes) -> bytes:
-        """Change one event's body and set its lengths right again."""
+        """Change one event's body and correct its lengths."""
         events = self._events(block)
         if not events:
             return self._bytes(block)
@@ -158,7 +162,7 @@ class Mutator:
         return self._packets(events)
 
     def _shuffled(self, block: bytes) -> bytes:
-        """Leave an event out, repeat one, or put one of another input in."""
+        """Leave an event out, repeat one, or insert one of another input."""
         events = self._events(block)
         if not events:
             return self._bytes(block)
@@ -174,7 +178,7 @@ class Mutator:
 
 
 def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
-    """What kind of thing an input did: two inputs of one kind teach the same."""
+    """Return the kind of an input's behaviour; two inputs of one kind cover the same code."""
     tuples = [event for event in events if isinstance(event, tuple)]
     stops = frozenset(
         (event[1], event[2][4] if len(event[2]) > 4 else -1)

@@ -1,7 +1,7 @@
-"""Fuzz schema changes: random histories of rows and DDL, source and target equal at the end.
+"""Fuzz schema changes: random histories of rows and DDL, after which source and target are equal.
 
 `python tests/fuzz_ddl.py --histories 300 --seed 1 --source postgres --target mariadb --shrink`
-prints each history that is not equal, with its script as short as it gets, and at the end the
+prints each history that is not equal, with its script as short as possible, and at the end the
 counts by outcome and reason. Exits with 1 if a history differs.
 """
 
@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def show(number: str, outcome: Outcome, pair: tuple[str, str]) -> None:
-    """Print what became of a history."""
+    """Print the outcome of a history."""
     say(f"\n=== {' to '.join(pair)}, history {number}: {outcome.end} {outcome.code}")
     if outcome.reason:
         say(f"    {outcome.reason}\n    hint: {outcome.hint}")
@@ -61,7 +61,7 @@ def show(number: str, outcome: Outcome, pair: tuple[str, str]) -> None:
 
 
 class Fuzzing:
-    """The histories of one pair of servers."""
+    """A run of histories on one pair of servers."""
 
     def __init__(
         self, servers: Servers, folder: Path, pair: tuple[str, str], flags: argparse.Namespace
@@ -83,13 +83,13 @@ class Fuzzing:
         try:
             if flags.shrink and wanted:
                 self._shrink(bad, wanted, seed)
-        finally:  # also where the user has seen enough
+        finally:  # also if the user interrupts
             for n, one in bad.items():
                 show(f"{seed}.{n}", one, self._pair)
         return outcomes
 
     def play(self, files: Sequence[Path]) -> list[Outcome]:
-        """Play the scripts of these files, twice; print what is not equal."""
+        """Play the scripts of these files twice, and print those that are not equal."""
         read = {one: read_script(one.read_text(), self._pair[0]) for one in files}
         scripts = {one.stem: script for one, script in read.items() if script is not None}
         outcomes: list[Outcome] = []
@@ -103,7 +103,7 @@ class Fuzzing:
         return outcomes
 
     def _shrink(self, bad: dict[int, Outcome], wanted: Sequence[int], seed: int) -> None:
-        """Shorten the wanted ones in place."""
+        """Shorten the scripts of the wanted histories in place."""
         for n in wanted:
             say(f"shortening {seed}.{n}: {' | '.join(bad[n].lines[:2]) or bad[n].reason}")
         for shorter in shrink(

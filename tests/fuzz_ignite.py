@@ -1,11 +1,11 @@
 """Feed mutated bytes of Ignite nodes to both readers, the kernels under AddressSanitizer.
 
-`python tests/fuzz_ignite.py --for 10m [--seed 1] [--keep]`. Twin and kernel must do the same with
-every input; any difference, crash, bad memory access or value that outgrows its bytes ends the run
-with exit code 1 and leaves the input in build/fuzz/. Inputs are marshalled values, segments (their
-checksums set right again, so that changes reach the decoders), files of binary_meta, and values
-that are read into columns. Those that show a behaviour not seen before breed further ones; --keep
-writes them into tests/property/corpus/ignite, which the property tests replay.
+`python tests/fuzz_ignite.py --for 10m [--seed 1] [--keep]`. Twin and kernel must treat every input
+alike; any difference, crash, bad memory access or value that outgrows its bytes ends the run with
+exit code 1 and leaves the input in build/fuzz/. Inputs are marshalled values, segments (with
+corrected checksums, so that changes reach the decoders), files of binary_meta, and values that are
+read into columns. Inputs that show new behaviour are mutated further; --keep writes them into
+tests/property/corpus/ignite, which the property tests replay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Feed mutated inputs to both pgoutput decoders, the kernel under AddressSanitizer when possible.
 
-`python tests/fuzz_pgoutput.py --for 10m [--seed 1] [--keep]`. Twin and kernel must do the same
-with every input; any difference, crash or bad memory access ends the run with exit code 1 and
-leaves the input in build/fuzz/. Inputs that show a behaviour not seen before breed further ones;
+`python tests/fuzz_pgoutput.py --for 10m [--seed 1] [--keep]`. Twin and kernel must treat
+every input alike; any difference, crash or bad memory access ends the run with exit code 1 and
+leaves the input in build/fuzz/. Inputs that show new behaviour are mutated further;
 --keep writes those into tests/property/corpus/pgoutput, which the property tests replay.
 """
 
@@ -19,7 +19,7 @@ from fuzz_run import INTERESTING
 
 FRAME_HEAD_BYTES = 30  # wire frame, XLogData
 INPUT_BYTES_MAX = 4096
-IGNORED = (2, 3)  # oids whose rows are passed over when each input is run again
+IGNORED = (2, 3)  # oids whose rows are skipped when each input is run again
 
 TEXTS = [
     b"", b"0", b"-1", b"127", b"32767", b"-32768", b"2147483648", b"9223372036854775807",
@@ -38,7 +38,7 @@ TEXTS = [
 
 
 class Mutator:
-    """Makes inputs: rows of the driver's fixed relations, mutated at every level."""
+    """A maker of inputs: rows of the driver's fixed relations, mutated at every level."""
 
     def __init__(self, seed: int) -> None:
         from harness.twins import pgoutput, pgoutput_twins
@@ -48,7 +48,7 @@ class Mutator:
         self.world = pgoutput_twins.WORLD
 
     def seed_input(self) -> bytes:
-        """A fresh input: a stream of whole transactions, streamed rows or COPY lines."""
+        """Return a fresh input: a stream of whole transactions, streamed rows or COPY lines."""
         dice = self.dice
         head = bytearray(dice.randbytes(5))
         if head[0] % 4 == 3:
@@ -104,7 +104,9 @@ class Mutator:
         return b"\t".join(cells) + b"\n"
 
     def mutate(self, data: bytes) -> bytes:
-        """A few changes: of raw bytes, of a message inside its frame, of one value's text."""
+        """Mutate an input a few times: raw bytes, a message inside its frame, the text of one
+        value.
+        """
         for _ in range(self.dice.randint(1, 3)):
             way = self.dice.randint(0, 3)
             if way == 0:
@@ -136,7 +138,7 @@ class Mutator:
         return bytes(changed)
 
     def _in_frame(self, block: bytes) -> bytes:
-        """Change one message and set its frame's length right again."""
+        """Change one message and correct its frame's length."""
         frames = self._frames(block)
         if not frames:
             return self._bytes(block)
@@ -146,7 +148,7 @@ class Mutator:
         return block[:start] + self.wire.xlog(message) + block[end:]
 
     def _in_value(self, block: bytes) -> bytes:
-        """Change one value's text and set all lengths right again."""
+        """Change one value's text and correct all lengths."""
         frames = self._frames(block)
         if not frames:
             return self._bytes(block)
@@ -190,7 +192,7 @@ class Mutator:
 
 
 def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
-    """What kind of thing an input did: two inputs of one kind teach the same."""
+    """Return the kind of an input's behaviour; two inputs of one kind cover the same code."""
     stops = frozenset(event[1] for event in events if isinstance(event[0], int))
     last = next((event for event in events if isinstance(event[0], type)), None)
     error = (last[3].get("reason"), last[3].get("column"), last[3].get("table")) if last else ()

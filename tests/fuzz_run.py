@@ -1,7 +1,7 @@
-"""A run of a fuzzer: kernels under AddressSanitizer when possible, a pool that breeds, what failed.
+"""A run of a fuzzer: kernels under AddressSanitizer if possible, a growing pool, failed inputs.
 
-`fuzz_pgoutput.py`, `fuzz_binlog.py` and `fuzz_ignite.py` say what an input is, and what is done
-with it. The run starts itself once more with the sanitizer loaded; a difference, a crash or a bad
+`fuzz_pgoutput.py`, `fuzz_binlog.py` and `fuzz_ignite.py` define the inputs and what is done with
+them. The run starts itself once more with the sanitizer loaded; a difference, a crash or a bad
 memory access ends that process, and the input is left in build/fuzz/.
 """
 
@@ -31,32 +31,42 @@ COMPILE_FLAGS = (
     "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 )
 CHILD = "PENSTOCK_FUZZ_CHILD"
-SEED_SHARE = 0.2  # of inputs that are made anew
+SEED_SHARE = 0.2  # of inputs that are not mutated from known ones
 INTERESTING = [0, 1, 2, 3, 4, 5, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0xFFFF, 2**31 - 1, 2**32 - 1]
 
 
 class Inputs(Protocol):
-    """Makes inputs. dice: what decides."""
+    """A maker of inputs.
+
+    Attributes:
+        dice: Random numbers that decide everything.
+    """
 
     dice: random.Random
 
     def seed_input(self) -> bytes:
-        """A fresh one."""
+        """Return a fresh input."""
         ...
 
     def mutate(self, data: bytes, /) -> bytes:
-        """Another one, made of one that is known."""
+        """Return an input that is mutated from a known one."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fuzzer:
-    """What is fuzzed. name: of its corpus. kernels: modules of extensions.
+    """A fuzzer of one kind of input.
 
-    begin: imports what it needs, as the kernels have to be in place before; gives what makes inputs
-    of a seed, and what is done with one: it raises AssertionError on a difference, and returns what
-    kind of thing the input did (two inputs of one kind teach the same). pool_max: inputs that breed
-    at most; kept_max, kept_bytes_max: of those that --keep writes.
+    Attributes:
+        name: Name of its corpus.
+        kernels: Modules of extensions.
+        begin: Imports what it needs, as the kernels have to be in place before. Returns the maker
+            of a seed's inputs and a function that takes an input: it raises AssertionError on a
+            difference, and returns the kind of the input's behaviour (two inputs of one kind cover
+            the same code).
+        pool_max: Largest number of inputs that are mutated further.
+        kept_max: Largest number of inputs that --keep writes.
+        kept_bytes_max: Size in bytes below which --keep writes an input.
     """
 
     name: str
@@ -68,17 +78,17 @@ class Fuzzer:
 
     @property
     def corpus(self) -> Path:
-        """Its folder, which the property tests replay."""
+        """Folder of its corpus, which the property tests replay."""
         return ROOT / "tests" / "property" / "corpus" / self.name
 
     @property
     def current(self) -> Path:
-        """The file of the input that is tried now."""
+        """File of the input that is tried now."""
         return WORK / f"current-{self.name}.bin"
 
 
 def exact_block(data: bytes) -> memoryview:
-    """The bytes in an allocation of exactly their size, so that any read behind is seen."""
+    """Return the bytes in an allocation of exactly their size, so that any read past it is seen."""
     block = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
     return memoryview(block).cast("B")
 
@@ -87,7 +97,7 @@ def exact_block(data: bytes) -> memoryview:
 
 
 def sanitizer_library() -> str:
-    """Where gcc's AddressSanitizer runtime is; empty without one."""
+    """Return the path of gcc's AddressSanitizer runtime; empty without one."""
     compiler = shutil.which("gcc")
     if compiler is None:
         return ""
@@ -98,14 +108,14 @@ def sanitizer_library() -> str:
 
 
 def build_sanitized() -> Path:
-    """Compile the kernels with sanitizers into a folder below build/fuzz, which is returned."""
+    """Compile the kernels with sanitizers into a folder below build/fuzz, and return the folder."""
     environment = os.environ | {
         "PENSTOCK_REQUIRE_KERNEL": "1",
         "PENSTOCK_CFLAGS": COMPILE_FLAGS,
         "PENSTOCK_LDFLAGS": "-fsanitize=address,undefined",
     }
     folder = WORK / "lib"
-    # All that is in these folders has these flags, and what is as its sources are is kept.
+    # Everything in these folders has these flags; what matches its sources is not compiled again.
     command = [sys.executable, "setup.py", "-q", "build_ext"]
     command += ["--build-lib", str(folder), "--build-temp", str(WORK / "temp")]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
@@ -113,7 +123,7 @@ def build_sanitized() -> Path:
 
 
 def load_kernel(folder: Path, name: str) -> None:
-    """Make a sanitized extension the one that `penstock` imports."""
+    """Make `penstock` import a sanitized extension."""
     *parents, kernel = name.split(".")
     path = next((folder / Path(*parents)).glob(f"{kernel}.*.so"), None)
     if path is None:
@@ -131,7 +141,7 @@ def load_kernel(folder: Path, name: str) -> None:
 
 
 def fuzz(fuzzer: Fuzzer, seconds: float, seed: int, keep: bool) -> dict[str, Any]:
-    """Run until the time is up; raises AssertionError on the first difference."""
+    """Run until the time is up. Raises AssertionError on the first difference."""
     inputs, tried = fuzzer.begin(seed)
     pool = [path.read_bytes() for path in sorted(fuzzer.corpus.glob("*.bin"))]
     known: set[Any] = set()
@@ -162,7 +172,7 @@ def fuzz(fuzzer: Fuzzer, seconds: float, seed: int, keep: bool) -> dict[str, Any
 
 
 def parse_time(text: str) -> float:
-    """Seconds in `90`, `90s`, `10m` or `1h`."""
+    """Return the seconds of a duration such as `90`, `90s`, `10m` or `1h`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"not a duration: {text}")
@@ -170,7 +180,7 @@ def parse_time(text: str) -> float:
 
 
 def _parent(fuzzer: Fuzzer, seed: int) -> int:
-    """Build, start the child with the sanitizer loaded, keep the input it died on."""
+    """Build, start the child with the sanitizer loaded, and keep the input that it died on."""
     WORK.mkdir(parents=True, exist_ok=True)
     fuzzer.corpus.mkdir(parents=True, exist_ok=True)
     fuzzer.current.unlink(missing_ok=True)
@@ -207,7 +217,7 @@ def _child(fuzzer: Fuzzer, arguments: argparse.Namespace, folder: str) -> int:
 
 
 def main(fuzzer: Fuzzer, description: str | None) -> int:
-    """Read the arguments and run; the exit code."""
+    """Read the arguments, run, and return the exit code."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--for", dest="time", type=parse_time, default=60.0, help="90, 90s, 10m or 1h"

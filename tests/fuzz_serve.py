@@ -1,9 +1,10 @@
-"""Feed mutated messages to the server's parsers, and mutated sessions to a server that runs.
+"""Feed mutated messages to the server's parsers, and mutated sessions to a running server.
 
-`python tests/fuzz_serve.py --for 10m [--seed 1]`. A parser gives a value, asks for more or refuses
-with an SQLSTATE; anything else, and a server that does not answer the next client, ends the run
-with exit code 1 and leaves the input in build/fuzz/. The parsers are plain Python, so no sanitizer
-is needed. Both protocols: simple queries and replication commands, Parse to Close.
+`python tests/fuzz_serve.py --for 10m [--seed 1]`. A parser returns a value, asks for more or
+refuses with an SQLSTATE; anything else, and a server that does not answer the next client, ends the
+run with exit code 1 and leaves the input in build/fuzz/. The parsers are plain Python, so no
+sanitizer is needed. Both protocols are covered: simple queries and replication commands, Parse to
+Close.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from penstock.codec.postgres.pgwire_server import (
 from penstock.codec.postgres.scram_server import ScramServer, Verifier
 from penstock.serve.options import stream_options
 
-SESSION_EVERY = 200  # inputs of the parsers for one session, which takes as long
+SESSION_EVERY = 200  # so many inputs of the parsers take as long as one session
 
 WORDS = [
     *(b"START_REPLICATION", b"SLOT", b"LOGICAL", b"CREATE_REPLICATION_SLOT", b"IDENTIFY_SYSTEM"),
@@ -80,7 +81,7 @@ LETTERS = b"QPBDECHSFdcfXpR\0"
 
 
 def parsers() -> Sequence[Callable[[bytes], Any]]:
-    """Everything that reads a client's bytes."""
+    """Return everything that reads a client's bytes."""
     verifier = Verifier.of(PASSWORD, salt=b"0123456789abcdef", iterations=2)
 
     def options(data: bytes) -> None:
@@ -100,7 +101,7 @@ def parsers() -> Sequence[Callable[[bytes], Any]]:
     def frames(data: bytes) -> None:
         found = frame_at(data, 0, len(data), 1000)
         for size in range(len(data)):
-            # Less of it is asked for more, or refused alike: never another message.
+            # A parser asks for more of a shorter one, or refuses it too, but never misreads it.
             with suppress(Refused):
                 part = frame_at(data[:size], 0, size, 1000)
                 assert part is None or part == found
@@ -113,13 +114,13 @@ def parsers() -> Sequence[Callable[[bytes], Any]]:
 
 
 class Mutator:
-    """Makes inputs of inputs."""
+    """A maker of inputs from other inputs."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
 
     def body(self) -> bytes:
-        """A message's, changed a few times, or not at all."""
+        """Return the body of a message, changed a few times or not at all."""
         data = bytearray(self.dice.choice(BODIES))
         for _ in range(self.dice.choice((0, 1, 1, 2, 5))):
             self._change(data)
@@ -144,7 +145,7 @@ class Mutator:
             data[at:at] = bytes(dice.randrange(256) for _ in range(dice.randint(1, 6)))
 
     def session(self) -> list[bytes]:
-        """Messages of a client that has logged in."""
+        """Return the messages of a client that has logged in."""
         found = []
         for _ in range(self.dice.randint(1, 12)):
             body = self.body()
@@ -159,7 +160,9 @@ class Mutator:
 
 
 def told(running: Running, session: Sequence[bytes]) -> None:
-    """Say all of it, listen a little, and see that the server answers the next one."""
+    """Send the whole session, read for a short time, and check that the server answers the next
+    client.
+    """
     client = Raw(running)
     client.socket.settimeout(0.3)
     try:
@@ -182,7 +185,7 @@ def told(running: Running, session: Sequence[bytes]) -> None:
 
 
 def main() -> int:
-    """Until the time is over, or something is found."""
+    """Run until the time is over, or a defect is found."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--for", dest="seconds", type=parse_time, default=600)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,7 @@
-"""Writes facts.tsv.gz of the served catalogue from real servers: `make_catalog_facts.py BINDIR...`.
+"""Writer of the served catalogue's facts.tsv.gz from real servers: `make_catalog_facts.py
+BINDIR...`.
 
-A fact is a line: the major versions that have it, its kind, its values as JSON. Facts alone: names,
+A fact is a line: the major versions that have it, its kind, its values as JSON. Only facts: names,
 numbers and definitions that the servers' own catalogues print.
 """
 
@@ -57,12 +58,12 @@ RELATIONS = """
 
 
 def rows_of(connection: psycopg.Connection[Any], query: str) -> list[list[Any]]:
-    """The rows as JSON can hold them."""
+    """Return the rows of a query in a form that JSON can hold."""
     return [list(row) for row in connection.execute(query).fetchall()]
 
 
 def type_query(connection: psycopg.Connection[Any]) -> str:
-    """pg_type with functions by their numbers, in the order of its columns."""
+    """Return a query of pg_type in the order of its columns, with functions by their numbers."""
     columns = connection.execute(
         "select attname, atttypid::regtype::text from pg_attribute "
         "where attrelid = 'pg_type'::regclass and attnum > 0 order by attnum"
@@ -79,7 +80,7 @@ def type_query(connection: psycopg.Connection[Any]) -> str:
 
 
 def facts_of(url: str) -> list[tuple[str, str]]:
-    """Kind and JSON of each fact of one server."""
+    """Return kind and JSON of each fact of one server."""
     found: list[tuple[str, str]] = []
     with psycopg.connect(url, autocommit=True) as connection:
         for kind, query in {
@@ -104,7 +105,7 @@ def facts_of(url: str) -> list[tuple[str, str]]:
 
 
 def main(folders: list[str]) -> None:
-    """Ask a server of each folder and merge what they say."""
+    """Ask a server of each folder and merge the answers."""
     versions: dict[tuple[str, str], list[int]] = {}
     for folder in folders:
         with EmbeddedPostgres(bindir=Path(folder)) as server:
@@ -115,7 +116,7 @@ def main(folders: list[str]) -> None:
         for (kind, text), majors in versions.items()
     ]
     text = "\n".join(lines) + "\n"
-    OUT.write_bytes(gzip.compress(text.encode(), 9, mtime=0))  # the same facts, the same bytes
+    OUT.write_bytes(gzip.compress(text.encode(), 9, mtime=0))  # the same facts give the same bytes
 
 
 if __name__ == "__main__":

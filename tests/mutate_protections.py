@@ -2,12 +2,12 @@
 
 `python tests/mutate_protections.py [NAME...]` copies the source and the tests to a temporary
 folder, plants each mistake of `mutants.toml` and `mutants/*.toml` there, runs the tests that have
-to fail, and prints one line per mistake and the rates of all rooms at the end. A mistake in a
-kernel is compiled first. Exit code 1 when a mistake is not found, or no longer fits the source.
+to fail, and prints one line per mistake and at the end the rates of all rooms. The kernel is
+compiled first if it has the mistake. Exits with 1 if a mistake is not found, or no longer fits.
 `--unit` leaves out those whose tests start a server.
 
 `python tests/mutate_protections.py --table [OUTPUT...]` writes the rates into docs/faults.md, from
-what earlier runs printed. Rooms of which no output has a line keep the rates that they had.
+the output of earlier runs. Rooms without a line in any output keep their rates.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ FOUND, NOT_FOUND = ": found by ", ": NOT FOUND: "
 class Mutant:
     """A mistake in one file below src/penstock, and the tests that must fail with it.
 
-    old: text that the file holds exactly once. old_after, new_after: a second place, where a
-    mistake moves something.
+    Attributes:
+        old: Text that the file holds exactly once.
+        old_after: Text of a second place, if a mistake moves something.
+        new_after: New text of that place.
     """
 
     name: str
@@ -74,24 +76,24 @@ class Mutant:
 
     @property
     def room(self) -> str:
-        """The package that the mistake is in; of engines, and of FlexCDC, the one inside."""
+        """Package that has the mistake; for engines and FlexCDC, the package inside."""
         folders = self.file.split("/")[:-1]
         is_inside = folders[0] == "engines" or folders[:2] == ["consume", "flexcdc"]
         return "/".join(folders[: 2 if is_inside else 1])
 
     @property
     def is_kernel(self) -> bool:
-        """Whether the file has to be compiled."""
+        """Return whether the file has to be compiled."""
         return Path(self.file).suffix in KERNEL_SUFFIXES
 
     @property
     def needs_server(self) -> bool:
-        """Whether a test that finds it starts a server."""
+        """Return whether a test that finds it starts a server."""
         paths = [part for part in self.tests.split() if part.startswith("tests/")]
         return not all(path.startswith(WITHOUT_SERVER) for path in paths)
 
     def applied(self, text: str) -> str:
-        """The changed file; raises ValueError when the change does not fit exactly once."""
+        """Return the changed file. Raises ValueError if the change does not fit exactly once."""
         for old, new in ((self.old, self.new), (self.old_after, self.new_after)):
             if old and text.count(old) != 1:
                 raise ValueError(f"the change fits {text.count(old)} times")
@@ -112,14 +114,14 @@ class Tree:
     """A copy of the checkout in which mistakes are planted."""
 
     def __init__(self, folder: Path) -> None:
-        """Copy what tests read; kernels come along as they were built."""
+        """Copy the files that tests read, with the built kernels."""
         self.folder = folder
         for name in COPIED:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / name)
 
     def outcome(self, mutant: Mutant) -> tuple[bool, str]:
-        """Whether a test failed with it, and which did first."""
+        """Return whether a test failed with the mistake, and which one failed first."""
         try:
             with self.planted(mutant):
                 return self._tested(mutant.tests.split())
@@ -128,7 +130,7 @@ class Tree:
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
-        """Plant a mistake for the time of a block. Raises ValueError where it does not fit."""
+        """Plant a mistake for the time of a with block. Raises ValueError if it does not fit."""
         path = self.folder / "src/penstock" / mutant.file
         whole = path.read_text(encoding="utf-8")
         kernels = self._kernels_of(path) if mutant.is_kernel else []
@@ -144,7 +146,7 @@ class Tree:
                 binary.write_bytes(data)
 
     def _kernels_of(self, path: Path) -> list[Path]:
-        """The .pyx that is this file, or that includes it or takes names from it."""
+        """Return the .pyx that is this file, includes it or imports names from it."""
         every = sorted(self.folder.rglob("src/**/*.pyx"))
         return [
             one for one in every if one == path or re.search(rf"\b{path.stem}\b", one.read_text())
@@ -152,7 +154,7 @@ class Tree:
 
     def _compile(self, kernel: Path) -> None:
         for binary in _binaries(kernel):
-            binary.unlink()  # may be shared with other checkouts, and must not be taken for new
+            binary.unlink()  # may be shared with other checkouts, and must not look new
         done = subprocess.run(
             [sys.executable, "-m", "Cython.Build.Cythonize", "-q", "-3", "-f", "-i", str(kernel)],
             cwd=self.folder,
@@ -187,7 +189,7 @@ class Tree:
 
 
 def _binaries(kernel: Path) -> list[Path]:
-    """What the kernel was compiled to, for any Python."""
+    """Return the compiled files of a kernel, for any Python."""
     return sorted(kernel.parent.glob(f"{kernel.stem}.*.so"))
 
 
@@ -200,8 +202,9 @@ def rates(
 
     Args:
         mutants: the mistakes that are planted.
-        outcomes: by name, whether a mistake was found; those that were not run are not in it.
-        earlier: by room, the numbers behind that of the planted ones for rooms that were not run.
+        outcomes: by name, whether a mistake was found; without those that were not run.
+        earlier: by room, the numbers that follow that of the planted ones, for rooms that were not
+            run.
     """
     rooms: dict[str, list[Mutant]] = {}
     for mutant in mutants:
@@ -233,7 +236,7 @@ def read_rates(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def read_outcomes(outputs: Iterable[Path]) -> dict[str, bool]:
-    """Return by name whether runs that printed these outputs found a mistake."""
+    """Return, by name, whether runs with these outputs found a mistake."""
     found: dict[str, bool] = {}
     for path in outputs:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -256,13 +259,13 @@ def write_page(outputs: Iterable[Path], page: Path = PAGE) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line now: a run takes long, and may be looked at meanwhile."""
+    """Print a line now: a run takes long, and may be watched."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
-    """Plant all, or those whose names or files hold one of the given words."""
+    """Plant all mistakes, or those whose names or files have one of the given words."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--unit", action="store_true", help="only those found without a server")

@@ -1,4 +1,4 @@
-"""Writes tests/data/catalog/queries.jsonl: what real clients ask real servers.
+"""Recorder of the queries that real clients send real servers: tests/data/catalog/queries.jsonl.
 
 Clients are psql, servers that subscribe, pgjdbc and psycopg. Each line has a statement, its
 parameters, and the clients with the versions of the servers that they asked. Oids of tables are
@@ -53,7 +53,7 @@ PARAMETERS = re.compile(r"\$(\d+) = (NULL|'(?:[^']|'')*')")
 
 
 def statements(log: Path) -> Iterator[tuple[str, str, list[str | None]]]:
-    """Application, statement and parameters of each line of a JSON log."""
+    """Yield application, statement and parameters of each line of a JSON log."""
     for line in log.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         message = entry.get("message", "")
@@ -88,7 +88,7 @@ class Recorder:
         self._marks = 0
 
     def record(self, client: str, run: object) -> Iterator[dict[str, object]]:
-        """What a client asks while it runs."""
+        """Yield the queries of a client while it runs."""
         self._marks += 1
         mark = f"select 'mark {self._marks}'"
         self.server.execute(mark)
@@ -123,13 +123,13 @@ class Recorder:
 
 
 def psql(bindir: Path, url: str) -> None:
-    """The backslash commands of psql."""
+    """Run the backslash commands of psql."""
     commands = [word for command in PSQL for word in ("-c", command)]
     subprocess.run([str(bindir / "psql"), "-X", *commands, url], check=True, capture_output=True)
 
 
 def subscribe(subscriber: Server, publisher: Server, url: str, publication: str) -> None:
-    """A subscription with its initial copy, refreshed and dropped."""
+    """Create a subscription with its initial copy, refresh it and drop it."""
     target = subscriber.make_database("sub")
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute(TABLES)
@@ -148,7 +148,7 @@ def subscribe(subscriber: Server, publisher: Server, url: str, publication: str)
 
 
 def java(folder: Path, classes: str, name: str, *arguments: str) -> None:
-    """A Java program of tests/catalog, compiled and run."""
+    """Compile and run a Java program of tests/catalog."""
     source = ROOT / "catalog" / f"{name}.java"
     compiler = ["java", "-jar", str(ECJ), "-17", "-nowarn", "-cp", classes, "-d", str(folder)]
     subprocess.run([*compiler, str(source)], check=True)
@@ -158,7 +158,7 @@ def java(folder: Path, classes: str, name: str, *arguments: str) -> None:
 
 
 def metadata(folder: Path, url: str) -> None:
-    """What JDBC asks of a catalogue."""
+    """Run JDBC's queries of a catalogue."""
     parts = urlsplit(url)
     address = f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}"
     java(
@@ -170,7 +170,9 @@ def metadata(folder: Path, url: str) -> None:
 
 
 def follow(folder: Path, jars: Path, url: str) -> None:
-    """Debezium's connector: a publication and a slot made, a snapshot of three rows."""
+    """Run Debezium's connector: it creates a publication and a slot and takes a snapshot of three
+    rows.
+    """
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("insert into t (id) values (1), (2)")
         connection.execute("insert into u (a) values (1)")
@@ -187,7 +189,7 @@ def follow(folder: Path, jars: Path, url: str) -> None:
 
 
 def driver(url: str) -> None:
-    """What psycopg asks by itself."""
+    """Run the queries that psycopg itself sends."""
     with psycopg.connect(url) as connection:
         psycopg.types.TypeInfo.fetch(connection, "inet")
         psycopg.types.enum.EnumInfo.fetch(connection, "nothing_like_it")
@@ -199,7 +201,7 @@ def driver(url: str) -> None:
 
 
 def main(jars: Path | None) -> None:
-    """Record all of them. jars: Debezium's."""
+    """Record all clients; Debezium with its jars only."""
     lines: list[dict[str, object]] = []
     with ExitStack() as stack, TemporaryDirectory() as folder:
         servers = {

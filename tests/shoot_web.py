@@ -1,4 +1,4 @@
-"""Take the pictures of docs/web.md: `make screenshots`. Needs what the browser tests need."""
+"""Take the pictures of docs/web.md: `make screenshots`. It needs what the browser tests need."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ IMAGE_BYTES_MAX = 200_000
 
 
 def picture(seen: Browser, name: str) -> None:
-    """Keep the upper part of the page, once nothing changes its colour any more."""
+    """Save the upper part of the page once its colours no longer change."""
     seen.run("scrollTo(0, 0)")
     time.sleep(0.5)
     seen.picture(FOLDER / f"web-{name}.png")
 
 
 def shoot(seen: Browser, page: str) -> None:
-    """All pictures, of a pipeline that has followed customers for a while."""
+    """Take all pictures of a pipeline that has followed customers for a while."""
     seen.size(*SCREEN)
     seen.open(f"{page}#replication")
     seen.until_text("[data-region=lag]", "now, at most")

@@ -1,10 +1,9 @@
 """Kill a pipeline's parts while a bank works on its source: one story per seed.
 
-A story is a list of kills, drawn from its seed: whom (extract, load, the JVM, a Spark worker, the
-source or the target server) and when (a random moment, or the nth time a named fault point is
-reached). `python tests/soak.py --kills 1000` is what `make soak` runs: it prints one JSON line
-per kill and exits with 1 when a story ends badly. `--source mariadb --target mysql` tells it of
-other servers.
+A story is a list of kills, drawn from its seed: the victim (extract, load, the JVM, a Spark worker,
+the source or the target server) and the time (a random moment, or the nth time a named fault point
+is reached). `make soak` runs `python tests/soak.py --kills 1000`: it prints one JSON line per kill
+and exits with 1 if a story fails. `--source mariadb --target mysql` runs it with other servers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from harness.faults.kills import POSTGRES, BankPipeline, Half
 
-# Whatever the source.
+# Points of every kind of source.
 EXTRACT_POINTS = (
     "log.create.before",
     "log.create.after",
@@ -76,12 +75,16 @@ REACHED_ONCE = (
     "binlog.start.before",
 )
 VICTIMS = {"extract": 6, "load": 4, "jvm": 2, "worker": 2, "source": 1, "target": 1}
-POINT_TIMEOUT_S = 30.0  # a point not reached by then is not reached so often
+POINT_TIMEOUT_S = 30.0  # a point that is not reached by then is not reached so many times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """One kill. point: `name:nth` for a fault point; empty for a random moment."""
+    """One kill.
+
+    Attributes:
+        point: `name:nth` for a fault point; empty for a random moment.
+    """
 
     victim: str
     wait_s: float
@@ -89,7 +92,7 @@ class Kill:
 
 
 def draw(seed: int, count: int, source: str = POSTGRES) -> Iterator[Kill]:
-    """The kills of a story; the same seed tells the same story of the same kind of source."""
+    """Yield the kills of a story; the same seed and kind of source give the same story."""
     extract_points = EXTRACT_POINTS + STREAM_POINTS[source]
     chance = random.Random(seed)
     names, weights = list(VICTIMS), list(VICTIMS.values())
@@ -104,7 +107,7 @@ def draw(seed: int, count: int, source: str = POSTGRES) -> Iterator[Kill]:
 
 
 class Story:
-    """One pipeline, one bank, many kills, one ending."""
+    """A pipeline and a bank under many kills, and the check at the end."""
 
     def __init__(
         self,
@@ -115,13 +118,13 @@ class Story:
         target: str = POSTGRES,
         major: int | None = None,
     ) -> None:
-        """folder: for the pipeline's files; must be empty. source, target: kinds of servers."""
+        """Prepare a story: in an empty folder for the pipeline's files, with kinds of servers."""
         self._seed = seed
         self._pipeline = BankPipeline(folder, seed, source=source, target=target, major=major)
         self.outcomes: Counter[str] = Counter()
 
     def tell(self, kills: list[Kill]) -> None:
-        """Run it; raises AssertionError with the seed when the end is not as it must be."""
+        """Run the story. Raises AssertionError with the seed if the end is not as it must be."""
         with self._pipeline as pipeline:
             pipeline.start()
             for number, kill in enumerate(kills):
@@ -134,7 +137,7 @@ class Story:
             pipeline.finish()
 
     def _carry_out(self, kill: Kill) -> str:
-        """Do it; returns what happened: killed, or that the victim was not there to be killed."""
+        """Carry out a kill; return whether it killed, or that the victim was not running."""
         pipeline = self._pipeline
         if kill.victim in ("extract", "load"):
             half = pipeline.extract if kill.victim == "extract" else pipeline.load
@@ -167,14 +170,14 @@ class Story:
                 continue
             code = half.process.returncode
             if code not in (0, -9):
-                # A server's death may end a half with a typed error; what it says is kept.
+                # A server's death may end a half with a typed error; its message is kept.
                 self.outcomes[f"{half.command} ended with {code}"] += 1
                 print(json.dumps({"ended": half.command, "code": code, "told": half.told()[-600:]}))
             half.start()
 
 
 def main() -> int:
-    """`--kills N --per-story M --seed S`: stories until N kills were made."""
+    """Run stories until N kills were made: `--kills N --per-story M --seed S`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--per-story", type=int, default=25)
