@@ -1,6 +1,6 @@
-"""An extractor in a process of its own, to be killed.
+"""An extractor in a process of its own, which is killed.
 
-Arguments: URL, directory, and the WAL in bytes from which on it catches up by COPY.
+Arguments: URL, directory, and the size of WAL in bytes above which it catches up by COPY.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from penstock.extract.extractor import ExtractOptions, Extractor
 
 
 class Recorder:
-    """Keeps what it hears in memory: being called is what matters."""
+    """Keeps nothing: it only has to be callable."""
 
     def note_opened(self, number: int, position: int) -> None:
-        """Nothing to keep."""
+        """Keep nothing."""
 
     def note_closed(self, segment: object) -> None:
-        """Nothing to keep."""
+        """Keep nothing."""
 
 
 def main() -> None:

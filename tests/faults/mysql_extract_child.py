@@ -1,4 +1,4 @@
-"""An extractor of a MySQL or MariaDB source in a process of its own, to be killed.
+"""An extractor of a MySQL or MariaDB source in a process of its own, which is killed.
 
 Arguments: URL, directory.
 """
@@ -14,13 +14,13 @@ from penstock.extract.extractor import ExtractOptions, Extractor
 
 
 class Recorder:
-    """Keeps what it hears in memory: being called is what matters."""
+    """Keeps nothing: it only has to be callable."""
 
     def note_opened(self, number: int, position: int) -> None:
-        """Nothing to keep."""
+        """Keep nothing."""
 
     def note_closed(self, segment: object) -> None:
-        """Nothing to keep."""
+        """Keep nothing."""
 
 
 def main() -> None:

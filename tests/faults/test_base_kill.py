@@ -1,4 +1,6 @@
-"""The load process is killed while it reads the base or moves it on: afterwards all is equal."""
+"""The load process is killed while it reads the base or moves it forward; afterwards
+all is equal.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ KEYLESS = "create table {}plain (a int, b varchar(20))"
 def based(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Based]:
-    """A source with rows, extracted."""
+    """A source with rows, already extracted."""
     with new_place(shared_servers, request.param) as place:
         for table in (ITEM, OTHER, KEYLESS):
             place.run(table.format(""))
@@ -40,7 +42,7 @@ def based(
 
 
 def change(based: Based, first: int) -> None:
-    """Rows of all tables, also of the one without a key."""
+    """Change rows of all tables, including the one without a key."""
     fill(based.place, first, 20)
     based.place.run(
         "insert into plain values (7, null)",
@@ -68,7 +70,7 @@ def change(based: Based, first: int) -> None:
 def test_killed_at(
     based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old base or the new one; what no manifest names is removed, and no row is lost."""
+    """The old or the new base is left: files that no manifest names are removed; no row is lost."""
     once = once_at(fault, tmp_path, monkeypatch)
     with Process(based.path, "load") as first:
         first_rows = 1000
@@ -87,7 +89,7 @@ def test_killed_at(
 
 
 def tidy(based: Based) -> None:
-    """Wait until the base has the files that it names, and links of what is behind it, alone."""
+    """Wait until the base has only the files that it names, and no links of earlier segments."""
     links = based.folder / "shop" / "cdc" / "base"
 
     def is_tidy() -> bool:
@@ -102,7 +104,7 @@ def tidy(based: Based) -> None:
 
 
 def moved_on(based: Based, first: int) -> None:
-    """Write rows until the base moves on."""
+    """Write rows until the base moves forward."""
     segment, until = based.based().segment, time.monotonic() + WAIT_S
     while based.based().segment <= segment:
         assert time.monotonic() < until, "the base does not move on"
@@ -112,7 +114,9 @@ def moved_on(based: Based, first: int) -> None:
 
 
 def once_at(fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Processes started from here on die once at a point; a directory that has a file then."""
+    """Make processes started after this die once at a point; return a directory that has a file
+    then.
+    """
     once = folder / "once"
     once.mkdir()
     monkeypatch.setenv("PENSTOCK_FAULT", fault)
@@ -127,7 +131,7 @@ def once_at(fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_killed_while_the_base_is_read_anew(
     based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link that the base needs was taken: all tables are read once more, none goes on."""
+    """All tables are read again if a link that the base needs is missing; none continues."""
     loader = based.load()
     change(based, 1000)
     loader.__exit__()
@@ -165,7 +169,9 @@ def test_killed_while_the_base_is_read_anew(
 def test_a_snapshot_stays_while_the_base_that_moves_is_killed(
     based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads files and segments of an old base; a later snapshot reads those of the new one."""
+    """A snapshot reads files and segments of an old base; a later snapshot reads those of the new
+    one.
+    """
     based.load()
     change(based, 1000)
     based.serve()
@@ -206,7 +212,7 @@ def test_a_snapshot_stays_while_the_base_that_moves_is_killed(
 def test_a_server_that_is_killed_while_it_holds_a_state(
     based: Based, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has held is removed by the next one, whose snapshots are whole."""
+    """The next server removes the state that a killed one held, and its snapshots are whole."""
     based.load()
     change(based, 1000)
     once = once_at("base.held.linked:2:kill", tmp_path, monkeypatch)

@@ -1,4 +1,4 @@
-"""Executors of a cluster are killed in the middle of a task: it goes on, and ends equal."""
+"""Executors of a cluster are killed in the middle of a task: the load goes on and ends equal."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SUMS = "count(*), count(distinct note), sum(id), min(id), sum(total)"
 LONG = pytest.mark.long
 POINTS = (
     "load.copy.before",
-    "load.copy.after",  # rows are committed, and nobody knows
+    "load.copy.after",  # rows are committed, but no process knows
     "bulk.chunk.copied",
     "bulk.chunk.committed",
 )
 
 
 def kill_executors(half: Half) -> None:
-    """All of them, and nothing else: the session goes on."""
+    """Kill all executors and nothing else: the session goes on."""
     driver, *executors = half.descendants("java")
     assert executors
     for executor in executors:
@@ -46,14 +46,16 @@ def kill_executors(half: Half) -> None:
 
 
 def begun_anew(directory: Path) -> bool:
-    """Whether a snapshot was lost, by the load's log: a table that was truncated does not count."""
+    """Return whether a snapshot was lost, according to load's log; a table truncated alone is not
+    one.
+    """
     log = (directory / "run" / "load.log").read_text()
     assert "bulk table copied" in log
     return "loaded again from the start" in log
 
 
 def batch_count(pipeline: BankPipeline) -> int:
-    """How many batches the load process has applied."""
+    """Return the number of batches that the load process has applied."""
     state = read_loader_state(pipeline.directory / "run")
     return state.batch_count if state is not None else 0
 
@@ -63,11 +65,11 @@ def batch_count(pipeline: BankPipeline) -> int:
     "target", [POSTGRES, pytest.param("mariadb", marks=LONG), pytest.param("mysql", marks=LONG)]
 )
 def test_all_executors_are_killed_in_a_task(tmp_path: Path, point: str, target: str) -> None:
-    """Nobody starts anything again, and no table is loaded anew."""
+    """The load goes on without any action, and no table is loaded again."""
     sections = {"spark": CLUSTER, "spark.conf": CONF}
     with BankPipeline(tmp_path, 1901, target=target, sections=sections) as pipeline:
         pipeline.extract.start()
-        log = pipeline.directory / "log"  # made by one who has the slot, which load looks at
+        log = pipeline.directory / "log"  # created once the slot exists, which load checks
         pipeline.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
         pipeline.load.start(f"{point}:1:sleep")
         pipeline.until(lambda: pipeline.load.reached, point, TIMEOUT_S)
@@ -81,7 +83,7 @@ def test_all_executors_are_killed_in_a_task(tmp_path: Path, point: str, target: 
 
 
 def test_executors_come_with_work_and_go_without_it(tmp_path: Path) -> None:
-    """Dynamic allocation: none between batches, two where there is work for them."""
+    """Dynamic allocation: there are no executors between batches, and two while there is work."""
     allocation = {
         "enabled": "true",
         "shuffleTracking.enabled": "true",
@@ -99,7 +101,7 @@ def test_executors_come_with_work_and_go_without_it(tmp_path: Path) -> None:
             return len(pipeline.load.descendants("java")[1:])
 
         pipeline.extract.start()
-        log = pipeline.directory / "log"  # made by one who has the slot, which load looks at
+        log = pipeline.directory / "log"  # created once the slot exists, which load checks
         pipeline.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
         pipeline.load.start()
         pipeline.until(lambda: executors() == 2, "two executors for the first tasks", TIMEOUT_S)
@@ -115,7 +117,9 @@ def test_executors_come_with_work_and_go_without_it(tmp_path: Path) -> None:
 def test_executors_that_read_through_the_driver_are_killed(
     tmp_path: Path, lending: dict[str, str], source: str
 ) -> None:
-    """From MySQL and MariaDB, through the sessions that this machine passes on at its address."""
+    """Executors that read MySQL and MariaDB through sessions at this machine's address are
+    replaced.
+    """
     sections = {"spark": {**CLUSTER, **lending}, "spark.conf": CONF}
     with BankPipeline(tmp_path, 1903, source=source, sections=sections) as pipeline:
         pipeline.extract.start()
@@ -134,7 +138,7 @@ def test_executors_that_read_through_the_driver_are_killed(
 
 @pytest.fixture
 def landing(mysql: MySQLServer) -> Iterator[str]:
-    """A database to load into, and our own, both dropped afterwards."""
+    """A database to load into; it and penstock's own database are dropped afterwards."""
     url = mysql.make_database("landing")
     yield url
     mysql.drop_database(url)
@@ -144,7 +148,9 @@ def landing(mysql: MySQLServer) -> Iterator[str]:
 def read_while_killed(
     tmp_path: Path, mysql: MySQLServer, urls: tuple[str, str], sections: dict[str, dict[str, Any]]
 ) -> list[tuple[str, ...]]:
-    """Load orders, killing the executors that are in the middle of them; what should be there."""
+    """Load orders, kill the executors that are in the middle of it, and return the
+    expected rows.
+    """
     source_url, target_url = urls
     name = database_of(source_url)
     fill_orders(mysql, name)
@@ -165,7 +171,7 @@ def read_while_killed(
             assert load.running, load.told()
             assert time.monotonic() < deadline, load.told()
             time.sleep(0.1)
-        mysql.execute("insert into orders (id) values (-1)", name)  # behind the point
+        mysql.execute("insert into orders (id) values (-1)", name)  # after the point
         kill_executors(load)
         assert load.finish(TIMEOUT_S) == 0, load.told()
     finally:
@@ -179,7 +185,7 @@ def read_while_killed(
 def test_a_result_that_a_killed_executor_was_in_the_middle_of(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, lending: dict[str, str]
 ) -> None:
-    """Its session reads the chunk again for another task: the table is not loaded anew."""
+    """The session reads the chunk again for another task: the table is not loaded again."""
     sections = {"spark": {**CLUSTER, **lending}, "target.types": {'"*"': "error"}}
     expected = read_while_killed(tmp_path, mysql, (mysql_url, target_url), sections)
     found = rows(target_url, f'select {SUMS} from "{database_of(mysql_url)}".orders')
@@ -190,7 +196,7 @@ def test_a_result_that_a_killed_executor_was_in_the_middle_of(
 def test_a_result_of_another_database_of_the_same_server(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, lending: dict[str, str]
 ) -> None:
-    """The same, of its own engine."""
+    """The same holds for another database of the same engine."""
     sections: dict[str, dict[str, Any]] = {
         "spark": {**CLUSTER, **lending},
         "target.map": {database_of(mysql_url): database_of(landing)},

@@ -1,7 +1,7 @@
-"""A consumer that is killed, again and again, while its log grows: nothing lost, and in order.
+"""A consumer is killed again and again while its log grows: nothing is lost, and the order holds.
 
-Killed at random moments and at every fault point between reading, returning True, the write of the
-state, its rename and the removal of links. No server: the log is written by the test.
+It is killed at random moments and at every fault point between reading, returning True, the write
+of the state, its rename and the removal of links. No server is needed: the test writes the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POINTS = (
     "consume.link.after",
 )
 BACKLOG_MAX = 40  # segments
-# Notes each event in a file, and keeps its data with its place in one SQLite transaction.
+# Records each event in a file, and stores its data and position in one SQLite transaction.
 CLASS = """
 import os, sqlite3
 from penstock.consume import CdcConsumer
@@ -89,16 +89,16 @@ class Growth:
 
     def _run(self) -> None:
         while not self._ended.wait(0.02):
-            if len(self._feed.links()) < BACKLOG_MAX:  # it is killed more often than it reads
+            if len(self._feed.links()) < BACKLOG_MAX:  # kills are more frequent than reads
                 self.once()
 
     def once(self) -> None:
-        """One transaction."""
+        """Write one transaction."""
         self._feed.write(self._random.randint(1, 9), rotate=self._random.random() < 0.5)
 
 
 def runs_of(root: Path) -> list[list[int]]:
-    """The gsns that each start of the consumer was given."""
+    """Return the GSNs that each start of the consumer was given."""
     path = root / "noted"
     found: list[list[int]] = []
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -110,7 +110,7 @@ def runs_of(root: Path) -> list[list[int]]:
 
 
 def check_runs(starts: Sequence[int], runs: Sequence[Sequence[int]], last: int) -> None:
-    """Every gsn at least once; each run in order, from exactly behind the saved state on."""
+    """Check that every GSN came, and that each run is in order from just after the saved state."""
     assert len(starts) == len(runs)
     for saved, gsns in zip(starts, runs, strict=True):
         assert list(gsns) == list(range(saved + 1, saved + 1 + len(gsns)))
@@ -150,7 +150,7 @@ def killed(root: Path, faults: Iterator[str | None], *, seed: int) -> None:
 def run_once(
     feed: Feed, path: Path, growth: Growth, fault: str | None, chance: random.Random
 ) -> None:
-    """One process, which ends by a kill; with fault "end", once it has read everything."""
+    """Run one process that ends by a kill or, with fault "end", once it has read everything."""
     environment, root = dict(os.environ), feed.root
     if fault not in (None, "end"):
         environment["PENSTOCK_FAULT"] = f"{fault}:{chance.randint(1, 6)}:kill"
@@ -164,7 +164,7 @@ def run_once(
     started = len(runs_of(root)) + 1
     with growth:
         if fault is None:
-            if chance.random() < 0.8:  # else perhaps before it has started
+            if chance.random() < 0.8:  # otherwise perhaps before it has started
                 until_started(root, process, started)
             time.sleep(chance.uniform(0.0, 0.8))
             process.kill()
@@ -172,7 +172,7 @@ def run_once(
 
 
 def until_started(root: Path, process: subprocess.Popen[bytes], count: int) -> None:
-    """Until this is the consumer's count-th start that came so far."""
+    """Wait until this is the consumer's count-th start that was recorded."""
     deadline = time.monotonic() + 60
     while len(runs_of(root)) < count:
         assert time.monotonic() < deadline, "it does not start"
@@ -181,7 +181,7 @@ def until_started(root: Path, process: subprocess.Popen[bytes], count: int) -> N
 
 
 def end_when_read(root: Path, process: subprocess.Popen[bytes], last: int) -> None:
-    """Until everything has come; then in order."""
+    """Wait until every event has come, then stop the consumer in order."""
     deadline = time.monotonic() + 60
     while last not in [gsn for gsns in runs_of(root)[-1:] for gsn in gsns]:
         assert time.monotonic() < deadline, "it does not come to the end"
@@ -195,7 +195,9 @@ def end_when_read(root: Path, process: subprocess.Popen[bytes], last: int) -> No
 @pytest.mark.slow
 @pytest.mark.faults
 def test_a_killed_consumer_loses_nothing(tmp_path: Path) -> None:
-    """At each fault point once, and at two random moments."""
+    """A consumer that is killed at each fault point once, and at two random moments,
+    loses nothing.
+    """
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     faults: list[str | None] = [*POINTS, None, None]
@@ -207,7 +209,9 @@ def test_a_killed_consumer_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_a_consumer_killed_two_hundred_times_loses_nothing(tmp_path: Path) -> None:
-    """At random: half at fault points, half at any moment."""
+    """A consumer loses nothing when half of the kills are at fault points and half at
+    any moment.
+    """
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     faults = [chance.choice(POINTS) if chance.random() < 0.5 else None for _ in range(200)]
@@ -215,7 +219,9 @@ def test_a_consumer_killed_two_hundred_times_loses_nothing(tmp_path: Path) -> No
 
 
 def test_the_check_itself_finds_what_it_is_for() -> None:
-    """A gap, a repetition out of order, and a start that is not behind the state."""
+    """The check finds a gap, a repetition out of order, and a start that does not
+    follow the state.
+    """
     check_runs([0, 2], [[1, 2, 3], [3, 4]], 4)
     for starts, runs, last in (
         ([0, 2], [[1, 2, 3], [4]], 4),

@@ -1,4 +1,4 @@
-"""`penstock demo` as a user runs it: to its end, and ended by a signal at any moment."""
+"""`penstock demo` as a user runs it: until it ends, and ended by a signal at any moment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Demo:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A test that failed leaves nothing behind either."""
+        """End the demo, so that a failed test leaves nothing running."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -56,7 +56,7 @@ class Demo:
             self.lines.extend(line.rstrip("\n") for line in stream)
 
     def wait_for(self, words: str, seconds: float = 240) -> None:
-        """Wait until a line has these words."""
+        """Wait until a line contains these words."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             if any(words in line for line in self.lines):
@@ -65,13 +65,13 @@ class Demo:
         raise AssertionError(f"{words!r} was not said:\n" + "\n".join(self.lines))
 
     def end(self, seconds: float = 300) -> int:
-        """Wait for its end; the exit code."""
+        """Wait until it ends, and return the exit code."""
         code = self.process.wait(seconds)
         self._reader.join(30)
         return code
 
     def remains(self) -> list[str]:
-        """Processes and files of this demo that are still there."""
+        """Return the processes and files of this demo that still exist."""
         left = [str(path) for path in self.temporary.iterdir()]
         for process in psutil.process_iter(["pid", "cmdline"]):
             command = " ".join(process.info["cmdline"] or [])
@@ -84,7 +84,7 @@ class Demo:
         return left
 
     def nothing_remains(self, seconds: float = 20) -> bool:
-        """Whether all of it is gone, soon."""
+        """Return whether all of it is gone within some seconds."""
         deadline = time.monotonic() + seconds
         while self.remains() and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -101,7 +101,9 @@ def temporary() -> Iterator[Path]:
 
 @pytest.mark.promise
 def test_demo_ends_with_equal_tables(temporary: Path) -> None:
-    """The whole of it: handover steps, live figures, and equality said in plain words."""
+    """The demo prints the handover steps, live figures, and in plain words that both sides are
+    equal.
+    """
     with Demo(temporary, "--seconds", "30") as demo:
         code = demo.end(500)
         said = "\n".join(demo.lines)
@@ -114,7 +116,7 @@ def test_demo_ends_with_equal_tables(temporary: Path) -> None:
 
 
 def test_demo_as_json_ends_with_one_object(temporary: Path) -> None:
-    """With --json every line is an object, and the last one says whether all is equal."""
+    """Every line is an object with --json, and the last one says whether all is equal."""
     with Demo(temporary, "--json", "--seconds", "10") as demo:
         assert demo.end(500) == 0, "\n".join(demo.lines)
         outcome = [json.loads(line) for line in demo.lines][-1]
@@ -134,7 +136,7 @@ def test_demo_as_json_ends_with_one_object(temporary: Path) -> None:
 def test_demo_ends_cleanly_at_any_moment(
     temporary: Path, words: str, number: signal.Signals
 ) -> None:
-    """One Ctrl-C: servers, Spark, both halves and every folder are gone."""
+    """After one Ctrl-C servers, Spark, both halves and every folder are gone."""
     with Demo(temporary, "--seconds", "120") as demo:
         demo.wait_for(words)
         demo.process.send_signal(number)
@@ -143,7 +145,7 @@ def test_demo_ends_cleanly_at_any_moment(
 
 
 def test_killed_demo_takes_everything_with_it(temporary: Path) -> None:
-    """After kill -9 the servers and both halves notice, and end."""
+    """After kill -9 the servers and both halves notice it and end."""
     with Demo(temporary, "--seconds", "120") as demo:
         demo.wait_for("bulk load done")
         demo.process.kill()

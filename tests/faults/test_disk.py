@@ -1,7 +1,8 @@
-"""The disk below a running pipeline: full, or holding something else than what was written.
+"""The disk below a running pipeline is full, or holds something else than what was written.
 
-Full: the extractor stops with a typed error and goes on when there is room. Damaged: recovered
-when nothing durable was lost, else named by a typed error, and nothing of it reaches the target.
+Full: the extractor stops with a typed error and continues when there is room. Damaged: the log is
+recovered if nothing durable was lost; otherwise a typed error names the damage, and none of it
+reaches the target.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.ma
 DISK_FULL = "HS13"
 SIZE_BYTES = 8 * 2**20
 ROOM_LEFT_BYTES = 48 * 1024  # for a few flushes
-# The operation on a file that finds no room.
+# The file operation that fails for lack of room.
 NO_ROOM = (
     "files.create:1",
     "files.write:4",
@@ -38,7 +39,7 @@ NO_ROOM = (
 
 
 def ended_with(half: Half, timeout_s: float = 60.0) -> dict[str, Any]:
-    """Wait until it ends by itself; the error it printed last."""
+    """Wait until the half ends without a signal, and return the last error that it printed."""
     assert half.finish(timeout_s) == 1, half.told()
     assert half.error, half.told()
     return half.error
@@ -46,7 +47,7 @@ def ended_with(half: Half, timeout_s: float = 60.0) -> dict[str, Any]:
 
 @contextmanager
 def small_file_system(path: Path) -> Iterator[Path | None]:
-    """A file system of eight megabytes at path; None where mounting is not allowed."""
+    """Mount a file system of eight megabytes at path; yield None if mounting is not allowed."""
     path.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(path)]
     mounted = os.geteuid() == 0 and not subprocess.run(command, check=False).returncode
@@ -58,7 +59,9 @@ def small_file_system(path: Path) -> Iterator[Path | None]:
 
 
 def fill(path: Path, half: Half, timeout_s: float = 60.0) -> Path:
-    """Take nearly all room, again and again: the loader removes segments. The file to remove."""
+    """Fill nearly all room, repeatedly as the loader removes segments; return the
+    file to remove.
+    """
     ballast = path / "ballast"
     deadline = time.monotonic() + timeout_s
     with ballast.open("ab", buffering=0) as file:
@@ -71,7 +74,9 @@ def fill(path: Path, half: Half, timeout_s: float = 60.0) -> Path:
 
 
 def test_disk_full(tmp_path: Path) -> None:
-    """No room for the log: an error with a name, twice; with room again it all goes on."""
+    """Without room the log fails twice with the same error; with room again
+    everything continues.
+    """
     with (
         small_file_system(tmp_path / "bank" / "log") as small,
         BankPipeline(tmp_path, 1, sections={"changeLoader": {"removeFiles": True}}) as pipeline,
@@ -81,7 +86,7 @@ def test_disk_full(tmp_path: Path) -> None:
         for number in range(2):
             if small is not None:
                 ballast = fill(small, pipeline.extract)
-            else:  # no mount allowed: the operating system's answer comes from a fault point
+            else:  # mounting is not allowed: a fault point raises the operating system's error
                 pipeline.extract.kill()
                 pipeline.extract.start("files.write:40:error=ENOSPC")
             error = ended_with(pipeline.extract)
@@ -89,7 +94,7 @@ def test_disk_full(tmp_path: Path) -> None:
             assert "room" in error["hint"]
             assert not [f for f in check(log) if f.severity == "error"]
             if small is not None and number:
-                pipeline.extract.start()  # still no room: the same again, and no harm done
+                pipeline.extract.start()  # still no room: the same error again, and no harm is done
                 ended_with(pipeline.extract)
             if small is not None:
                 ballast.unlink()
@@ -108,7 +113,7 @@ def test_disk_full(tmp_path: Path) -> None:
 
 
 def applied_segment(url: str) -> int:
-    """The last segment that is wholly in the target; -1: none."""
+    """Return the last segment that is wholly in the target; -1 if none is."""
     with psycopg.connect(url) as sql:
         row = sql.execute(
             "select max(substring(source from '^[0-9]+')::int) from wirekite.wirekite_progress"
@@ -118,14 +123,14 @@ def applied_segment(url: str) -> int:
 
 
 def flip(path: Path, share: float) -> None:
-    """Turn one bit, that far into the file."""
+    """Flip one bit at this share of the file's length."""
     data = bytearray(path.read_bytes())
     data[int(len(data) * share)] ^= 0x10
     path.write_bytes(data)
 
 
 class Segments:
-    """What the loader has before it, kept safe while it is damaged."""
+    """Segments that the loader still has to read, with a copy from before the damage."""
 
     def __init__(self, log: Path, safe: Path) -> None:
         self.log = log
@@ -136,17 +141,17 @@ class Segments:
         shutil.copytree(self.log, self.safe, dirs_exist_ok=True)
 
     def mend(self) -> None:
-        """Put back what was saved."""
+        """Restore the copy."""
         for path in self.log.glob("*.ckt"):
             path.unlink()
         for path in self.safe.glob("*.ckt"):
             shutil.copy2(path, self.log)
 
     def damage(self, kind: str, number: int) -> None:
-        """Do it to segment `number`."""
+        """Damage segment `number` in this way."""
         path = self.log / f"{number}.ckt"
         if kind == "flipped bit":
-            with open_segment(path) as segment:  # accounts: no later TRUNCATE makes them void
+            with open_segment(path) as segment:  # accounts: no later TRUNCATE discards them
                 rows = [
                     frame
                     for frame in segment.row_frames()
@@ -187,7 +192,7 @@ ALL = (
     "kinds", [EVERYDAY, pytest.param(ALL, marks=pytest.mark.long)], ids=["everyday", "all"]
 )
 def test_damaged_segments_are_named_and_not_applied(tmp_path: Path, kinds: tuple[str, ...]) -> None:
-    """The loader ends with an error that names the file; the target is what it was before."""
+    """The loader ends with an error that names the file, and the target stays unchanged."""
     with BankPipeline(tmp_path, 1) as pipeline:
         pipeline.start()
         pipeline.until(lambda: applied_segment(pipeline.target_url) >= 0, "a batch in the target")
@@ -216,7 +221,9 @@ def test_damaged_segments_are_named_and_not_applied(tmp_path: Path, kinds: tuple
     [0.999, pytest.param(0.7, marks=pytest.mark.long), pytest.param(0.4, marks=pytest.mark.long)],
 )
 def test_damaged_open_segment_is_recovered_or_named(tmp_path: Path, share: float) -> None:
-    """A torn tail is cut and read again from the server; what the server forgot is never cut."""
+    """A torn tail is cut and read again from the server; what the server no longer has is never
+    cut.
+    """
     with BankPipeline(tmp_path, 1) as pipeline:
         extract, log = pipeline.extract, pipeline.directory / "log"
         assert pipeline.kill_at(extract, "stream.acknowledge.after:3")
@@ -238,7 +245,7 @@ def test_damaged_open_segment_is_recovered_or_named(tmp_path: Path, share: float
                 extract.kill()
                 continue
             assert extract.error["code"].startswith(("LG", "PG")), extract.told()
-            shutil.rmtree(log)  # the hint: put it back from a copy
+            shutil.rmtree(log)  # as the hint says: restore it from a copy
             shutil.copytree(tmp_path / f"safe{time}", log)
         extract.start()
         pipeline.load.start()

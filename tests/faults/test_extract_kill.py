@@ -1,4 +1,4 @@
-"""The extractor is killed at every kind of moment; started again, the log is as if nothing was."""
+"""The extractor is killed at every kind of moment; after a restart the log is as without a kill."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def _set_up(url: str) -> None:
 
 
 def _work(url: str, directory: Path) -> None:
-    """Small transactions over some time, and one that is streamed and rolled back in part.
+    """Run small transactions for a while, and one that is streamed and partly rolled back.
 
-    Begins once the extractor runs, so that it meets them one by one.
+    Begins once the extractor runs, so that it reads them one by one.
     """
     deadline = time.monotonic() + 20
     while not (directory / "spill").exists() and time.monotonic() < deadline:
@@ -111,7 +111,9 @@ def _work(url: str, directory: Path) -> None:
 
 
 def _replayed(directory: Path) -> dict[int, str]:
-    """The table as the log has it: every row applied once, in order; fails on any surprise."""
+    """Return the table by applying the log's rows once and in order; fails on
+    anything unexpected.
+    """
     table: dict[int, str] = {}
     last_gsn = last_trx = 0
     for segment in open_chain(list_segments(directory / "log")):
@@ -136,7 +138,9 @@ def _replayed(directory: Path) -> dict[int, str]:
 @pytest.mark.promise
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_and_started_again(source_url: str, tmp_path: Path, moment: str) -> None:
-    """Every row once and in order, whatever the moment; the log passes its own examination."""
+    """Every row comes once and in order, whatever the moment, and the log passes its own
+    examination.
+    """
     _set_up(source_url)
     worker = threading.Thread(target=_work, args=(source_url, tmp_path))
     worker.start()
@@ -154,14 +158,14 @@ def test_killed_and_started_again(source_url: str, tmp_path: Path, moment: str) 
 
 
 def _insert(url: str, count: int) -> None:
-    """Transactions that are there when the extraction begins."""
+    """Insert rows in transactions that are finished before the extraction begins."""
     with connect(url, application_name="work") as sql:
         for number in range(count):
             sql.execute("insert into t values (%s, 'a')", (number,))
 
 
 def _lose_last_flush_point(directory: Path) -> None:
-    """The open segment without its last byte: its last flush point is torn."""
+    """Truncate the open segment by its last byte, so that its last flush point is torn."""
     (path,) = (directory / "log").glob("*.ckt_")
     os.truncate(path, path.stat().st_size - 1)
 
@@ -174,7 +178,7 @@ def _confirmed(url: str) -> int:
 
 
 def test_what_the_server_forgot_is_kept_when_it_is_cut_off(source_url: str, tmp_path: Path) -> None:
-    """The last of an acknowledged change is never thrown away; the error says where it is."""
+    """The last copy of an acknowledged change is never deleted; the error says where it is."""
     _set_up(source_url)
     _insert(source_url, 10)
     assert _child(source_url, tmp_path, "log.footer.before:1") == -signal.SIGKILL
@@ -200,7 +204,7 @@ def test_what_the_server_forgot_is_kept_when_it_is_cut_off(source_url: str, tmp_
 
 
 def test_what_the_server_still_has_is_not_kept(source_url: str, tmp_path: Path) -> None:
-    """It is read again, so that a crash leaves nothing behind."""
+    """A cut tail is not kept as a file if the server still has its changes; they are read again."""
     _set_up(source_url)
     _insert(source_url, 10)
     assert _child(source_url, tmp_path, "log.fdatasync.after:1") == -signal.SIGKILL
@@ -213,7 +217,7 @@ def test_what_the_server_still_has_is_not_kept(source_url: str, tmp_path: Path) 
 
 
 def test_killed_again_and_again(source_url: str, tmp_path: Path) -> None:
-    """Ten deaths in a row at ever later moments, while the source is written."""
+    """Ten kills in a row come at ever later moments, while rows are written to the source."""
     _set_up(source_url)
     worker = threading.Thread(target=_work, args=(source_url, tmp_path))
     worker.start()

@@ -1,4 +1,4 @@
-"""The way to the server breaks in the middle of frames, transactions and side files."""
+"""The network to the server breaks in the middle of frames, transactions and side files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def test_cut_anywhere(
     monkeypatch: pytest.MonkeyPatch,
     work_mem: str,
 ) -> None:
-    """Large transactions, streamed or not, cut again and again: every row once, in order."""
+    """Large transactions, streamed or not, are cut repeatedly: every row comes once
+    and in order.
+    """
     monkeypatch.setattr("penstock.extract.extractor.BACKOFF_S", (0.1,))
     set_up(source_url, "create table t (id int primary key, v text)")
     expected: list[int] = []
@@ -36,7 +38,7 @@ def test_cut_anywhere(
         )
         sql.commit()
         for part in range(6):
-            # The third is given out in several runs: a cut comes when half of it is written.
+            # The third is passed on in several runs: a cut comes when half of it is written.
             first, last = part * 100_000, part * 100_000 + (50_000 if part == 2 else 4_000)
             sql.execute(
                 "insert into t select i, repeat('x', 100) from generate_series(%s::int, %s::int) i",

@@ -1,4 +1,4 @@
-"""FlexCDC killed again and again: the changelogs add up to the source, every number once."""
+"""FlexCDC is killed repeatedly: the changelogs add up to the source, and no number repeats."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ POINTS = (
     "flexcdc.commit.before",
     "flexcdc.commit.after",
 )
-STUCK_S = 60.0  # nothing new so long: what differs then is a difference
+STUCK_S = 60.0  # after so long without changes a difference is an error
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "16"))
 Pair = tuple[str, str]
 
 
 @pytest.fixture
 def servers() -> Iterator[Callable[[str], AnyServer]]:
-    """Make servers of a kind for one test alone, which are there until its end."""
+    """Make servers of a kind for one test; they run until its end."""
     with ExitStack() as stack:
         yield lambda kind: stack.enter_context(make_server(kind))
 
 
 def made(servers: Callable[[str], AnyServer], kinds: str) -> Pair:
-    """Source and destination, as "mysql-mariadb" names them; of one server where it names one."""
+    """Make source and destination, such as "mysql-mariadb"; one name means both on one server."""
     from_kind, _, to_kind = kinds.partition("-")
     server = servers(from_kind)
     source = make_database(server, MYSQL.namespace)
@@ -67,10 +67,10 @@ class BankFlex:
     def __init__(
         self, pair: Pair, folder: Path, seed: int, *, kinds: bool = False, **settings: object
     ) -> None:
-        """kinds: with a table for each type, also under load."""
+        """Prepare bank and FlexCDC; kinds adds a table for each type, also under load."""
         self.random = random.Random(seed)
         source, dest = pair
-        # With less load it keeps up, though it is killed all the time.
+        # With less load it keeps up although it is killed all the time.
         self.bank = Bank(source, seed, xa=True, pause_s=0.05 if kinds else 0.002)
         self.kinds = Kinds(source, seed) if kinds else None
         self.tables = TABLES + (self.kinds.tables if self.kinds is not None else ())
@@ -95,7 +95,7 @@ class BankFlex:
             self.flex.add(table)
 
     def kill(self, number: int) -> None:
-        """Start it, and have it die at a point or at any moment; each third time with its child."""
+        """Start it, and let it die at a point or at any moment; each third time with its child."""
         fault = ""
         if number % 6 != 5:
             fault = f"{POINTS[number % 6]}:{self.random.randint(1, 9)}:kill"
@@ -110,13 +110,15 @@ class BankFlex:
         assert self.command.process.returncode < 0, self.command.out.read_text()[-3000:]
 
     def _kill_extraction(self) -> None:
-        """End the process that writes the log, if one does; what is not durable is cut off."""
+        """End the process that writes the log, if there is one; its rows that are not durable are
+        cut off.
+        """
         with suppress(ProcessLookupError):
             if child := holder_of(self.lock):
                 os.kill(child, signal.SIGKILL)
 
     def settle(self) -> None:
-        """Let it catch up, however far behind it is, and stop; everything must add up."""
+        """Let it catch up, however large its backlog is, and stop it; everything must add up."""
         self.command.start()
         seen, moved_s = -1, time.monotonic()
         while True:
@@ -136,7 +138,7 @@ class BankFlex:
         assert all(highs[uow - 1] < gsn <= highs[uow] for _, uow, gsn in images)
 
     def adds_up(self, *, is_late: bool) -> bool:
-        """Whether the changelogs add up to the source; is_late: they must."""
+        """Return whether the changelogs add up to the source; raises if is_late and they do not."""
         try:
             self.flex.check(*self.tables)
         except AssertionError:
@@ -160,7 +162,7 @@ class BankFlex:
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 def test_changelogs_add_up_after_kills(pair: Pair, tmp_path: Path) -> None:
-    """One kill at each point and one at any moment."""
+    """The changelogs add up after one kill at each point and one at any moment."""
     BankFlex(pair, tmp_path, 15).run(6)
 
 
@@ -169,13 +171,15 @@ def test_changelogs_add_up_after_kills(pair: Pair, tmp_path: Path) -> None:
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("bulk", [True, False], ids=["bulk", "row"])
 def test_changelogs_add_up_after_fifty_kills(apart: Pair, bulk: bool, tmp_path: Path) -> None:
-    """Under load all the time, the bank's and that of every type, in both modes."""
+    """The changelogs add up under constant load by the bank and by a table of every type, in both
+    modes.
+    """
     BankFlex(apart, tmp_path, SEED, kinds=True, bulk_insert=bulk).run(50)
 
 
 @pytest.mark.faults
 def test_a_destination_that_goes_away(servers: Callable[[str], AnyServer], tmp_path: Path) -> None:
-    """It ends with a typed error and exit code 1; started again, it goes on."""
+    """FlexCDC ends with a typed error and exit code 1; after a restart it continues."""
     source, dest = servers("mysql"), servers("mariadb")
     one = BankFlex(
         (make_database(source, MYSQL.namespace), make_database(dest, "copy")), tmp_path, 17

@@ -1,6 +1,6 @@
-"""The extractor of an Ignite node, killed at every point: the log is what it is without a kill.
+"""The extractor of an Ignite node is killed at every point: the log is the same as without a kill.
 
-No server: the segments are those of a recording, and ones made here.
+No server is needed: the segments are from a recording, or made here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ LIVES_MAX = 40
 
 
 def recorded(folder: Path) -> Path:
-    """A recording's work directory with more behind it: transactions over records and segments."""
+    """Unpack a recording and add transactions over several records and segments; return its
+    directory.
+    """
     work = unpacked("one", folder / "work")
     for segment in (5, 6):
         records = [
@@ -65,10 +67,10 @@ def recorded(folder: Path) -> Path:
 
 
 def seen(path: Path) -> list[Any]:
-    """The log's rows and transactions.
+    """Return the log's rows and transactions.
 
-    A shape is kept before its rows are in the log: after a kill they may have columns, NULL yet,
-    that came with later ones, and versions may be left out.
+    A shape is kept before its rows are in the log: after a kill rows may have columns of later
+    versions, still NULL, and versions may be left out.
     """
     rows = rows_of(load_config(path))
     versions: dict[str, int] = {}
@@ -84,7 +86,7 @@ def seen(path: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """Without a kill."""
+    """The log's content without a kill."""
     folder = tmp_path_factory.mktemp("whole")
     path = source_pipeline(folder, recorded(folder), tables='"*", "!place"')
     extract(path, flush_rows=7)
@@ -92,7 +94,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 def extract_killed(path: Path, name: str, flush_rows: int) -> None:
-    """Extract, killed at a point in each life, until one comes to its end."""
+    """Extract, killed at a point in each life, until one life finishes."""
     killed = 0
     program = [sys.executable, "-m", "harness.ignite.source"]
     paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
@@ -117,7 +119,7 @@ def extract_killed(path: Path, name: str, flush_rows: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_SEVERAL)
 def test_a_killed_extractor_of_several_nodes(tmp_path: Path, name: str) -> None:
-    """The log has what the cluster has: no change twice, none behind a newer one of its key."""
+    """The log has what the cluster has: no change twice, and none after a newer one of its key."""
     chance, cluster = random.Random(3), Cluster(2, 1)
     nodes = Directories(tmp_path / "nodes", cluster)
     for value in range(60):
@@ -152,7 +154,7 @@ def test_a_killed_extractor_of_several_nodes(tmp_path: Path, name: str) -> None:
 def test_a_killed_extractor_leaves_the_log_as_it_is_without(
     tmp_path: Path, expected: list[Any], name: str
 ) -> None:
-    """Killed in each of its lives, a little later each time, until one comes to its end."""
+    """The extractor is killed in each life, a little later each time, until one life finishes."""
     path = source_pipeline(tmp_path, recorded(tmp_path), tables='"*", "!place"')
     extract_killed(path, name, 7)
     assert seen(path) == expected

@@ -1,4 +1,4 @@
-"""The log's writer killed for real at each of its named fault points."""
+"""The log's writer is killed by SIGKILL at each of its named fault points."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ print("end", flush=True)
 def test_a_process_killed_at_any_named_point_loses_nothing_it_flushed(
     tmp_path: Path, name: str
 ) -> None:
-    """A real SIGKILL on real files, at the second time the point is reached, then a new start."""
+    """A real SIGKILL on real files, at the second time the point is reached, loses no
+    flushed row.
+    """
     links.enable(tmp_path / "cdc" / "lake")
-    removes = ".unlink." in name  # no loader: the consumer's links are all that stays
+    removes = ".unlink." in name  # no loader: only the consumer's links stay
     command = [sys.executable, "-c", KILLED, str(tmp_path / "log"), str(tmp_path / "cdc")]
     command.append("without a loader" if removes else "")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     faulty = [f"{name}:2:kill"]
     if "recovery" in name:
-        # What recovery passes only with a left-over needs one first.
+        # Some points of recovery are reached only if there is a leftover file.
         left_by = "log.create.after" if "discard" in name else "log.flush.after"
         faulty = [f"{left_by}:2:kill", f"{name}:1:kill"]
     if ".cut." in name:
@@ -62,7 +64,7 @@ def test_a_process_killed_at_any_named_point_loses_nothing_it_flushed(
         done = subprocess.run(
             command, env={**environment, **fault}, capture_output=True, text=True, check=False
         )
-        lines = done.stdout.splitlines()  # diagnostics, too
+        lines = done.stdout.splitlines()  # also has diagnostics
         numbers = [int(line.split()[1]) for line in lines if line.startswith("gsn ")]
         assert all(number >= flushed for number in numbers), "resumed before what was flushed"
         flushed = max([flushed, *numbers])

@@ -1,4 +1,4 @@
-"""`penstock merge` as a process that is killed: the merged log is that of one that never was."""
+"""`penstock merge` is killed as a process: the merged log is the same as without a kill."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ POINTS = (
 
 
 def files_of(folder: Path, logs: list[LogOf]) -> Path:
-    """The logs' pipeline files, whose servers are away, and that of their merge."""
+    """Write pipeline files of the logs, whose servers do not exist, and return that
+    of their merge.
+    """
     names = [log.directory.name for log in logs]
     for name in names:
         url = "postgresql://nobody@127.0.0.1:1/none"
@@ -47,7 +49,7 @@ def files_of(folder: Path, logs: list[LogOf]) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_merge_that_is_killed_again_and_again(seed: int, tmp_path: Path) -> None:
-    """Equal rows, equal numbers, no segment let go of too early."""
+    """Rows and numbers are equal, and no segment is released too early."""
     rng = random.Random(seed)
     of = world(rng)
     rows = rows_for(rng, of, [ITEM] * 9)

@@ -1,4 +1,4 @@
-"""An extractor of MySQL and MariaDB is killed at every kind of moment, and nothing shows of it."""
+"""An extractor of MySQL and MariaDB is killed at every kind of moment, without any effect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXACT = "binlog_exact.json"
 
 
 def child(url: str, directory: Path, fault: str = "") -> int:
-    """One extraction to its end or its death."""
+    """Run one extraction until it ends or dies; return the exit code."""
     environment = {**os.environ, "PENSTOCK_FAULT": f"{fault}:kill" if fault else ""}
     done = subprocess.run(
         [sys.executable, str(CHILD), url, str(directory)],
@@ -58,7 +58,9 @@ def child(url: str, directory: Path, fault: str = "") -> int:
 
 
 def work(server: MySQLServer, url: str, directory: Path) -> None:
-    """Small transactions, a larger one, XA, a new file, a new column: once the extractor runs."""
+    """Write small transactions, a larger one, XA, a new file, a new column, once the extractor
+    runs.
+    """
     deadline = time.monotonic() + 20
     while not (directory / "spill").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -87,7 +89,9 @@ def work(server: MySQLServer, url: str, directory: Path) -> None:
 
 
 def replayed(directory: Path) -> dict[int, dict[str, Any]]:
-    """The table as the log has it: every row applied once, in order; fails on any surprise."""
+    """Return the table by applying the log's rows once and in order; fails on
+    anything unexpected.
+    """
     table: dict[int, dict[str, Any]] = {}
     last_gsn = last_trx = 0
     for segment in open_chain(list_segments(directory / "log")):
@@ -109,12 +113,12 @@ def replayed(directory: Path) -> dict[int, dict[str, Any]]:
 
 
 def select(server: MySQLServer, url: str) -> dict[int, str]:
-    """What the table holds."""
+    """Return the table's rows."""
     return dict(server.execute("select id, v from t", database_of(url)))
 
 
 def prepare(server: MySQLServer, url: str, directory: Path) -> None:
-    """A table, and a log that begins here."""
+    """Create a table, and a log that begins here."""
     server.execute("create table t (id int primary key, v text)", database_of(url))
     assert child(url, directory) == 0
 
@@ -136,7 +140,7 @@ CASES = [
 def test_killed_and_started_again(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, moment: str, exact: bool
 ) -> None:
-    """Every row once and in order; also when only the state of some time before is left."""
+    """Every row comes once and in order, even if only an older state is left."""
     prepare(mysql, mysql_url, tmp_path)
     (tmp_path / "spill").rmdir()
     worker = threading.Thread(target=work, args=(mysql, mysql_url, tmp_path))
@@ -153,7 +157,7 @@ def test_killed_and_started_again(
 
 
 def test_killed_again_and_again(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
-    """At moments that nobody chose."""
+    """The same holds at random moments."""
     prepare(mysql, mysql_url, tmp_path)
     (tmp_path / "spill").rmdir()
     worker = threading.Thread(target=work, args=(mysql, mysql_url, tmp_path))

@@ -1,6 +1,7 @@
-"""The bank's pipeline with MySQL and MariaDB at either end: killed at named and random moments.
+"""The bank's pipeline with MySQL and MariaDB on either side, killed at named and random moments.
 
-What is said in `test_pipeline_kills.py` of PostgreSQL, of the other engines in both roles.
+`test_pipeline_kills.py` describes the same for PostgreSQL; here are the other engines in both
+roles.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ BINLOG_CHAIN = (
 OF_POSTGRES = ("extract.relations.", "stream.", "spill.", "slot.")
 ENGINE_FREE = tuple(point for point in EXTRACT_CHAIN if not point.startswith(OF_POSTGRES))
 WHOLE = ((*ENGINE_FREE, *BINLOG_CHAIN), LOAD_CHAIN)
-# For everyday: what these sources have of their own, and one place of each kind.
+# For everyday runs: the points that only these sources have, and one point of each kind.
 SOME = (
     (
         "log.fdatasync.after:1",
@@ -50,7 +51,7 @@ SOME = (
     ),
     ("load.copy.after:1", "load.apply.after:1", "load.commit.after:1"),
 )
-# A point on the way to the first row, only one kind of source has; what is killed in the bulk load.
+# Source, target, a point before the first row, and the victim and point in the bulk load.
 BEGINNINGS = (
     ("mysql", "mariadb", "snapshot.locked", "load", "bulk.chunk.copied"),
     ("mariadb", "mysql", "snapshot.taken", "both", "bulk.chunk.committed"),
@@ -62,7 +63,7 @@ BEGINNINGS = (
 
 
 def test_no_point_is_forgotten() -> None:
-    """Whoever adds a fault point that only these sources have is asked to add it here."""
+    """A new fault point that only these sources have must be added here."""
     listed = {point.partition(":")[0] for point in BINLOG_CHAIN}
     listed |= {point for _, _, point, _, _ in BEGINNINGS}
     prefixes = ("binlog.", "prepared.", "snapshot.")
@@ -83,12 +84,14 @@ def test_no_point_is_forgotten() -> None:
 def test_killed_at_named_points(
     tmp_path: Path, source: str, target: str, chains: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
-    """Both halves at once die along their chains while the bank works and its copy is read."""
+    """Both halves die along their chains at the same time while the bank works and its copy is
+    read.
+    """
     small = {"changeLoader": {"maxFilesPerBatch": 2}}
     with BankPipeline(
         tmp_path, 1, source=source, target=target, sections=small, xa=True
     ) as pipeline:
-        links.enable(pipeline.directory / "cdc" / "lake")  # a consumer gets its links
+        links.enable(pipeline.directory / "cdc" / "lake")  # so that a consumer gets its links
         pipeline.start()
         missed: dict[str, list[str]] = {}
 
@@ -113,7 +116,9 @@ def test_killed_at_named_points(
 def test_killed_on_the_way_to_the_first_row(
     tmp_path: Path, source: str, target: str, point: str, victim: str, chunk: str
 ) -> None:
-    """The extractor at a point of the handover, then the bulk load with its sessions or without."""
+    """The extractor dies at a point of the handover, then the bulk load with its sessions or
+    without.
+    """
     with BankPipeline(tmp_path, 1, source=source, target=target) as pipeline:
         extract, load = pipeline.extract, pipeline.load
         assert pipeline.kill_at(extract, f"{point}:1")
@@ -152,6 +157,6 @@ STORIES = (
     [pytest.param(*story, id=f"{story[2]}-{story[3]}") for story in STORIES],
 )
 def test_a_story_of_kills(tmp_path: Path, seed: int, count: int, source: str, target: str) -> None:
-    """Halves, the JVM, workers and both servers, at random moments and points drawn from a seed."""
+    """Halves, the JVM, workers and both servers die at moments and points drawn from a seed."""
     story = Story(seed, tmp_path, source=source, target=target)
     story.tell(list(draw(seed, count, source)))

@@ -1,7 +1,7 @@
-"""The network between any two breaks: cut, stalled, slowed, torn in the middle of a message.
+"""The network between any two parts breaks: cut, stalled, slow, torn in the middle of a message.
 
-A whole pipeline runs through two proxies, one before each server. Neither half is started again
-by hand: both find their way back, and in the end both sides are equal.
+A whole pipeline runs through two proxies, one in front of each server. No half is restarted
+manually: both reconnect, and in the end both sides are equal.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from harness.servers.proxy import Proxy
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 STALL_S = 5.0
-IMPATIENT = {"wal_sender_timeout": "2s"}  # the server gives up a stalled connection
+IMPATIENT = {"wal_sender_timeout": "2s"}  # the server closes a stalled connection
 
 
 class Network:
-    """The two doors, and what can be done to them by name."""
+    """The two proxies, and the failures that a test can cause by name."""
 
     def __init__(self, pipeline: BankPipeline, source: Proxy, target: Proxy) -> None:
         self.pipeline = pipeline
@@ -38,7 +38,7 @@ class Network:
             "target cut": target.cut,
             "target stalled": lambda: target.stall(STALL_S),
             "target slowed": lambda: self.slowed(target),
-            # Into MySQL rows go as text, which only their mass tells from commands.
+            # Rows go into MySQL as text; only their size distinguishes them from commands.
             "staged rows torn": lambda: self.torn(
                 target, b"PGCOPY" if pipeline.kinds[1] == POSTGRES else b"", to_server=True
             ),
@@ -50,23 +50,23 @@ class Network:
         }
 
     def slowed(self, proxy: Proxy) -> None:
-        """A thin line for a while."""
+        """Limit the bandwidth for a while."""
         proxy.slow(200_000)
         time.sleep(STALL_S)
         proxy.slow(0)
 
     def torn(self, proxy: Proxy, *pattern: bytes, **how: bool) -> None:
-        """Wait until what is to be torn comes by."""
+        """Wait until the part to be torn passes through."""
         proxy.tear(*pattern, **how)
         assert proxy.torn.wait(60), f"{pattern} did not come by"
 
     def both_cut(self) -> None:
-        """All connections at once."""
+        """Cut all connections at once."""
         self.source.cut()
         self.target.cut()
 
     def copied(self) -> None:
-        """Wait until what the bank does now is in the copy."""
+        """Wait until the bank's current changes are in the copy."""
         number = self._last_transfer(self.pipeline.source_url)
         self.pipeline.until(
             lambda: self._last_transfer(self.pipeline.target_url) >= number,
@@ -79,7 +79,9 @@ class Network:
 
 
 def in_clear(url: str) -> str:
-    """The same without the TLS that MySQL offers by itself: what is torn has to be seen."""
+    """Return the URL without the TLS that MySQL offers by default, so that the proxy
+    sees the text.
+    """
     if url.startswith("postgres"):
         return url
     return f"{url}?sslmode=disable&get_server_public_key=true"
@@ -148,7 +150,7 @@ ALL = (
     ],
 )
 def test_each_breakage_once(tmp_path: Path, major: int | None, deeds: tuple[str, ...]) -> None:
-    """Every kind on both ways, one after another; the copy catches up after each."""
+    """The copy catches up after each kind of failure on both connections."""
     _pipeline_survives(tmp_path, deeds, 1, major=major)
 
 
@@ -163,14 +165,14 @@ def test_each_breakage_once(tmp_path: Path, major: int | None, deeds: tuple[str,
 def test_each_breakage_once_of_mysql(
     tmp_path: Path, source: str, target: str, deeds: tuple[str, ...]
 ) -> None:
-    """The same with MySQL and MariaDB at either end."""
+    """The same holds with MySQL and MariaDB on either side."""
     _pipeline_survives(tmp_path, deeds, 1, kinds=(source, target))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [2])
 def test_breakages_at_random(tmp_path: Path, seed: int) -> None:
-    """Twelve drawn from a seed."""
+    """The copy catches up after twelve failures drawn from a seed."""
     chance = random.Random(seed)
     names = [
         "source cut",

@@ -1,8 +1,7 @@
 """A whole pipeline under a bank's load, killed at every named fault point and at random moments.
 
-After each kill the half that died is started again. A reader of the target sees the bank's total
-unchanged at every moment, and in the end source and target are equal row by row: nothing lost,
-nothing twice.
+After each kill the half that died is restarted. A reader of the target always sees the bank's total
+unchanged, and in the end source and target are equal row by row: nothing lost, nothing twice.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ assert extract_changes.__module__  # importing declares the fault points of both
 assert load_changes.__module__
 
 WHOLE = (EXTRACT_CHAIN, LOAD_CHAIN)
-# Points on the way to the first row; what is killed of the bulk load in the same story: the load
+# Points before the first row, and what is killed of the bulk load in the same story: the load
 # alone (its snapshot lives on in the extractor), both halves (it is gone), the JVM, or a worker.
 BEGINNINGS = (
     ("slot.create.before", "load", "bulk.chunk.copied"),
@@ -38,8 +37,8 @@ BEGINNINGS = (
     ("handover.captured", "load", "bulk.chunk.committed"),
 )
 ELSEWHERE = {
-    "bulk.chunk.reading",  # of sessions that are lent to workers, in test_cluster.py
-    # Moments of single tables, in test_tables_kills.py.
+    "bulk.chunk.reading",  # for sessions that workers borrow: test_cluster.py
+    # Points of single tables: test_tables_kills.py
     "extract.capture.before",
     "extract.capture.bound",
     "extract.capture.after",
@@ -62,8 +61,8 @@ ELSEWHERE = {
 
 
 def test_no_point_is_forgotten() -> None:
-    """Whoever adds a fault point to extract or load is asked to add it to a chain here."""
-    for engine in engines():  # a point is known once its module is imported
+    """A new fault point in extract or load must be added to a chain here."""
+    for engine in engines():  # a point is declared when its module is imported
         for name in engine.parts:
             engine.part(name)
     listed = {name.partition(":")[0] for name in (*EXTRACT_CHAIN, *LOAD_CHAIN)}
@@ -85,11 +84,13 @@ def test_no_point_is_forgotten() -> None:
 def test_killed_at_named_points(
     tmp_path: Path, major: int | None, chains: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
-    """Both halves at once die along their chains while the bank works and its copy is read."""
+    """Both halves die along their chains at the same time while the bank works and its copy is
+    read.
+    """
     small = {"changeLoader": {"maxFilesPerBatch": 2}}
     with BankPipeline(tmp_path, 1, major=major, sections=small) as pipeline:
-        links.enable(pipeline.directory / "cdc" / "lake")  # a consumer gets its links
-        # The first change writes the relations down, once in the life of a pipeline.
+        links.enable(pipeline.directory / "cdc" / "lake")  # so that a consumer gets its links
+        # The first change stores the relations, once in the life of a pipeline.
         assert pipeline.kill_at(pipeline.extract, chains[0][0])
         pipeline.start()
         missed: dict[str, list[str]] = {}
@@ -110,7 +111,7 @@ def test_killed_at_named_points(
 
 
 def _beginnings() -> list[object]:
-    """One for everyday, all in `make test-faults`."""
+    """Return the beginnings: one for everyday runs, all of them in `make test-faults`."""
     everyday = BEGINNINGS[1]
     return [
         pytest.param(*story, marks=[] if story is everyday else pytest.mark.long, id=story[0])
@@ -123,7 +124,9 @@ def _beginnings() -> list[object]:
 def test_killed_on_the_way_to_the_first_row(
     tmp_path: Path, point: str, victim: str, chunk: str
 ) -> None:
-    """The extractor at a point of the handover, then the bulk load with its snapshot or without."""
+    """The extractor dies at a point of the handover, then the bulk load with its snapshot or
+    without.
+    """
     with BankPipeline(tmp_path, 1) as pipeline:
         extract, load = pipeline.extract, pipeline.load
         assert pipeline.kill_at(extract, f"{point}:1")
@@ -147,7 +150,9 @@ def test_killed_on_the_way_to_the_first_row(
 
 @pytest.mark.long
 def test_killed_at_the_end_of_the_handover(tmp_path: Path) -> None:
-    """The last step is written down, and nothing of it is needed any more."""
+    """A kill after the last step is saved changes nothing, as nothing of the handover is needed
+    then.
+    """
     with BankPipeline(tmp_path, 1) as pipeline:
         pipeline.load.start()
         assert pipeline.kill_at(pipeline.extract, "handover.resumed:1")
@@ -157,7 +162,7 @@ def test_killed_at_the_end_of_the_handover(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_killed_before_it_says_done(tmp_path: Path) -> None:
-    """Everything is in the log, CHANGE.DONE is not: the next start is idle again and writes it."""
+    """The next start is idle again and writes CHANGE.DONE if everything but that is in the log."""
     with BankPipeline(tmp_path, 1) as pipeline:
         pipeline.start()
         pipeline.bank.__exit__()
@@ -170,7 +175,9 @@ def test_killed_before_it_says_done(tmp_path: Path) -> None:
 
 
 def _stories() -> list[object]:
-    """A short story for everyday, two more in `make test-faults`: `soak.py` has them all."""
+    """Return a short story for everyday runs and two more for `make test-faults`; `soak.py` has
+    more.
+    """
     return [
         pytest.param(seed, count, marks=[] if seed == 1 else pytest.mark.long, id=f"seed{seed}")
         for seed, count in ((1, 6), (11, 12), (12, 12))
@@ -180,5 +187,5 @@ def _stories() -> list[object]:
 @pytest.mark.promise
 @pytest.mark.parametrize(("seed", "count"), _stories())
 def test_a_story_of_kills(tmp_path: Path, seed: int, count: int) -> None:
-    """Halves, the JVM, workers and both servers, at random moments and points drawn from a seed."""
+    """Halves, the JVM, workers and both servers die at moments and points drawn from a seed."""
     Story(seed, tmp_path).tell(list(draw(seed, count)))

@@ -1,9 +1,9 @@
-"""Recovery as document 000 tells it, four cases of each half, each forced by killing at that place.
+"""Recovery as document 000 specifies it: four cases of each half, each forced by a kill there.
 
-The extractor: it asks for the latest CE row; a row without finish_time means that it goes on from
-the row's mark; a `.ckt_` file is renamed or discarded; writing goes on with the next number. The
+The extractor: it asks for the latest CE row; if the row has no finish_time, it continues from the
+row's mark; a `.ckt_` file is renamed or discarded; writing continues with the next number. The
 loader: it looks for files; it asks for the last CL row; files with a finish_time are skipped; it
-goes on with the next one.
+continues with the next one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STARTED = re.compile(r'event="(?:stream started|catching up)".* position=(\S+)')
 
 
 class Row(NamedTuple):
-    """A row of wirekite_progress; file: N of N.ckt."""
+    """A row of wirekite_progress; its file is the N of N.ckt."""
 
     source: str
     target: str
@@ -47,13 +47,13 @@ class Row(NamedTuple):
 
     @property
     def file(self) -> int:
-        """The segment's number."""
+        """Number of the segment."""
         name = self.target if self.target.endswith(".ckt") else self.source
         return int(name.removesuffix(".ckt"))
 
 
 def progress(pipeline: BankPipeline, operation: str) -> list[Row]:
-    """The rows of an operation by file; none while there are no tables."""
+    """Return the rows of an operation, ordered by file; empty while there are no tables."""
     try:
         with session(pipeline.target_url, pipeline.namespace) as sql:
             found = [Row(*row) for row in sql.execute(ROWS.format(operation))]
@@ -63,25 +63,25 @@ def progress(pipeline: BankPipeline, operation: str) -> list[Row]:
 
 
 def segments(pipeline: BankPipeline, ending: str = "ckt") -> list[int]:
-    """The numbers of the log's files."""
+    """Return the numbers of the log's files."""
     return sorted(int(path.stem) for path in (pipeline.directory / "log").glob(f"*.{ending}"))
 
 
 def started_at(pipeline: BankPipeline) -> list[int]:
-    """Where the extractor said that it begins, each time that it did."""
+    """Return the position at which the extractor began, for each of its starts."""
     said = (pipeline.directory / "run" / "extract.log").read_text()
     return [parsed(text) for text in STARTED.findall(said)]
 
 
 def parsed(text: str) -> int:
-    """A position of whichever source it is."""
+    """Return the ordinal of a position of either kind of source."""
     kind = BinlogPosition if ":" in text else Lsn
     return kind.parse(text).ordinal
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_the_extractor_recovers(tmp_path: Path, source: str, target: str) -> None:
-    """All four cases in one life of a pipeline; in the end both sides are equal."""
+    """All four cases occur in one life of a pipeline; in the end both sides are equal."""
     with BankPipeline(tmp_path, 1, source=source, target=target) as pipeline:
         extract = pipeline.extract
         pipeline.start()
@@ -104,7 +104,7 @@ def test_the_extractor_recovers(tmp_path: Path, source: str, target: str) -> Non
             ),
             "the file that was incomplete is finished",
         )
-        # Case 3: a file that is whole but for its name gets it; one without content is discarded.
+        # Case 3: a complete file that lacks only its name gets it; an empty one is discarded.
         extract.kill()
         assert pipeline.kill_at(extract, "log.rename.before:1")
         (whole,) = segments(pipeline, "ckt_")
@@ -125,7 +125,7 @@ def test_the_extractor_recovers(tmp_path: Path, source: str, target: str) -> Non
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_the_loader_recovers(tmp_path: Path, source: str, target: str) -> None:
-    """Killed before its commit it applies again, killed behind it never."""
+    """A loader killed before its commit applies the batch again; one killed after it does not."""
     small = {"changeLoader": {"maxFilesPerBatch": 2}}
     with BankPipeline(tmp_path, 1, source=source, target=target, sections=small) as pipeline:
         load = pipeline.load
@@ -136,11 +136,11 @@ def test_the_loader_recovers(tmp_path: Path, source: str, target: str) -> None:
 
         pipeline.until(loaded, "a file in the target")
         load.kill()
-        # Cases 1 and 2: what was not committed is found again by files and CL rows.
+        # Cases 1 and 2: files and CL rows tell what was not committed.
         before = loaded()
         assert pipeline.kill_at(load, "load.commit.before:1")
         assert loaded() == before
-        # Case 3: what was committed is skipped.
+        # Case 3: committed files are skipped.
         assert pipeline.kill_at(load, "load.commit.after:1")
         done = loaded()
         assert len(done) > len(before)

@@ -25,7 +25,7 @@ TRANSACTIONS = 40
 
 
 def started(path: Path, fault: str = "") -> tuple[subprocess.Popen[str], int]:
-    """The server, and its port."""
+    """Start the server; return its process and port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "serve", str(path), "--json"],
         stdout=subprocess.PIPE,
@@ -40,7 +40,7 @@ def started(path: Path, fault: str = "") -> tuple[subprocess.Popen[str], int]:
 
 
 def pipeline_file(folder: Path) -> Path:
-    """A pipeline whose source is away."""
+    """Write a pipeline file whose source does not exist."""
     path = write_pipeline(folder, "postgresql://u@127.0.0.1:1/d", None)
     text = (
         '\n[serve]\nlisten = "127.0.0.1:0"\nusers = { repl = "${SERVE_PASSWORD}" }\n'
@@ -51,7 +51,7 @@ def pipeline_file(folder: Path) -> Path:
 
 
 class Follower:
-    """A client that keeps what it was sent, and confirms some of it."""
+    """A client that keeps the transactions it received, and confirms some of them."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -59,7 +59,7 @@ class Follower:
         self.confirmed = 0
 
     def follow(self, port: int, end: int) -> None:
-        """Until the server has gone, or all is confirmed."""
+        """Follow until the server has ended, or everything is confirmed."""
         client = None
         try:
             client = Raw(connection_at(port, PASSWORD))
@@ -67,7 +67,7 @@ class Follower:
             assert client.message()[0] == b"W"
             for kind, position in streamed_until(client, end, last=self.ends[-1:]):
                 if kind == "C":
-                    if position not in self.ends:  # what was not confirmed may come again
+                    if position not in self.ends:  # if not confirmed, it may come again
                         self.ends.append(position)
                     if self.dice.random() < 0.5:
                         self.confirmed = max(self.confirmed, position)
@@ -85,7 +85,7 @@ class Follower:
 @pytest.mark.parametrize("lsn_type", ["", "HYBRID_TIME"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_killed_around_the_slot_file(fault: str, lsn_type: str, tmp_path: Path) -> None:
-    """Every transaction comes, and the file never says more than the client did."""
+    """Every transaction arrives, and the file never says more than the client did."""
     path = pipeline_file(tmp_path)
     ends = {n: numbers.end_of(2 * n, n) for n in range(1, TRANSACTIONS + 1)}
     if lsn_type:

@@ -1,6 +1,6 @@
 """Server, subscriber and extractor are killed at random: no row differs, no slot is ahead.
 
-PENSTOCK_SERVE_KILLS says how often, PENSTOCK_KILL_SEED which ones.
+PENSTOCK_SERVE_KILLS sets the number of kills, PENSTOCK_KILL_SEED their seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROWS = "select id, n, note from item order by id"
 
 
 class Writer(threading.Thread):
-    """Small transactions at the source until it is asked to end."""
+    """A thread that writes small transactions at the source until it is stopped."""
 
     def __init__(self, url: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ class Writer(threading.Thread):
         return "delete from item where id = %s", (one,)
 
     def end(self) -> None:
-        """Ask for its end, and wait. Raises what ended it before."""
+        """Stop it and wait. Raises the error that ended it earlier, if there is one."""
         self._ended.set()
         self.join(30)
         if self.error is not None:
@@ -88,7 +88,7 @@ def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
 
 
 def confirmed(served: Served) -> int:
-    """How far the slot's file says that its client is."""
+    """Return the position up to which the client has confirmed, according to the slot's file."""
     saved = saved_slots(served.folder / "shop" / "state")
     assert saved is not None
     (slot,) = saved.slots
@@ -96,7 +96,7 @@ def confirmed(served: Served) -> int:
 
 
 def applied(subscriber: Subscriber) -> int:
-    """The END of the last transaction that the subscriber has, durably after a crash."""
+    """Return the END of the last transaction that the subscriber has, durably after a crash."""
     rows = subscriber.run(
         "select remote_lsn::text from pg_replication_origin_status s join pg_subscription b "
         f"on s.external_id = 'pg_' || b.oid where b.subname = '{subscriber.name}'"
@@ -105,7 +105,7 @@ def applied(subscriber: Subscriber) -> int:
 
 
 def check_slot(served: Served, subscriber: Subscriber) -> None:
-    """What lies between what the subscriber has and what its slot says is no transaction."""
+    """Check that no transaction lies between the subscriber's position and that of its slot."""
     said = confirmed(served)
     has = applied(subscriber)
     if said <= has or not has:
@@ -119,7 +119,7 @@ def check_slot(served: Served, subscriber: Subscriber) -> None:
 
 
 def test_killed_at_random(place: Place, own_postgres: Server, tmp_path: Path) -> None:
-    """Each of the three, again and again, while the source is written to."""
+    """Each of the three is killed repeatedly while rows are written to the source."""
     dice = random.Random(SEED)
     served = Served(place, tmp_path)
     subscriber = None
@@ -146,7 +146,7 @@ def test_killed_at_random(place: Place, own_postgres: Server, tmp_path: Path) ->
 
 
 def rows_of(subscriber: Subscriber) -> object:
-    """Its rows; None while it recovers."""
+    """Return the subscriber's rows, or None while it recovers."""
     try:
         return subscriber.run(ROWS)
     except psycopg.OperationalError:
@@ -154,7 +154,7 @@ def rows_of(subscriber: Subscriber) -> object:
 
 
 def kill(victim: str, served: Served, subscriber: Subscriber) -> None:
-    """One of them, and start it again."""
+    """Kill one of them and start it again."""
     if victim == "server":
         assert served.server is not None
         served.server.send(signal.SIGKILL)

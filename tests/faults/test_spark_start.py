@@ -1,4 +1,4 @@
-"""What Spark starts with may be killed while it starts: it is started again."""
+"""A process that Spark starts may be killed during the start: Spark is started again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def _kill_first(name: str, killed: threading.Event) -> None:
-    """SIGKILL the first new descendant of this name."""
+    """Send SIGKILL to the first new descendant of this name."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -40,7 +40,7 @@ def _kill_first(name: str, killed: threading.Event) -> None:
 @pytest.mark.usefixtures("no_spark")
 @pytest.mark.parametrize("name", ["java", "python"])
 def test_killed_while_spark_starts(tmp_path: Path, name: str) -> None:
-    """The JVM, or the process that forks workers: the session comes up all the same."""
+    """The session starts even if the JVM, or the process that forks workers, is killed."""
     killed = threading.Event()
     killer = threading.Thread(target=_kill_first, args=(name, killed))
     killer.start()
@@ -51,7 +51,7 @@ def test_killed_while_spark_starts(tmp_path: Path, name: str) -> None:
 
 
 def test_a_jvm_that_is_dying_counts_as_dead() -> None:
-    """Its sockets are closed a moment before it can be waited for."""
+    """A JVM whose sockets are closed counts as dead, a moment before it can be waited for."""
     with subprocess.Popen(["sleep", "0.3"]) as dying:
         assert session._is_ending(dying, Py4JNetworkError("Error while sending or receiving"))
     with subprocess.Popen(["sleep", "60"]) as alive:

@@ -1,6 +1,7 @@
-"""`penstock stage` killed again and again under a changefeed: the target is as the model was.
+"""`penstock stage` is killed repeatedly under a changefeed: the target equals the model.
 
-Also the servers; the lease is stolen, connections are cut, answers lost, columns added and dropped.
+The servers are killed, too; the lease is stolen, connections are cut, answers lost, columns added
+and dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "16"))
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Ends servers behind the test."""
+    """A stack that ends servers after the test."""
     with ExitStack() as made:
         yield made
 
@@ -33,7 +34,9 @@ def stack() -> Iterator[ExitStack]:
 def test_a_target_under_a_feed_after_kills(
     stack: ExitStack, tmp_path: Path, mode: str, target: str
 ) -> None:
-    """At each point once or so, and at any moment; servers, too."""
+    """The target equals the model after about one kill at each point, at any moment, and of
+    servers.
+    """
     Stage(stack, tmp_path, mode, target, SEED).run(12)
 
 
@@ -44,7 +47,7 @@ def test_a_target_under_a_feed_after_kills(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", ["postgres", "mariadb"])
 def test_windows_through_spark_after_kills(stack: ExitStack, tmp_path: Path, target: str) -> None:
-    """The log of one instance is left, and the other begins its own where the target is."""
+    """An instance begins its own log at the target's position when the other one's log is left."""
     Stage(stack, tmp_path, "consistent", target, SEED).run(5)
 
 
@@ -56,5 +59,5 @@ def test_windows_through_spark_after_kills(stack: ExitStack, tmp_path: Path, tar
 def test_a_target_under_a_feed_after_many_kills(
     stack: ExitStack, tmp_path: Path, mode: str, target: str
 ) -> None:
-    """The same at length: 23 each, 276 over all."""
+    """The same holds for many kills: 23 in each case, 276 in total."""
     Stage(stack, tmp_path, mode, target, SEED + 1).run(23)

@@ -1,6 +1,6 @@
-"""A standalone cluster loses executors, workers, its network and a machine: it goes on, equal.
+"""A standalone cluster loses executors, workers, its network and a machine, and ends equal.
 
-The only machine at first is the remote one, so that it has the tasks; the other one joins when
+At first the remote machine is the only one, so that it has the tasks; the other one joins after
 something has happened to the first.
 """
 
@@ -28,14 +28,14 @@ pytestmark = [
 
 MYSQLS = ("mariadb", "mysql")
 PATIENCE_S = 400.0
-# Rows without a key, which would stay if they came twice; a few seconds' worth on a slow cable.
+# Rows without a key, which would be kept twice; they take a few seconds on a slow cable.
 FREIGHT_ROWS = 20_000
 FREIGHT = (
     "insert into freight select i, repeat(md5(cast(i as text)), 10) "
     f"from generate_series(1, {FREIGHT_ROWS}) i"
 )
 SLOW = "8mbit"
-# What a task reaches when it has been let through.
+# The point that a task reaches next once it may continue.
 BEHIND = {"bulk.chunk.copied": "bulk.chunk.committed", "load.copy.before": "load.copy.after"}
 
 
@@ -52,7 +52,9 @@ class ClusterBank(BankPipeline):
         conf: Mapping[str, str] | None = None,
         bulk_freight: bool = False,
     ) -> None:
-        """conf: more Spark properties. bulk_freight: its rows are there before the bulk load."""
+        """Prepare a bank; conf adds Spark properties, bulk_freight fills freight before the bulk
+        load.
+        """
         sections: dict[str, Mapping[str, Any]] = {
             "spark": {"master": cluster.master},
             "spark.conf": {**cluster.conf, **(conf or {})},
@@ -69,7 +71,7 @@ class ClusterBank(BankPipeline):
         self._bulk_freight = bulk_freight
 
     def __enter__(self) -> ClusterBank:
-        """Also make the table."""
+        """Start the pipeline and create the table."""
         super().__enter__()
         with self.at_source() as source:
             source.execute("create table freight (i int not null, text varchar(400) not null)")
@@ -80,14 +82,14 @@ class ClusterBank(BankPipeline):
         return self
 
     def send_freight(self) -> None:
-        """Fill the table, in one transaction."""
+        """Fill the table in one transaction."""
         with self.at_source() as source:
             source.execute(FREIGHT)
 
     def begin(self, fault: str = "") -> None:
-        """Start both processes and the remote machine; fault: in its executors alone."""
+        """Start both processes and the remote machine; the fault is only for its executors."""
         self.extract.start()
-        log = self.directory / "log"  # made by one who has the slot, which load looks at
+        log = self.directory / "log"  # created once the slot exists, which load checks
         self.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
         faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.load.once)}
         self.cluster.remote.start(faulty if fault else None)
@@ -95,18 +97,20 @@ class ClusterBank(BankPipeline):
 
     @contextmanager
     def at_source(self) -> Iterator[Session]:
-        """A session at the source."""
+        """Open a session at the source."""
         with session(self.source_url, self.namespace) as connection:
             yield connection
 
     @contextmanager
     def at_target(self, namespace: str = "") -> Iterator[Session]:
-        """A session at the target; namespace: not that of the bank, which may not be there yet."""
+        """Open a session at the target; namespace replaces that of the bank, which may not exist
+        yet.
+        """
         with session(self.target_url, namespace or self.namespace) as connection:
             yield connection
 
     def sessions_apart(self, doing: str = "") -> int:
-        """The number of its sessions at the target; doing: how their statement begins."""
+        """Return the number of its sessions at the target whose statement begins with `doing`."""
         cable = self.cluster.data
         assert cable is not None
         if self.kinds[1] == POSTGRES:
@@ -125,17 +129,17 @@ class ClusterBank(BankPipeline):
             return int(target.execute(query, values)[0][0])
 
     def copies(self) -> bool:
-        """Whether the remote machine is in the middle of sending rows to the target."""
+        """Return whether the remote machine is sending rows to the target now."""
         return self.sessions_apart("copy" if self.kinds[1] == POSTGRES else "load data") > 0
 
     @property
     def batch_count(self) -> int:
-        """How many batches the load process has applied."""
+        """Number of batches that the load process has applied."""
         state = read_loader_state(self.directory / "run")
         return state.batch_count if state is not None else 0
 
     def until(self, condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> None:
-        """As of every pipeline, with the patience that a cluster takes."""
+        """Wait as every pipeline does, with the patience that a cluster needs."""
         super().until(condition, what, timeout_s)
 
     def goes_on(self) -> None:
@@ -145,7 +149,7 @@ class ClusterBank(BankPipeline):
         self.until(lambda: self.batch_count > before + 1, "more batches")
 
     def end(self) -> None:
-        """Both sides are equal, and no table was loaded anew."""
+        """Check that both sides are equal, and that no table was loaded again."""
         log = (self.directory / "run" / "load.log").read_text()
         assert "bulk table copied" in log
         assert "loaded again from the start" not in log
@@ -157,7 +161,7 @@ class ClusterBank(BankPipeline):
 
 @pytest.mark.parametrize("point", ["bulk.chunk.copied", "load.copy.after"])
 def test_an_executor_is_killed(tmp_path: Path, standalone: Standalone, point: str) -> None:
-    """In the middle of a task, with another machine in the cluster or not."""
+    """An executor is killed in the middle of a task, with another machine in the cluster or not."""
     with ClusterBank(tmp_path, standalone) as pipeline:
         pipeline.begin(f"{point}:1:sleep")
         pipeline.until(lambda: pipeline.load.reached, point)
@@ -172,7 +176,7 @@ def test_an_executor_is_killed(tmp_path: Path, standalone: Standalone, point: st
 def test_a_worker_is_killed_and_another_joins(
     tmp_path: Path, standalone: Standalone, point: str
 ) -> None:
-    """There is nobody for a while."""
+    """The load waits while there is no worker, and continues when another joins."""
     with ClusterBank(tmp_path, standalone) as pipeline:
         pipeline.begin(f"{point}:1:sleep")
         pipeline.until(lambda: pipeline.load.reached, point)
@@ -186,7 +190,7 @@ def test_a_worker_is_killed_and_another_joins(
 def test_the_link_is_cut_in_the_middle_of_a_copy(
     tmp_path: Path, standalone: Standalone, cut_s: float
 ) -> None:
-    """And is back, before the servers have given up or behind that. The cluster sees nothing."""
+    """The link is restored before or after the servers gave up; the cluster does not notice."""
     _, data = standalone.cables()
     with ClusterBank(tmp_path, standalone, bulk_freight=True) as pipeline:
         data.slow(SLOW)
@@ -210,7 +214,7 @@ def test_a_machine_vanishes(
     phase: str,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """In the middle of sending rows, for good: what it held is let go, and all goes on."""
+    """A machine vanishes for good while it sends rows: its sessions end, and the load continues."""
     _, data = standalone.cables()
     with ClusterBank(tmp_path, standalone, target=target, bulk_freight=phase == "bulk") as pipeline:
         if phase == "bulk":
@@ -239,12 +243,12 @@ def test_a_machine_vanishes(
 def test_a_task_that_was_given_up_adds_no_rows(
     tmp_path: Path, standalone: Standalone, target: str, point: str
 ) -> None:
-    """The cluster has lost an executor, whose task hangs, and goes on to the end without it.
+    """The load completes without an executor that the cluster has lost and whose task hangs.
 
-    Its machine still answers the target for it. Then it lives on, and reaches the target.
+    Its machine still answers the target for it. Later the task resumes, and reaches the target.
     """
     spark, _ = standalone.cables()
-    patient = {"spark.rpc.io.connectionTimeout": "3600s"}  # the executor does not end by itself
+    patient = {"spark.rpc.io.connectionTimeout": "3600s"}  # the executor does not give up
     with ClusterBank(tmp_path, standalone, target=target, conf=patient) as pipeline:
         pipeline.begin(f"{point}:1:sleep=10,{BEHIND[point]}:1:sleep=0.1")
         pipeline.until(lambda: pipeline.load.reached, point)
@@ -256,7 +260,7 @@ def test_a_task_that_was_given_up_adds_no_rows(
         pipeline.until_read()
         pipeline.goes_on()
         through = pipeline.load.once / f"{BEHIND[point]}:1"
-        was_through = through.exists()  # as with another chunk, which it copied beside
+        was_through = through.exists()  # as with another, concurrent chunk
         done = standalone.remote.finished_tasks
         for one in zombies:
             one.resume()
@@ -273,7 +277,7 @@ def test_a_task_that_was_given_up_adds_no_rows(
 def test_every_engine_is_reached_from_another_machine(
     tmp_path: Path, standalone: Standalone, source: str, target: str
 ) -> None:
-    """Bulk load and changes, and all of it by the one executor that is not here."""
+    """The one executor, on another machine, does all of the bulk load and changes."""
     standalone.cables()
     with ClusterBank(tmp_path, standalone, source=source, target=target) as pipeline:
         pipeline.begin()

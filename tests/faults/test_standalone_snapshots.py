@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as sources for a remote machine: snapshots are read through the driver."""
+"""MySQL and MariaDB as sources for a remote machine: it reads snapshots through the driver."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOURCES = pytest.mark.parametrize("source", ["mariadb", "mysql"])
 
 
 def bank(folder: Path, cluster: Standalone, source: str, **spark: str) -> BankPipeline:
-    """A bank's pipeline on the cluster; spark: more keys of [spark]."""
+    """Return a bank's pipeline on the cluster; spark: more keys of [spark]."""
     sections: dict[str, Mapping[str, Any]] = {
         "spark": {"master": cluster.master, **spark},
         "spark.conf": cluster.conf,
@@ -35,7 +35,7 @@ def bank(folder: Path, cluster: Standalone, source: str, **spark: str) -> BankPi
 
 
 def begin(pipeline: BankPipeline, cluster: Standalone, fault: str = "") -> ProxyAddress:
-    """Start both processes and the remote machine; where its executors read the snapshot."""
+    """Start both processes and the remote machine; return where its executors read the snapshot."""
     pipeline.extract.start()
     handover = pipeline.directory / "state" / "handover.json"
 
@@ -52,7 +52,9 @@ def begin(pipeline: BankPipeline, cluster: Standalone, fault: str = "") -> Proxy
 
 
 def end(pipeline: BankPipeline) -> None:
-    """All rows came at the one point; then the changes, and both sides are equal."""
+    """Check that all rows came from the one point, and that both sides are equal
+    after the changes.
+    """
     state = pipeline.directory / "state"
     pipeline.until(lambda: read_ledger(state).finished, "all rows", PATIENCE_S)
     log = (pipeline.directory / "run" / "load.log").read_text()
@@ -65,7 +67,7 @@ def end(pipeline: BankPipeline) -> None:
 def test_a_machine_apart_reads_a_snapshot(
     tmp_path: Path, standalone: Standalone, source: str
 ) -> None:
-    """At Spark's driver host, without a word about it in the file."""
+    """The snapshot is read at Spark's driver host, without any setting for it in the file."""
     standalone.cables()
     with bank(tmp_path, standalone, source) as pipeline:
         address = begin(pipeline, standalone)
@@ -78,7 +80,7 @@ def test_a_machine_apart_reads_a_snapshot(
 def test_the_machine_that_reads_vanishes(
     tmp_path: Path, standalone: Standalone, source: str
 ) -> None:
-    """In the middle of a result: another machine reads at the same point."""
+    """Another machine reads at the same point if the first vanishes in the middle of a result."""
     standalone.cables()
     with bank(tmp_path, standalone, source) as pipeline:
         begin(pipeline, standalone, "bulk.chunk.reading:1:sleep")
@@ -89,7 +91,7 @@ def test_the_machine_that_reads_vanishes(
 
 
 def test_an_address_that_only_this_machine_has(tmp_path: Path, standalone: Standalone) -> None:
-    """The load does not begin, and names it."""
+    """The load does not begin, and its error names the address."""
     standalone.cables()
     with bank(tmp_path, standalone, "mariadb", snapshotAddress="127.0.0.1") as pipeline:
         begin(pipeline, standalone)

@@ -1,4 +1,4 @@
-"""`penstock table` with the processes killed at every step: started again, they end equal."""
+"""`penstock table` with the processes killed at every step: after a restart they end equal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
-# At most five deaths of a half in a run, which `penstock run` mends by itself.
+# At most five deaths of a half in a run, which `penstock run` restarts automatically.
 KILLS = {
     "the extractor": (
         "extract.capture.before:1:kill",
@@ -40,7 +40,9 @@ KILLS = {
 def test_whatever_dies_the_tables_end_equal(
     what: str, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Added, copied again, paused and resumed, with a table whose rows count if applied twice."""
+    """Tables are added, copied again, paused and resumed, with one whose rows count if applied
+    twice.
+    """
     once = tmp_path / "once"
     once.mkdir()
     monkeypatch.setenv("PENSTOCK_FAULT", ",".join(KILLS[what]))
