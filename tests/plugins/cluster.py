@@ -1,4 +1,4 @@
-"""Spark with executors as processes of their own: `local-cluster`, which writes to SPARK_HOME."""
+"""Fixtures of Spark with executors in separate processes: `local-cluster` writes to SPARK_HOME."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINKED = ("jars", "python", "RELEASE")
 
 @pytest.fixture(scope="session")
 def spark_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SPARK_HOME that may be written to."""
+    """A writable SPARK_HOME."""
     installed = Path(pyspark.__file__).parent
     home = tmp_path_factory.mktemp("spark-home")
     for name in COPIED:
@@ -50,7 +50,7 @@ def cluster_home(spark_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def lending() -> dict[str, str]:
-    """What [spark] says so that executors reach snapshots at this machine's own address."""
+    """Settings of [spark] that let executors reach snapshots at this machine's own address."""
     address = own_address(ANYWHERE)
     assert not address.startswith("127."), "this machine has no address of its own"
     return {"snapshotAddress": address}
@@ -58,7 +58,7 @@ def lending() -> dict[str, str]:
 
 @contextmanager
 def standalone_master(home: Path, host: str = "127.0.0.1") -> Iterator[str]:
-    """A standalone cluster's master, without workers; its URL."""
+    """Run a standalone cluster's master, without workers; yield its URL."""
     port = free_port()
     command = [home / "bin" / "spark-class", "org.apache.spark.deploy.master.Master"]
     command += ["--host", host, "--port", str(port), "--webui-port", "0"]
@@ -73,7 +73,7 @@ def standalone_master(home: Path, host: str = "127.0.0.1") -> Iterator[str]:
 
 
 def until_listening(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until somebody listens at a port, as long as the process lives."""
+    """Wait until a port accepts connections, as long as the process lives."""
     while process.poll() is None:
         with suppress(OSError):
             socket.create_connection((host, port), 1.0).close()

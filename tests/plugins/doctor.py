@@ -21,7 +21,7 @@ from penstock.ports.config import Config
 from plugins.postgres import Server
 
 PASSWORD = "secret"
-# Nobody listens there.
+# No process listens there.
 AWAY = (
     "postgresql://u@127.0.0.1:1/d",
     "mysql://u@127.0.0.1:1/d",
@@ -32,7 +32,7 @@ PUBLICATION = "wirekite_publication"
 
 
 def database_of(url: str) -> str:
-    """The database's name in a URL."""
+    """Return the database's name in a URL."""
     return urlsplit(url).path.lstrip("/")
 
 
@@ -66,19 +66,19 @@ def role(postgres: Server) -> Iterator[str]:
 
 
 def as_role(config: Config, postgres: Server, role: str, side: str) -> Config:
-    """The same pipeline, with this role on one side."""
+    """Return the same pipeline, with this role on one side."""
     section = getattr(config, side)
     url = postgres.url(database_of(section.url), role, PASSWORD)
     return replace(config, **{side: replace(section, url=url)})
 
 
 def found(config: Config, code: str) -> list[Finding]:
-    """What the checks of one code find."""
+    """Return the findings of the checks with one code."""
     return [finding for finding in examine(config, only=[code]).findings if finding.code == code]
 
 
 def one(config: Config, code: str, severity: Severity, *said: str) -> Finding:
-    """The single finding of this code: severity and words are as expected."""
+    """Return the single finding of this code; check its severity and words."""
     findings = found(config, code)
     assert len(findings) == 1, findings
     assert findings[0].severity is severity
@@ -89,7 +89,7 @@ def one(config: Config, code: str, severity: Severity, *said: str) -> Finding:
 
 
 def make_slot(config: Config, name: str = SLOT, extra: str = "") -> None:
-    """A logical pgoutput slot in the source."""
+    """Create a logical pgoutput slot in the source."""
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute(
             f"select pg_create_logical_replication_slot('{name}', 'pgoutput'{extra})"
@@ -98,7 +98,7 @@ def make_slot(config: Config, name: str = SLOT, extra: str = "") -> None:
 
 @contextmanager
 def reader(config: Config, name: str, application_name: str) -> Iterator[None]:
-    """Somebody reads from the slot."""
+    """Read from the slot for the time of a with block."""
     with open_replication(config.source.url, application_name=application_name) as connection:
         options = [("proto_version", "1"), ("publication_names", '"x"')]
         connection.start_copy(

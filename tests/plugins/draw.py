@@ -1,17 +1,17 @@
-"""Which tests `make test` runs: all cheap ones, and as many expensive ones as its time allows.
+"""Choice of the tests of `make test`: all cheap ones, and expensive ones as far as its time allows.
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
 (marked `each_server`, with all of them). Cases of a test function that takes half a second or more
-are drawn: one of each function marked `promise` always, then the part whose turn it is, then one of
+are drawn: always one of each function marked `promise`, then the part whose turn it is, then one of
 each file without cheap ones, one of each other function, and further ones, until the seconds are
-used up, added over both cores. What a case takes is in `data/costs.json`, which `make test-times`
-writes; a function that is not in there counts as cheap.
+used up, added over both cores. The cost of a case is in `data/costs.json`, which `make test-times`
+writes; a function that is missing there counts as cheap.
 
-The parts make sure that each case has its turn. All expensive cases, in an order that never
-changes, are cut into as few parts of equal time as fit; the number of the landing says which part
-runs. Nothing in a clone says how many landings there were, so `data/landing` counts them, and
-`make next-draw` raises it. Everything else is by a hash of the case and of a seed: the commit, or
-what PENSTOCK_TEST_SEED says, in the form SEED or SEED/LANDING.
+The parts ensure that each case has its turn. All expensive cases, in an order that never changes,
+are divided into as few parts of equal time as fit; the number of the landing selects the part that
+runs. A clone cannot tell how many landings there were, so `data/landing` counts them, and `make
+next-draw` raises it. Everything else depends on a hash of the case and of a seed: the commit, or
+the value of PENSTOCK_TEST_SEED, in the form SEED or SEED/LANDING.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ import pytest
 COSTS = Path(__file__).parents[1] / "data" / "costs.json"
 LANDING = COSTS.with_name("landing")
 SEED = "PENSTOCK_TEST_SEED"
-PART_SHARE = 0.9  # of the time that promises leave; each commit draws anew for the rest
+PART_SHARE = 0.9  # of the time that promises leave; each commit draws again for the rest
 FIRST_S = 10.0  # files with tests that take longer come first, so that none is left for the end
 TURN = pytest.StashKey["Turn"]()
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case of a test function, on whichever server. cost_s: 0.0 for a cheap one."""
+    """A case of a test function, on whichever server.
+
+    Attributes:
+        cost_s: Seconds that it takes; 0.0 for a cheap one.
+    """
 
     name: str
     cost_s: float = 0.0
@@ -47,12 +51,12 @@ class Case:
 
     @property
     def function(self) -> str:
-        """The test function."""
+        """Test function."""
         return self.name.partition("[")[0]
 
     @property
     def file(self) -> str:
-        """The test module."""
+        """Test module."""
         return self.name.partition("::")[0]
 
 
@@ -73,8 +77,10 @@ class Turn:
 
 
 def turn_of(cases: Iterable[Case], landing: int, budget_s: float) -> Turn:
-    """Return whose turn it is: parts are as few as possible, so that each fits into its share."""
-    costs: dict[str, float] = defaultdict(float)  # the dearest case of each promise
+    """Return whose turn it is: there are as few parts as possible, so that each fits into its
+    share.
+    """
+    costs: dict[str, float] = defaultdict(float)  # the most expensive case of each promise
     total_s = 0.0
     for case in cases:
         total_s += case.cost_s
@@ -87,7 +93,7 @@ def turn_of(cases: Iterable[Case], landing: int, budget_s: float) -> Turn:
 
 
 def find_part(cases: Iterable[Case], turn: Turn) -> list[Case]:
-    """Return the expensive cases of a turn. Cases that come or go move only those at a border."""
+    """Return the expensive cases of a turn. Added or removed cases move only those at a border."""
     expensive = sorted(
         (case for case in cases if case.cost_s), key=lambda case: place("", case.name)
     )
@@ -140,12 +146,12 @@ def draw(cases: Iterable[Case], seed: str, budget_s: float, landing: int = 0) ->
 
 
 def place(seed: str, name: str) -> bytes:
-    """Where a case comes in the order of a seed; others that come or go do not change it."""
+    """Return a case's sort key for a seed; added or removed cases do not change it."""
     return hashlib.sha256(f"{seed} {name}".encode()).digest()
 
 
 def commit() -> str:
-    """The commit that is tested, abbreviated; empty outside a work tree."""
+    """Return the commit that is tested, abbreviated; empty outside a work tree."""
     try:
         said = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"],
@@ -154,13 +160,13 @@ def commit() -> str:
             text=True,
             check=False,
         )
-    except OSError:  # no git
+    except OSError:  # git is missing
         return ""
     return said.stdout.strip()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take --draw."""
+    """Add the option --draw."""
     parser.addoption(
         "--draw",
         type=float,
@@ -170,7 +176,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle seed and landing before other processes are started, which take them over."""
+    """Settle seed and landing before other processes are started, which inherit them."""
     if config.getoption("--draw") is not None:
         seed, _, landing = os.environ.get(SEED, "").partition("/")
         landing = landing or LANDING.read_text(encoding="utf-8").strip()
@@ -187,15 +193,15 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The seed once more, where the failures are."""
+    """Print the seed again, where the failures are."""
     told = pytest_report_header(terminalreporter.config)
     if told is not None:
         terminalreporter.write_line(told)
 
 
-@pytest.hookimpl(trylast=True)  # behind the choice of tests by their servers
+@pytest.hookimpl(trylast=True)  # after the choice of tests by their servers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draw where asked; files that take long come first, otherwise the order stays."""
+    """Draw if asked; files that take long come first, otherwise the order stays."""
     costs: dict[str, float] = json.loads(COSTS.read_text())
     budget_s: float | None = config.getoption("--draw")
     if budget_s is not None:
@@ -237,7 +243,7 @@ def _file(item: pytest.Item) -> str:
 
 
 def _case(item: pytest.Item) -> tuple[str, str]:
-    """The name of a test without the server that it runs with, and that."""
+    """Return the name of a test without the server that it runs with, and that server."""
     name = item.nodeid
     if item.get_closest_marker("each_server") is not None:
         return name, ""

@@ -1,8 +1,8 @@
-"""Live Ignite nodes: started, driven, killed and started again by tests.
+"""Live Ignite nodes that tests start, drive, kill and start again.
 
-`ignite_nodes` makes them. A node is driven in two ways: through its thin client (pyignite), as any
-program would, and through `LiveNode.ask`, whose commands (`tests/ignite/Live.java`) do what a thin
-client cannot. A node ends with us: it reads its commands from a pipe.
+`ignite_nodes` makes them. A node is driven in two ways: through its thin client (pyignite), as by
+any program, and through `LiveNode.ask`, whose commands (`tests/ignite/Live.java`) do what a thin
+client cannot. A node ends with the test process: it reads its commands from a pipe.
 """
 
 from __future__ import annotations
@@ -30,16 +30,24 @@ POLL_S = 0.1
 
 
 class LiveFailed(AssertionError):
-    """A node did not do what it was asked; its message."""
+    """Error: a node did not do what it was asked; it has the node's message."""
 
 
 class LiveNode:
-    """One node. work: its directory; consistent_id: its name; thin_port: of its thin client."""
+    """One node.
+
+    Attributes:
+        work: Its directory.
+        consistent_id: Its name.
+        thin_port: Port of its thin client.
+    """
 
     def __init__(
         self, ignite: Ignite, work: Path, consistent_id: str, cluster: list[int], at: int
     ) -> None:
-        """cluster: discovery ports of all nodes that find each other; at: which of them is ours."""
+        """Prepare a node; cluster has the discovery ports of all nodes, at is the index of this
+        one.
+        """
         self.work = work
         self.consistent_id = consistent_id
         self.thin_port = free_port()
@@ -57,12 +65,12 @@ class LiveNode:
     # -- life --------------------------------------------------------------------------------
 
     def start(self, **options: object) -> LiveNode:
-        """Start it, again with the options of the first time unless others are given.
+        """Start it; again with the options of the first time unless others are given.
 
         Options are properties of `Live.java`: persistence, cdc (true), forceArchive (ms, 500),
         segment (bytes, 512 KiB), cdcMax (bytes, 0), walMode, cdcPath, authentication, plainRegion
-        (a second data region, `plain`, without CDC), keystore, tlsKeys and
-        tlsTrusted (files of PKCS12), region (MB), active (false, true).
+        (a second data region, `plain`, without CDC), keystore, tlsKeys and tlsTrusted (files of
+        PKCS12), region (MB), active (false, true).
         """
         assert self._child is None, "it runs"
         self._options = {"active": "true", **self._options, **options}
@@ -76,12 +84,12 @@ class LiveNode:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """Process id."""
         assert self._child is not None, "it does not run"
         return self._child.pid
 
     def stop(self) -> None:
-        """End it as an operator does: it leaves the cluster, and its data are on disk."""
+        """Stop it as an operator does: it leaves the cluster, and its data are on disk."""
         child, self._child = self._child, None
         if child is not None:
             assert child.stdin is not None
@@ -90,7 +98,7 @@ class LiveNode:
             self._close(child)
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
+        """Kill it with SIGKILL."""
         child, self._child = self._child, None
         assert child is not None, "it does not run"
         child.send_signal(signal.SIGKILL)
@@ -104,10 +112,12 @@ class LiveNode:
             with suppress(BrokenPipeError):
                 pipe.close()
 
-    # -- what it is asked --------------------------------------------------------------------
+    # -- commands -----------------------------------------------------------------------------
 
     def ask(self, *words: object) -> Any:
-        """Give it a command of `Live.java`; its answer. Raises LiveFailed with its message."""
+        """Give it a command of `Live.java`, and return the answer. Raises LiveFailed with its
+        message.
+        """
         assert self._child is not None, "it does not run"
         assert self._child.stdin is not None
         self._child.stdin.write("\t".join(map(str, words)) + "\n")
@@ -126,13 +136,15 @@ class LiveNode:
         raise LiveFailed(f"no answer: {self.output.read_text(errors='replace')[-4000:]}")
 
     def create(self, cache: str, **settings: object) -> None:
-        """Make a cache. atomicity, backups, group, partitions, region, expiry (ms), encryption."""
+        """Create a cache. atomicity, backups, group, partitions, region, expiry (ms),
+        encryption.
+        """
         self.ask("create", cache, *(f"{name}={value}" for name, value in settings.items()))
 
     def scan(self, cache: str) -> list[Any]:
-        """The truth: [key, value, version] of each entry, as `Shown.java` shows them.
+        """Return [key, value, version] of each entry, as `Shown.java` shows them.
 
-        Asked again while another node leaves, which ends a scan.
+        The scan is repeated while another node leaves, which ends a scan.
         """
         end = time.monotonic() + ANSWER_S
         while True:
@@ -144,7 +156,7 @@ class LiveNode:
                 time.sleep(POLL_S)
 
     def sql(self, text: str) -> list[Any]:
-        """Run a statement in the schema PUBLIC; its rows."""
+        """Run a statement in the schema PUBLIC, and return its rows."""
         return list(self.ask("sql", text))
 
     @property
@@ -154,12 +166,12 @@ class LiveNode:
 
     @property
     def url(self) -> str:
-        """A pipeline's source."""
+        """URL of the node as a pipeline's source."""
         return f"ignite://{self.work}?consistentId={self.consistent_id}"
 
     @contextmanager
     def client(self, **options: Any) -> Iterator[Client]:
-        """A connected thin client."""
+        """Connect a thin client for a with block."""
         client = Client(**options)
         with client.connect("127.0.0.1", self.thin_port):
             yield client
@@ -168,25 +180,27 @@ class LiveNode:
 
     @property
     def cdc(self) -> Path:
-        """Its directory with segments for consumers."""
+        """Directory of the node with segments for consumers."""
         return self.work / "db/wal/cdc" / self.consistent_id.replace("-", "_")
 
     def give(self) -> None:
-        """What we have written below its directory becomes its own."""
+        """Give the files that a test wrote below the node's directory to the node's user."""
         self._ignite.give(self.work)
 
     def segments(self) -> list[int]:
-        """Of its CDC directory, in order."""
+        """Return the segments of its CDC directory, in order."""
         return sorted(int(path.stem) for path in self.cdc.glob("*.wal"))
 
     def await_linked(self) -> int:
-        """End the active segment, and wait until all before the new one are archived; the last."""
+        """End the active segment, wait until all before the new one are archived; return the last
+        of them.
+        """
         ended = int(self.ask("rotate"))
         self.until(lambda: self.ask("wal")[1] >= ended, "the segment was not archived")
         return ended
 
     def until(self, done: Callable[[], object], otherwise: str) -> None:
-        """Wait for it."""
+        """Wait until `done` returns true; otherwise is the message if it does not."""
         end = time.monotonic() + ANSWER_S
         while not done():
             assert time.monotonic() < end, otherwise
@@ -194,10 +208,10 @@ class LiveNode:
 
 
 class LiveNodes:
-    """Nodes of one cluster. Each has its own work directory unless another's is given."""
+    """Nodes of one cluster. Each has its own work directory unless another one's is given."""
 
     def __init__(self, ignite: Ignite, folder: Path) -> None:
-        """folder: for their work directories."""
+        """Prepare a cluster; folder will contain the work directories."""
         self._ignite = ignite
         self._folder = folder
         self._ports = [free_port() for _ in range(CLUSTER_NODES_MAX)]
@@ -206,7 +220,7 @@ class LiveNodes:
     def start(
         self, consistent_id: str = "node-1", *, work: Path | None = None, **options: object
     ) -> LiveNode:
-        """A node that runs; see LiveNode.start. work: a directory that is there already."""
+        """Return a running node; see LiveNode.start. work: an existing directory."""
         if work is None:
             work = self._folder / f"work-{consistent_id}"
             work.mkdir()
@@ -216,7 +230,7 @@ class LiveNodes:
         return node.start(**options)
 
     def stop(self) -> None:
-        """End all that still run."""
+        """Stop all that still run."""
         with ExitStack() as stack:
             for node in self._made:
                 stack.callback(node.stop)
@@ -224,7 +238,7 @@ class LiveNodes:
 
 @pytest.fixture
 def ignite_nodes(ignite: Ignite, request: pytest.FixtureRequest) -> Iterator[LiveNodes]:
-    """Makes nodes of one cluster, which end with the test."""
+    """Maker of nodes of one cluster, which end with the test."""
     folder = ignite.work(request.node.name.replace("/", "_"))
     nodes = LiveNodes(ignite, folder)
     try:
@@ -236,5 +250,5 @@ def ignite_nodes(ignite: Ignite, request: pytest.FixtureRequest) -> Iterator[Liv
 
 @pytest.fixture
 def live_node(ignite_nodes: LiveNodes) -> LiveNode:
-    """One node with change data capture."""
+    """A node with change data capture."""
     return ignite_nodes.start()

@@ -1,9 +1,9 @@
 """Real Ignite nodes and Ignite's own utility, for tests and for making recordings again.
 
-Their jars come through Maven (`.ci/system`), with a compiler for the programs in `tests/ignite`, so
+`.ci/system` gets their jars through Maven, with a compiler for the programs in `tests/ignite`, so
 that a Java runtime is enough. One JVM runs at a time, as an unprivileged user, on 127.0.0.1.
 
-`PYTHONPATH=tests python -m plugins.ignite_node` makes the recordings of `tests/data/ignite` anew.
+`PYTHONPATH=tests python -m plugins.ignite_node` makes the recordings of `tests/data/ignite` again.
 """
 
 from __future__ import annotations
@@ -95,16 +95,20 @@ OPENS = (
     "java.management/sun.management",
     "java.desktop/java.awt.font",
 )
-"""What Ignite's start script opens; with part of it a node starts, and its CDC stays silent."""
+"""Java packages that Ignite's start script opens; with only some, a node starts
+without CDC events.
+"""
 NODE_FILES = ("db/binary_meta", "db/marshaller")
 TIMEOUT_S = 240
 
 
 class Ignite:
-    """Runs the programs of `tests/ignite`."""
+    """Runner of the programs of `tests/ignite`."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: for jars, classes and what programs need; others can enter it."""
+        """Compile the programs; folder is for jars, classes and data, and other users
+        can enter it.
+        """
         self.folder = folder
         self._account = unprivileged_account()
         for path, wanted in JARS.items():
@@ -131,14 +135,14 @@ class Ignite:
                 os.chown(one, self._account.uid, self._account.gid)
 
     def work(self, name: str) -> Path:
-        """An empty work directory."""
+        """Create an empty work directory."""
         made = self.folder / name
         made.mkdir()
         self.give(made)
         return made
 
     def run(self, program: str, *arguments: object, **properties: object) -> None:
-        """Run a program to its end."""
+        """Run a program until it ends."""
         with (self.folder / "output.txt").open("w+") as output:
             child = self.child(
                 program, *arguments, output=output, port=free_port(), memory=512, **properties
@@ -156,7 +160,9 @@ class Ignite:
         has_pipes: bool = False,
         **properties: object,
     ) -> subprocess.Popen[str]:
-        """Start a program. memory: MB of its heap. has_pipes: stdin and stdout are ours."""
+        """Start a program. memory: MB of its heap. has_pipes: stdin and stdout are pipes to the
+        test.
+        """
         given = [f"-D{name}={value}" for name, value in properties.items()]
         home = str(self.folder / "home")
         account = self._account
@@ -173,7 +179,9 @@ class Ignite:
         )  # fmt: skip
 
     def control_script(self) -> Path:
-        """Ignite's control.sh: what its own script calls, with our Java and jars."""
+        """Write Ignite's control.sh, which calls the same class with our Java and jars; return its
+        path.
+        """
         made = self.folder / "control.sh"
         opens = " ".join(f"--add-opens={one}=ALL-UNNAMED" for one in OPENS)
         made.write_text(
@@ -185,7 +193,7 @@ class Ignite:
         return made
 
     def calls(self, work: Path, node: str, per_call: int, out: str) -> str:
-        """The lines of Ignite's utility on a node's directory: see `Calls.java`."""
+        """Return the lines of Ignite's utility on a node's directory: see `Calls.java`."""
         self.give(work)
         path = self.folder / "home" / out
         self.run("Calls", work, node, per_call, path)
@@ -194,7 +202,7 @@ class Ignite:
 
 @contextmanager
 def ignite_folder() -> Iterator[Path]:
-    """A folder that any user can enter."""
+    """Make a folder that any user can enter."""
     with tempfile.TemporaryDirectory(prefix="penstock-ignite-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -208,7 +216,7 @@ def ignite() -> Iterator[Ignite]:
 
 
 def packed(work: Path, archive: Path) -> None:
-    """What a reader needs of a work directory."""
+    """Pack the files of a work directory that a reader needs."""
     with tarfile.open(archive, "w:xz") as made:
         for path in sorted((work / "db").rglob("*")):
             name = str(path.relative_to(work))
@@ -225,7 +233,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def record() -> None:
-    """Make all recordings anew."""
+    """Make all recordings again."""
     data = ROOT / "data" / "ignite"
     with ignite_folder() as folder:
         ignite = Ignite(folder)

@@ -1,9 +1,8 @@
 """Spark's Java starts twice as fast from an archive of its loaded classes, made once per checkout.
 
-A suite starts Spark some eighty times, and most of each start is the loading of classes. The
-archive is made by a start of Spark that writes it when it ends, into `build/`; java takes it from
-JDK_JAVA_OPTIONS, and goes without where it does not fit. Only for tests: a user's first start
-would pay for all others.
+A suite starts Spark some eighty times, and most of each start is the loading of classes. A start of
+Spark writes the archive into `build/` when it ends; java finds it through JDK_JAVA_OPTIONS, and
+ignores it if it does not fit. It is only for tests: a user's first start would pay for all others.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ gateway.proc.wait({MAKE_TIMEOUT_S})
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Before the first test, where any of them starts Spark."""
+    """Make the archive before the first test, if any test starts Spark."""
     if OPTIONS in os.environ or not any(item.get_closest_marker("spark") for item in session.items):
         return
     archive = FOLDER / f"{_runtime()}.jsa"
@@ -52,7 +51,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _runtime() -> str:
-    """What an archive belongs to."""
+    """Return a hash of everything that an archive depends on."""
     java = shutil.which("java", path=_path()) or ""
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
     told = "\n".join((java, said.stderr, version("pyspark"), LOCAL_JVM_FLAGS))

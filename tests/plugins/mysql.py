@@ -1,9 +1,9 @@
 """Real MySQL and MariaDB servers for the tests.
 
 PENSTOCK_TEST_MYSQL names the kinds to start (`mysql,mariadb`, which is the default): every test
-that uses a server runs once on each, unless `@pytest.mark.server("mariadb")` says that it concerns
-one alone. `mariadb:/folder` takes the programs below that folder. A server that cannot be started
-is a failure, never a skip. Servers start with the first test that asks for one.
+that uses a server runs once on each, unless `@pytest.mark.server("mariadb")` restricts it to one.
+`mariadb:/folder` uses the programs below that folder. A server that cannot be started is a failure,
+never a skip. Servers start with the first test that asks for one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _database_numbers = itertools.count(1)
 
 
 class MySQLServer:
-    """A running server of ours as the tests see it. `url()` and `execute()` are the superuser's."""
+    """A server that the tests started. `url()` and `execute()` act as the superuser."""
 
     def __init__(self, embedded: EmbeddedMySQL | EmbeddedMariaDB) -> None:
         self.embedded = embedded
@@ -48,25 +48,25 @@ class MySQLServer:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether it is MariaDB."""
+        """Return whether it is MariaDB."""
         return self.version.is_mariadb
 
     @property
     def replica_word(self) -> str:
-        """What a replica is called in statements: as of MySQL 8.4 no slave."""
+        """Word for a replica in statements; MySQL since 8.4 does not know slave."""
         return "replica" if self.version.mysql(8, 4) else "slave"
 
     @property
     def port(self) -> int:
-        """The TCP port."""
+        """TCP port."""
         return self.embedded.port
 
     def url(self, database: str = "", user: str = "root", password: str | None = None) -> str:
-        """The URL of a database, as the superuser unless told otherwise."""
+        """Return the URL of a database, as the superuser unless another user is given."""
         return self.embedded.url(database, user, password)
 
     def connect(self, database: str = "", **more: Any) -> Any:
-        """A plain PyMySQL connection of the superuser, in autocommit, through the socket file."""
+        """Open a PyMySQL connection of the superuser, in autocommit, through the socket file."""
         return pymysql.connect(
             unix_socket=str(self.embedded.directory.parent / "server.sock"),
             user="root",
@@ -81,7 +81,9 @@ class MySQLServer:
     def execute(
         self, sql: str, database: str = "", parameters: object = None
     ) -> list[tuple[Any, ...]]:
-        """Run SQL as the superuser; the rows of its last result. Semicolons separate statements."""
+        """Run SQL as the superuser; return the rows of its last result. Semicolons separate
+        statements.
+        """
         with self.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute(sql, parameters)
             rows = cursor.fetchall()
@@ -90,21 +92,21 @@ class MySQLServer:
             return list(rows)
 
     def value(self, sql: str, database: str = "") -> Any:
-        """The first column of the first row."""
+        """Return the first column of the first row."""
         return self.execute(sql, database)[0][0]
 
     def status(self) -> tuple[str, int]:
-        """The binlog file that is written and the offset of its end."""
+        """Return the binlog file that is written and the offset of its end."""
         row = self.execute(status_statement(self.version))[0]
         return str(row[0]), int(row[1])
 
     def reset_log(self) -> None:
-        """Delete all binlogs and begin anew with file 000001."""
+        """Delete all binlogs and begin again with file 000001."""
         new = self.version.mysql(8, 4)
         self.execute("reset binary logs and gtids" if new else "reset master")
 
     def make_database(self, prefix: str = "test") -> str:
-        """Make a fresh database and return its URL; drop_database() takes it away."""
+        """Create a fresh database and return its URL; drop_database() removes it."""
         name = f"{prefix}_{os.getpid()}_{next(_database_numbers)}"
         self.execute(f"create database `{name}`")
         return self.url(name)
@@ -115,9 +117,9 @@ class MySQLServer:
 
     @contextmanager
     def role(self, *grants: str) -> Iterator[str]:
-        """An account with these grants for a with block; gives its URL.
+        """Create an account with these grants for a with block; yield its URL.
 
-        grants: as in "select on db.*". Connections through 127.0.0.1 with PASSWORD.
+        grants: as in "select on db.*". It connects through 127.0.0.1 with PASSWORD.
         """
         name = f"least_{os.getpid()}_{next(_database_numbers)}"
         self.execute(f"create user `{name}`@'127.0.0.1' identified by '{PASSWORD}'")
@@ -130,7 +132,7 @@ class MySQLServer:
 
     @contextmanager
     def globals(self, **settings: str) -> Iterator[None]:
-        """Global variables changed for the length of a with block. Values are SQL."""
+        """Change global variables for the time of a with block. Values are SQL."""
         names = ", ".join(f"@@global.{name}" for name in settings)
         before = self.execute(f"select {names}")[0]
         try:
@@ -151,7 +153,7 @@ def follow_primary(replica: MySQLServer, primary: MySQLServer) -> None:
         f"change master to master_host='127.0.0.1', master_port={primary.port}, "
         f"master_user='root', master_password='{primary.embedded.password}', {how}"
     )
-    if replica.version.mysql(8, 4):  # which knows the new words only
+    if replica.version.mysql(8, 4):  # it knows only the new words
         statement = statement.replace("master to", "replication source to")
         statement = statement.replace("master_", "source_")
     replica.execute(statement)
@@ -159,12 +161,12 @@ def follow_primary(replica: MySQLServer, primary: MySQLServer) -> None:
 
 
 def database_of(url: str) -> str:
-    """The database's name in a URL."""
+    """Return the database's name in a URL."""
     return urlsplit(url).path.lstrip("/")
 
 
 def kinds() -> dict[str, Path | None]:
-    """The kinds under test, with the folder of their programs where one is given."""
+    """Return the kinds under test, with the folder of their programs if one is given."""
     parts = os.environ.get("PENSTOCK_TEST_MYSQL", "mysql,mariadb").split(",")
     split = [part.partition(":") for part in parts]
     return {kind: Path(folder) if folder else None for kind, _, folder in split}
@@ -172,7 +174,7 @@ def kinds() -> dict[str, Path | None]:
 
 @pytest.fixture(scope="session", params=list(kinds()))
 def mysql_kind(request: pytest.FixtureRequest) -> str:
-    """The kind of server under test: all MySQL servers of a test are of it."""
+    """Kind of server under test: all MySQL servers of a test are of it."""
     kind: str = request.param
     return kind
 
@@ -181,7 +183,7 @@ def mysql_kind(request: pytest.FixtureRequest) -> str:
 def running(
     kind: str, settings: Mapping[str, str] | None = None, **more: Any
 ) -> Iterator[MySQLServer]:
-    """A server of this kind with GTIDs, for a with block."""
+    """Run a server of this kind with GTIDs, for a with block."""
     every = {**GTID_SETTINGS[kind], **(settings or {})}
     with KINDS[kind](settings=every, basedir=kinds().get(kind), **more) as embedded:
         yield MySQLServer(embedded)
@@ -204,7 +206,7 @@ def other_mysql(mysql_kind: str, shared_servers: SharedServers) -> MySQLServer:
 
 @pytest.fixture(autouse=True)
 def _no_progress_of_others(request: pytest.FixtureRequest) -> None:
-    """Progress and actions that another test left on a shared server are not this test's."""
+    """Remove progress and actions that another test left on a shared server."""
     for name in ("mysql", "other_mysql"):
         if name in request.fixturenames:
             server: MySQLServer = request.getfixturevalue(name)
@@ -229,10 +231,10 @@ def own_mysql(mysql_kind: str) -> Iterator[Callable[..., MySQLServer]]:
 def tls_mysql(mysql_kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySQLServer]:
     """A server with a certificate for `localhost` and 127.0.0.1, signed by a CA of its own.
 
-    `ca_certificate` is the CA's PEM file, to be given as sslrootcert.
+    `ca_certificate` is the CA's PEM file, which is given as sslrootcert.
     """
     folder = tmp_path_factory.mktemp("tls")
-    # MySQL 8.0.15 has an OpenSSL that shows no certificates with elliptic curves.
+    # The OpenSSL of MySQL 8.0.15 does not present certificates with elliptic curves.
     authority = trustme.CA(key_type=trustme.KeyType.RSA)
     certificate = authority.issue_cert("localhost", "127.0.0.1", key_type=trustme.KeyType.RSA)
     authority.cert_pem.write_to_path(folder / "ca.pem")

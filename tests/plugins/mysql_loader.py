@@ -1,4 +1,4 @@
-"""Loader tests with MySQL and MariaDB as targets: a fresh database, and batches applied to it."""
+"""Fixtures of loader tests with MySQL and MariaDB as targets: a fresh database, applied batches."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Target:
         return self.server.execute(sql, self.database)
 
     def check(self, count: int) -> None:
-        """Rows 0 to count - 1 of `add()` are there, each once."""
+        """Check that rows 0 to count - 1 of `add()` are there, each once."""
         expected = [(number,) for number in range(count)]
         assert self.execute("select id from t order by 1") == expected
         assert self.execute("select v from bag order by 1") == expected
 
 
 class MyApplying(Applying):
-    """As Applying, for these engines."""
+    """Applying for these engines."""
 
     def __init__(self, target: Target, directory: Path, **more: Any) -> None:
         self.place = target
@@ -55,17 +55,17 @@ class MyApplying(Applying):
         self.place.execute(sql)
 
     def read_applied(self) -> Applied:
-        """How far the target says that it is."""
+        """Return the position up to which the target has applied the log."""
         return MySQLProgress(self.target.connection).read_applied()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What another session sees."""
+        """Return the rows that another session sees."""
         return self.place.execute(query)
 
 
 @pytest.fixture
 def my_target(mysql: MySQLServer) -> Iterator[Target]:
-    """A fresh database, and none of ours from tests before."""
+    """A fresh database, without penstock's database of earlier tests."""
     mysql.execute("drop database if exists wirekite")
     url = mysql.make_database("load")
     yield Target(mysql, url)
@@ -74,7 +74,7 @@ def my_target(mysql: MySQLServer) -> Iterator[Target]:
 
 @pytest.fixture
 def my_start(my_target: Target, log: LogMaker) -> Iterator[MyStart]:
-    """Make tables and a loader."""
+    """Create tables and a loader."""
     opened: list[MyApplying] = []
 
     def begin(ddl: str, **more: Any) -> MyApplying:
@@ -106,7 +106,7 @@ Loader(options, LocalKeeper(), stop=lambda: False, actions=Word()).run()
 def run_killed(
     target: Target, root: Path, fault: str = "", *, files: int = 1
 ) -> subprocess.CompletedProcess[str]:
-    """A loader in a process of its own, files removed when applied; fault: kills it."""
+    """Run a loader in a process of its own that removes applied files; the fault kills it."""
     script = KILLED.format(
         tests=str(Path(__file__).parents[1]),
         root=str(root),

@@ -25,7 +25,7 @@ from penstock.engines.postgres.server.embedded import EmbeddedPostgres, StopMode
 from penstock.host.server_process import TlsFiles
 from plugins.shared import SharedServers
 
-TLS_VERSION = 15  # Debian's build; the wheel's servers are built without TLS
+TLS_VERSION = 15  # Debian's build; the servers of the wheel have no TLS
 SLOT_RELEASE_TIMEOUT_S = 30.0
 RELOAD_TIMEOUT_S = 30.0
 
@@ -33,10 +33,10 @@ _database_numbers = itertools.count(1)
 
 
 class Server:
-    """A running PostgreSQL server as the tests see it, ours or one that a DSN names.
+    """A running PostgreSQL server, started by the tests or named by a DSN.
 
     `url()` and `execute()` work as the superuser. `stop`, `start`, `crash`, `set` and `directory`
-    need a server of our own.
+    need a server that the tests started.
     """
 
     def __init__(self, *, embedded: EmbeddedPostgres | None = None, dsn: str = "") -> None:
@@ -51,31 +51,31 @@ class Server:
 
     @property
     def embedded(self) -> EmbeddedPostgres:
-        """The server of our own; fails on one that a DSN names."""
+        """Server that the tests started; fails if a DSN names the server."""
         assert self._embedded is not None, "this test needs a server of its own, not a DSN"
         return self._embedded
 
     @property
     def port(self) -> int:
-        """The TCP port."""
+        """TCP port."""
         if self._embedded is not None:
             return self._embedded.port
         return urlsplit(self._dsn).port or 5432
 
     @property
     def directory(self) -> Path:
-        """The data directory."""
+        """Data directory."""
         return self.embedded.directory
 
     @property
     def bindir(self) -> Path:
-        """The folder of the server's programs and of the clients that came with it."""
+        """Folder of the server's programs and of the clients that came with it."""
         return self.embedded.bindir
 
     def url(
         self, database: str = "postgres", user: str = "postgres", password: str | None = None
     ) -> str:
-        """The URL of a database, as the superuser unless told otherwise."""
+        """Return the URL of a database, as the superuser unless another user is given."""
         if self._embedded is not None:
             return self._embedded.url(database, user, password)
         parts = urlsplit(self._dsn)
@@ -89,7 +89,8 @@ class Server:
     def execute(
         self, statement: str, database: str = "postgres", parameters: Any = None
     ) -> list[tuple[Any, ...]]:
-        """Run SQL in autocommit as the superuser; the rows of its (last) result, if it has any.
+        """Run SQL in autocommit as the superuser; return the rows of its last result, if it has
+        any.
 
         Several statements separated by semicolons may be given when there are no parameters.
         """
@@ -100,14 +101,14 @@ class Server:
             return cursor.fetchall() if cursor.description else []
 
     def make_database(self, prefix: str = "test") -> str:
-        """Make a fresh database and return its URL; drop_database() takes it away."""
+        """Create a fresh database and return its URL; drop_database() removes it."""
         name = f"{prefix}_{os.getpid()}_{next(_database_numbers)}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
         return self.url(name)
 
     def drop_database(self, url: str) -> None:
-        """Drop a database with its slots, ending whoever still uses them."""
+        """Drop a database with its slots, ending all sessions that still use them."""
         name = urlsplit(url).path.lstrip("/")
         with psycopg.connect(self.url(), autocommit=True) as connection:
             _drop_slots(connection, name)
@@ -117,7 +118,7 @@ class Server:
 
     def reload(self) -> None:
         """Make the server read its configuration and pg_hba.conf again; wait until it has."""
-        loaded = "select pg_conf_load_time()"  # as the postmaster, from which backends come, has it
+        loaded = "select pg_conf_load_time()"  # that of the postmaster, which starts backends
         before = self.execute(loaded)
         self.execute("select pg_reload_conf()")
         deadline = time.monotonic() + RELOAD_TIMEOUT_S
@@ -146,7 +147,7 @@ class Server:
 
 
 def _drop_slots(connection: psycopg.Connection[Any], database: str) -> None:
-    """Drop the slots of one database; their walsenders are ended first and given time to go."""
+    """Drop the slots of one database, after ending their walsenders and waiting for them."""
     deadline = time.monotonic() + SLOT_RELEASE_TIMEOUT_S
     while True:
         slots = connection.execute(
@@ -170,7 +171,7 @@ def _drop_slots(connection: psycopg.Connection[Any], database: str) -> None:
 
 
 def versions() -> list[int]:
-    """The major versions under test; the one of the server that a DSN names comes alone."""
+    """Return the major versions under test; with a DSN, only that of its server."""
     dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
     if dsn:
         with psycopg.connect(dsn) as connection:
@@ -180,7 +181,7 @@ def versions() -> list[int]:
 
 @pytest.fixture(scope="session", params=versions(), ids=lambda version: f"pg{version}")
 def postgres_version(request: pytest.FixtureRequest) -> int:
-    """The major version under test: all servers of a test have it."""
+    """Major version under test: all servers of a test have it."""
     version: int = request.param
     return version
 
@@ -192,7 +193,7 @@ def postgres(postgres_version: int, shared_servers: SharedServers) -> Server:
 
 
 def first_server(servers: SharedServers, version: int) -> Server:
-    """The running server of this version, or the one that a DSN names."""
+    """Return the running server of this version, or the one that a DSN names."""
     dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
     if dsn:
         return Server(dsn=dsn)
@@ -201,7 +202,7 @@ def first_server(servers: SharedServers, version: int) -> Server:
 
 @pytest.fixture(scope="session")
 def second_postgres(postgres_version: int, shared_servers: SharedServers) -> Server:
-    """Another running server, always one of our own."""
+    """A second running server, always one that the tests started."""
     return _shared(shared_servers, "second", postgres_version)
 
 
@@ -221,7 +222,7 @@ def own_postgres(postgres_version: int) -> Iterator[Server]:
 def tls_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with TLS: a certificate for `localhost` and 127.0.0.1 signed by a CA of its own.
 
-    `ca_certificate` is the CA's PEM file, to be given as sslrootcert.
+    `ca_certificate` is the CA's PEM file, which is given as sslrootcert.
     """
     folder = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()

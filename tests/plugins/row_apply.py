@@ -1,4 +1,4 @@
-"""Targets to which mutations are applied row by row, alike for every engine."""
+"""Fixtures of targets to which mutations are applied row by row, the same for every engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NULL = object()
 
 
 def upsert(after: dict[str, Any] | str, time: int = 1, before: Any = None, key: Any = None) -> Any:
-    """A mutation that writes a row; the key is its property id unless given."""
+    """Return a mutation that writes a row; its key is the row's id unless given."""
     document = after if isinstance(after, str) else json.dumps(after)
     found = [json.loads(document)["id"]] if key is None else key
     return Mutation(
@@ -32,7 +32,7 @@ def upsert(after: dict[str, Any] | str, time: int = 1, before: Any = None, key: 
 
 
 def delete(*key: Any, time: int = 1) -> Mutation:
-    """A mutation that deletes a row."""
+    """Return a mutation that deletes a row."""
     return Mutation(time=Hlc(time), key=json.dumps(list(key)), after=None)
 
 
@@ -49,16 +49,16 @@ class Rows:
             self.run("set search_path = public")
 
     def run(self, *statements: str) -> None:
-        """Run SQL, which names tables without their schema."""
+        """Run SQL that names tables without their schema."""
         for sql in statements:
             self.session.query(sql, ())
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Return the rows of a query."""
         return list(self.session.query(sql, ()))
 
     def table(self, name: str = "t") -> TableDefinition:
-        """The table as the target has it now."""
+        """Return the table's definition in the target now."""
         return self.session.tables(self.group)[name]
 
     def upsert(
@@ -85,7 +85,7 @@ def target(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Ite
 
 
 def documents(conflicts: Sequence[Conflict]) -> list[Any]:
-    """What a merge function would see of conflicts: key, before, proposed, target."""
+    """Return the arguments of a merge function for each conflict: key, before, proposed, target."""
     return [
         (
             one.mutation.key,

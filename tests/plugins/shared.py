@@ -1,6 +1,6 @@
-"""What the tests of one process share, because its start takes seconds: servers, a Spark session.
+"""Servers and a Spark session that the tests of one process share, as their start takes seconds.
 
-Each is started when the first test asks for it and lives until the last test has ended: tests come
+Each is started when the first test asks for it and lives until the last test has ended: tests run
 in any order, and pytest alone would end a server when the next test wants one of another version.
 """
 
@@ -24,7 +24,9 @@ class SharedServers:
         self._servers: dict[Hashable, Any] = {}
 
     def get(self, name: Hashable, make: Callable[[], AbstractContextManager[Any]]) -> Any:
-        """The server of this name; make: gives a server that runs for a with block."""
+        """Return the server of this name; `make` starts it for a with block if it
+        does not run yet.
+        """
         if name not in self._servers:
             self._servers[name] = self._stack.enter_context(make())
         return self._servers[name]
@@ -32,27 +34,27 @@ class SharedServers:
 
 @pytest.fixture(scope="session")
 def shared_servers() -> Iterator[SharedServers]:
-    """None yet."""
+    """Shared servers, none of which runs at first."""
     with ExitStack() as stack:
         yield SharedServers(stack)
 
 
 class SharedSpark:
-    """A session of two slots, started when there is none that lives."""
+    """A Spark session of two slots, started when none is alive."""
 
     def __init__(self, directory: Path) -> None:
         self._options = SessionOptions(work_directory=directory, master="local[2]")
         self._session: Session | None = None
 
     def get(self) -> Session:
-        """The session."""
+        """Return the session."""
         if self._session is None or not self._session.alive:
             self.close()
             self._session = start_session(self._options)
         return self._session
 
     def close(self) -> None:
-        """End it, if there is one."""
+        """End the session, if there is one."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -60,7 +62,7 @@ class SharedSpark:
 
 @pytest.fixture(scope="session")
 def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpark]:
-    """Not started yet."""
+    """Shared session, which is not started yet."""
     shared = SharedSpark(tmp_path_factory.mktemp("spark"))
     yield shared
     shared.close()
@@ -74,5 +76,5 @@ def spark(shared_spark: SharedSpark) -> Session:
 
 @pytest.fixture
 def no_spark(shared_spark: SharedSpark) -> None:
-    """For a test that starts a session in this process, which can have one at a time."""
+    """Close the shared session: a process can have one at a time, and this test starts its own."""
     shared_spark.close()

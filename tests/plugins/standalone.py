@@ -1,8 +1,8 @@
 """A standalone Spark cluster of several machines, the last of which can be cut off.
 
 It is in a network namespace of its own, with two cables: one to the cluster's master and to the
-driver, the other to the database servers. Where namespaces cannot be made (not root, no `ip`) it is
-a machine like the others, and what cuts its cables is skipped. Not here: pipelines.
+driver, the other to the database servers. If namespaces cannot be created (not root, no `ip`), it
+is a machine like the others, and tests that cut its cables are skipped. Not here: pipelines.
 """
 
 from __future__ import annotations
@@ -28,16 +28,20 @@ LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 90.0
 POLL_S = 0.1
 REGISTERED = "Successfully registered with master"
-# Networks of 198.18.0.0/15 are for tests of this kind; so many are tried.
+# Networks of 198.18.0.0/15 are reserved for such tests; so many are tried.
 NETWORKS = range(1, 250)
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cable:
-    """A pair of linked interfaces. here, there: their addresses; name: of the one here.
+    """A pair of linked interfaces.
 
-    namespace: that the other one is in.
+    Attributes:
+        here: Address of the interface on this side.
+        there: Address of the other one.
+        name: Name of the interface on this side.
+        namespace: Namespace of the other one.
     """
 
     name: str
@@ -46,15 +50,15 @@ class Cable:
     there: str
 
     def cut(self) -> None:
-        """Nothing comes through any more, and nobody is told."""
+        """Drop all packets without notifying either side."""
         self._queue("replace", "blackhole")
 
     def slow(self, rate: str) -> None:
-        """Let only so much through in a second, each way; rate: as `tc` reads it."""
+        """Limit the rate in each direction; rate: as `tc` reads it."""
         self._queue("replace", *f"tbf rate {rate} burst 32k latency 400ms".split())
 
     def mend(self) -> None:
-        """As it was at first."""
+        """Restore the initial state."""
         self._queue("delete")
 
     def _queue(self, verb: str, *kind: str) -> None:
@@ -63,12 +67,12 @@ class Cable:
 
 
 def ip(*arguments: str) -> str:
-    """Run `ip`; what it prints."""
+    """Run `ip`, and return its output."""
     return run("ip", *arguments)
 
 
 def run(*command: str) -> str:
-    """Run a command that must do its work; what it prints."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
@@ -80,9 +84,11 @@ def _other(name: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
-    """Where a worker runs, with its executors. address: the machine's, for Spark.
+    """A machine with a worker and its executors.
 
-    namespace: of its network; empty on this machine itself.
+    Attributes:
+        address: Address of the machine, for Spark.
+        namespace: Network namespace; empty on this machine itself.
     """
 
     home: Path
@@ -94,7 +100,9 @@ class Machine:
     _log: Path = field(default=Path())
 
     def start(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start a worker and wait until the master knows it; environment: more, for executors."""
+        """Start a worker, wait until the master knows it; environment adds variables
+        for executors.
+        """
         self._log = self.folder / f"worker-{next(_numbers)}.log"
         inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         command = [*inside, os.fspath(self.home / "bin" / "spark-class")]
@@ -120,13 +128,13 @@ class Machine:
             time.sleep(POLL_S)
 
     def executors(self) -> list[psutil.Process]:
-        """The executors' JVMs."""
+        """Return the executors' JVMs."""
         if self.process is None or not self.process.is_running():
             return []
         return [one for one in self.process.children() if one.name() == "java"]
 
     def pythons(self) -> list[psutil.Process]:
-        """The Python processes of the executors, the one that forks the others first."""
+        """Return the Python processes of the executors, the one that forks the others first."""
         return [
             one
             for executor in self.executors()
@@ -136,12 +144,12 @@ class Machine:
 
     @property
     def finished_tasks(self) -> int:
-        """How many tasks its executors have come to an end with, heard by the driver or not."""
+        """Number of tasks that its executors have finished, whether or not the driver knows."""
         logs = (self.folder / "work").rglob("stderr")
         return sum(log.read_text(errors="replace").count(": Finished task ") for log in logs)
 
     def kill(self) -> None:
-        """SIGKILL the worker, the executors and their Python processes."""
+        """Send SIGKILL to the worker, the executors and their Python processes."""
         if self.process is None:
             return
         with suppress(psutil.NoSuchProcess):
@@ -154,10 +162,13 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class Standalone:
-    """A cluster: its master, a machine as this one, and a remote one.
+    """A cluster: its master, a machine like this one, and a remote one.
 
-    spark, data: the cables of the remote one; None where there are no namespaces. address: of this
-    machine, for executors; servers: where they have to listen.
+    Attributes:
+        spark: Cable of the remote machine to master and driver; None without namespaces.
+        data: Cable of the remote machine to the database servers; None without namespaces.
+        address: Address of this machine, for executors.
+        server_address: Address on which the database servers have to listen.
     """
 
     master: str
@@ -168,12 +179,12 @@ class Standalone:
 
     @property
     def address(self) -> str:
-        """Where executors find the driver."""
+        """Address at which executors find the driver."""
         return self.spark.here if self.spark else LOOPBACK
 
     @property
     def server_address(self) -> str:
-        """Where executors find the database servers."""
+        """Address at which executors find the database servers."""
         return self.data.here if self.data else LOOPBACK
 
     @property
@@ -182,7 +193,7 @@ class Standalone:
         return {"spark.executor.memory": "512m", "spark.driver.host": self.address}
 
     def cables(self) -> tuple[Cable, Cable]:
-        """Both cables; skips the test where there are none."""
+        """Return both cables; skips the test if there are none."""
         if self.spark is None or self.data is None:
             pytest.skip("no network namespaces here (they need root and `ip`)")
         return self.spark, self.data
@@ -195,7 +206,7 @@ class Standalone:
 
 @pytest.fixture
 def standalone(cluster_home: Path, tmp_path: Path) -> Iterator[Standalone]:
-    """A cluster with a master; its machines are not started. Ended with all its processes."""
+    """A cluster with a master and machines that are not started; all its processes end with it."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="standalone-", dir=tmp_path))
         found = stack.enter_context(network())
@@ -226,7 +237,9 @@ def standalone(cluster_home: Path, tmp_path: Path) -> Iterator[Standalone]:
 
 @contextmanager
 def network() -> Iterator[tuple[str, Cable, Cable] | None]:
-    """A namespace with its cables, removed in the end; None where none can be made."""
+    """Create a namespace with its cables, removed at the end; yield None if that is
+    not possible.
+    """
     if os.geteuid() != 0 or not shutil.which("ip"):
         yield None
         return
@@ -234,7 +247,7 @@ def network() -> Iterator[tuple[str, Cable, Cable] | None]:
     namespace = f"pst{number}"
     try:
         ip("netns", "add", namespace)
-    except AssertionError:  # a container that may not
+    except AssertionError:  # a container that lacks the privilege
         yield None
         return
     try:
@@ -252,7 +265,7 @@ def network() -> Iterator[tuple[str, Cable, Cable] | None]:
             _lay(cable, namespace)
         yield namespace, spark, data
     finally:
-        run("ip", "netns", "del", namespace)  # its interfaces go with it, and so do their peers
+        run("ip", "netns", "del", namespace)  # also removes its interfaces and their peers
 
 
 def _lay(cable: Cable, namespace: str) -> None:

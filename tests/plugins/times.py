@@ -1,8 +1,8 @@
-"""Where the time of the tests goes: a record of each test, and tables made of it.
+"""Measurement of the time of the tests: a record of each test, and tables of the records.
 
 `pytest --times FILE` records; `python tests/plugins/times.py FILE` prints the tables. With
-`--costs` it also writes what the draw of `make test` knows about its tests (`plugins/draw.py`).
-`make test-times` does both.
+`--costs` it also writes the costs for the draw of `make test` (`plugins/draw.py`). `make
+test-times` does both.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
 SPARK_STARTER = "Heap Max Capacity: 128M"  # the JVM that only works out how to start Spark's
 TOP = 15
 CLASSES_S = (0.0, 1.0, 10.0, 30.0)
-COSTLY_S = 0.5  # as of here a test is drawn
+COSTLY_S = 0.5  # a test that takes longer is drawn
 PHASES = ("setup", "call", "teardown")
 
 
 class Recorder:
-    """Adds to each test what was started and slept in it, and writes a line for each."""
+    """A plugin that counts each test's starts and sleeps, and writes a line for each test."""
 
     def __init__(self, file: Path | None, java_logs: Path) -> None:
-        """file: written to by the process that gives out the tests; None in the others."""
+        """Prepare a recorder; file is written by the process that distributes the tests, None in
+        others.
+        """
         self._file = file
         self._java_logs = java_logs
         self._seen: set[str] = set()
@@ -78,7 +80,7 @@ class Recorder:
         return slept
 
     def _new_javas(self) -> int:
-        """How many JVMs of Spark were started since the last time."""
+        """Return the number of Spark's JVMs that were started since the last call."""
         found = {path.name: path for path in self._java_logs.glob("*.log")}
         new = [path for name, path in found.items() if name not in self._seen]
         self._seen |= set(found)
@@ -86,7 +88,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
-        """Where the test runs: the counts travel with its report."""
+        """Add the counts to the report, in the process that runs the test."""
         report: Any = yield
         counts = {name: round(count, 3) for name, count in self._counts.items()}
         counts["javas"] = self._new_javas()
@@ -95,7 +97,7 @@ class Recorder:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Where the reports arrive."""
+        """Write a line for each test, in the process that receives the reports."""
         if self._file is None:
             return
         test = self._tests.setdefault(report.nodeid, {"test": report.nodeid})
@@ -111,12 +113,12 @@ class Recorder:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take --times."""
+    """Add the option --times."""
     parser.addoption("--times", metavar="FILE", help="record where the time goes, into FILE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record, where asked."""
+    """Record if asked."""
     if not (wanted := config.getoption("--times")):
         return
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
@@ -131,29 +133,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Watch from here on: Spark's classes are archived, and JDK_JAVA_OPTIONS is settled."""
+    """Watch from now on: Spark's classes are archived, and JDK_JAVA_OPTIONS is settled."""
     for plugin in session.config.pluginmanager.get_plugins():
         if isinstance(plugin, Recorder):
             plugin.watch()
 
 
-# -- what was recorded -----------------------------------------------------------------------------
+# -- records ---------------------------------------------------------------------------------------
 
 Record = dict[str, Any]
 
 
 def seconds(record: Record) -> float:
-    """How long a test took, with what was made for it and taken away."""
+    """Return the seconds that a test took, including its setup and teardown."""
     return sum(record.get(phase, 0.0) for phase in PHASES)
 
 
 def added(records: Iterable[Record], key: str) -> float:
-    """The sum of one key."""
+    """Return the sum of one key."""
     return sum(record.get(key, 0) for record in records)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table of Markdown, figures to the right."""
+    """Print a Markdown table with figures aligned right."""
     print("| " + " | ".join(head) + " |")
     print("|---" + "|--:" * (len(head) - 1) + "|")
     for row in rows:
@@ -163,7 +165,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def print_tables(records: Sequence[Record]) -> None:
-    """Where the time went."""
+    """Print where the time was spent."""
     took = {phase: added(records, phase) for phase in PHASES}
     table(
         ["what", "times", "seconds"],
@@ -209,10 +211,10 @@ def print_tables(records: Sequence[Record]) -> None:
 
 
 def write_costs(records: Iterable[Record], file: Path) -> None:
-    """Write the median seconds of the cases of each test function: of half a second or more.
+    """Write the median seconds of the cases of each test function that takes half a second or more.
 
-    Not the mean: one of them may have waited for what the whole module uses. Functions that were
-    not run keep what they have, as long as they are there.
+    The median is used, as one of them may have waited for what the whole module uses. Functions
+    that were not run keep their values, as long as they exist.
     """
     taken: dict[str, list[float]] = defaultdict(list)
     for record in records:

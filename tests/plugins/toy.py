@@ -25,7 +25,7 @@ ITEM = TableName("public", "item")
 
 
 def install(folder: Path) -> Path:
-    """A folder for PYTHONPATH that holds the package, with its entry point as pip writes it."""
+    """Make a folder for PYTHONPATH that holds the package, with an entry point as pip writes it."""
     site = folder / "site"
     about = site / "toy_engine-0.1.dist-info"
     about.mkdir(parents=True)
@@ -37,7 +37,7 @@ def install(folder: Path) -> Path:
 
 @pytest.fixture
 def toy_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The engine is there, for this process and those that it starts."""
+    """Install the engine for this process and those that it starts."""
     site = install(tmp_path)
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(site), os.environ.get("PYTHONPATH", ""))))
@@ -47,22 +47,22 @@ def toy_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 class ToyDatabase:
-    """A file with a table of items, as a user of it writes to it."""
+    """A file with a table of items, and the changes that a user makes to it."""
 
     def __init__(self, path: Path) -> None:
         self.store = Store.create(path)
         self.url = self.store.url
 
     def make_item(self) -> None:
-        """The table."""
+        """Create the table."""
         self.store.make_table(Shape(table=ITEM, version=1, columns=COLUMNS, key=("id",)))
 
     def insert(self, *numbers: int, name: str = "new") -> None:
-        """Rows, in one transaction."""
+        """Insert rows in one transaction."""
         self.store.commit(*(("insert", ITEM, None, item(n, name)) for n in numbers))
 
     def buy(self, number: int) -> None:
-        """A transaction of several kinds of changes, a change of a key among them."""
+        """Commit a transaction of several kinds of changes, including a change of a key."""
         old, moved = item(number, "old"), item(-number, "moved")
         self.store.commit(
             ("insert", ITEM, None, old),
@@ -73,7 +73,7 @@ class ToyDatabase:
         )
 
     def rows(self, *, at_source: bool) -> list[tuple[str | None, ...]]:
-        """The items: of the source's log, or those that a pipeline has brought."""
+        """Return the items of the source's log, or those that a pipeline has applied."""
         if ITEM not in self.store.shapes():
             return []
         store = self.store
@@ -81,12 +81,12 @@ class ToyDatabase:
         return sorted((tuple(row.values()) for row in found), key=str)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.store.close()
 
 
 def item(number: int, name: str | None) -> Row:
-    """A row."""
+    """Return a row."""
     return {"id": str(number), "name": name, "price": f"{number}.50"}
 
 
