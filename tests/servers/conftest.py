@@ -18,7 +18,7 @@ from plugins.postgres import Server
 
 @pytest.fixture(params=["few", "many"])
 def rows_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every merge table counts as one of few rows, or of many, whose statements differ."""
+    """Treatment of every merge table as one of few rows, or of many, whose statements differ."""
     if request.param == "many":
         monkeypatch.setattr(apply, "MANY_ROWS", 0)
         monkeypatch.setattr(apply, "ANALYZE_ROWS_MIN", 0)
@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Iterator[LogMaker]:
 
 @pytest.fixture
 def start(target_url: str, log: LogMaker, postgres: Server) -> Iterator[Start]:
-    """Make tables and a loader; poor: as a role that may not set session_replication_role."""
+    """Create tables and a loader; poor: as a role that may not set session_replication_role."""
     opened: list[Applying] = []
     database = target_url.rpartition("/")[2]
 

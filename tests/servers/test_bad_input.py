@@ -1,4 +1,4 @@
-"""Bad input: one clear error with its code and what to run, exit code 1, and nothing changed."""
+"""Bad input: a clear error with its code and the command to run, exit code 1, nothing changed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ WAIT_S = 30.0
 
 
 def name_of(url: str) -> str:
-    """The database's name in a URL."""
+    """Return the database's name in a URL."""
     return urlsplit(url).path.lstrip("/")
 
 
 class Stage:
-    """A source with one good table, a target, a folder; and a picture of all three."""
+    """A source with one valid table, a target and a folder, and a picture of all three."""
 
     def __init__(self, folder: Path, server: Server, source_url: str, target_url: str) -> None:
         self.folder = folder
@@ -43,13 +43,13 @@ class Stage:
         )
 
     def file(self, **options: Any) -> Path:
-        """A pipeline file over both databases."""
+        """Write a pipeline file over both databases."""
         source = options.pop("source", self.source_url)
         target = options.pop("target", self.target_url)
         return write_pipeline(self.folder, source, target, **options)
 
     def picture(self) -> dict[str, Any]:
-        """Everything that a refused command must leave as it was."""
+        """Return everything that a refused command must leave unchanged."""
         relations = (
             "select n.nspname, c.relname, c.relreplident, c.relfilenode from pg_class c"
             " join pg_namespace n on n.oid = c.relnamespace"
@@ -69,7 +69,7 @@ class Stage:
         }
 
     def refused(self, path: Path, code: str, *said: str, command: str = "run") -> Ran:
-        """Run it: this error, with these words, and nothing changed."""
+        """Run it; check that it fails with this error and these words, and that nothing changed."""
         before = self.picture()
         ran = penstock(command, path, "--json")
         assert ran.code == 1, ran
@@ -86,13 +86,13 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, postgres: Server, source_url: str, target_url: str) -> Stage:
-    """Good input, to be spoilt."""
+    """Valid input, which a test then breaks."""
     return Stage(tmp_path, postgres, source_url, target_url)
 
 
 @pytest.fixture
 def least(stage: Stage) -> Iterator[Callable[[str], str]]:
-    """Gives the URL of a role that may only log in: `least(url)`."""
+    """Function that returns the URL of a role that may only log in: `least(url)`."""
     role = f"bad_input_{time.monotonic_ns()}"
     stage.server.execute(f"create role {role} login password '{PASSWORD}'")
     yield lambda url: stage.server.url(name_of(url), role, PASSWORD)
@@ -103,40 +103,40 @@ def least(stage: Stage) -> Iterator[Callable[[str], str]]:
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_wrong_url(stage: Stage, side: str) -> None:
-    """A host or port where nothing listens."""
+    """A host or port where no process listens is refused."""
     path = stage.file(**{side: f"postgresql://u:{PASSWORD}@127.0.0.1:1/shop"})
     stage.refused(path, "HS22", "127.0.0.1:1", "pg_isready")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_unknown_database(stage: Stage, side: str) -> None:
-    """A database that is not there."""
+    """A database that does not exist is refused."""
     path = stage.file(**{side: stage.server.url("no_such_database")})
     stage.refused(path, "HS24", "no_such_database")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_wrong_password(stage: Stage, side: str) -> None:
-    """A password the server refuses; it is not repeated."""
+    """A password that the server refuses is not repeated."""
     url = stage.server.url(name_of(stage.source_url), "postgres", PASSWORD)
     stage.refused(stage.file(**{side: url}), "HS23", "password")
 
 
 def test_missing_privilege_at_the_source(stage: Stage, least: Callable[[str], str]) -> None:
-    """A role without REPLICATION: the ALTER ROLE to type."""
+    """The error for a role without REPLICATION has the ALTER ROLE to type."""
     path = stage.file(source=least(stage.source_url))
     stage.refused(path, "PG05", "alter role", "replication")
 
 
 def test_missing_privilege_in_the_target(stage: Stage, least: Callable[[str], str]) -> None:
-    """A role that may create nothing: the GRANT to type."""
+    """The error for a role that may create nothing has the GRANT to type."""
     path = stage.file(target=least(stage.target_url))
     stage.refused(path, "PK08", "grant create on database")
 
 
 @pytest.fixture(scope="module")
 def other_server(postgres_version: int) -> Iterator[Server]:
-    """A server whose settings these tests spoil."""
+    """A server whose settings these tests break."""
     with EmbeddedPostgres(major=postgres_version) as embedded:
         server = Server(embedded=embedded)
         server.execute("create table a (id int primary key, t text)")
@@ -144,7 +144,7 @@ def other_server(postgres_version: int) -> Iterator[Server]:
 
 
 def test_wal_level_replica(stage: Stage, other_server: Server) -> None:
-    """wal_level must be logical."""
+    """A wal_level below logical is refused."""
     other_server.restart_with(wal_level="replica")
     try:
         stage.refused(stage.file(source=other_server.url()), "PG02", "alter system set wal_level")
@@ -154,7 +154,7 @@ def test_wal_level_replica(stage: Stage, other_server: Server) -> None:
 
 
 def test_no_free_slot(stage: Stage, other_server: Server) -> None:
-    """All slots of the server are in use."""
+    """A run is refused if all slots of the server are in use."""
     other_server.restart_with(max_replication_slots="1")
     other_server.execute("select pg_create_physical_replication_slot('taken')")
     try:
@@ -168,7 +168,7 @@ def test_no_free_slot(stage: Stage, other_server: Server) -> None:
 
 @pytest.mark.parametrize("command", ["run", "extract", "load"])
 def test_table_without_key(stage: Stage, command: str) -> None:
-    """A table without key under replica identity default: the ALTER to type."""
+    """The error for a table without key under replica identity default has the ALTER to type."""
     stage.sql("create table loose (n int)")
     said = 'alter table "public"."loose" replica identity full'
     stage.refused(stage.file(), "PG12", "public.loose", said, command=command)
@@ -176,36 +176,36 @@ def test_table_without_key(stage: Stage, command: str) -> None:
 
 
 def test_target_table_of_another_shape(stage: Stage) -> None:
-    """An existing target table whose columns differ."""
+    """An existing target table whose columns differ is refused."""
     stage.sql("create table a (id int primary key, t int)", target=True)
     stage.refused(stage.file(), "PK12", "public.a", "t is integer, expected text", "alter table")
 
 
 def test_column_type_the_target_cannot_hold(stage: Stage) -> None:
-    """A type that the target does not have and cannot be made there."""
+    """A type that the target does not have and that cannot be created there is refused."""
     stage.sql('create collation odd from "C"; alter table a add c text collate odd')
     stage.refused(stage.file(), "PK13", "odd")
 
 
 def test_unknown_key(stage: Stage) -> None:
-    """A key that penstock does not know, with the nearest one."""
+    """The error for a key that penstock does not know names the nearest one."""
     path = stage.file(sections={"changeLoader": {"maxFilePerBatch": 3}})
     stage.refused(path, "CF04", "maxFilePerBatch", "maxFilesPerBatch", "[changeLoader]")
 
 
 def test_starting_position_in_data_and_change(stage: Stage) -> None:
-    """The handover captures the position; giving one is refused."""
+    """The handover captures the position, so a given one is refused."""
     path = stage.file(sections={"changeExtractor": {"startLsn": "0/1"}})
     stage.refused(path, "CF10", "startLsn")
 
 
 def test_no_table_matches(stage: Stage) -> None:
-    """Patterns that come to nothing."""
+    """Patterns that match no table are refused."""
     stage.refused(stage.file(tables=["publik.*"]), "PK06", "publik.*")
 
 
 def extract_begun(path: Path, log: Path) -> subprocess.Popen[bytes]:
-    """An extractor that has taken the log's lock and stands at its slot."""
+    """Start an extractor, and wait until it has the log's lock and its slot."""
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "extract", str(path)],
         stdout=subprocess.DEVNULL,
@@ -220,7 +220,7 @@ def extract_begun(path: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def test_two_extractors_on_one_directory(stage: Stage) -> None:
-    """The second one is told which process has the directory; the first one goes on."""
+    """The second extractor is told which process has the directory; the first one continues."""
     path = stage.file(mode="change")
     first = extract_begun(path, stage.folder / "shop" / "log")
     try:
@@ -236,21 +236,21 @@ def test_two_extractors_on_one_directory(stage: Stage) -> None:
 
 
 def made(stage: Stage, path: Path) -> None:
-    """Let a pipeline take its directory, and end."""
+    """Run a pipeline until it has its directory, then end it."""
     extract = extract_begun(path, stage.folder / "shop" / "log")
     extract.send_signal(signal.SIGTERM)
     assert extract.wait(WAIT_S) == 0
 
 
 def test_directory_of_another_pipeline(stage: Stage) -> None:
-    """A directory belongs to the pipeline that was begun in it."""
+    """A directory belongs to the pipeline that was started in it."""
     made(stage, stage.file(mode="change"))
     path = stage.file(mode="change", name="other")
     stage.refused(path, "PG07", "belongs to the pipeline shop", "directory of its own")
 
 
 def test_directory_of_another_source(stage: Stage, other_server: Server) -> None:
-    """Positions of one server mean nothing on another, or in another database."""
+    """Positions of one server have no meaning on another server, or in another database."""
     made(stage, stage.file(mode="change"))
     path = stage.file(mode="change", source=other_server.url())
     stage.refused(path, "PG07", "system identifier")

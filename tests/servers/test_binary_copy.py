@@ -1,4 +1,4 @@
-"""Values copied in binary form between servers of different versions: the same on both sides."""
+"""Values copied in binary form between servers of different versions are the same on both sides."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from penstock.engines.postgres.target.pipe import copy_rows
 from penstock.engines.postgres.target.schema import create_tables
 
 OLD, NEW = 15, 18
-# Names as users write them; what the catalogue prints for them is what counts.
+# Names as users write them; the comparison uses those that the catalogue prints.
 ARRAYS = ("integer", "text", "numeric(12,2)", "timestamptz", "jsonb", "uuid", "bit(9)", "box")
 
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[int, EmbeddedPostgres]]:
-    """The oldest and the newest server that there is here."""
+    """Oldest and newest server that are installed."""
     with EmbeddedPostgres(major=OLD) as old, EmbeddedPostgres(major=NEW) as new:
         yield {OLD: old, NEW: new}
 
 
 def fill(url: str) -> None:
-    """A table for each type, with its edges, NULL, and arrays of some."""
+    """Create a table for each type, with its edge values, NULL, and arrays of some."""
     cases = {name: values for name, values in VALUES.items() if not name.startswith("kinds.")}
     with psycopg.connect(url, autocommit=True) as connection:
         for number, (name, values) in enumerate(cases.items()):
@@ -81,6 +81,6 @@ def test_every_type_that_goes_binary_says_everything(
 
 
 def test_a_type_of_which_versions_think_differently_goes_as_text() -> None:
-    """Up to 16 the largest interval is a number, from 17 on it is infinity."""
+    """The largest interval is a number up to 16, and infinity from 17 on."""
     assert "interval" not in BINARY_TYPES
     assert not {"money", "tsvector", "xml", "regclass"} & BINARY_TYPES

@@ -49,7 +49,9 @@ def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
 
 
 def test_every_kind_of_table_arrives_whole(config: Config, spark: Session) -> None:
-    """Types, generated and identity columns, partitions, odd names, empty tables, keys after."""
+    """Types, generated and identity columns, partitions, odd names, empty tables and keys all
+    arrive.
+    """
     run(
         config.source.url,
         "create type public.mood as enum ('sad', 'glad')",
@@ -97,7 +99,7 @@ def test_every_kind_of_table_arrives_whole(config: Config, spark: Session) -> No
 
 
 def test_a_table_that_is_no_heap_goes_by_ranges_of_its_key(config: Config, spark: Session) -> None:
-    """Several chunks, each row once, whatever text the key is."""
+    """Each row of several chunks arrives once, whatever text the key is."""
     run(
         config.source.url,
         "create access method heap2 type table handler heap_tableam_handler",
@@ -121,7 +123,7 @@ def test_a_table_that_is_no_heap_goes_by_ranges_of_its_key(config: Config, spark
 
 
 def test_a_finished_load_is_not_done_again(config: Config, spark: Session) -> None:
-    """Run again, it returns at once and leaves changes made meanwhile alone."""
+    """A second run returns at once and leaves changes made meanwhile alone."""
     fill_orders(config.source.url, 100)
     first = load(config, spark)
     run(config.source.url, "insert into public.orders (id) values (-1)")
@@ -135,9 +137,10 @@ def test_a_finished_load_is_not_done_again(config: Config, spark: Session) -> No
 def test_a_table_that_is_loaded_later_leaves_the_others_alone(
     config: Config, spark: Session
 ) -> None:
-    """They follow the log: columns and keys that the source got meanwhile come by that, or not.
+    """The other tables follow the log: columns and keys added at the source arrive through it, or
+    not.
 
-    Also where the keys of the first load were not made before it was killed.
+    This holds even if the keys of the first load were not created before it was killed.
     """
     target = config.target.url
     run(config.source.url, "create table public.t (id int primary key, a int unique)")
@@ -203,7 +206,7 @@ def test_all_tables_are_read_at_one_point_while_others_write(
 
 
 def test_schemas_are_mapped(config: Config, spark: Session) -> None:
-    """[target.map] moves tables to another schema, which is made."""
+    """Tables move to another schema by [target.map], and the schema is created."""
     text = config.path.read_text().replace(
         "[dataLoader]", '[target.map]\npublic = "shop"\n[dataLoader]'
     )
@@ -216,7 +219,7 @@ def test_schemas_are_mapped(config: Config, spark: Session) -> None:
 
 
 def test_progress_is_reported_and_ends_complete(config: Config, spark: Session) -> None:
-    """Readings never go back, and the last one is whole; run/bulk.json holds it."""
+    """Readings never decrease, and the last one is complete; run/bulk.json holds it."""
     fill_orders(config.source.url, 200_000)
     run(config.source.url, "analyze")
     seen: list[BulkProgress] = []
@@ -232,7 +235,9 @@ def test_progress_is_reported_and_ends_complete(config: Config, spark: Session) 
 def test_statistics_are_rough_where_autovacuum_makes_thorough_ones(
     config: Config, spark: Session
 ) -> None:
-    """Every table has some; where autovacuum does not come, they are as any ANALYZE makes them."""
+    """Every table gets statistics; without autovacuum they are as precise as those of
+    any ANALYZE.
+    """
     fill_orders(config.source.url, 20_000)
     run(
         config.source.url,
@@ -262,13 +267,13 @@ def test_statistics_are_rough_where_autovacuum_makes_thorough_ones(
     ]
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def test_a_target_table_with_foreign_rows_is_refused_and_untouched(
     config: Config, spark: Session
 ) -> None:
-    """Rows that are not ours are never truncated; the other tables are not begun either."""
+    """Rows that penstock did not write are never truncated, and no other table is begun."""
     fill_orders(config.source.url, 10)
     run(config.source.url, "create table public.aaa (id int)")
     run(
@@ -284,7 +289,7 @@ def test_a_target_table_with_foreign_rows_is_refused_and_untouched(
 
 
 def test_an_empty_target_table_that_is_there_is_used(config: Config, spark: Session) -> None:
-    """Its triggers do not fire, and its own indexes stay."""
+    """The triggers of the target table do not fire, and its own indexes stay."""
     fill_orders(config.source.url, 10)
     run(
         config.target.url,
@@ -302,7 +307,7 @@ def test_an_empty_target_table_that_is_there_is_used(config: Config, spark: Sess
 def test_triggers_without_the_right_to_silence_them_are_refused(
     config: Config, spark: Session, target_url: str
 ) -> None:
-    """Without session_replication_role a trigger would fire on every copied row."""
+    """A trigger would fire on every copied row without session_replication_role."""
     fill_orders(config.source.url, 10)
     role = f"loader_{os.getpid()}"
     run(
@@ -332,7 +337,7 @@ def test_triggers_without_the_right_to_silence_them_are_refused(
         )
 
 
-# -- what changes meanwhile ------------------------------------------------------------------------
+# -- concurrent changes ---------------------------------------------------------------------------
 
 
 def test_a_table_truncated_behind_the_point_gets_a_later_one(
@@ -370,7 +375,7 @@ def test_a_table_truncated_behind_the_point_gets_a_later_one(
 def test_a_table_rewritten_between_plan_and_chunk_is_read_again(
     config: Config, spark: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A type changed after the plan was made: the chunk sees it and the table is planned anew."""
+    """A chunk detects a type that changed after the plan, and the table is planned again."""
     fill_orders(config.source.url, 1000)
     made = PostgresPlanner.chunks
 

@@ -1,4 +1,4 @@
-"""Tables that are altered while the bulk load begins or runs: a copy is of one definition."""
+"""Tables that are altered while the bulk load begins or runs: a copy has one definition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plugins.mysql import MySQLServer, database_of
 
 SWAP = ["alter table t rename column a to x", "alter table t rename column b to a",
         "alter table t rename column x to b"]  # fmt: skip
-# Each leaves names or types as they were in some part: what is read by name may be another column.
+# Each leaves some names or types unchanged: a column read by name may be another one.
 ALTERATIONS = {
     "swapped": SWAP,
     "added": ["alter table t add column c int default 5"],
@@ -45,17 +45,17 @@ FOR_MYSQL = {
 
 
 class Meddling:
-    """A planner beside which a table is altered, once: behind the point, or behind the plan."""
+    """A planner during which a table is altered once: after the point, or after the plan."""
 
     def __init__(self, planner: Planning, when: str, meddle: Callable[[], None]) -> None:
         self._planner, self._when, self._meddle = planner, when, meddle
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the planner's."""
+        """Return every other attribute of the planner."""
         return getattr(self._planner, name)
 
     def fresh_point(self) -> Point:
-        """A point, and then the alteration."""
+        """Return a point, then alter the table."""
         point = self._planner.fresh_point()
         self._now("point")
         return point
@@ -63,7 +63,7 @@ class Meddling:
     def chunks(
         self, point: Point, wanted: Sequence[TableRead]
     ) -> Mapping[TableName, Sequence[Chunk]]:
-        """The chunks, and then the alteration."""
+        """Return the chunks, then alter the table."""
         found = self._planner.chunks(point, wanted)
         self._now("plan")
         return found
@@ -79,7 +79,7 @@ class Meddling:
 def test_a_table_that_is_altered_in_mysql(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, how: str, when: str
 ) -> None:
-    """Its rows arrive under the names that they have, in the table that the source has by then."""
+    """Rows arrive under their current names, in the table that the source has by then."""
     sql(mysql, mysql_url, "create table t (id int primary key, a int, b int)")
     sql(mysql, mysql_url, "insert into t values (1, 10, 100), (2, 20, 200)")
 
@@ -99,7 +99,7 @@ def test_a_table_that_is_altered_in_mysql(
 def test_a_table_that_is_altered_in_postgres(
     source_url: str, target_url: str, tmp_path: Path, how: str, when: str
 ) -> None:
-    """Its rows arrive under the names that they have, in the table that the source has by then."""
+    """Rows arrive under their current names, in the table that the source has by then."""
     with psycopg.connect(source_url, autocommit=True) as connection:
         connection.execute("create table t (id int primary key, a int, b int)")
         connection.execute("insert into t values (1, 10, 100), (2, 20, 200)")
@@ -112,7 +112,7 @@ def test_a_table_that_is_altered_in_postgres(
     config = between(source_url, target_url, tmp_path, tables="public.*")
     with open_planner(config) as planner:
         bulk_load(config, Here(), Meddling(planner, when, alter))  # type: ignore[arg-type]
-    # A column that is added behind the plan leaves the copy as it is: the log tells it.
+    # A column that is added after the plan does not change the copy: it arrives through the log.
     columns = "id, a, b" if (how, when) == ("added", "plan") else "*"
     expected = rows(source_url, f"select {columns} from t order by 1")
     assert rows(target_url, "select * from t order by 1") == expected
@@ -122,7 +122,7 @@ def test_a_table_that_is_altered_in_postgres(
 def test_a_table_that_is_dropped_meanwhile_is_left_out(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, when: str
 ) -> None:
-    """The others are loaded."""
+    """The other tables are loaded."""
     for table in ("t", "u"):
         sql(mysql, mysql_url, f"create table {table} (id int primary key)")
         sql(mysql, mysql_url, f"insert into {table} values (1)")
@@ -135,7 +135,7 @@ def test_a_table_that_is_dropped_meanwhile_is_left_out(
 
 
 class CutOff(Exception):
-    """The first run of a bulk load ends, as by a kill."""
+    """Error that ends the first run of a bulk load like a kill."""
 
 
 @pytest.mark.parametrize("target", ["postgres", "mysql"])
@@ -162,7 +162,7 @@ def test_a_table_that_is_altered_between_two_runs(
         sql(mysql, mysql_url, statement)
     with open_planner(config) as planner:
         bulk_load(config, Here(), planner)  # type: ignore[arg-type]
-    # Where all columns fit, the table stays, with its columns in their old order.
+    # The table stays if all columns fit, with its columns in their old order.
     columns = "id, a, b" if how in ("swapped", "added again") else "*"
     expected = mysql.execute(f"select {columns} from t order by 1", name)
     if target == "mysql":
@@ -188,7 +188,7 @@ def test_a_table_that_is_altered_between_its_copy_and_its_keys(
     monkeypatch: pytest.MonkeyPatch,
     alteration: str,
 ) -> None:
-    """Its keys are those of the definition that it was copied by; the log tells the rest."""
+    """The keys are those of the definition that was copied; the rest arrives through the log."""
     sql(mysql, mysql_url, "create table t (id int primary key, a int, b int, unique (a))")
     sql(mysql, mysql_url, "insert into t values (1, 10, 100), (2, 20, 200)")
 
@@ -219,7 +219,7 @@ def test_a_table_that_is_altered_between_its_copy_and_its_keys(
 def test_a_table_of_the_users_own_is_not_recreated(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Another shape is refused, and the table stays."""
+    """A table of another shape is refused and stays."""
     sql(mysql, mysql_url, "create table t (id int primary key, a int)")
     config, name = between(mysql_url, target_url, tmp_path), database_of(mysql_url)
     with psycopg.connect(target_url, autocommit=True) as connection:
@@ -231,7 +231,7 @@ def test_a_table_of_the_users_own_is_not_recreated(
 
 
 def check_dropped(config: Config, schema: str, execute: Callable[[str], object]) -> None:
-    """Drop two of five tables between their definition and their plan; the others are planned."""
+    """Drop two of five tables between definition and plan; check that the others are planned."""
     tables = [f"t{number}" for number in range(5)]
     for table in tables:
         execute(f"create table {table} (id int primary key)")
@@ -250,7 +250,7 @@ def check_dropped(config: Config, schema: str, execute: Callable[[str], object])
 def test_tables_of_mysql_that_are_dropped_while_chunks_are_planned(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """They are left out, as those that are dropped earlier."""
+    """The dropped tables are left out, like those that are dropped earlier."""
     config = between(mysql_url, target_url, tmp_path)
     check_dropped(config, database_of(mysql_url), lambda text: sql(mysql, mysql_url, text))
 
@@ -258,7 +258,7 @@ def test_tables_of_mysql_that_are_dropped_while_chunks_are_planned(
 def test_tables_of_postgres_that_are_dropped_while_chunks_are_planned(
     source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """They are left out, as those that are dropped earlier."""
+    """The dropped tables are left out, like those that are dropped earlier."""
     config = between(source_url, target_url, tmp_path, tables="public.*")
     with psycopg.connect(source_url, autocommit=True) as connection:
         check_dropped(config, "public", connection.execute)

@@ -1,4 +1,4 @@
-"""The bulk load killed, stopped and paused: every row once, whatever happened."""
+"""The bulk load is killed, stopped and paused: every row arrives once, whatever happens."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
     return between(source_url, target_url, tmp_path)
 
 
-# -- what is killed --------------------------------------------------------------------------------
+# -- kills -----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def child(config: Config, fault: str, *point: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of its own that runs the load; it and all it started are gone afterwards."""
+    """Start a process that runs the load; kill it after the block if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(config.path), *point],
         env={**os.environ, "PENSTOCK_FAULT": fault},
@@ -116,7 +116,7 @@ DONE_CHUNKS = (
     "select count(*) from wirekite.wirekite_progress where operation = 'DL' "
     "and finish_time is not null"
 )
-# Sessions that have stood still for a while: their workers sleep at the fault point.
+# Sessions that have been idle for a while: their workers sleep at the fault point.
 RUNNING_COPIES = (
     "select count(*) from pg_stat_activity where application_name = 'penstock bulk' and "
     "state = 'active' and datname = current_database()"
@@ -140,7 +140,9 @@ ASLEEP = (
 def test_a_killed_load_goes_on_where_it_was(
     config: Config, spark: Session, fault: str, query: str, expected: int
 ) -> None:
-    """While the snapshot lives, done chunks stay and the others follow: no row lost or twice."""
+    """Finished chunks stay and the others follow while the snapshot lives: no row is lost or
+    repeated.
+    """
     fill_orders(config.source.url)
     with temporary_consistent_point(config.source.url) as point:
         first = point_of(config, point)
@@ -172,9 +174,9 @@ def test_a_killed_load_goes_on_where_it_was(
 def test_a_load_does_not_wait_for_workers_that_hang(
     config: Config, spark: Session, goes_on: bool
 ) -> None:
-    """Stopped in the middle of a chunk, with its rows locked, while the next run loads it all.
+    """The next run loads everything while one is stopped in the middle of a chunk with locked rows.
 
-    At the same point, with the chunk's own plan, or with another plan at a later point.
+    It uses the same point with the chunk's own plan, or another plan at a later point.
     """
     fill_orders(config.source.url)
     with ExitStack() as stack:
@@ -226,7 +228,7 @@ def test_a_killed_load_whose_snapshot_is_gone_starts_unfinished_tables_afresh(
 
 @pytest.mark.faults
 def test_a_worker_left_over_cannot_add_rows_of_an_old_plan(config: Config, spark: Session) -> None:
-    """A task of a plan that was given up finds the table under another plan and leaves."""
+    """A task of an abandoned plan finds the table under another plan and ends."""
     fill_orders(config.source.url, 1000)
     load(config, spark)
     plan = read_ledger(config.layout.state).plans[0]
@@ -252,7 +254,7 @@ def test_a_worker_left_over_cannot_add_rows_of_an_old_plan(config: Config, spark
 def test_another_snapshot_of_the_same_name_is_not_taken_for_ours(
     config: Config, spark: Session
 ) -> None:
-    """Names of snapshots come again after a restart; what the snapshot holds tells it."""
+    """Names of snapshots are reused after a restart; the snapshot's content distinguishes them."""
     fill_orders(config.source.url, 1000)
     with temporary_consistent_point(config.source.url) as point:
         stale = dataclasses.replace(point_of(config, point), snapshot_text="1:2:")
@@ -265,7 +267,7 @@ def test_another_snapshot_of_the_same_name_is_not_taken_for_ours(
 
 @pytest.mark.faults
 def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Session) -> None:
-    """The second waits for the first to commit, sees its DL row and adds nothing."""
+    """The second process waits for the first to commit, sees its DL row and adds nothing."""
     fill_orders(config.source.url, 1000)
     load(config, spark)
     plan = read_ledger(config.layout.state).plans[0]
@@ -291,7 +293,7 @@ def test_a_chunk_copied_by_two_processes_is_there_once(config: Config, spark: Se
 
 
 def test_a_stopped_load_keeps_its_chunks(config: Config, spark: Session) -> None:
-    """Ctrl-C ends the load in order; run again, it is completed."""
+    """Ctrl-C ends the load in order; the next run completes it."""
     fill_orders(config.source.url, 150_000)
     seen: list[BulkProgress] = []
     with pytest.raises(BulkStopped):
@@ -301,7 +303,7 @@ def test_a_stopped_load_keeps_its_chunks(config: Config, spark: Session) -> None
 
 
 def slow_orders(config: Config, count: int = 60_000) -> None:
-    """Orders, and a target table that takes a second for each chunk of them."""
+    """Create orders, and a target table that takes a second for each chunk of them."""
     fill_orders(config.source.url, count)
     run(
         config.target.url,
@@ -315,19 +317,19 @@ def slow_orders(config: Config, count: int = 60_000) -> None:
 
 
 def finished_chunks(config: Config) -> int:
-    """How many chunks the target records as done."""
+    """Return the number of chunks that the target records as done."""
     return int(str(rows(config.target.url, DONE_CHUNKS)[0][0]))
 
 
 def test_pause_lets_chunks_end_and_begins_none_until_run(config: Config, spark: Session) -> None:
-    """What was under way is kept, the state says paused, and the same plan goes on afterwards."""
+    """Started chunks are kept, the state says paused, and the same plan continues afterwards."""
     slow_orders(config)
     act = "update wirekite.wirekite_action set action = '{}'"
     seen: list[BulkProgress] = []
     at_rest: list[int] = []
 
     def on_progress(reading: BulkProgress) -> None:
-        if reading.rows_done and not any(r.rows_done for r in seen):  # a chunk is under way
+        if reading.rows_done and not any(r.rows_done for r in seen):  # a chunk is being copied
             run(config.target.url, act.format("PAUSE"))
         seen.append(reading)
         if reading.phase == "paused":
@@ -346,7 +348,7 @@ def test_pause_lets_chunks_end_and_begins_none_until_run(config: Config, spark: 
     result = load(config, spark, on_progress=on_progress)
     assert [r.phase for r in seen].count("paused") == 1
     assert 0 < at_rest[0] == at_rest[1] < seen[-1].tables[0].chunks_total
-    # All of it was read at the point of the plan that was begun with.
+    # All rows were read at the point of the first plan.
     assert result.rows == {ORDERS: 60_000}
     assert rows(config.target.url, "select count(*), count(distinct id) from orders") == [
         (60_000, 60_000)
@@ -354,14 +356,14 @@ def test_pause_lets_chunks_end_and_begins_none_until_run(config: Config, spark: 
 
 
 def test_stop_while_paused_ends_the_load(config: Config, spark: Session) -> None:
-    """It does not wait for RUN; run again with RUN it is completed."""
+    """A stopped load does not wait for RUN; the next run completes it."""
     slow_orders(config)
     act = "update wirekite.wirekite_action set action = '{}'"
 
     def on_progress(reading: BulkProgress) -> None:
         if reading.phase == "paused":
             run(config.target.url, act.format("STOP"))
-        elif reading.rows_done:  # a chunk is under way
+        elif reading.rows_done:  # a chunk is being copied
             run(config.target.url, act.format("PAUSE"))
 
     with pytest.raises(BulkStopped):
@@ -374,7 +376,7 @@ def test_stop_while_paused_ends_the_load(config: Config, spark: Session) -> None
     check_equal(config)
 
 
-# -- a network that breaks -------------------------------------------------------------------------
+# -- network failures ------------------------------------------------------------------------------
 
 TEARS: dict[str, tuple[bytes, bool, bool]] = {
     "rows from the source": (b"", False, False),
@@ -389,7 +391,7 @@ TEARS: dict[str, tuple[bytes, bool, bool]] = {
 def test_a_chunk_torn_on_its_way_is_there_once(
     source_url: str, target_url: str, tmp_path: Path, spark: Session, torn: str
 ) -> None:
-    """A connection cut in the middle of a chunk: it is copied again, unless it had arrived."""
+    """A connection is cut in the middle of a chunk: it is copied again, unless it had arrived."""
     fill_orders(source_url)
     ports = [urlsplit(url).port or 0 for url in (source_url, target_url)]
     with Proxy(ports[0]) as source, Proxy(ports[1]) as target:
@@ -401,7 +403,7 @@ def test_a_chunk_torn_on_its_way_is_there_once(
             wait_for(target_url, RUNNING_COPIES, 1)
             broken.tear(pattern, to_server=to_server, whole=whole)
 
-        source.slow(2_000_000)  # so that the chunks take their time
+        source.slow(2_000_000)  # so that the chunks take long
         beside = threading.Thread(target=tear)
         beside.start()
         with temporary_consistent_point(source_url) as point:

@@ -1,4 +1,4 @@
-"""Planning a bulk load asks the servers about all tables at once, not of one after the other."""
+"""The planner of a bulk load asks the servers about all tables at once, not one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Chunks = dict[TableName, list[Chunk]]
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of servers from now on."""
+    """Statements that are sent to servers from now on."""
     asked: list[str] = []
 
     def watch(kind: Any) -> None:
@@ -42,7 +42,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def planned(config: Config, statements: list[str], count: int) -> tuple[Chunks, int]:
-    """The chunks of so many tables, and how often the source was asked."""
+    """Return the chunks of so many tables, and the number of statements at the source."""
     reads = [
         TableRead(definition=one, columns=tuple(column.name for column in one.columns))
         for one in source_tables(config)
@@ -58,7 +58,9 @@ def planned(config: Config, statements: list[str], count: int) -> tuple[Chunks, 
 def test_postgres_is_asked_as_often_for_many_tables(
     tmp_path: Path, source_url: str, statements: list[str]
 ) -> None:
-    """Sizes, storages of partitioned tables, and what was rewritten."""
+    """Statements on sizes, partitions' storages and rewritten tables do not multiply
+    with tables.
+    """
     with psycopg.connect(source_url, autocommit=True) as connection:
         for number in range(MANY):
             connection.execute(f"create table t{number:02} (id int primary key, v text)")
@@ -83,7 +85,7 @@ def test_postgres_is_asked_as_often_for_many_tables(
 
 
 def test_a_rewritten_table_is_left_out_alone(tmp_path: Path, source_url: str) -> None:
-    """The others are read at the point, as if it were not there."""
+    """The others are read at the point, as if that table did not exist."""
     with psycopg.connect(source_url, autocommit=True) as connection:
         connection.execute("create table a (id int primary key); create table b (id int)")
         config = pipeline(tmp_path, source_url, source_url)
@@ -98,7 +100,7 @@ def test_a_rewritten_table_is_left_out_alone(tmp_path: Path, source_url: str) ->
 def test_mysql_is_asked_as_often_for_many_tables(
     tmp_path: Path, mysql: MySQLServer, mysql_url: str, target_url: str, statements: list[str]
 ) -> None:
-    """Ends of keys, estimates, keys of text: one statement for all tables each time."""
+    """Key ranges, estimates and text keys each take one statement for all tables."""
     name = database_of(mysql_url)
     for number in range(MANY):
         key = (
@@ -119,7 +121,7 @@ def test_mysql_is_asked_as_often_for_many_tables(
 def test_the_target_is_asked_once_for_what_is_done(
     tmp_path: Path, source_url: str, target_url: str, statements: list[str]
 ) -> None:
-    """The marks of all tables, and the chunks that each of them has."""
+    """The marks of all tables, and the chunks of each, take one statement."""
     with psycopg.connect(source_url, autocommit=True) as connection:
         for number in range(MANY):
             connection.execute(f"create table t{number:02} (id int primary key)")
@@ -137,7 +139,7 @@ def test_the_target_is_asked_once_for_what_is_done(
 
 
 def plan_of(definition: TableDefinition) -> TablePlan:
-    """A plan with nothing to do."""
+    """Return a plan with nothing to do."""
     return TablePlan(
         source=definition.name,
         target=definition.name,

@@ -1,4 +1,4 @@
-"""One table more in the log, or one less, while the extractor is at work: nothing of it is lost."""
+"""A table is added or removed while the extractor is at work: none of its rows is lost."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MAKE = "create table late (id int primary key, n int)"
 
 
 class Wisher:
-    """Writes requests for the table `late`, and waits for the extractor's answers."""
+    """A writer of requests for the table `late`, which waits for the extractor's answers."""
 
     def __init__(self, directory: Path) -> None:
         self._state = PipelineLayout(root=directory).state
         self._number = 0
 
     def request(self, capture: Capture) -> None:
-        """One more request."""
+        """Write another request."""
         self._number += 1
         request = TableRequest(table=LATE, capture=capture, capture_id=self._number)
         self._state.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class Wisher:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last request was carried out; a refusal fails the test."""
+        """Return whether the last request was carried out; a refusal fails the test."""
         path = self._state / CAPTURED_FILE
         answers = checkpoint.load(path, CaptureAnswers) or CaptureAnswers()
         answer = answers.of(LATE)
@@ -62,7 +62,7 @@ class Wisher:
 def extracting(
     url: str, directory: Path, takes: Callable[[TableName], bool]
 ) -> Iterator[tuple[Extractor, psycopg.Connection]]:
-    """An extractor of table t alone, and somebody's connection; ended with the block."""
+    """Run an extractor of table t alone for the block; yield it and a connection."""
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.t"])
     stop = Stop()
@@ -79,19 +79,19 @@ def extracting(
 
 
 def seen(directory: Path) -> list[int]:
-    """Keys of the rows of `late` in the log, in order."""
+    """Return the keys of the rows of `late` in the log, in order."""
     return [c.after["id"] for c in log_changes(directory) if c.table == "late"]
 
 
 def flowed(extractor: Extractor, sql: psycopg.Connection, number: int) -> None:
-    """Wait until another table's row has come, and with it all before it."""
+    """Wait until a row of another table has arrived, and with it all rows before it."""
     before = extractor.progress.segment_count
     sql.execute("insert into t values (%s)", (number,))
     until(lambda: extractor.progress.segment_count > before)
 
 
 def test_a_table_taken_in_has_every_row_from_the_answer_on(source_url: str, tmp_path: Path) -> None:
-    """Whoever copies its rows at a later point misses nothing."""
+    """A copy of its rows at a later point misses nothing."""
     set_up(source_url, BEGIN)
     wisher = Wisher(tmp_path)
     with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
@@ -104,7 +104,9 @@ def test_a_table_taken_in_has_every_row_from_the_answer_on(source_url: str, tmp_
 
 
 def test_a_table_let_go_and_taken_in_again_is_captured(source_url: str, tmp_path: Path) -> None:
-    """In a publication of all tables the server tells of its columns once, before that."""
+    """The server sends its columns once in a publication of all tables, before the table is
+    removed.
+    """
     set_up(source_url, BEGIN)
     wisher = Wisher(tmp_path)
     with connect(source_url, application_name="test") as sql:
@@ -124,7 +126,7 @@ def test_a_table_let_go_and_taken_in_again_is_captured(source_url: str, tmp_path
 
 
 def test_the_answer_waits_for_transactions_that_are_open(source_url: str, tmp_path: Path) -> None:
-    """Of what those had written before, the log may lack rows; other tables do not wait."""
+    """The log may lack earlier rows of open transactions; other tables do not wait."""
     set_up(source_url, BEGIN)
     wisher = Wisher(tmp_path)
     with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):
@@ -142,10 +144,10 @@ def test_the_answer_waits_for_transactions_that_are_open(source_url: str, tmp_pa
 def test_a_locked_table_is_waited_for_by_nobody_and_outlives_a_lost_stream(
     source_url: str, tmp_path: Path
 ) -> None:
-    """The stream that comes after it takes the table in, before anybody says it has."""
+    """The stream that follows captures the table before the answer is written."""
     set_up(source_url, BEGIN)
     wisher = Wisher(tmp_path)
-    # The configuration stands for the table: only its request is younger than the extractor.
+    # The configuration includes the table: only its request is newer than the extractor.
     with extracting(source_url, tmp_path, lambda _: True) as (extractor, sql):
         sql.execute(MAKE)
         with psycopg.connect(source_url) as other:
@@ -168,7 +170,7 @@ def test_a_locked_table_is_waited_for_by_nobody_and_outlives_a_lost_stream(
 def test_a_parent_taken_in_and_let_go_leaves_its_child_published(
     source_url: str, tmp_path: Path
 ) -> None:
-    """A publication's statement takes tables that inherit along, unless it says ONLY."""
+    """Publication statements include inheriting tables unless they say ONLY."""
     set_up(source_url, f"{MAKE}; create table t (primary key (id)) inherits (late)")
     wisher = Wisher(tmp_path)
     with extracting(source_url, tmp_path, lambda name: name.name == "t") as (extractor, sql):

@@ -38,11 +38,11 @@ def _names(connection: psycopg.Connection, *patterns: str) -> list[str]:
     return [str(table.name) for table in captured_tables(connection, patterns)]
 
 
-# -- which tables ----------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def test_what_has_no_changes_in_the_servers_log_is_left_out(catalog: psycopg.Connection) -> None:
-    """Views, foreign and unlogged tables are told with the reason, for doctor."""
+    """Views, foreign and unlogged tables are reported with the reason, for doctor."""
     run_all(
         catalog,
         "create table public.t (id int primary key)",
@@ -71,7 +71,7 @@ def test_what_has_no_changes_in_the_servers_log_is_left_out(catalog: psycopg.Con
 
 
 def test_patterns_choose_tables(catalog: psycopg.Connection) -> None:
-    """Quoted, mixed-case, dotted and non-ASCII names."""
+    """Patterns match quoted, mixed-case, dotted and non-ASCII names."""
     for name in ("orders", "Orders", "a.b", "Größe 表", 'say "hi"', "audit"):
         catalog.execute(f"create table public.{quote(name)} (id int primary key)")
     assert len(_names(catalog, "public.*")) == 6
@@ -102,13 +102,13 @@ def test_partitioned_tables_are_one_table(catalog: psycopg.Connection) -> None:
     assert len(root.partition_leaves) == 3
     assert _names(catalog, "parts.*") == ["parts.y20"]
     assert _names(catalog, "parts.y20_1") == ["parts.y20_1"]
-    # Taking out the root takes out what is below, except what is named alone.
+    # If the root is excluded, so is every table below it that is not named itself.
     assert _names(catalog, "public.*", "!public.root") == []
     assert _names(catalog, "public.y21", "!public.root") == ["public.y21"]
     with pytest.raises(PartitionNotSeparable, match=r"parts.y20_1, a partition of public.root"):
         captured_tables(catalog, ["*.*", "!parts.y20_1"])
     catalog.execute("alter table parts.y20_x set unlogged")
-    assert _names(catalog, "*.*") == []  # its partitions do not take its place
+    assert _names(catalog, "*.*") == []  # its partitions are not captured in its place
     (excluded,) = (e for e in survey(catalog, ["public.root"]).excluded)
     assert (excluded.reason, str(excluded.related)) == (Exclusion.PART_UNLOGGED, "parts.y20_x")
     assert excluded.fix == 'alter table "parts"."y20_x" set logged;'
@@ -128,7 +128,9 @@ TYPES = (
 
 
 def test_definitions_tell_all_a_target_needs(catalog: psycopg.Connection) -> None:
-    """Keys, types, defaults, generated and identity columns, foreign keys, indexes."""
+    """A definition has keys, types, defaults, generated and identity columns, foreign keys,
+    indexes.
+    """
     run_all(
         catalog,
         *TYPES,
@@ -200,7 +202,7 @@ def test_types_can_be_made_elsewhere(
 
 
 def test_values_that_old_rows_have_are_known(catalog: psycopg.Connection) -> None:
-    """ADD COLUMN ... DEFAULT writes no rows: the value is in the catalogue, in exact text."""
+    """No rows are written by ADD COLUMN ... DEFAULT: the catalogue has the value in exact text."""
     run_all(
         catalog,
         "create table public.t (id int primary key)",
@@ -224,7 +226,7 @@ def test_values_that_old_rows_have_are_known(catalog: psycopg.Connection) -> Non
 
 
 def _every_type(connection: psycopg.Connection) -> list[str]:
-    """Names of all types that a column can have, arrays, domains and all."""
+    """Return the names of all types that a column can have, including arrays and domains."""
     rows = connection.execute(
         """
         select format_type(t.oid, null)
@@ -249,7 +251,7 @@ def _every_type(connection: psycopg.Connection) -> list[str]:
 
 
 def test_the_message_and_the_catalogue_give_the_same_relation(source_url: str) -> None:
-    """For columns of every type there is, so that bulk and stream share a shape."""
+    """A column of every type has the same shape in bulk and stream."""
     with open_catalog(source_url) as catalog:
         run_all(catalog, *TYPES)
         available = {row[0] for row in catalog.execute("select name from pg_available_extensions")}
@@ -272,11 +274,11 @@ def test_the_message_and_the_catalogue_give_the_same_relation(source_url: str) -
             assert resolver.resolve(message) is None  # not captured
             resolver = RelationResolver(catalog, [table])
             resolved = resolver.resolve(message)
-            # What the catalogue alone says of the types in the message is the same again.
+            # The catalogue alone gives the same types as the message.
             stale = RelationResolver(catalog, [replace(table, columns=())])
             again = stale.resolve(message)
             assert again is not None
-            # A generated column that it did not know is told by the next look at the catalogue.
+            # The next look at the catalogue finds a generated column that was unknown.
             assert replace(again, computed=resolved.computed) == resolved
         assert resolved == relation_of(table)
         assert {c.name for c in table.columns} - {c.name for c in resolved.columns} == {"tw"}
@@ -288,7 +290,7 @@ def test_the_message_and_the_catalogue_give_the_same_relation(source_url: str) -
 
 
 def test_a_thousand_columns_and_odd_names(source_url: str) -> None:
-    """Names of columns may hold anything; a table may have very many."""
+    """Names of columns may contain anything; a table may have very many columns."""
     odd = ["Größe", 'say "hi"', "a.b", "select", "x" * 63, "%s", "\\", "'", "\n"]
     names = odd + [f"c{i}" for i in range(1000)]
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
@@ -307,7 +309,7 @@ def test_a_thousand_columns_and_odd_names(source_url: str) -> None:
 
 
 def test_partitions_resolve_to_their_root(source_url: str) -> None:
-    """The root's message is the one that rows come under."""
+    """The root's message is the one under which rows arrive."""
     with open_catalog(source_url) as catalog:
         run_all(
             catalog,
@@ -326,7 +328,7 @@ def test_partitions_resolve_to_their_root(source_url: str) -> None:
 
 
 def test_versions_count_on(source_url: str) -> None:
-    """A changed shape is the next version; the same again is the same, also after a restart."""
+    """A changed shape is the next version; an equal one keeps its version, also after a restart."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(catalog, "create table public.t (id int primary key, a varchar(5))")
         tables = captured_tables(catalog, ["public.t"])
@@ -344,7 +346,7 @@ def test_versions_count_on(source_url: str) -> None:
         widened = resolver.widen(second, 2)
         assert (widened.version, widened.columns[2].neutral) == (3, "string")
 
-        # After a restart the shape is the known one, though the catalogue forgot the default.
+        # After a restart the shape is the known one; the catalogue has dropped the default.
         catalog.execute("vacuum full public.t")
         catalog.execute("insert into public.t values (3)")
         again = RelationResolver(
@@ -360,7 +362,7 @@ def test_versions_count_on(source_url: str) -> None:
 
 
 def test_a_catalogue_that_moved_on_does_not_stop_the_stream(source_url: str) -> None:
-    """Rows older than a DROP are decoded as their message says, and that is noted."""
+    """Rows older than a DROP are decoded according to their message, and that is logged."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
@@ -387,7 +389,7 @@ def test_a_catalogue_that_moved_on_does_not_stop_the_stream(source_url: str) -> 
 
 
 def test_a_table_made_anew_takes_the_old_ones_place(source_url: str) -> None:
-    """Same name, other oid: the next version under that name."""
+    """A table with the same name and another oid is the next version under that name."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(catalog, "create table public.t (id int primary key, a int default 3)")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
@@ -406,7 +408,7 @@ def test_a_table_made_anew_takes_the_old_ones_place(source_url: str) -> None:
 
 
 def test_a_definition_is_adopted_once(source_url: str) -> None:
-    """A column added to a table that nobody writes reaches the log; one already seen does not."""
+    """A column added to a table without writes reaches the log; one already seen does not."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(catalog, "create table public.t (id int primary key)")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
@@ -421,7 +423,7 @@ def test_a_definition_is_adopted_once(source_url: str) -> None:
         catalog.execute("insert into public.t values (2)")
         assert resolve_only(resolver, capture.relation_messages()) is adopted
 
-        # The stream knows of b and c before the extractor comes to the definition with b alone.
+        # The stream knows b and c before the extractor reaches the definition with b alone.
         catalog.execute("alter table public.t add b int")
         (older,) = captured_tables(catalog, ["public.t"])
         run_all(catalog, "alter table public.t add c int", "insert into public.t values (3)")
@@ -451,7 +453,7 @@ def test_a_shape_that_changed_while_nobody_looked_is_adopted(source_url: str) ->
 
 
 def test_a_database_without_encoding_keeps_text_as_bytes(postgres: object) -> None:
-    """SQL_ASCII says nothing about letters, so nothing is decoded."""
+    """A SQL_ASCII database does not specify an encoding, so nothing is decoded."""
     url = postgres.make_database("ascii_plain")  # type: ignore[attr-defined]
     name = url.rsplit("/", 1)[1].split("?")[0] + "_raw"
     with connect(url, application_name="t") as connection:
@@ -475,7 +477,7 @@ def test_a_connection_with_other_settings_is_refused(source_url: str) -> None:
 
 
 def test_unknown_oids_are_kept_as_text(catalog: psycopg.Connection) -> None:
-    """A message about a table that is gone, with a type that is gone."""
+    """A message about a dropped table with a dropped type is kept as text."""
     run_all(catalog, "create table public.t (id int)")
     (table,) = captured_tables(catalog, ["public.t"])
     message = RelationMessage(
@@ -494,6 +496,6 @@ def test_unknown_oids_are_kept_as_text(catalog: psycopg.Connection) -> None:
 
 
 def test_queries_of_the_catalogue_are_not_compiled(source_url: str) -> None:
-    """Where the server could: compiling them takes far longer than running them."""
+    """The server does not compile these queries: compiling takes far longer than running them."""
     with open_catalog(source_url) as connection:
         assert connection.execute("show jit").fetchone() == ("off",)

@@ -1,6 +1,6 @@
-"""The served catalogue beside real servers: what clients ask is answered alike.
+"""The served catalogue beside real servers: both answer clients' queries alike.
 
-`tests/record_catalog_queries.py` has recorded the questions.
+`tests/record_catalog_queries.py` recorded the queries.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from plugins.postgres import Server, first_server
 from plugins.shared import SharedServers
 
 VERSIONS = (15, 16, 18)
-# Commands of replication and what changes a session: others test them.
+# Commands of replication, and those that change a session: other modules test them.
 NO_QUESTION = re.compile(
     r"\s*(begin|commit|rollback|set|insert|savepoint|release|copy|start_replication|show|"
     r"create_replication_slot|drop_replication_slot|alter_replication_slot|identify_system)\b"
     r'|SELECT "[^()]*" FROM "(public|s2)"."[^"]*"$',
     re.IGNORECASE,
 )
-# What a real server has and this one has not, so that rows differ. The shape is compared.
+# Only a real server has these, so that rows differ. The shape is compared.
 OTHER_ROWS = {
     "other databases": re.compile(r"pg_database"),
     "other roles": re.compile(r"pg_roles"),
@@ -59,7 +59,7 @@ CLIENTS = (
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_questions_of_clients(pair: Pair, client: str) -> None:
-    """Each question has the columns, types and rows that the real server gives."""
+    """Each query has the columns, types and rows that the real server returns."""
     asked = 0
     pair.on_real("reset all")
     pair.on_ours("reset all")
@@ -113,7 +113,7 @@ SELECTED = (
 
 @pytest.mark.parametrize("sql", SELECTED)
 def test_what_a_dba_asks(pair: Pair, sql: str) -> None:
-    """Queries on publications, tables and types."""
+    """Queries on publications, tables and types are answered like by the real server."""
     assert pair.on_ours(sql) == pair.on_real(sql)
 
 
@@ -170,7 +170,7 @@ def test_what_is_refused(pair: Pair, sql: str) -> None:
 
 
 def test_publications_change_alike(pair: Pair) -> None:
-    """After each statement both show the same publications."""
+    """Both show the same publications after each statement."""
     newer = pair.version >= 15
     steps = [
         "create publication x for table t with (publish = 'insert, delete')",

@@ -1,4 +1,4 @@
-"""Queries made by chance, on real servers and on the served catalogue: alike, or refused."""
+"""Random queries on real servers and on the served catalogue: equal answers, or a refusal."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def pair(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @examples(2)
 @given(seed=st.integers(0, 2**32))
 def test_alike_or_refused_by_name(pair: Pair, seed: int) -> None:
-    """The same columns, types and rows, or the same SQLSTATE; 0A000 is not an answer."""
+    """Columns, types and rows are equal, or the SQLSTATE is; 0A000 is not an answer."""
     sql = Queries(Random(seed)).query()
     real, ours = pair.on_real(sql), pair.on_ours(sql)
     assert ours in (real, "0A000"), sql
 
 
 def test_few_are_refused(pair: Pair) -> None:
-    """Most of what is asked is answered, so that there is something to compare."""
+    """Most queries are answered, so that there is something to compare."""
     queries = [Queries(Random(seed)).query() for seed in range(QUERY_COUNT)]
     assert sum(pair.on_ours(sql) == "0A000" for sql in queries) <= REFUSED_MAX

@@ -1,4 +1,4 @@
-"""Which shapes a resolver takes from messages and from the catalogue: columns, types and keys."""
+"""Shapes that a resolver finds in messages and in the catalogue: columns, types and keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.engines.postgres.source.table_shape import ReloadReason
 
 
 def test_types_of_a_shape(source_url: str) -> None:
-    """A relation of the stream, or of a look at the catalogue, brings the user's types."""
+    """A relation of the stream, or of a look at the catalogue, has the user's types."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
@@ -40,7 +40,7 @@ def test_types_of_a_shape(source_url: str) -> None:
 
 
 def test_a_column_that_was_dropped_before_it_was_looked_at(source_url: str) -> None:
-    """One of the same name and type took its place: the message is about either."""
+    """A column of the same name and type replaced it: the message may be about either."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
@@ -95,7 +95,7 @@ def test_a_table_created_again_is_adopted_to_be_read_again(source_url: str) -> N
 
 
 def test_a_type_changed_before_the_first_row(source_url: str) -> None:
-    """The copy has the old type's values: the table is read again."""
+    """The table is read again, as the copy has the old type's values."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(catalog, "create table public.t (id int primary key, a text[])")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
@@ -109,7 +109,7 @@ def test_a_type_changed_before_the_first_row(source_url: str) -> None:
 
 
 def test_a_key_is_adopted(source_url: str) -> None:
-    """Also after a message that came between two changes of it, but not an older one."""
+    """A key is adopted even after a message between two changes of it, but an older one is not."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
@@ -150,7 +150,7 @@ def test_a_key_is_adopted(source_url: str) -> None:
 def test_a_column_dropped_and_added_with_its_type_is_noticed_at_the_message(
     source_url: str,
 ) -> None:
-    """The message says nothing new, or something else: its earlier values are void either way."""
+    """The earlier values of the column are void, whether or not the message shows a difference."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
@@ -170,7 +170,7 @@ def test_a_column_dropped_and_added_with_its_type_is_noticed_at_the_message(
 
 
 def test_a_generated_column_keeps_its_name_out_of_a_later_shape(source_url: str) -> None:
-    """It was looked at before two columns swapped their names, and the rows came after."""
+    """The column was read before two columns swapped their names, and the rows arrived after."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(catalog, "create table public.t (id int primary key, x text)")
         tables = captured_tables(catalog, ["public.t"])

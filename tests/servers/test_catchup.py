@@ -36,7 +36,7 @@ DDL = """
 
 
 def _work(url: str) -> None:
-    """Something of everything, much of it in one transaction."""
+    """Make changes of every kind, many of them in one transaction."""
     with connect(url, application_name="work", autocommit=False) as sql:
         name = sql.info.dbname
         sql.execute(f"alter database \"{name}\" set logical_decoding_work_mem = '64kB'".encode())
@@ -68,7 +68,9 @@ def _work(url: str) -> None:
 
 
 def _both(url: str, directory: Path, work: Any) -> tuple[Path, Path]:
-    """The same work extracted in both ways, each into a directory of its own."""
+    """Extract the same changes in both ways, each into its own directory; return the
+    directories.
+    """
     set_up(url, DDL)
     with open_replication(url, application_name="test") as replication:
         create_slot(replication, url, "other", snapshot=False)
@@ -100,7 +102,7 @@ def _transactions(directory: Path) -> list[Any]:
 def test_both_ways_give_the_same_log(
     source_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rows, markers and transactions are equal, over many ranges; then streaming goes on."""
+    """Rows, markers and transactions are equal over many ranges; then streaming continues."""
     copied, streamed = _both(source_url, tmp_path, _work)
     assert log_changes(copied) == log_changes(streamed)
     assert _marks(copied) == _marks(streamed)
@@ -114,7 +116,7 @@ def test_both_ways_give_the_same_log(
 def test_the_slot_was_moved_by_ranges(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the test above compares was indeed read by COPY, and acknowledged range by range."""
+    """The test above reads by COPY and acknowledges range by range."""
     from penstock.engines.postgres.source import catchup
 
     positions: list[int] = []
@@ -128,7 +130,7 @@ def test_the_slot_was_moved_by_ranges(
         (row,) = self._connection.query("select pg_current_wal_flush_lsn() as lsn", doing="looking")
         assert self.end.position <= Lsn.parse(row["lsn"] or "").ordinal
         assert state.confirmed_flush == self.end.position
-        # What a range gave is for others to read while the server decodes the next one.
+        # Consumers may read the rows of a range while the server decodes the next one.
         assert not list_open_segments(tmp_path / "copy" / "log")
 
     monkeypatch.setattr(catchup.CatchUp, "advance", counted)
@@ -142,7 +144,7 @@ def test_the_slot_was_moved_by_ranges(
 def test_the_stream_begins_where_ranges_ended(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server need not decode again what ranges gave: restart_lsn was moved beyond it."""
+    """The server need not decode the ranges again: restart_lsn was moved past them."""
     from penstock.engines.postgres.source import catchup
 
     found: list[SlotState | None] = []
@@ -170,7 +172,7 @@ def test_the_stream_begins_where_ranges_ended(
 def test_what_is_left_is_read_by_ranges_down_to_an_eighth(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So much behind, a first range is not worth it; behind other ranges it is."""
+    """A first range is not worth it for so small a backlog; after other ranges it is."""
     from penstock.engines.postgres.source import catchup
 
     behind: list[int] = []
@@ -202,7 +204,9 @@ def test_what_is_left_is_read_by_ranges_down_to_an_eighth(
 def test_old_open_transaction_ends_the_catching_up(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds restart_lsn back: each range would decode everything since; streaming does not."""
+    """The transaction holds restart_lsn back, so each range would decode everything since; a stream
+    not.
+    """
     from penstock.engines.postgres.source import catchup
 
     ends: list[int] = []
@@ -224,7 +228,7 @@ def test_old_open_transaction_ends_the_catching_up(
         extractor_of(source_url, tmp_path, options=BY_COPY).run()
         bound = catchup.RANGE_GROWTH * BY_COPY.catch_up_range_bytes
         assert len(ends) >= 3
-        # Ranges half as long as what is decoded before them, up to the bound: three times that.
+        # Each range is half as long as the part decoded before it, up to three times the bound.
         assert bound < ends[-1] - ends[0] <= 3 * bound
         with segments_of(tmp_path) as segments:
             assert segments[-1].end.position - ends[0] > 4 * bound  # the rest was streamed
@@ -235,7 +239,7 @@ def test_old_open_transaction_ends_the_catching_up(
 
 
 def test_lost_publication_is_seen_in_a_range(source_url: str, tmp_path: Path) -> None:
-    """On 18 a notice before the first row, an error before: nothing is passed over."""
+    """A notice before the first row (an error before 18) shows it, so that no row is skipped."""
     set_up(source_url, DDL)
     with connect(source_url, application_name="test") as sql:
         run_sql(
@@ -271,7 +275,7 @@ def _write(server: Server, url: str, first: int, count: int) -> None:
 
 
 def test_a_good_fail_over_while_far_behind_goes_on(own_postgres: Server, tmp_path: Path) -> None:
-    """Ranges on both sides of the promotion, then the stream, then all of it once more."""
+    """Ranges on both sides of the promotion are read, then the stream; then all of it again."""
     url = own_postgres.make_database("source")
     set_up(url, DDL)
     _write(own_postgres, url, 0, 10)
@@ -288,7 +292,7 @@ def test_a_good_fail_over_while_far_behind_goes_on(own_postgres: Server, tmp_pat
 def test_a_fail_over_that_lost_what_the_log_has_is_refused_first(
     own_postgres: Server, tmp_path: Path
 ) -> None:
-    """Before a range is read: nothing gets into the log, and the slot stays where it is."""
+    """No row gets into the log before the refusal, and the slot stays where it is."""
     url = own_postgres.make_database("source")
     set_up(url, DDL)
     own_postgres.stop()

@@ -16,7 +16,7 @@ from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.servers.engines import ENGINES, FIRST, Place, new_place
 from plugins.shared import SharedServers
 
-# Saves after each event; killed in front of the second event of a changed key while a file says so.
+# Saves after each event; killed before the second event of a changed key while a file exists.
 CLASS = """
 import json, os, signal
 from penstock.consume import CdcConsumer
@@ -88,17 +88,17 @@ class Shop:
             file.write(f"options = {{ folder = {json.dumps(str(folder))} }}\n")
 
     def extract(self) -> None:
-        """Until the source is idle."""
+        """Extract until the source is idle."""
         ran = penstock("extract", self.path, "--json")
         assert ran.code == 0, ran
 
     def noted(self) -> list[Any]:
-        """What came, with None for each start."""
+        """Return the events that came, with None for each start."""
         path = self.folder / "noted.txt"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def consume(self) -> int:
-        """Until all is read, or it dies; returns the exit code."""
+        """Consume until all is read, or the consumer dies; return the exit code."""
         with Process(self.path, "consume", "keys") as process:
             return process.ended()
 
@@ -107,7 +107,7 @@ class Shop:
 def shop(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Shop]:
-    """On a server of each engine, and in PostgreSQL with each replica identity."""
+    """A shop on a server of each engine, and in PostgreSQL with each replica identity."""
     kind, shape = request.param
     with new_place(shared_servers, kind) as source, new_place(shared_servers, kind) as target:
         own = "schema if exists wirekite cascade"
@@ -118,7 +118,7 @@ def shop(
 
 
 def test_a_changed_key_is_two_events_with_two_gsns(shop: Shop) -> None:
-    """Of which the first has value None; killed between them the consumer goes on at the second."""
+    """The first event has value None; a consumer killed between them continues with the second."""
     shop.extract()
     key = shop.key
     shop.source.run(

@@ -1,4 +1,4 @@
-"""Logging in, commands and TLS of the replication client, on real servers."""
+"""Login, commands and TLS of the replication client, on real servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PASSWORD = "pass wörd'\\%:@"
 
 @pytest.fixture
 def role(postgres: Server) -> str:
-    """A replication role with an awkward password, let in by SCRAM."""
+    """A replication role with an awkward password, authenticated by SCRAM."""
     postgres.execute("drop role if exists awkward")
     literal = PASSWORD.replace("'", "''")
     postgres.execute(f"create role awkward login replication password '{literal}'")
@@ -47,7 +47,7 @@ def _identify(url: str) -> dict[str, str | None]:
 
 
 def test_scram_with_an_awkward_password(postgres: Server, role: str) -> None:
-    """Blanks, quotes, umlauts and percent signs come through the URL."""
+    """A URL preserves blanks, quotes, umlauts and percent signs."""
     url = postgres.url("postgres", role, PASSWORD)
     assert _identify(url)["dbname"] == "postgres"
 
@@ -63,7 +63,7 @@ def test_wrong_password_is_reported_without_the_password(postgres: Server, role:
 def test_missing_password_says_where_to_put_it(
     postgres: Server, role: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without one in URL, environment and file the server is not even asked."""
+    """The server is not even asked without a password in URL, environment or file."""
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(LoginRefused, match="none is given"):
         _identify(f"postgresql://{role}@127.0.0.1:{postgres.port}/postgres")
@@ -72,7 +72,7 @@ def test_missing_password_says_where_to_put_it(
 def test_password_file_and_environment(
     postgres: Server, role: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As psql: PGPASSWORD, then the first line of the password file that fits."""
+    """The order is that of psql: PGPASSWORD, then the first matching line of the password file."""
     url = f"postgresql://{role}@127.0.0.1:{postgres.port}/postgres"
     escaped = PASSWORD.replace("\\", "\\\\").replace(":", "\\:")
     path = tmp_path / "pgpass"
@@ -88,7 +88,7 @@ def test_password_file_and_environment(
 
 
 def test_md5_password_works_unless_refused(postgres: Server) -> None:
-    """An old role logs in; require_auth forbids it."""
+    """An old role logs in, unless require_auth forbids it."""
     postgres.execute("drop role if exists old_md5")
     postgres.execute(
         "set password_encryption = 'md5'; create role old_md5 login replication password 'x'"
@@ -110,7 +110,7 @@ def test_md5_password_works_unless_refused(postgres: Server) -> None:
 
 
 def test_unix_socket(own_postgres: Server) -> None:
-    """A host that is a directory means its socket file; TLS is not asked for there."""
+    """A host that is a directory means its socket file; TLS is not requested there."""
     directory = own_postgres.directory
     own_postgres.restart_with(unix_socket_directories=str(directory))
     place, port = quote(str(directory), safe=""), own_postgres.port
@@ -119,7 +119,7 @@ def test_unix_socket(own_postgres: Server) -> None:
 
 
 def test_unknown_database_and_closed_port(postgres: Server) -> None:
-    """Each its own error."""
+    """Each of them has its own error."""
     with pytest.raises(DatabaseUnknown):
         _identify(postgres.url("no_such_database"))
     with socket.socket() as reserved:
@@ -129,9 +129,9 @@ def test_unknown_database_and_closed_port(postgres: Server) -> None:
             _identify(f"postgresql://u:p@127.0.0.1:{port}/d")
 
 
-@pytest.mark.timeout(60)  # without a bound it would wait for ever
+@pytest.mark.timeout(60)  # without a bound it would wait forever
 def test_a_peer_that_says_nothing_is_given_up() -> None:
-    """connect_timeout bounds the whole log-in, not only the TCP handshake."""
+    """The whole login is bounded by connect_timeout, not only the TCP handshake."""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
@@ -142,7 +142,7 @@ def test_a_peer_that_says_nothing_is_given_up() -> None:
 
 
 def test_several_hosts_are_tried_in_order(postgres: Server) -> None:
-    """The first that answers serves."""
+    """The first host that answers is used."""
     password = postgres.url().split("://")[1].split("@")[0]
     url = f"postgresql://{password}@127.0.0.1:1,127.0.0.1:{postgres.port}/postgres"
     assert _identify(url)["dbname"] == "postgres"
@@ -151,14 +151,14 @@ def test_several_hosts_are_tried_in_order(postgres: Server) -> None:
 
 
 def test_broken_urls_do_not_show_the_password() -> None:
-    """The text of libpq's parser is not passed on."""
+    """The message of libpq's parser is not passed on."""
     with pytest.raises(UrlInvalid) as caught:
         parameters_of("postgresql://u:secret@h:5432/d?no_such=1")
     assert "secret" not in str(caught.value)
 
 
 def test_statement_errors_leave_the_connection_usable(postgres: Server) -> None:
-    """Typed by SQLSTATE, which is in fields."""
+    """Errors are typed by SQLSTATE, which is in their fields."""
     with open_replication(postgres.url(), application_name="test client") as connection:
         with pytest.raises(StatementFailed) as caught:
             connection.query("selec 1", doing="trying")
@@ -169,7 +169,7 @@ def test_statement_errors_leave_the_connection_usable(postgres: Server) -> None:
 
 
 def test_missing_privilege(postgres: Server) -> None:
-    """A role without REPLICATION is told what it lacks."""
+    """The error for a role without REPLICATION says what it lacks."""
     postgres.execute("drop role if exists weak; create role weak login password 'w'")
     with pytest.raises(PrivilegeMissing) as caught:
         _identify(postgres.url("postgres", "weak", "w"))
@@ -177,7 +177,9 @@ def test_missing_privilege(postgres: Server) -> None:
 
 
 def test_waiting_command_is_cancelled_at_the_server(postgres: Server) -> None:
-    """What on_wait raises ends the command there too: a lock wait sees no closed socket."""
+    """An error raised by on_wait cancels the command there too: a lock wait sees no
+    closed socket.
+    """
 
     class Enough(Exception):
         pass
@@ -204,7 +206,7 @@ def _sleepers(postgres: Server) -> int:
 
 
 def test_terminated_session_is_a_lost_connection(postgres: Server) -> None:
-    """It is tried again by itself."""
+    """The error allows penstock to retry automatically."""
     with open_replication(postgres.url(), application_name="test client") as connection:
         postgres.execute(f"select pg_terminate_backend({connection.process_id})")
         with pytest.raises(ConnectionLost) as caught:
@@ -213,7 +215,7 @@ def test_terminated_session_is_a_lost_connection(postgres: Server) -> None:
 
 
 def test_cancelled_statement_may_be_repeated(postgres: Server) -> None:
-    """57014 is an interruption, not a failure for good."""
+    """57014 is an interruption, not a permanent failure."""
     with open_replication(postgres.url(), application_name="test client") as connection:
         timer = threading.Timer(
             0.3, lambda: postgres.execute(f"select pg_cancel_backend({connection.process_id})")
@@ -248,7 +250,7 @@ def _tls_url(server: Server, host: str, mode: str = "verify-full") -> str:
 def test_verify_full_refuses_another_name(
     tls_postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The certificate is not for this name, whoever signed it; verify-ca does not mind."""
+    """A certificate for another name is refused whatever its authority; verify-ca accepts it."""
     url = _tls_url(tls_postgres, "elsewhere.example") + "&hostaddr=127.0.0.1"
     with pytest.raises(TlsFailed) as caught:
         _identify(url)
@@ -257,7 +259,7 @@ def test_verify_full_refuses_another_name(
 
 
 def test_verify_refuses_another_authority(tls_postgres: Server, tmp_path: Path) -> None:
-    """A certificate signed by somebody else is not believed."""
+    """A certificate of another authority is not trusted."""
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     url = _tls_url(tls_postgres, "localhost").split("&sslrootcert")[0]
@@ -270,7 +272,7 @@ def test_verify_refuses_another_authority(tls_postgres: Server, tmp_path: Path) 
 def test_verify_without_a_root_certificate_is_refused(
     tls_postgres: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nothing to verify against is not "verified"."""
+    """Without anything to verify against, nothing would be verified."""
     monkeypatch.setenv("HOME", str(tmp_path))
     url = _tls_url(tls_postgres, "localhost").split("&sslrootcert")[0]
     with pytest.raises(TlsFailed, match="needs a root certificate"):
@@ -282,14 +284,16 @@ def test_verify_without_a_root_certificate_is_refused(
     [("disable", False), ("allow", False), ("prefer", True), ("require", True)],
 )
 def test_modes_without_verification(tls_postgres: Server, mode: str, encrypted: bool) -> None:
-    """As libpq: allow stays plain where plain is allowed, prefer takes TLS."""
+    """The modes are those of libpq: allow stays plain if the server accepts that,
+    prefer uses TLS.
+    """
     url = tls_postgres.url("postgres").split("?")[0]
     with open_replication(f"{url}?sslmode={mode}", application_name="t") as connection:
         assert connection.wire.is_tls is encrypted
 
 
 def test_prefer_and_allow_fall_back(tls_postgres: Server) -> None:
-    """Where pg_hba lets only the other kind in, the other kind is tried."""
+    """The other kind of connection is tried if pg_hba accepts only that."""
     tls_postgres.execute(
         "drop role if exists picky; create role picky login replication password 'p'"
     )
@@ -312,7 +316,7 @@ def test_prefer_and_allow_fall_back(tls_postgres: Server) -> None:
 
 
 def test_server_without_tls_is_refused_when_tls_is_required(postgres: Server) -> None:
-    """No silent fall-back to plain text."""
+    """There is no silent fallback to plain text."""
     assert postgres.execute("show ssl")[0][0] == "off"
     url = postgres.url().split("?")[0]
     with pytest.raises(TlsFailed, match="does not offer TLS"):
@@ -320,7 +324,7 @@ def test_server_without_tls_is_refused_when_tls_is_required(postgres: Server) ->
 
 
 def test_data_before_the_tls_handshake_is_an_attack() -> None:
-    """Plain bytes behind the answer `S` were put there by somebody in between."""
+    """Plain bytes after the answer `S` were inserted by an attacker."""
     with socket.socket() as attacker:
         attacker.bind(("127.0.0.1", 0))
         attacker.listen()
@@ -342,7 +346,7 @@ def test_data_before_the_tls_handshake_is_an_attack() -> None:
 
 
 def test_large_results_come_through_tls(tls_postgres: Server) -> None:
-    """More than one TLS record and more than the receive buffer in one row."""
+    """A row is larger than a TLS record and than the receive buffer."""
     with open_replication(_tls_url(tls_postgres, "localhost"), application_name="t") as connection:
         rows = connection.query("select repeat('x', 3000000) as x", doing="reading")
     assert rows[0]["x"] == "x" * 3_000_000

@@ -1,4 +1,6 @@
-"""Executors as processes of their own: looked at before rows go there, and who does not come."""
+"""Executors in separate processes are checked before rows go there, and a missing one
+is reported.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_spark", "cluster_ho
 
 
 def test_every_executor_is_looked_at(tmp_path: Path, source_url: str, target_url: str) -> None:
-    """Two executors that have all they need; then a file that they cannot read, and a socket."""
+    """Two executors that have all they need are checked, then an unreadable file and a socket."""
     config = pipeline(tmp_path, source_url, target_url)
     options = SessionOptions(work_directory=tmp_path / "spark", master=MASTER, conf=CONF)
     with start_session(options) as session:
@@ -41,7 +43,7 @@ def test_every_executor_is_looked_at(tmp_path: Path, source_url: str, target_url
 def test_doctor_has_the_executors_look_around(
     tmp_path: Path, source_url: str, target_url: str, run: Callable[[str], None]
 ) -> None:
-    """A line for each executor, and one for each thing that it lacks; nothing stays behind."""
+    """Each executor has a line, and so has each thing that it lacks; no process stays."""
     run("create table a (id int primary key)")
     spark = {"spark": CLUSTER, "spark.conf": CONF}
 
@@ -63,7 +65,7 @@ def test_doctor_has_the_executors_look_around(
 def test_doctor_tells_what_spark_did_not_take(
     tmp_path: Path, source_url: str, target_url: str
 ) -> None:
-    """An executor's memory, and a socket, which needs no executor."""
+    """An executor's memory is reported, and a socket, which needs no executor."""
     socket_url = "postgresql://u@/d?host=/run/postgresql"
     conf = {"spark.executor.memory": "100g"}
     sections = {"spark": CLUSTER, "spark.conf": conf}
@@ -81,7 +83,7 @@ def test_doctor_tells_what_spark_did_not_take(
 def test_executors_have_all_from_the_archive(
     tmp_path: Path, source_url: str, target_url: str
 ) -> None:
-    """Their Python has neither penstock nor pyspark: both come with Spark, one in the archive."""
+    """Their Python has neither penstock nor pyspark: Spark brings both, one in the archive."""
     python = os.path.realpath(sys.executable)
     for name in ("penstock", "pyspark"):
         command = [python, "-c", f"import {name}"]
@@ -106,7 +108,9 @@ def test_executors_have_all_from_the_archive(
 
 
 def where_penstock_is() -> Callable[[Iterator[int]], Iterable[tuple[str, bool]]]:
-    """Where a worker imports it from, and whether its kernels are there."""
+    """Return a task that yields where a worker imports penstock from, and whether it
+    has kernels.
+    """
 
     def work(_tasks: Iterator[int]) -> Iterable[tuple[str, bool]]:
         from penstock.codec.kernels import all_compiled
@@ -118,7 +122,7 @@ def where_penstock_is() -> Callable[[Iterator[int]], Iterable[tuple[str, bool]]]
 
 
 def test_without_the_archive_it_is_said(tmp_path: Path) -> None:
-    """Executors whose Python has no penstock."""
+    """Executors whose Python has no penstock are reported."""
     options = SessionOptions(
         work_directory=tmp_path / "spark",
         master=MASTER,
@@ -132,7 +136,7 @@ def test_without_the_archive_it_is_said(tmp_path: Path) -> None:
 def test_nobody_takes_a_task(
     tmp_path: Path, cluster_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A master without workers: said so, not waited for ever."""
+    """A master without workers is reported instead of waited for forever."""
     monkeypatch.setattr(sessions, "EXECUTOR_WAIT_S", 25.0)
     with standalone_master(cluster_home) as master:
         options = SessionOptions(

@@ -1,4 +1,4 @@
-"""`docs/cluster.md`: what it says to write and to run, written and run."""
+"""`docs/cluster.md`: its files are written and its commands are run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"
 URL = "postgresql://u@127.0.0.1:1/d"
-# Families of names, which Spark's list of its properties does not have one by one.
+# Families of names, which Spark's list of properties does not have individually.
 FAMILIES = re.compile(
     r"spark\.(executorEnv\.\w+|kubernetes\.authenticate\.serviceAccountName"
     r"|kubernetes\.executor\.volumes\.persistentVolumeClaim\.\w+\.(options\.claimName|mount\.path))"
@@ -34,25 +34,25 @@ FAMILIES = re.compile(
 
 
 def section(title: str) -> str:
-    """What the page says below a heading."""
+    """Return the page's text below a heading."""
     found: str = PAGE.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2]
     assert found, title
     return found.partition("\n## ")[0]
 
 
 def blocks(text: str, kind: str) -> list[str]:
-    """The code in it."""
+    """Return the code blocks of a kind."""
     return re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def commands(text: str) -> list[list[str]]:
-    """Its commands, without what they print and what is said of them."""
+    """Return the commands of the text, without output and comments."""
     lines = "".join(blocks(text, "console")).splitlines()
     return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
 
 
 def spark_keys(text: str) -> dict[str, Any]:
-    """Its [spark]."""
+    """Return the keys of [spark] in the text."""
     found: dict[str, Any] = {}
     for block in blocks(text, "toml"):
         found |= tomllib.loads(block).get("spark", {})
@@ -64,7 +64,7 @@ TITLES = ("A standalone cluster", "On YARN", "On Kubernetes")
 
 @pytest.mark.parametrize("title", TITLES)
 def test_spark_knows_what_is_to_be_written(spark: Session, tmp_path: Path, title: str) -> None:
-    """The file is taken, and each property is one of Spark's; those in comments, too."""
+    """The file is accepted, and each property, even in a comment, is one of Spark's."""
     keys = spark_keys(section(title))
     conf = keys.pop("conf")
     sections: Mapping[str, Mapping[str, Any]] = {"spark": keys, "spark.conf": conf}
@@ -83,7 +83,7 @@ def test_spark_knows_what_is_to_be_written(spark: Session, tmp_path: Path, title
 
 @contextmanager
 def started(command: list[str], home: Path, port: int) -> Iterator[None]:
-    """One of the cluster's processes, until it listens at its port."""
+    """Run one of the cluster's processes; the block begins when it listens at its port."""
     with (home / "cluster.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log)
     try:
@@ -98,7 +98,9 @@ def started(command: list[str], home: Path, port: int) -> Iterator[None]:
 def test_a_standalone_cluster_from_nothing(
     tmp_path: Path, cluster_home: Path, source_url: str, target_url: str, run: Callable[[str], None]
 ) -> None:
-    """Each command of the page in its order, with this machine's names in place of the page's."""
+    """Each command of the page runs in its order, with this machine's names in place
+    of the page's.
+    """
     run("create table a (id int primary key); insert into a select generate_series(1, 500)")
     port, worker_port = free_port(), free_port()
     archive = tmp_path / "penstock-cluster.tar.gz"

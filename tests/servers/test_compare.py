@@ -1,4 +1,4 @@
-"""Row-by-row comparison of two real databases finds every kind of difference."""
+"""A row-by-row comparison of two real databases finds every kind of difference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = """
 
 
 def definition(url: str, name: str) -> TableDefinition:
-    """A table's definition as far as the comparison needs it."""
+    """Return a table's definition as far as the comparison needs it."""
     with psycopg.connect(url, options="-c search_path=") as connection:
         columns = connection.execute(COLUMNS, (name,)).fetchall()
         key = connection.execute(KEY, (name,)).fetchall()
@@ -52,7 +52,7 @@ def run(url: str, *statements: str) -> None:
 
 @pytest.fixture
 def both(source_url: str, target_url: str) -> tuple[str, str]:
-    """A table of 5,000 rows, equal in both databases."""
+    """Both databases, with an equal table of 5,000 rows."""
     for url in (source_url, target_url):
         run(
             url,
@@ -82,13 +82,13 @@ def result_of(
 
 
 def counts(result: TableResult) -> tuple[int, int, int]:
-    """Missing, surplus, different."""
+    """Return the numbers of missing, surplus and different rows."""
     return (result.missing, result.surplus, result.different)
 
 
 @pytest.mark.parametrize("hasher", list(Hasher))
 def test_equal_tables_are_equal(both: tuple[str, str], hasher: Hasher) -> None:
-    """Rows in another physical order are still the same rows."""
+    """Rows in another physical order are the same rows."""
     run(both[1], "update public.t set a = a where id % 3 = 0")
     result = result_of(both, hasher=hasher)
     assert result.equal
@@ -156,7 +156,7 @@ def test_blanks_at_the_end_of_a_wider_character_type_are_seen(
 def test_wider_target_types_are_equal_when_they_hold_the_same_value(
     source_url: str, target_url: str
 ) -> None:
-    """A wider type prints otherwise; only a value that the source could not hold differs."""
+    """A wider type prints differently; only a value that the source could not hold differs."""
     types = (
         ("integer", "bigint"),
         ("numeric(10,2)", "numeric(14,4)"),
@@ -185,7 +185,7 @@ def test_wider_target_types_are_equal_when_they_hold_the_same_value(
 
 
 def test_missing_surplus_and_different_rows_are_counted_separately(both: tuple[str, str]) -> None:
-    """Counts are exact however many differ; only the first are named."""
+    """Counts are exact however many rows differ; only the first are named."""
     run(
         both[1],
         "delete from public.t where id <= 1000",
@@ -199,13 +199,13 @@ def test_missing_surplus_and_different_rows_are_counted_separately(both: tuple[s
 
 
 def test_all_rows_differ(both: tuple[str, str]) -> None:
-    """Nothing is left out when every bucket differs."""
+    """No row is left out when every bucket differs."""
     run(both[1], "update public.t set a = a || '!'")
     assert counts(result_of(both)) == (0, 0, 5000)
 
 
 def test_an_empty_target_misses_everything(both: tuple[str, str]) -> None:
-    """And an empty source makes everything surplus."""
+    """All rows are missing then; an empty source makes all rows surplus."""
     run(both[1], "truncate public.t")
     assert counts(result_of(both)) == (5000, 0, 0)
     assert counts(result_of((both[1], both[0]))) == (0, 5000, 0)
@@ -259,7 +259,7 @@ def test_partitions_are_read_whatever_the_other_side_looks_like(
 
 
 def test_generated_columns_and_user_types_are_compared(source_url: str, target_url: str) -> None:
-    """Enums by label, composites by their text, generated columns by what each side computed."""
+    """Enums compare by label, composites by their text, generated columns by each side's value."""
     for url, factor in ((source_url, 2), (target_url, 3)):
         run(
             url,
@@ -288,7 +288,7 @@ def test_a_thousand_columns_fit(source_url: str, target_url: str) -> None:
 
 
 def test_a_missing_table_and_a_missing_column_are_typed_errors(both: tuple[str, str]) -> None:
-    """The comparison says what is not there instead of calling it a difference."""
+    """The comparison names the missing object instead of calling it a difference."""
     run(both[1], "alter table public.t drop column d")
     with pytest.raises(compare.ColumnGone, match="no column d"):
         result_of(both)
@@ -298,7 +298,7 @@ def test_a_missing_table_and_a_missing_column_are_typed_errors(both: tuple[str, 
 
 
 def test_changes_after_the_snapshot_do_not_count(both: tuple[str, str]) -> None:
-    """Both sides are read as of their snapshots, writers go on meanwhile."""
+    """Both sides are read as of their snapshots while writers continue."""
     pair = TablePair(source=definition(both[0], "public.t"), target=TableName("public", "t"))
     with (
         PostgresVerifyReader(both[0], snapshot_id=None, sessions=1) as source,
@@ -311,7 +311,7 @@ def test_changes_after_the_snapshot_do_not_count(both: tuple[str, str]) -> None:
 def test_a_table_truncated_under_the_snapshot_is_an_error_not_a_difference(
     both: tuple[str, str],
 ) -> None:
-    """TRUNCATE does not respect snapshots: the table would look empty."""
+    """Snapshots do not protect from TRUNCATE: the table would look empty."""
     pair = TablePair(source=definition(both[0], "public.t"), target=TableName("public", "t"))
     with (
         PostgresVerifyReader(both[0], snapshot_id=None, sessions=1) as source,

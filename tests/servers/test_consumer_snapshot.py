@@ -1,4 +1,6 @@
-"""`start = "snapshot"`: the rows at one point, then every change behind it, on real servers."""
+"""Consumers with `start = "snapshot"` on real servers: rows at one point, then each
+later change.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ ROWS = 300
 
 
 class Seen(CdcConsumer):
-    """Keeps rows by key, in memory: a list of what came stands for a table of its own."""
+    """A consumer that keeps rows by key in memory, and a list of the events that came."""
 
     def __init__(self) -> None:
-        """Nothing came yet."""
+        """Begin without rows."""
         self.rows: dict[Any, dict[str, Any]] = {}
         self.came: list[tuple[int, str, Any]] = []
 
     def on_events(self, events: Any) -> bool:
-        """Apply each as it is."""
+        """Apply each event as it is."""
         for event in events:
             self.came.append((event.gsn, event.op, event.key))
             if event.value is None:
@@ -54,7 +56,9 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 @contextmanager
 def pipeline(place: Place, folder: Path) -> Iterator[tuple[Path, Callable[[], bool]]]:
-    """A table with rows, its extraction, and a writer; yields the file and how writing is ended."""
+    """Create a table with rows, its extraction and a writer; yield the file and how writing is
+    ended.
+    """
     place.run("create table item (id int primary key, n int, note varchar(60))")
     values = ",".join(f"({n}, 0, 'row {n}')" for n in range(ROWS))
     place.run(f"insert into item values {values}")
@@ -108,7 +112,7 @@ def pipeline(place: Place, folder: Path) -> Iterator[tuple[Path, Callable[[], bo
 
 
 def equal(seen: Seen, place: Place) -> bool:
-    """Whether the consumer's rows are the source's."""
+    """Return whether the consumer's rows are the source's."""
     rows = place.run("select id, n, note from item")
     return seen.rows == {
         (row[0],): dict(zip(("id", "n", "note"), row, strict=True)) for row in rows
@@ -116,7 +120,7 @@ def equal(seen: Seen, place: Place) -> bool:
 
 
 def consume(path: Path, seen: Seen, until: Callable[[], bool], within_s: float = 60) -> None:
-    """Run the consumer until something is so."""
+    """Run the consumer until a condition holds."""
     deadline = time.monotonic() + within_s
 
     def stop() -> bool:
@@ -128,7 +132,7 @@ def consume(path: Path, seen: Seen, until: Callable[[], bool], within_s: float =
 
 @pytest.mark.promise
 def test_rows_come_first_then_every_change_behind_them(place: Place, tmp_path: Path) -> None:
-    """While the source is written: none is missing, none comes twice, versions only rise."""
+    """No row is missing or repeated while the source is written, and versions only increase."""
     seen = Seen()
     with pipeline(place, tmp_path) as (path, end):
         consume(path, seen, lambda: len([c for c in seen.came if c[0] > 0]) > 100)
@@ -154,7 +158,7 @@ def test_rows_come_first_then_every_change_behind_them(place: Place, tmp_path: P
 def test_what_is_killed_in_the_middle_leaves_nothing_or_goes_on(
     place: Place, tmp_path: Path, fault: str
 ) -> None:
-    """At each step of making it; the consumer never sees a part."""
+    """The snapshot is killed at each step of its creation, and the consumer never sees a part."""
     seen = Seen()
     with pipeline(place, tmp_path) as (path, end):
         with faults.arming(f"{fault}:1:error"), pytest.raises(faults.FaultInjected):
@@ -165,7 +169,7 @@ def test_what_is_killed_in_the_middle_leaves_nothing_or_goes_on(
 
 
 def test_a_crash_among_its_rows_goes_on_behind_the_saved_one(place: Place, tmp_path: Path) -> None:
-    """Rows that were saved do not come again, and those behind do."""
+    """Saved rows do not come again, and the later ones do."""
 
     class Fails(Seen):
         def on_events(self, events: Any) -> bool:
@@ -193,7 +197,7 @@ def test_a_crash_among_its_rows_goes_on_behind_the_saved_one(place: Place, tmp_p
 
 @pytest.mark.promise
 def test_rows_of_a_source_where_nothing_happens_come_at_once(place: Place, tmp_path: Path) -> None:
-    """Nobody has to change a row before the consumer gets those that are there."""
+    """The consumer gets existing rows without waiting for a change."""
     place.run("create table item (id int primary key, n int, note varchar(60))")
     place.run("insert into item values (1, 1, 'a'), (2, 2, 'b')")
     keys = {"class": "shop_app:Seen", "start": "snapshot", "keepBinary": False}

@@ -1,4 +1,4 @@
-"""A value is the same in a consumer's snapshot and as a change, whatever its column is."""
+"""A value is the same in a consumer's snapshot and as a change, whatever its column's type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plugins.mysql import MySQLServer
 
 
 def snapshot_texts(directory: Path, config: Any) -> Texts:
-    """The rows as a consumer's snapshot has them."""
+    """Return the rows as a consumer's snapshot has them."""
     log = load_state(directory / "log")
     assert log is not None
     snapshot = Snapshot(directory / "cdc" / "c")
@@ -36,7 +36,7 @@ def snapshot_texts(directory: Path, config: Any) -> Texts:
 
 
 def test_every_type_of_postgres(source_url: str, postgres: Any, tmp_path: Path) -> None:
-    """By COPY and by the stream."""
+    """Values read by COPY equal those of the stream."""
     with connect(source_url, application_name="test") as sql:
         sql.execute(SETUP)
         available = {row[0] for row in sql.execute("select name from pg_available_extensions")}
@@ -60,7 +60,7 @@ def test_every_type_of_postgres(source_url: str, postgres: Any, tmp_path: Path) 
 
 
 def test_every_type_of_mysql(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
-    """By a SELECT and by the binlog, every column of SHOW CREATE TABLE."""
+    """Values read by a SELECT equal those of the binlog, for every column of SHOW CREATE TABLE."""
     made = ManyColumns(mysql, mysql_url, columns_for(is_mariadb=mysql.is_mariadb))
     mysql_extractor_of(mysql_url, tmp_path).run()
     made.fill()

@@ -1,4 +1,4 @@
-"""A slow, a failing and a disabled consumer beside the load; and how a hole is mended."""
+"""A slow, a failing and a disabled consumer beside the load, and the repair of a gap in links."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LIMIT_BYTES = 60_000
-# A view of one table in SQLite; slow while a file says so.
+# A view of one table in SQLite; slow while a file exists.
 CLASS = """
 import os, sqlite3, time
 from penstock.consume import CdcConsumer
@@ -56,7 +56,7 @@ class View(CdcConsumer):
 
 @pytest.fixture
 def pair(tmp_path: Path, own_postgres: Server) -> Iterator[Pair]:
-    """A pipeline with three consumers; `slow` stands still until the file goes."""
+    """A pipeline with three consumers; `slow` is stuck until its file is deleted."""
     made = Pair(tmp_path, own_postgres)
     made.run("create table public.item (id int primary key, n int)")
     (tmp_path / "view_consumer.py").write_text(CLASS)
@@ -72,7 +72,7 @@ def pair(tmp_path: Path, own_postgres: Server) -> Iterator[Pair]:
 
 
 def rows_of(folder: Path, name: str) -> list[tuple[int, int]]:
-    """A consumer's view."""
+    """Return the rows of a consumer's view."""
     data = sqlite3.connect(folder / f"{name}.db")
     try:
         return data.execute("select id, n from item order by id").fetchall()
@@ -82,7 +82,9 @@ def rows_of(folder: Path, name: str) -> list[tuple[int, int]]:
 
 @pytest.mark.promise
 def test_consumers_do_not_disturb_the_load_and_a_hole_is_mended(pair: Pair, tmp_path: Path) -> None:
-    """The target is in step while they are not; the disk is bounded; in the end views are equal."""
+    """The target is current while they are not, the disk is bounded, and at the end views are
+    equal.
+    """
     run = pair.start()
     pair.settle()
     assert penstock("consumers", "disable", pair.path, "off").code == 0
@@ -113,9 +115,9 @@ def test_consumers_do_not_disturb_the_load_and_a_hole_is_mended(pair: Pair, tmp_
     pair.run("insert into item values (9001, 0)")
 
     def goes_on() -> bool:
-        """Whether a change that follows the deletion arrives; if not, another hole has opened.
+        """Return whether a change after the deletion arrives; if not, there is another gap.
 
-        The deletion is refused while the consumer runs: then it needs nothing but time.
+        The deletion is refused while the consumer runs: then it only needs time.
         """
         penstock("delete-lost-segment-links", pair.path, "--consumer", "slow", "--yes")
         pair.run("update item set n = n + 1 where id = 9001")

@@ -1,4 +1,4 @@
-"""Consumers of a running pipeline, on a source of each engine: beside the extraction."""
+"""Consumers of a running pipeline, beside the extraction from a source of each engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from plugins.shared import SharedServers
 
 
 class Shop:
-    """A table at a source, and a pipeline file without target whose consumers note what comes."""
+    """A table at a source, and a pipeline file without target whose consumers record
+    their events.
+    """
 
     def __init__(self, place: Place, folder: Path) -> None:
         self.place, self.folder, self.bought = place, folder, 0
@@ -27,7 +29,7 @@ class Shop:
         (folder / "plain_consumer.py").write_text(PLAIN)
 
     def written(self, consumers: dict[str, dict[str, Any]], **extractor: Any) -> Path:
-        """The file; each consumer notes into NAME.txt."""
+        """Write the file, in which each consumer records into NAME.txt, and return it."""
         path = write_pipeline(
             self.folder,
             self.place.url,
@@ -47,19 +49,19 @@ class Shop:
         return path
 
     def buy(self, count: int = 10) -> None:
-        """As many transactions of one row, each with one in a table that few want."""
+        """Run so many transactions of one row, each with one in a table that few consumers want."""
         for _ in range(count):
             self.bought += 1
             self.place.run(f"insert into item values ({self.bought}, 0)")
 
     def seen(self, name: str) -> list[int]:
-        """The gsns that a consumer noted."""
+        """Return the GSNs that a consumer recorded."""
         path = self.folder / f"{name}.txt"
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(line) for line in lines if line.isdigit()]
 
     def line(self, path: Path, name: str) -> dict[str, Any]:
-        """Of `penstock consumers ls`."""
+        """Return a consumer's line of `penstock consumers ls`."""
         ran = penstock("consumers", "ls", str(path), "--json")
         lines = [json.loads(text) for text in ran.out.splitlines()]
         found: dict[str, Any] = next(one for one in lines if one["consumer"] == name)
@@ -70,7 +72,7 @@ class Shop:
 def shop(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Shop]:
-    """On a server of each engine."""
+    """A shop on a server of each engine."""
     with new_place(shared_servers, request.param) as place:
         yield Shop(place, tmp_path)
         place.forget_log()
@@ -78,7 +80,7 @@ def shop(
 
 @pytest.mark.promise
 def test_run_gives_every_change_to_each_consumer(shop: Shop) -> None:
-    """One that fails again and again does not matter to the other, which misses nothing."""
+    """A consumer that fails repeatedly does not disturb the other, which misses nothing."""
     path = shop.written({"good": {}, "bad": {"options": {"fail_at": 5}}})
     with Process(path) as run:
         run.until(lambda: shop.line(path, "good")["pid"], "the consumer runs")
@@ -92,7 +94,7 @@ def test_run_gives_every_change_to_each_consumer(shop: Shop) -> None:
         bad = shop.line(path, "bad")
         assert bad["saved"] in range(5), "nothing of the call that failed"
         assert set(shop.seen("bad")) == {1, 2, 3, 4}
-        # They stay for keepAppliedHours, so that read_log finds what consumers had.
+        # They stay for keepAppliedHours, so that read_log finds the consumers' segments.
         assert list((shop.folder / "shop" / "log").glob("*.ckt"))
         run.stop(signal.SIGINT)
     shop.buy()  # while nothing runs
@@ -104,7 +106,7 @@ def test_run_gives_every_change_to_each_consumer(shop: Shop) -> None:
 
 
 def test_a_consumer_is_registered_while_all_runs(shop: Shop) -> None:
-    """With `consumers add`: from then on it misses nothing, whoever runs it when."""
+    """The consumer misses nothing after `consumers add`, whenever it runs."""
     path = shop.written({"first": {}})
     with Process(path) as run:
         run.until(lambda: shop.line(path, "first")["pid"], "the consumer runs")

@@ -1,4 +1,6 @@
-"""Rows copied from server to server: whatever else the servers say, torn, cut, refused, counted."""
+"""Rows copied from server to server, whatever else the servers send: torn, cut,
+refused, counted.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,23 @@ from penstock.ports.bulk import CopyCountsDiffer
 from plugins.postgres import Server
 
 COPY_IN = "copy public.t from stdin (format binary)"
-# Rows of every length up to two blocks of a server, and one far beyond a block of ours.
+# Rows of every length up to two blocks of a server, and one far larger than a block of ours.
 ROWS = (
     "select i, repeat(chr(97 + i % 26), i * 37 % 17000) from generate_series(1, {count}) as i"
     " union all select -1, repeat('long', 400000)"
 )
 TIMEOUT_S = 30.0
-# Given out as it is counted; in FROM alone the function would be run to its end first.
+# Rows are sent while counting; with only FROM, the function would first run to its end.
 ENDLESS = "(select generate_series(1, 900000000) as i) as endless"
 
 
 def copy_out(query: str) -> str:
-    """The statement for the source."""
+    """Return the statement for the source."""
     return f"copy ({query}) to stdout (format binary)"
 
 
 class Pair:
-    """Two connections between which rows go, each in a transaction of its own."""
+    """Two connections between which rows are copied, each in a transaction of its own."""
 
     def __init__(self, stack: ExitStack, source_url: str, target_url: str) -> None:
         self.source = stack.enter_context(closing(connect(source_url, application_name="giver")))
@@ -59,7 +61,7 @@ class Pair:
         return count
 
     def fails(self, query: str, kind: type[PenstockError], match: str) -> PenstockError:
-        """Copy, and see it fail without a row left behind; both connections are closed then."""
+        """Copy, and check that it fails without a row and that both connections are closed."""
         with pytest.raises(kind, match=match) as caught:
             self.copy(query)
         assert self.source.closed
@@ -69,7 +71,7 @@ class Pair:
 
 
 def held(url: str, query: str = "select a, b from public.t order by a") -> list[tuple[object, ...]]:
-    """What a database holds, once nobody writes there any more."""
+    """Return the rows of a database, once no session writes there."""
     with psycopg.connect(url) as connection:
         connection.execute("lock table public.t in share mode")
         return connection.execute(query).fetchall()  # type: ignore[arg-type]
@@ -85,13 +87,13 @@ def tables(target_url: str) -> str:
 
 @pytest.fixture
 def pair(source_url: str, tables: str) -> Iterator[Pair]:
-    """Two connections that carry the protocol as it is."""
+    """Two connections that use the protocol directly."""
     with ExitStack() as stack:
         yield Pair(stack, source_url, tables)
 
 
 class Meddler(Proxy):
-    """A network that changes what the server says: `change` gets each block."""
+    """A network that changes the server's messages: `change` gets each block."""
 
     def __init__(self, port: int, change: Callable[[bytes], bytes]) -> None:
         self.change = change
@@ -116,7 +118,7 @@ class Meddler(Proxy):
 def meddled(
     postgres: Server, urls: tuple[str, str], change: Callable[[bytes], bytes], *, at_target: bool
 ) -> Iterator[Pair]:
-    """Two connections; what one of the servers says is changed once a copy begins."""
+    """Open two connections; one server's messages are changed once a copy begins."""
     copying = threading.Event()
 
     def when_copying(data: bytes) -> bytes:
@@ -140,13 +142,13 @@ def meddled(
 
 
 def test_rows_of_every_length_arrive(pair: Pair) -> None:
-    """And both connections can be used as before, the source in the same snapshot."""
+    """Both connections can be used afterwards, the source in the same snapshot."""
     assert pair.copy(ROWS.format(count=900)) == 901
     assert pair.source.info.transaction_status.name == "INTRANS"
     assert pair.target.info.transaction_status.name == "IDLE"
     source = pair.source.execute(ROWS.format(count=900) + " order by 1").fetchall()
     assert held(pair.target_url) == source
-    # Small answers are heard at once: the sockets wake for every byte again.
+    # Small answers are received at once: the sockets wake for every byte again.
     began = time.monotonic()
     for connection in (pair.source, pair.target):
         for _ in range(100):
@@ -155,7 +157,7 @@ def test_rows_of_every_length_arrive(pair: Pair) -> None:
 
 
 def test_several_copies_on_the_same_connections(pair: Pair) -> None:
-    """One after the other, empty ones too."""
+    """Several copies follow each other, including empty ones."""
     counts = []
     for count in (0, 1, 5000, 0, 3):
         pair.source.rollback()
@@ -168,7 +170,7 @@ def test_several_copies_on_the_same_connections(pair: Pair) -> None:
 def test_frames_torn_at_every_byte(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    """However few bytes are read at once, the same rows arrive."""
+    """The same rows arrive however few bytes are read at once."""
     monkeypatch.setattr(relay, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(relay, "ANSWER_BYTES", block_bytes)
     assert pair.copy("select i, repeat('y', i) from generate_series(1, 40) as i") == 40
@@ -176,14 +178,14 @@ def test_frames_torn_at_every_byte(
 
 
 def test_the_plain_twin_does_the_same(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a compiler the rows arrive as well."""
+    """Rows arrive without a compiler, too."""
     monkeypatch.setenv("PENSTOCK_PURE", "1")
     assert pair.copy(ROWS.format(count=900)) == 901
     assert held(pair.target_url, "select count(*), sum(length(b)) from public.t")[0][0] == 901
 
 
 def test_text_format_goes_the_same_way(pair: Pair) -> None:
-    """The rows are not looked at."""
+    """The rows are not parsed."""
     pair.source.execute("begin")
     query = "copy (select i, E'a\\tb\\n\\\\.' from generate_series(1, 3) as i) to stdout"
     with pair.target.transaction():
@@ -193,7 +195,7 @@ def test_text_format_goes_the_same_way(pair: Pair) -> None:
 
 
 def test_a_slow_source_and_a_slow_target_are_waited_for(pair: Pair) -> None:
-    """A row now and then; a target that takes its time with each."""
+    """A row arrives now and then; the target takes long for each."""
     with psycopg.connect(pair.target_url) as connection:
         connection.execute(
             "create function public.slow() returns trigger language plpgsql as $$ begin "
@@ -238,12 +240,12 @@ def test_what_servers_say_aside_is_heard_and_passed_by(pair: Pair, source_url: s
     assert held(pair.target_url, "select count(*) from public.t") == [(3000,)]
 
 
-# -- what fails ------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", [1, 2, 5000, 59_999])
 def test_an_error_of_the_source_in_the_middle(pair: Pair, row: int) -> None:
-    """It comes as the error it is, and no row stays."""
+    """The server's own error is raised, and no row stays."""
     error = pair.fails(
         f"select i, (1 / (i - {row}))::text from generate_series(1, 60000) as i",
         StatementFailed,
@@ -254,7 +256,7 @@ def test_an_error_of_the_source_in_the_middle(pair: Pair, row: int) -> None:
 
 @pytest.mark.parametrize("row", [1, 2, 5000, 200_000])
 def test_an_error_of_the_target_in_the_middle(pair: Pair, row: int) -> None:
-    """It comes as the error it is, at once: the rows behind it are not sent on to the end."""
+    """The server's own error is raised at once: the remaining rows are not sent."""
     with psycopg.connect(pair.target_url) as connection:
         connection.execute(f"alter table public.t add constraint c check (a <> {row})")
     error = pair.fails(
@@ -266,7 +268,7 @@ def test_an_error_of_the_target_in_the_middle(pair: Pair, row: int) -> None:
 
 
 def test_a_target_that_refuses_long_before_the_source_ends(pair: Pair) -> None:
-    """A source that sends nothing for long is not waited for."""
+    """A source that sends nothing for a long time is not waited for."""
     with psycopg.connect(pair.target_url) as connection:
         connection.execute("alter table public.t add constraint c check (a <> 1)")
     began = time.monotonic()
@@ -280,18 +282,18 @@ def test_a_target_that_refuses_long_before_the_source_ends(pair: Pair) -> None:
 
 
 def test_statements_that_are_refused(pair: Pair, postgres: Server) -> None:
-    """A table that is not there, at either side; then both connections are closed, too."""
+    """Neither side has the table; both connections are closed then, too."""
     pair.fails("select a, b from public.nowhere", StatementFailed, "reading at the source: rel")
 
 
 def test_a_target_table_that_is_not_there(pair: Pair) -> None:
-    """The source has begun to send by then."""
+    """The source has already begun to send."""
     with pytest.raises(StatementFailed, match="writing at the target: relation"):
         pair.copy(ROWS.format(count=900), "copy public.nowhere from stdin (format binary)")
 
 
 def test_a_statement_that_is_no_copy(pair: Pair) -> None:
-    """Its answer is not taken for rows."""
+    """The server's answer is not mistaken for rows."""
     pair.source.execute("begin")
     with pytest.raises(CopyConnectionLost, match="of type 'T'"), pair.target.transaction():
         copy_rows(pair.source, "select 1", pair.target, COPY_IN)
@@ -301,7 +303,7 @@ def test_a_statement_that_is_no_copy(pair: Pair) -> None:
 def test_missing_privileges_and_interruptions_have_their_types(
     pair: Pair, postgres: Server, source_url: str
 ) -> None:
-    """The same classes as for any other statement."""
+    """The errors have the same classes as for any other statement."""
     with psycopg.connect(source_url, autocommit=True) as connection:
         connection.execute("create table public.secret (a int, b text)")
         connection.execute("create role copy_nobody")
@@ -321,7 +323,7 @@ def test_a_statement_timeout_may_be_tried_again(pair: Pair) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("who", ["giver", "taker"])
 def test_a_terminated_backend(pair: Pair, source_url: str, who: str) -> None:
-    """What the server says in parting is told; it may be tried again."""
+    """The server's last message is in the error, which allows a retry."""
     url = source_url if who == "giver" else pair.target_url
 
     def terminate() -> None:
@@ -337,7 +339,7 @@ def test_a_terminated_backend(pair: Pair, source_url: str, who: str) -> None:
     query = f"select i, 'x' from {ENDLESS}"
     if who == "taker":
         query += " where i % 1000 <> 0 or pg_sleep(0.01) is not null"
-    # What it says in parting may be lost with the connection.
+    # Its last message may be lost with the connection.
     error = pair.fails(query, PenstockError, "terminating connection|at the (source|target): ")
     assert isinstance(error, ConnectionLost | CopyConnectionLost)
     timer.join()
@@ -350,7 +352,7 @@ def test_a_terminated_backend(pair: Pair, source_url: str, who: str) -> None:
 def test_a_cut_at_either_side(
     postgres: Server, source_url: str, tables: str, at_target: bool, to_server: bool
 ) -> None:
-    """A connection that breaks in the middle leaves nothing, and may be tried again."""
+    """A connection that breaks in the middle leaves no row, and allows a retry."""
     with Proxy(postgres.port) as network, ExitStack() as stack:
         urls = [source_url, tables]
         urls[at_target] = network.url(urls[at_target])
@@ -395,7 +397,7 @@ def test_answers_that_no_server_gives(
     kind: type[PenstockError],
     match: str,
 ) -> None:
-    """A stream that is not understood ends the copy; nothing is taken for what it is not."""
+    """A stream that is not understood ends the copy; no message is misinterpreted."""
     if at_target and before[:1] == b"c":
         before, after = b"C\0\0\0", after[:1] + after[1:4]
         if after[:1] == b"d":
@@ -422,7 +424,9 @@ def test_a_message_behind_the_end_is_taken_whole(
     at_target: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So libpq finds the beginning of a message: a notice behind ReadyForQuery is read up."""
+    """This lets libpq find the beginning of a message: a notice after ReadyForQuery is read
+    completely.
+    """
     monkeypatch.setattr(relay, "BLOCK_BYTES", 64)  # its end is not in the block yet
     monkeypatch.setattr(relay, "ANSWER_BYTES", 64)
     said = b"SNOTICE\0Mhello" + b" hello" * 150 + b"\0\0"
@@ -453,7 +457,7 @@ def test_a_target_that_drops_rows_is_noticed(pair: Pair) -> None:
 
 @pytest.mark.parametrize("which", ["source", "target"])
 def test_a_connection_in_a_failed_transaction_is_refused(pair: Pair, which: str) -> None:
-    """It would answer with an error of its own."""
+    """The server would answer with an error of its own."""
     connection = getattr(pair, which)
     connection.execute("begin")
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -467,7 +471,7 @@ def test_a_connection_in_a_failed_transaction_is_refused(pair: Pair, which: str)
 def test_a_connection_that_broke_before(
     pair: Pair, source_url: str, postgres: Server, who: str
 ) -> None:
-    """It is told as lost, whether libpq knows of it yet or not."""
+    """The connection is reported as lost, whether libpq knows it yet or not."""
     pid = getattr(pair, who).info.backend_pid
     postgres.execute(f"select pg_terminate_backend({pid}, 5000)")
     with pytest.raises(PenstockError) as caught:
@@ -483,7 +487,7 @@ def test_a_connection_that_broke_before(
 def test_tls_goes_through_libpq(
     tls_postgres: Server, source_url: str, target_url: str, tls_at: str
 ) -> None:
-    """What is encrypted cannot be passed on as it is; the rows arrive all the same."""
+    """Encrypted data cannot be passed on directly, but the rows arrive."""
     suffix = f"?sslmode=verify-full&sslrootcert={tls_postgres.ca_certificate}"
     database = tls_postgres.make_database("tls")
     url = database + suffix
@@ -519,7 +523,7 @@ def test_libpq_does_the_same_on_a_plain_connection(pair: Pair) -> None:
 
 
 def test_the_typed_error_holds_what_the_server_said() -> None:
-    """Message, hint and SQLSTATE; a state that nobody knows is kept as well."""
+    """The error has message, hint and SQLSTATE, even one that is unknown."""
     for state, kind in (("23514", psycopg.errors.CheckViolation), ("ZZ123", psycopg.DatabaseError)):
         body = f"SERROR\0VERROR\0C{state}\0Mno\0Dwhy\0Hdo this\0\0".encode()
         error = relay.server_error(body)

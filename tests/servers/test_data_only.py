@@ -1,4 +1,6 @@
-"""Rows that no changes follow: neither logical decoding, nor a binlog, nor a role for them."""
+"""Rows without changes that follow: no logical decoding, no binlog and no role for
+them is needed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from plugins.postgres import Server
 def test_a_postgres_without_logical_decoding_is_copied(
     own_postgres: Server, target_url: str, tmp_path: Path
 ) -> None:
-    """By a role without REPLICATION; doctor has nothing against it, and verify compares it."""
+    """A role without REPLICATION suffices; doctor has no finding, and verify compares it."""
     own_postgres.restart_with(wal_level="minimal", max_wal_senders="0")
     own_postgres.execute("create role reader login password 'x'")
     source = own_postgres.make_database("source")
@@ -51,7 +53,7 @@ def test_a_postgres_without_logical_decoding_is_copied(
 def test_a_snapshot_without_a_slot_shows_one_moment(
     source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """What is committed later is not in it; no slot is made, and it ends with the planner."""
+    """Later commits are not in it; no slot is created, and it ends with the planner."""
     config = pipeline(tmp_path, source_url, target_url, mode="data")
     with psycopg.connect(source_url, autocommit=True) as connection:
         connection.execute("create table t (id int primary key); insert into t values (1)")
@@ -74,7 +76,7 @@ def test_a_snapshot_without_a_slot_shows_one_moment(
 def test_a_server_without_a_binlog_is_read_under_one_lock(
     own_mysql: Callable[..., MySQLServer],
 ) -> None:
-    """No place in the binlog is needed, nor the privilege to ask for it."""
+    """Neither a position in the binlog nor the privilege to ask for it is needed."""
     server = own_mysql()
     server.execute("create database d; create table d.a (id int primary key)")
     server.execute("insert into d.a values (1)")
@@ -102,7 +104,7 @@ def test_a_server_without_a_binlog_is_read_under_one_lock(
 
 
 def test_without_a_lock_nothing_makes_the_tables_equal(mysql: MySQLServer, mysql_url: str) -> None:
-    """Snapshots of several moments need changes that follow: refused, with the grant."""
+    """Snapshots of several moments need changes that follow: the error has the grant."""
     name = mysql_url.rpartition("/")[2].partition("?")[0]
     mysql.execute("create table a (id int primary key)", name)
     with mysql.role(f"select on {name}.*") as url, open_catalog(url) as connection:

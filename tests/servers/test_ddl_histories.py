@@ -1,7 +1,7 @@
 """A draw of random histories of rows and DDL, for each pair of servers: equal at the end.
 
-`python tests/fuzz_ddl.py` runs as many as one likes, and makes the script of one that differs
-short (docs/development.md).
+`python tests/fuzz_ddl.py` runs any number of them, and shortens the script of one that differs
+(docs/development.md).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ COUNT = 8
 KEYS = {"recreate", "recreate_other", "replace_table", "change_key", "drop_key"}
 NOT_YET = {
     POSTGRES: {"rename_table", "generated", *KEYS},
-    # A name that is used again in a table without rows in the log so far.
+    # A name that is reused in a table that has no rows in the log yet.
     MYSQL: {"rename", "swap", "rename_chain", "drop_add", "table_swap", "modify_case", *KEYS},
 }
 NOT_YET[MARIADB] = NOT_YET[MYSQL]
 
 
 class Running:
-    """The servers that the tests of this process share."""
+    """Servers that the tests of this process share."""
 
     def __init__(self, shared: SharedServers, postgres_version: int) -> None:
         self._shared = shared
         self._version = postgres_version
 
     def get(self, kind: str) -> Any:
-        """The server of this kind."""
+        """Return the server of this kind."""
         if kind == POSTGRES:
             return first_server(self._shared, self._version)
         return self._shared.get(kind, lambda: running(kind))
@@ -53,7 +53,7 @@ class Running:
 def test_source_and_target_are_equal_at_the_end(
     source: str, target: str, shared_servers: SharedServers, postgres_version: int, tmp_path: Path
 ) -> None:
-    """Whatever the histories of this commit's seed do."""
+    """Source and target are equal after all histories of this commit's seed."""
     seed = os.environ.get(SEED) or commit() or "0"
     features = [one for one in FEATURES if one not in NOT_YET[source]]
     outcomes = run_histories(

@@ -1,4 +1,4 @@
-"""Each change of a table that sends no rows, and what is made of it."""
+"""Each change of a table that sends no rows, and the action that follows."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from penstock.model import TableName
 
 @pytest.fixture
 def database(source_url: str) -> Iterator[psycopg.Connection]:
-    """The tables above."""
+    """Database with the tables above."""
     with open_catalog(source_url) as connection:
         connection.execute(SETUP)
         yield connection
 
 
 CASES: list[tuple[str, list[tuple[str, str]]]] = [
-    # The shape alone.
+    # Only the shape changes.
     ("alter table public.t add x int", RELATION),
     ("alter table public.t add x text default 'y' not null", RELATION),
     ("alter table public.t add x timestamptz default now()", RELATION),
     ("alter table public.t drop d", RELATION),
-    # Generated columns: no row has them, the shape tells them.
+    # Generated columns: no row has them, only the shape.
     ("alter table public.t drop i cascade", RELATION),
     ("alter table public.t drop g", RELATION),
     ("alter table public.t drop g, add g int generated always as (i * 2) stored", RELATION),
@@ -68,7 +68,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.one replica identity nothing", NOTHING),
     ("alter table public.t drop constraint t_pkey", RELATION),
     ("alter table public.root add x int default 3", RELATION),
-    # Rows that change and are not sent.
+    # Rows change and are not sent.
     ("alter table public.t add x float default random()", read_again(ReloadReason.REWRITTEN)),
     ("alter table public.t alter d type int using d + 1", read_again(ReloadReason.REWRITTEN)),
     ("alter table public.t alter n type numeric(6,1)", read_again(ReloadReason.REWRITTEN)),
@@ -113,7 +113,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
         read_again(ReloadReason.PARTITION_ATTACHED),
     ),
     ("alter type public.mood rename value 'sad' to 'blue'", read_again(ReloadReason.LABEL_RENAMED)),
-    # Sent, or without consequence.
+    # The change is sent, or has no consequence.
     ("alter type public.mood add value 'new' before 'glad'", NOTHING),
     ("alter type public.pair rename attribute a to z", NOTHING),
     ("alter type public.mood rename to humour", NOTHING),
@@ -143,7 +143,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
         NOTHING,
     ),
     ("create table public.unrelated (id int)", NOTHING),
-    # What cannot be carried.
+    # The change cannot be replicated.
     # It keeps its old name in the log until the new one is captured.
     ("alter table public.t rename to u", NOTHING),
     ("alter schema public rename to pub", NOTHING),
@@ -192,7 +192,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
 def test_each_change_has_its_action(
     source_url: str, database: psycopg.Connection, ddl: str, expected: list[tuple[str, str]]
 ) -> None:
-    """Noticed while watching, and as well after a stop during the change."""
+    """A change is noticed while watching, and after a stop during the change."""
     own, watch = watching(source_url, database)
     with own:
         assert watch.poll() == 0
@@ -221,7 +221,7 @@ def test_each_change_has_its_action(
 def test_another_expression_of_a_generated_column_is_a_change_of_shape(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """No row is sent, and the target computes the values by the new one."""
+    """No row is sent, and the target computes the values with the new expression."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -251,11 +251,11 @@ def test_a_truncate_of_the_whole_is_distinguished_from_one_of_its_parts(
         watch.saw_truncate(root, position - 100)
         assert watch.due(position) is None
         assert watch.pending_count == 0
-        # The same again without such a message: both leaves were truncated by themselves.
+        # The same again without such a message: both leaves were truncated individually.
         database.execute("truncate public.one, public.two_a")
         watch.poll()
         assert summary(all_due(watch)) == read_again(ReloadReason.PARTITION_REWRITTEN)
-        # And one of them after the whole: the files are of two transactions.
+        # And one of them after the whole table: the files are of two transactions.
         database.execute("truncate public.root")
         database.execute("insert into public.root values (1, 'lost')")
         database.execute("truncate public.one")
@@ -269,7 +269,7 @@ def test_a_truncate_of_the_whole_is_distinguished_from_one_of_its_parts(
 def test_what_stopped_us_is_looked_at_again_after_a_restart(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Not mended: the same stop. Mended: the table is read again."""
+    """The stop repeats until the cause is fixed; then the table is read again."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -296,7 +296,9 @@ def test_what_stopped_us_is_looked_at_again_after_a_restart(
 def test_partitions_made_later_have_an_identity_of_their_own(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Not inherited: their old images would lack columns, and be sent so without a word."""
+    """Later partitions inherit no identity: their old images would lack columns
+    without any error.
+    """
     for name in ("root", "one", "two_a"):
         database.execute(f"alter table public.{name} replica identity full")
     own, watch = watching(source_url, database)
@@ -309,7 +311,7 @@ def test_partitions_made_later_have_an_identity_of_their_own(
     with pytest.raises(TableNotCapturable, match=r"partition whose replica identity .*three"):
         captured_tables(database, ["public.root"])
     own, watch = watching(source_url, database, state)
-    with own:  # root is not among the captured tables now, which must not pass for unwanted
+    with own:  # root is not among the captured tables now, but must not count as unwanted
         watch.poll()
         assert summary(all_due(watch)) == [("StopPipeline", "PartitionIdentityDiffers")]
         state = watch.state()
@@ -323,7 +325,7 @@ def test_partitions_made_later_have_an_identity_of_their_own(
 def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Rows changed meanwhile came without the column that tells them apart."""
+    """Rows changed meanwhile lack the column that identifies them."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -339,7 +341,7 @@ def test_a_generated_column_in_the_identity_is_mended_by_reading_again(
 
 
 def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Connection) -> None:
-    """Made and published while nobody watched: its rows so far were not sent."""
+    """The table was created and published without a watch: its earlier rows were not sent."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -357,7 +359,7 @@ def test_a_table_captured_later_is_read(source_url: str, database: psycopg.Conne
 def test_a_table_no_longer_wanted_is_forgotten(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """It is still there, only not in the configuration."""
+    """The table still exists, but is not in the configuration."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -380,7 +382,7 @@ def test_a_table_no_longer_wanted_is_forgotten(
 def test_what_cannot_be_replicated_is_forgotten_once_it_is_not_wanted(
     source_url: str, database: psycopg.Connection, change: str
 ) -> None:
-    """It stops every start until then, also when the captured tables lack it."""
+    """The table stops every start until then, even if the captured tables lack it."""
     database.execute("alter table public.one alter id set not null")
     database.execute("create unique index one_id on public.one (id)")
     own, watch = watching(source_url, database)
@@ -403,7 +405,7 @@ def test_what_cannot_be_replicated_is_forgotten_once_it_is_not_wanted(
 
 
 def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connection) -> None:
-    """They carry a position behind their change, come in order, and are settled one by one."""
+    """Actions have a position after their change, come in order, and are settled one by one."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -430,7 +432,7 @@ def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connecti
         two = watch.due(2**64 - 1)
         assert isinstance(two, RelationChanged)
         assert [c.name for c in two.definition.columns][-2:] == ["x", "y"]
-    # A restart with either state comes to the rest of the actions again.
+    # A restart with either state finds the remaining actions again.
     for state, columns in ((first, 6), (half, 7)):
         assert len(next(s for s in state.shapes if s.name.name == "t").attributes) == columns
         own, late = watching(source_url, database, state)
@@ -442,7 +444,7 @@ def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connecti
 def test_a_dropped_table_that_comes_back_is_noticed(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Between two looks it was gone."""
+    """The table did not exist between two looks."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -462,7 +464,7 @@ def test_a_dropped_table_that_comes_back_is_noticed(
 def test_looking_does_not_wait_for_a_change_in_progress(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """An ALTER TABLE may run for hours; keepalives must go on."""
+    """An ALTER TABLE may run for hours; keepalives must continue."""
     own, watch = watching(source_url, database)
     with own, open_catalog(source_url) as other:
         watch.poll()
@@ -472,7 +474,7 @@ def test_looking_does_not_wait_for_a_change_in_progress(
             other.execute("lock table public.root, public.quiet")
             assert watch.poll() == 0
         assert watch.poll() == 1
-        # A new partition that must be looked into, and is locked.
+        # A new partition that must be examined, and is locked.
         database.execute("alter table public.root attach partition public.loose for values in (3)")
         with other.transaction():
             other.execute("lock table public.loose")
@@ -489,7 +491,7 @@ class Counting:
         self.count = 0
 
     def execute(self, *given: Any, **named: Any) -> Any:
-        """Count, and do it."""
+        """Count the statement and execute it."""
         self.count += 1
         return self._connection.execute(*given, **named)
 
@@ -500,7 +502,7 @@ class Counting:
 def test_a_thousand_tables_take_no_more_statements_than_ten(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """A look is so many statements, however many tables there are."""
+    """A look takes a fixed number of statements, however many tables there are."""
     database.execute('drop publication "Watched p"')
     database.execute(
         'create publication "Watched p" for all tables with (publish_via_partition_root = true)'
@@ -528,7 +530,9 @@ def test_a_thousand_tables_take_no_more_statements_than_ten(
 def test_a_table_that_changes_during_the_first_look_is_left_to_the_next(
     database: psycopg.Connection, source_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All others are taken as they are; what it got since its first definition is read again."""
+    """All others are accepted as they are; its changes since its first definition are
+    read again.
+    """
     read = ddl_watch.definitions_of
     numbers = iter(range(ddl_watch.ATTEMPTS_MAX))
 

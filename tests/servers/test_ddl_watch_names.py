@@ -1,4 +1,4 @@
-"""Captured tables that get another name: followed, or the pipeline stops until it is undone."""
+"""Captured tables that are renamed: they are followed, or the pipeline stops until it is undone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.model import TableName
 
 @pytest.fixture
 def database(source_url: str) -> Iterator[psycopg.Connection]:
-    """The tables above."""
+    """Database with the tables above."""
     with open_catalog(source_url) as connection:
         connection.execute(SETUP)
         yield connection
@@ -49,7 +49,7 @@ RENAMES = {
 
 
 def not_taken(name: TableName) -> bool:
-    """Take no new name."""
+    """Return whether a name belongs to a table that may not be followed."""
     return str(name) not in ("public.u", "public.x") and name.schema == "public"
 
 
@@ -57,7 +57,7 @@ def not_taken(name: TableName) -> bool:
 def test_a_name_that_is_not_captured_stops_the_pipeline_until_it_is_undone(
     source_url: str, database: psycopg.Connection, case: str
 ) -> None:
-    """As the hint says: the next start continues, and notices what else has changed."""
+    """The next start continues as the hint says, and notices other changes."""
     own, watch = watching(source_url, database, takes_renamed=not_taken)
     with own:
         watch.poll()
@@ -84,7 +84,7 @@ def test_a_name_that_is_not_captured_stops_the_pipeline_until_it_is_undone(
 def test_a_new_name_is_followed_when_it_is_captured(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Until then the old one is: the log has each change under one of them."""
+    """The old name is kept until then: the log has each change under one of them."""
     own, watch = watching(source_url, database)
     new = TableName("public", "u")
     with own:
@@ -103,7 +103,7 @@ def test_a_new_name_is_followed_when_it_is_captured(
         assert watch.follows(new)
         assert TableName("public", "t") in watch.state().gone
         assert watch.poll() == 0
-        # The old name is followed, whichever table has it.
+        # The table with the old name is followed, whichever it is.
         database.execute("alter table public.quiet rename to t")
         watch.poll()
         kinds = [(str(action.table), type(action)) for action in all_due(watch)]
@@ -113,7 +113,7 @@ def test_a_new_name_is_followed_when_it_is_captured(
 def test_a_new_name_that_nobody_asks_for_is_read_at_once(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Without a target no rows are copied: the log has them again under the new name."""
+    """No rows are copied without a target: the log has them again under the new name."""
     own, watch = watching(source_url, database, reads_renamed=True)
     with own:
         watch.poll()
@@ -129,7 +129,7 @@ def test_a_new_name_that_nobody_asks_for_is_read_at_once(
 def test_two_tables_that_swap_their_names_are_read_again(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Each name has another table's rows now."""
+    """Each name now has another table's rows."""
     own, watch = watching(source_url, database)
     with own:
         watch.poll()
@@ -144,7 +144,7 @@ def test_two_tables_that_swap_their_names_are_read_again(
 def test_a_renamed_table_that_is_taken_out_is_forgotten(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """It stops the pipeline until then."""
+    """The pipeline stops until then."""
     own, watch = watching(source_url, database, takes_renamed=not_taken)
     with own:
         watch.poll()

@@ -1,4 +1,4 @@
-"""The demo's shop: it opens on every server version, and its customers do all they should."""
+"""The demo's shop opens on every server version, and its customers do everything they should."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTENT = """
 
 
 def test_shop_has_the_traits_that_the_demo_shows(source_url: str) -> None:
-    """Mixed types, a composite key, no key, partitions, TOAST, foreign keys: all are there."""
+    """The shop has mixed types, a composite key, no key, partitions, TOAST and foreign keys."""
     open_shop(source_url)
     with psycopg.connect(source_url) as connection:
 
@@ -39,7 +39,7 @@ def test_shop_has_the_traits_that_the_demo_shows(source_url: str) -> None:
         )
         assert value("select count(*) from pg_class where relkind = 'p'") == 1
         assert value("select count(*) from pg_class where relreplident = 'f'") == 1
-        # The descriptions are out of line: the main fork could not hold them.
+        # The descriptions are out of line: the main table is too small to hold them.
         assert (
             value(
                 "select pg_relation_size(reltoastrelid) from pg_class "
@@ -49,7 +49,7 @@ def test_shop_has_the_traits_that_the_demo_shows(source_url: str) -> None:
         )
 
 
-NEVER = 9.0  # a share of the time that does not come
+NEVER = 9.0  # a share of the time that is never reached
 CALM = {"column_added_at": NEVER, "large_transaction_at": NEVER, "transactions_per_s_max": 100_000}
 
 
@@ -61,7 +61,7 @@ def work(url: str, options: WorkloadOptions) -> Workload:
 
 
 def test_same_seed_gives_the_same_transactions(source_url: str, target_url: str) -> None:
-    """Two runs that did as many transactions left the same rows behind."""
+    """Two runs of as many transactions left the same rows."""
     contents = []
     for url in (source_url, target_url):
         open_shop(url)
@@ -73,11 +73,11 @@ def test_same_seed_gives_the_same_transactions(source_url: str, target_url: str)
 
 
 def test_every_kind_of_change_happens(source_url: str) -> None:
-    """The column is added, the large transaction comes, keys change, the small table is new."""
+    """The column is added, the large transaction comes, keys change, the small table is created."""
     open_shop(source_url)
     options = WorkloadOptions(
         duration_s=120,
-        transaction_count_max=700,  # reached long before
+        transaction_count_max=700,  # reached much earlier
         transactions_per_s_max=250,
         column_added_at=0.005,
         large_transaction_at=0.01,
@@ -99,7 +99,7 @@ def test_every_kind_of_change_happens(source_url: str) -> None:
 
 
 def test_what_breaks_the_workload_is_raised_by_join(source_url: str) -> None:
-    """Customers who cannot work say so: a demo that stands still must not look fine."""
+    """Customers who cannot work raise an error: a stuck demo must not look healthy."""
     with (
         Workload(source_url, WorkloadOptions(duration_s=5)) as workload,
         pytest.raises(StatementFailed, match="does not exist"),

@@ -1,4 +1,4 @@
-"""Doctor's checks of server, slot, publication and machine: each made, and its absence."""
+"""Doctor's checks of server, slot, publication and machine, each with and without its condition."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from plugins.postgres import Server
 
 
 def test_every_check_of_the_reference_is_registered() -> None:
-    """PG01 to PG34, and our own PK01 to PK13, each with a title and a docstring."""
+    """PG01 to PG34 and PK01 to PK13 are registered, each with a title and a docstring."""
     checks = every_check()
     codes = {check.code for check in checks}
     assert codes >= {f"PG{number:02}" for number in range(1, 35)}
@@ -65,7 +65,7 @@ def test_every_check_of_the_reference_is_registered() -> None:
 
 
 def test_a_healthy_pair_has_no_error(config: Config, run: Callable[[str], None]) -> None:
-    """With keys and rights in place nothing stops a run, and every check was made."""
+    """No finding stops a run with keys and rights in place, and every check was made."""
     run("create table a (id int primary key, t text)")
     report = examine(config)
     assert report.errors == ()
@@ -77,7 +77,7 @@ def test_a_healthy_pair_has_no_error(config: Config, run: Callable[[str], None])
 def test_a_server_that_cannot_be_asked_makes_no_check_done(
     config: Config, run: Callable[[str], None]
 ) -> None:
-    """Neither its own checks nor those that need both; a check that fails is none that was done."""
+    """Neither its own checks nor those of both count as done; a failed check is not done either."""
     run("create table a (id int primary key)")
     whole = examine(config)
     here = [*EXTRA_CHECKS, *HOST_CHECKS, *DIRECTORY_CHECKS, *CONSUMER_CHECKS]
@@ -97,7 +97,7 @@ def test_a_server_that_cannot_be_asked_makes_no_check_done(
 
 
 def test_checks_of_unknown_tables_do_not_count_as_done(config: Config) -> None:
-    """The source is there, and its patterns cannot be read: nobody knows what would be loaded."""
+    """The source exists but its patterns cannot be read: the tables to load are unknown."""
     report = examine(replace(config, source=replace(config.source, tables=("a.b.c",))))
     needing = [check for check in TARGET_CHECKS if check.needs_source]
     assert report.checks_skipped == len(needing) + len(LOAD_CHECKS)
@@ -106,7 +106,7 @@ def test_checks_of_unknown_tables_do_not_count_as_done(config: Config) -> None:
 def test_doctor_changes_nothing(
     config: Config, run: Callable[[str], None], postgres: Server, source_url: str, target_url: str
 ) -> None:
-    """No slot, publication, schema, table, directory is left behind."""
+    """No slot, publication, schema, table or directory is left."""
     run("create table a (id int primary key, t text)")
     examine(config)
     source, target = database_of(source_url), database_of(target_url)
@@ -121,7 +121,7 @@ def test_doctor_changes_nothing(
 
 
 def test_a_server_that_cannot_be_reached_is_one_finding(config: Config) -> None:
-    """Its checks are counted as not done, and the other side is still examined."""
+    """The server's checks count as not done, and the other side is still examined."""
     away = replace(config, source=replace(config.source, url="postgresql://u:p@127.0.0.1:1/d"))
     report = examine(away)
     assert [finding.code for finding in report.errors][:1] == ["HS22"]
@@ -134,7 +134,7 @@ def test_a_server_that_cannot_be_reached_is_one_finding(config: Config) -> None:
 
 
 def test_pg01_server_version(config: Config) -> None:
-    """Below 14 is an error, above 18 a warning, the one at hand neither."""
+    """A version below 14 is an error, one above 18 a warning, the current one neither."""
     assert found(config, "PG01") == []
     with connect(config.source.url, application_name="test") as connection:
         for version, severity in ((130_011, Severity.ERROR), (190_000, Severity.WARNING)):
@@ -158,7 +158,7 @@ def tuned_config(tuned: Server, tmp_path: Path, target_url: str) -> Config:
 
 
 def test_pg02_wal_level(tuned: Server, tuned_config: Config) -> None:
-    """wal_level below logical is an error with the statement that mends it."""
+    """A wal_level below logical is an error with the statement that fixes it."""
     assert found(tuned_config, "PG02") == []
     tuned.restart_with(wal_level="replica")
     try:
@@ -168,7 +168,7 @@ def test_pg02_wal_level(tuned: Server, tuned_config: Config) -> None:
 
 
 def test_pg03_free_slots(tuned: Server, tuned_config: Config) -> None:
-    """No slot for us is an error, none for verify a warning."""
+    """No slot for the pipeline is an error, none for verify a warning."""
     assert found(tuned_config, "PG03") == []
     tuned.restart_with(max_replication_slots="1")
     try:
@@ -193,7 +193,7 @@ def test_pg04_free_senders(tuned: Server, tuned_config: Config) -> None:
 def test_pg05_and_pg06_role_without_replication(
     config: Config, postgres: Server, role: str
 ) -> None:
-    """Without the attribute there are no slots and no replication connection."""
+    """There are no slots and no replication connection without the attribute."""
     least = as_role(config, postgres, role, "source")
     one(least, "PG05", Severity.ERROR, f'alter role "{role}" replication')
     unfit = one(least, "PG06", Severity.ERROR, f'alter role "{role}" replication')
@@ -227,7 +227,7 @@ def test_pg07_directory_of_another_source(config: Config) -> None:
 
 
 def log_up_to(config: Config, position: int) -> None:
-    """A change log that ends there."""
+    """Write a change log that ends at a position."""
     config.layout.log.mkdir(parents=True)
     with Writer.open(config.layout.log, log_id=None, source={}) as writer:
         writer.write(Run(end=FlushPoint(position=position)))
@@ -235,7 +235,7 @@ def log_up_to(config: Config, position: int) -> None:
 
 
 def test_pg07_promoted_server(config: Config) -> None:
-    """A timeline that the log was not filled from is an error; one that follows it says nothing."""
+    """A timeline that the log was not filled from is an error; a later one is not."""
     with connect(config.source.url, application_name="test") as connection:
         keep_identity(config, replace(read_identity(connection, config), timeline=99))
     with open_replication(config.source.url, application_name="test") as replication:
@@ -249,7 +249,7 @@ def test_pg07_promoted_server(config: Config) -> None:
 
 
 def test_pg07_server_put_back_from_an_older_copy(config: Config) -> None:
-    """Its WAL ends before what the log has."""
+    """The server's WAL ends before that of the log."""
     with connect(config.source.url, application_name="test") as connection:
         keep_identity(config, read_identity(connection, config))
     with open_replication(config.source.url, application_name="test") as replication:
@@ -281,7 +281,7 @@ def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> 
 
 
 def entered(config: Config, tables: list[TableDefinition]) -> None:
-    """Begin a handover."""
+    """Begin a handover, which is refused."""
     with prepare(pipeline_of(config), tables, stop=lambda: False):
         pytest.fail("it is refused")
 
@@ -289,7 +289,7 @@ def entered(config: Config, tables: list[TableDefinition]) -> None:
 def test_pg18_old_transactions(
     config: Config, monkeypatch: pytest.MonkeyPatch, run: Callable[[str], None]
 ) -> None:
-    """A transaction that writes for long would hold up the making of the slot."""
+    """A transaction that writes for long would delay the creation of the slot."""
     run("create table a (id int primary key)")
     with psycopg.connect(config.source.url) as writer:
         writer.execute("insert into a values (1)")
@@ -316,7 +316,7 @@ def test_pg19_age_of_slots(
 
 
 def test_pg23_encoding(config: Config, postgres: Server) -> None:
-    """A SQL_ASCII database may hold bytes that are no text."""
+    """A SQL_ASCII database may contain bytes that are not text."""
     assert found(config, "PG23") == []
     name = f"ascii_{time.monotonic_ns()}"
     postgres.execute(f"create database {name} encoding 'SQL_ASCII' template template0")
@@ -329,7 +329,7 @@ def test_pg23_encoding(config: Config, postgres: Server) -> None:
 
 
 def test_pg25_and_pg26_limits(tuned: Server, tuned_config: Config) -> None:
-    """No limit on WAL, a small one, short timeouts are warned of; sound values are not."""
+    """Unlimited or little WAL and short timeouts cause a warning; sound values do not."""
     one(tuned_config, "PG25", Severity.WARNING, "no limit")
     assert found(tuned_config, "PG26") == []
     tuned.restart_with(max_slot_wal_keep_size="64MB", wal_sender_timeout="5s")
@@ -343,7 +343,7 @@ def test_pg25_and_pg26_limits(tuned: Server, tuned_config: Config) -> None:
 
 @pytest.mark.server("postgres >= 18")
 def test_pg26_idle_slot_timeout(tuned: Server, tuned_config: Config) -> None:
-    """On 18 a slot can end by being idle."""
+    """An idle slot can end on 18."""
     tuned.restart_with(idle_replication_slot_timeout="1d")
     try:
         one(tuned_config, "PG26", Severity.WARNING, "idle_replication_slot_timeout")
@@ -352,7 +352,7 @@ def test_pg26_idle_slot_timeout(tuned: Server, tuned_config: Config) -> None:
 
 
 def test_pg29_settings_of_the_role(config: Config, postgres: Server, role: str) -> None:
-    """Settings that change the text of values are reported, since ours win over them."""
+    """Settings that change the text of values are reported, since penstock's override them."""
     least = as_role(config, postgres, role, "source")
     assert found(least, "PG29") == []
     postgres.execute(f"alter role {role} set datestyle = 'german'")
@@ -363,7 +363,7 @@ def test_pg29_settings_of_the_role(config: Config, postgres: Server, role: str) 
 
 
 def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
-    """A physical slot with our name is not ours; a logical pgoutput one of this database is."""
+    """A physical slot of this name is not ours; a logical pgoutput one of this database is."""
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute(f"select pg_create_physical_replication_slot('{SLOT}')")
     try:
@@ -379,13 +379,13 @@ def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
 
 
 def test_pg09_two_phase(config: Config) -> None:
-    """A slot made for two-phase commit is refused."""
+    """A slot created for two-phase commit is refused."""
     make_slot(config, extra=", false, true")
     one(config, "PG09", Severity.ERROR, "two_phase", f'replicationSlot = "{SLOT}_2"')
 
 
 def test_pg10_another_reader(config: Config, run: Callable[[str], None]) -> None:
-    """Somebody else on the slot is named with the pid to end; our own extractor is not."""
+    """Another reader of the slot is named with the pid to end; our own extractor is not."""
     make_slot(config)
     assert found(config, "PG10") == []
     run("create publication x")
@@ -394,7 +394,7 @@ def test_pg10_another_reader(config: Config, run: Callable[[str], None]) -> None
 
 
 def test_pg10_lost_slot(tuned: Server, tuned_config: Config) -> None:
-    """A slot whose WAL was removed is an error: everything has to be loaded anew."""
+    """A slot whose WAL was removed is an error: everything has to be loaded again."""
     make_slot(tuned_config)
     tuned.restart_with(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="64MB")
     try:
@@ -416,7 +416,7 @@ def test_pg10_lost_slot(tuned: Server, tuned_config: Config) -> None:
 
 
 def test_pg11_publication_that_lacks_changes(config: Config, run: Callable[[str], None]) -> None:
-    """A publication must hold all four kinds of change, partitions under their root."""
+    """A publication must have all four kinds of change, and partitions under their root."""
     run("create table a (id int primary key)")
     run(f"create publication {PUBLICATION} for table a with (publish = 'insert, update')")
     one(config, "PG11", Severity.ERROR, "delete, truncate", "alter publication")
@@ -430,7 +430,7 @@ def test_pg11_publication_that_lacks_changes(config: Config, run: Callable[[str]
 def test_pg11_publication_that_cannot_be_made(
     config: Config, run: Callable[[str], None], postgres: Server, role: str
 ) -> None:
-    """Who may not make the publication is told what an administrator has to type."""
+    """A role that may not create the publication is told what an administrator has to type."""
     run("create table a (id int primary key)")
     postgres.execute(f"alter role {role} replication")
     least = as_role(config, postgres, role, "source")
@@ -463,13 +463,13 @@ def test_pg17_filters(config: Config, run: Callable[[str], None]) -> None:
 
 
 def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
-    """Transactions spilled to the server's disk for our slot are told."""
+    """Transactions spilled to the server's disk for the slot are reported."""
     run("create table a (id int primary key, t text)")
     run(f"create publication {PUBLICATION} for table a")
     make_slot(config)
     assert found(config, "PG20") == []
     with psycopg.connect(config.source.url, autocommit=True) as connection:
-        # The slot is read up to what is flushed: a commit that is not yet would not be there.
+        # The slot is read up to the flushed position: an unflushed commit would be missing.
         connection.execute("set synchronous_commit = on")
         connection.execute(
             "insert into a select g, repeat('x', 200) from generate_series(1,5000) g"
@@ -487,7 +487,7 @@ def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
 
 @pytest.mark.server("postgres >= 17")
 def test_pg27_and_pg28_failover(config: Config, postgres: Server) -> None:
-    """With a standby the slot should fail over, and the standby be waited for."""
+    """The slot should fail over with a standby, and wait for the standby."""
     make_slot(config)
     assert found(config, "PG27") == []
     with psycopg.connect(config.source.url, autocommit=True) as connection:
@@ -523,7 +523,7 @@ def test_pk01_kernel(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pk19_log_without_a_bulk_load(config: Config) -> None:
-    """What was begun in mode change cannot go on in mode data+change."""
+    """A pipeline begun in mode change cannot continue in mode data+change."""
     assert found(config, "PK19") == []
     log_up_to(config, 1)
     finding = one(config, "PK19", Severity.ERROR, 'mode = "change"', "penstock reset shop.toml")
@@ -536,7 +536,7 @@ def test_pk19_log_without_a_bulk_load(config: Config) -> None:
 
 
 def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Java is an error, an old one too."""
+    """Missing or old Java is an error."""
     assert found(config, "PK02") == []
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     one(config, "PK02", Severity.ERROR, "no Java")
@@ -558,7 +558,7 @@ def test_pk03_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_that_fails_is_a_finding(
     config: Config, run: Callable[[str], None], postgres: Server
 ) -> None:
-    """A connection cut in the middle of the checks never passes for health."""
+    """A connection cut in the middle of the checks never counts as healthy."""
     run("create table a (id int primary key)")
     database = database_of(config.source.url)
     ended = threading.Event()

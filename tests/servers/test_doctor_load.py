@@ -1,4 +1,6 @@
-"""Doctor's checks of what the load would refuse: each made so on real servers, and mended."""
+"""Doctor's checks of what the load would refuse: each condition is made on real
+servers and fixed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ E, W = Severity.ERROR, Severity.WARNING
 def test_pk15_rows_that_are_there(
     config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
 ) -> None:
-    """All tables are told at once, each with its TRUNCATE, which then is enough."""
+    """All tables are reported at once, each with its TRUNCATE, which then suffices."""
     both = "create table a (id int primary key); create table b (id int primary key)"
     run(both)
     run_in_target(both)
@@ -41,7 +43,7 @@ def test_pk15_rows_that_are_there(
     mend = one(config, "PK15", E, "public.a").command.partition("run: ")[2].partition(";")[0]
     run_in_target(mend)
     assert found(config, "PK15") == []
-    run_in_target("delete from heir where 1 / (select count(*) from heir) = 1")  # is there still
+    run_in_target("delete from heir where 1 / (select count(*) from heir) = 1")  # still exists
 
 
 def test_pk16_target_of_another_pipeline(
@@ -65,7 +67,9 @@ def test_pk18_tables_of_another_owner(
     postgres: Server,
     role: str,
 ) -> None:
-    """An ALTER of the source could not follow: a warning, unless no ALTER is wanted."""
+    """An ALTER of the source could not be followed: this is a warning unless ALTERs
+    are not wanted.
+    """
     run("create table a (id int primary key)")
     run_in_target("create table a (id int primary key)")
     least = as_role(config, postgres, role, "target")
@@ -93,7 +97,7 @@ def test_a_mysql_source_and_a_target_of_postgres(
     postgres: Server,
     role: str,
 ) -> None:
-    """The target is looked at for these tables, too: its schema, its rows, what may get lost."""
+    """The target is checked for these tables, too: its schema, its rows, possible losses."""
     mysql.execute(
         "create table a (id int primary key, z set('a','b') not null)",
         database_of(from_mysql.source.url),
@@ -130,7 +134,9 @@ def to_mysql(
 def test_a_target_of_mysql(
     to_mysql: Config, run: Callable[[str], None], mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """Its rights with their GRANT, rows that are there, the progress of another pipeline."""
+    """Missing rights are named with their GRANT, as are existing rows and another pipeline's
+    progress.
+    """
     run("create table a (id int primary key)")
     name = database_of(mysql_url)
     mysql.execute(f"grant select on `{name}`.* to least@'%'")
@@ -161,7 +167,9 @@ def test_tables_of_mysql_that_no_change_can_be_applied_to(
     mysql: MySQLServer,
     mysql_url: str,
 ) -> None:
-    """Not there in mode change, without transactions, with triggers: what the loader refuses."""
+    """Doctor reports missing tables in mode change, no transactions, triggers: all that load
+    refuses.
+    """
     name = database_of(mysql_url)
     options: dict[str, Any] = {"tables": ["public.*"], "sections": {"target.map": {"public": name}}}
     config = pipeline(tmp_path, source_url, mysql_url, **options)

@@ -1,4 +1,4 @@
-"""Doctor's checks of tables and target: each condition made on a real server, and its absence."""
+"""Doctor's checks of tables and target, each with and without its condition on a real server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plugins.postgres import Server
 
 
 def test_pk06_tables_wanted(config: Config, run: Callable[[str], None]) -> None:
-    """No table at all, or a named one that is not there, is an error."""
+    """A pattern without tables, or a named table that does not exist, is an error."""
     one(config, "PK06", Severity.ERROR, "public.*")
     run('create table "Orders" (id int primary key)')
     assert found(config, "PK06") == []
@@ -35,7 +35,7 @@ def test_pk06_tables_wanted(config: Config, run: Callable[[str], None]) -> None:
 
 
 def test_pk06_tells_what_is_left_out(config: Config, run: Callable[[str], None]) -> None:
-    """Together by reason: patterns, views, partitions; a table without columns by itself."""
+    """Patterns, views and partitions are grouped by reason; a table without columns is separate."""
     run("create table a (id int primary key); create table audit (id int); create table audit_2 ()")
     run("create view v as select 1 as n; create materialized view m as select 1 as n")
     run("create table p (id int primary key) partition by range (id)")
@@ -58,7 +58,7 @@ def test_pk06_tells_what_is_left_out(config: Config, run: Callable[[str], None])
 def test_pk06_tables_of_which_nothing_is_sent(
     config: Config, run: Callable[[str], None], columns: str
 ) -> None:
-    """Left out by a wildcard, with a warning; refused by name; fine once there is a column."""
+    """A wildcard leaves them out with a warning; a name is refused; a column makes them fine."""
     run(f"create table a (id int primary key); create table e ({columns})")
     one(config, "PK06", Severity.WARNING, "public.e", "no columns")
     named = replace(config, source=replace(config.source, tables=("public.a", "public.e")))
@@ -84,7 +84,7 @@ def test_pk06_tables_of_which_nothing_is_sent(
 def test_pg12_replica_identity(
     config: Config, run: Callable[[str], None], make: str, mend: str
 ) -> None:
-    """A table without identity is an error with the ALTER, which then is enough."""
+    """A table without identity is an error with the ALTER, which then suffices."""
     run(make)
     finding = one(config, "PG12", Severity.ERROR, "public.k", mend)
     run(finding.command)
@@ -92,7 +92,7 @@ def test_pg12_replica_identity(
 
 
 def test_pg12_whole_old_rows(config: Config, run: Callable[[str], None]) -> None:
-    """With fullBeforeImages every table needs identity FULL, a partition too."""
+    """Every table and partition needs identity FULL with fullBeforeImages."""
     run(
         "create table k (n int primary key); create table p (n int primary key) partition by"
         " range (n); create table p1 partition of p for values from (1) to (9)"
@@ -146,7 +146,7 @@ def test_pg12_replica_identity_nothing(
 def test_pg12_generated_columns_in_the_identity(
     config: Config, run: Callable[[str], None], make: str
 ) -> None:
-    """A column that is not sent cannot name a row: an error, and its SQL is enough."""
+    """A column that is not sent cannot identify a row: an error, and its SQL suffices."""
     run(make.format(generated="g int generated always as (n % 10) stored"))
     finding = one(config, "PG12", Severity.ERROR, "public.k", "generated column")
     run(finding.command)
@@ -156,7 +156,7 @@ def test_pg12_generated_columns_in_the_identity(
 
 
 def test_pg12_partitions_with_identity_nothing(config: Config, run: Callable[[str], None]) -> None:
-    """What the server looks at is the partitions' identity, and one finding speaks for all."""
+    """The server uses the partitions' identity, and one finding covers all."""
     run("create table p (id int primary key) partition by range (id)")
     run("create table p1 partition of p for values from (0) to (10)")
     run("create table p2 partition of p default")
@@ -178,7 +178,7 @@ def test_pg12_partition_with_a_lesser_identity(config: Config, run: Callable[[st
 
 
 def test_pg12_partitioned_table_without_key(config: Config, run: Callable[[str], None]) -> None:
-    """The server lets its rows be updated by the partitions' keys; who follows cannot do that."""
+    """The server allows updates by the partitions' keys, but a follower cannot apply them."""
     run("create table p (id int not null, n int) partition by range (id)")
     run("create table p1 partition of p for values from (0) to (10)")
     run("create table p2 partition of p default")
@@ -194,14 +194,14 @@ def test_pg12_partitioned_table_without_key(config: Config, run: Callable[[str],
 def test_pg12_does_not_concern_a_mere_copy(
     config: Config, run: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """In mode data nothing is published, so keyless tables are no trouble."""
+    """Tables without keys are accepted, as mode data publishes nothing."""
     run("create table k (n int)")
     copy = pipeline(tmp_path, config.source.url, config.target.url, mode="data")
     assert found(copy, "PG12") == []
 
 
 def test_pg14_large_values(config: Config, run: Callable[[str], None]) -> None:
-    """Tables with values out of line are told; with FULL identity they are whole."""
+    """Tables with values out of line are reported; with FULL identity they are complete."""
     run("create table a (id int primary key, t text)")
     run("alter table a alter t set storage external")
     assert found(config, "PG14") == []
@@ -222,7 +222,7 @@ def test_pg15_unlogged(config: Config, run: Callable[[str], None]) -> None:
 
 
 def test_pg16_generated(config: Config, run: Callable[[str], None]) -> None:
-    """Generated columns are not carried."""
+    """Generated columns are not replicated."""
     run("create table a (id int primary key)")
     assert found(config, "PG16") == []
     run("alter table a add g int generated always as (id * 2) stored")
@@ -232,7 +232,7 @@ def test_pg16_generated(config: Config, run: Callable[[str], None]) -> None:
 def test_pg21_right_to_read(
     config: Config, run: Callable[[str], None], postgres: Server, role: str
 ) -> None:
-    """Each table that cannot be read is named with the GRANT that is enough."""
+    """Each table that cannot be read is named with the GRANT that suffices."""
     run("create table a (id int primary key)")
     least = as_role(config, postgres, role, "source")
     finding = one(least, "PG21", Severity.ERROR, "public.a")
@@ -243,7 +243,7 @@ def test_pg21_right_to_read(
 def test_pg21_is_one_finding_for_many_tables(
     config: Config, run: Callable[[str], None], postgres: Server, role: str
 ) -> None:
-    """The first tables are named, the others counted, and one command is enough."""
+    """The first tables are named, the others counted, and one command suffices."""
     for number in range(25):
         run(f"create table t{number:02} (id int primary key)")
     least = as_role(config, postgres, role, "source")
@@ -258,7 +258,7 @@ def test_pg21_is_one_finding_for_many_tables(
 def test_pg22_row_security(
     config: Config, run: Callable[[str], None], postgres: Server, role: str
 ) -> None:
-    """A table with policies that we may not pass would be copied in part."""
+    """A table with policies that the role may not bypass would be copied in part."""
     run(f"create table a (id int primary key); grant select on a to {role}")
     least = as_role(config, postgres, role, "source")
     assert found(least, "PG22") == []
@@ -279,7 +279,7 @@ def test_pg24_types(config: Config, run: Callable[[str], None]) -> None:
 
 
 def test_pg30_what_is_not_replicated(config: Config, run: Callable[[str], None]) -> None:
-    """Large objects and sequences are told."""
+    """Large objects and sequences are reported."""
     run("create table a (id int primary key)")
     assert found(config, "PG30") == []
     run("create sequence s")
@@ -289,7 +289,7 @@ def test_pg30_what_is_not_replicated(config: Config, run: Callable[[str], None])
 
 
 def test_pg30_what_made_tables_lack(config: Config, run: Callable[[str], None]) -> None:
-    """Constraints with the statements that make them, and parents of inheritance."""
+    """Constraints are reported with the statements that create them, and parents of inheritance."""
     run("create table a (id int primary key, n int constraint small check (n < 5))")
     finding = one(config, "PG30", Severity.INFO, "1 CHECK or exclusion constraint")
     assert finding.command == "alter table public.a add constraint small CHECK ((n < 5));"
@@ -319,7 +319,7 @@ def test_pk08_and_pk09_rights_in_the_target(
     role: str,
     target_url: str,
 ) -> None:
-    """Who may not create is told the GRANT, which then is enough."""
+    """A role that may not create is told the GRANT, which then suffices."""
     run("create table a (id int primary key)")
     run_in_target("revoke create on schema public from public")
     least = as_role(config, postgres, role, "target")
@@ -338,7 +338,7 @@ def test_pk08_and_pk12_tables_of_penstock_that_belong_to_another_role(
     postgres: Server,
     role: str,
 ) -> None:
-    """The SQL is enough, and no finding of doctor says to run doctor."""
+    """The SQL suffices, and no finding of doctor says to run doctor."""
     run("create table a (id int primary key)")
     run_in_target(f"create table a (id int primary key); alter table a owner to {role}")
     with connect(config.target.url, application_name="test") as connection:
@@ -360,7 +360,7 @@ def test_pk10_right_to_write_tables(
     postgres: Server,
     role: str,
 ) -> None:
-    """Tables that are there must take our writes."""
+    """Existing tables must accept penstock's writes."""
     run("create table a (id int primary key)")
     run_in_target("create table a (id int primary key)")
     least = as_role(config, postgres, role, "target")
@@ -393,7 +393,7 @@ def test_pk12_shape(
 def test_pk13_type_the_target_cannot_hold(
     config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
 ) -> None:
-    """A column whose type the target cannot have is an error before anything is made."""
+    """A column whose type the target cannot have is an error before anything is created."""
     run("create table a (id int primary key)")
     assert found(config, "PK13") == []
     run('create collation odd from "C"; create table b (id int primary key, t text collate odd)')
@@ -405,7 +405,7 @@ def test_pk13_type_the_target_cannot_hold(
 def test_pk14_tables_in_mode_change(
     config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """Mode change makes no tables, so each must be there; the other modes make them."""
+    """Each table must exist in mode change, which creates none; the other modes create them."""
     run("create table a (id int primary key)")
     assert found(config, "PK14") == []
     change = pipeline(tmp_path, config.source.url, config.target.url, mode="change")
@@ -417,7 +417,7 @@ def test_pk14_tables_in_mode_change(
 def test_pg32_identity_and_deferrable_keys(
     config: Config, run: Callable[[str], None], run_in_target: Callable[[str], None]
 ) -> None:
-    """GENERATED ALWAYS and deferrable keys are told."""
+    """GENERATED ALWAYS and deferrable keys are reported."""
     run("create table a (id int primary key, n int)")
     run_in_target("create table a (id int primary key, n int)")
     assert found(config, "PG32") == []
@@ -433,7 +433,7 @@ def test_pg33_and_pg34_triggers(
     postgres: Server,
     role: str,
 ) -> None:
-    """Triggers count only where they fire on our writes, which the role decides."""
+    """Triggers count only if they fire on penstock's writes, which the role decides."""
     run("create table a (id int primary key)")
     run_in_target("create table a (id int primary key)")
     run_in_target("create function f() returns trigger language plpgsql as 'begin return new; end'")

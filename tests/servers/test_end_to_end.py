@@ -89,7 +89,7 @@ SETUP = """
     create table ours.feeling (id int primary key, mood ours.mood default 'glad', m ours.mood[]);
     create table ours.of (id int primary key, feeling int references ours.feeling);
 """
-# From 18 on keys may be exclusion constraints, and foreign keys speak of periods.
+# From 18 on keys may be exclusion constraints, and foreign keys may have periods.
 OVERLAPS = """
     create table price (item int4range, during int4range, t text,
                         primary key (item, during without overlaps),
@@ -108,17 +108,17 @@ TARGET_TRIGGER = """
 
 
 def odd_name() -> str:
-    """The oddly named table, for SQL."""
+    """Return the oddly named table, for SQL."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in (ODD_SCHEMA, ODD_TABLE))
 
 
 def odd(column: str) -> str:
-    """An oddly named column, for SQL."""
+    """Return an oddly named column, for SQL."""
     return '"' + column.replace('"', '""') + '"'
 
 
 def make(pair: Pair) -> None:
-    """Tables with rows for the bulk load."""
+    """Create tables with rows for the bulk load."""
     pair.run("create schema " + odd(ODD_SCHEMA))
     columns = ", ".join(f"{odd(name)} text" for name in ODD_COLUMNS[1:])
     pair.run(f"create table {odd_name()} ({odd('Id')} int primary key, {columns})")
@@ -183,7 +183,7 @@ def pair(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_replica_identities(pair: Pair) -> None:
-    """Default, full and index; several changes of one row in a batch."""
+    """Rows change under default, full and index identity, several times in a batch."""
     for table in ("identity_default", "identity_full"):
         pair.run(f"update {table} set n = n + 1, t = t || 'u' where id % 3 = 0")
         pair.run(f"delete from {table} where id % 5 = 0")
@@ -200,17 +200,19 @@ def test_replica_identities(pair: Pair) -> None:
 
 
 def refused(pair: Pair, sql: str) -> None:
-    """The server does not carry this out, for want of a replica identity."""
+    """Check that the server refuses the statement for lack of a replica identity."""
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="replica identity"):
         pair.run(sql)
 
 
 def test_tables_without_replica_identity(pair: Pair) -> None:
-    """What the server lets through is carried: inserts and TRUNCATE; a key dropped on the way."""
+    """Changes that the server allows are replicated: inserts and TRUNCATE; a key is dropped
+    meanwhile.
+    """
     tables = ("nothing_keyed", "nothing_bag", "nothing_made", "key_dropped")
     pair.run("insert into key_dropped values (1, 'keyed'); delete from key_dropped where id = 91")
     pair.settle()
-    for side in (pair.target, pair.source):  # constraints are the target's own business
+    for side in (pair.target, pair.source):  # constraints of the target are not replicated
         side.execute(
             "alter table key_dropped drop constraint key_dropped_pkey, alter id drop not null"
         )
@@ -233,7 +235,7 @@ def test_tables_without_replica_identity(pair: Pair) -> None:
 
 
 def test_partitions_of_a_root_without_replica_identity(pair: Pair) -> None:
-    """Updates and deletes are carried where the partition, not its root, has an identity."""
+    """Updates and deletes are replicated if the partition, not its root, has an identity."""
     pair.run("insert into nothing_root values (1, 'low'), (101, 'high') on conflict do nothing")
     pair.run("update nothing_root set t = 'u' where id < 95; delete from nothing_root where id = 1")
     pair.run("update nothing_root set id = 17 where id = 97 and id < 100")
@@ -247,7 +249,9 @@ def test_partitions_of_a_root_without_replica_identity(pair: Pair) -> None:
 
 
 def test_unsent_large_values_stay(pair: Pair) -> None:
-    """Unchanged TOAST under default identity, with other columns, keys, and both changed."""
+    """Unchanged TOAST values stay under default identity, with changes of columns,
+    keys, and both.
+    """
     pair.run("update toast set n = n + 1 where id <= 3")
     pair.check("toast")
     pair.run("update toast set id = id + 1000 where id <= 3")
@@ -259,14 +263,14 @@ def test_unsent_large_values_stay(pair: Pair) -> None:
         "update toast set n = 9 where id = 4711"
     )
     pair.run("update toast set id = 2001 where id = 4; update toast set id = 4 where id = 2001")
-    # A key goes away and another row takes it, with its own large values.
+    # A key is deleted and another row gets it, with its own large values.
     pair.run("delete from toast where id = 5; update toast set id = 5 where id = 6")
     pair.run("update toast_full set n = n + 1 where id = 2; delete from toast_full where id = 3")
     pair.check("toast", "toast_full")
 
 
 def test_keys_swapped_with_unsent_values(pair: Pair) -> None:
-    """Keys go round in a circle while the large values of their rows are not sent."""
+    """Keys rotate while the large values of their rows are not sent."""
     pair.run(
         "update toast set id = -7 where id = 7; update toast set id = 7 where id = 8;"
         "update toast set id = 8 where id = 9; update toast set id = 9 where id = -7"
@@ -279,7 +283,9 @@ def test_keys_swapped_with_unsent_values(pair: Pair) -> None:
 
 
 def test_constraints_that_hold_only_at_the_end(pair: Pair) -> None:
-    """Unique values swapped, exclusion constraints, deferred uniqueness."""
+    """Unique values are swapped; exclusion constraints and deferred uniqueness hold only at the
+    end.
+    """
     swap = "update place set rank = case id when 1 then -1 else 1 end where id in (1, 2)"
     pair.run(swap + "; update place set rank = 2 where id = 1")
     pair.run(
@@ -300,7 +306,7 @@ def test_constraints_that_hold_only_at_the_end(pair: Pair) -> None:
 
 
 def test_tables_without_a_key(pair: Pair) -> None:
-    """Exactly as many copies of a row as in the source; equal values that print otherwise."""
+    """The target has exactly as many copies of a row; equal values may print differently."""
     pair.run("delete from copies where ctid = (select min(ctid) from copies where b = 'same')")
     pair.run("insert into copies values (1, 'same', 1.0), (2, '', 0), (2, '', 0), (2, null, -0.0)")
     pair.run("update copies set c = 1.000 where ctid = (select max(ctid) from copies where a = 1)")
@@ -313,7 +319,7 @@ def test_tables_without_a_key(pair: Pair) -> None:
 
 
 def test_truncate(pair: Pair) -> None:
-    """Several tables at once, cascading, between changes of the same transaction and alone."""
+    """Several tables are truncated at once, cascading, inside a transaction and alone."""
     tables = ("emptied_1", "emptied_2", "emptied_3")
     fill = (
         "insert into emptied_1 values ({0}); insert into emptied_2 values ({0}, {0});"
@@ -331,7 +337,7 @@ def test_truncate(pair: Pair) -> None:
 
 
 def test_partitions(pair: Pair) -> None:
-    """By root: rows move between partitions, columns in another order; by leaf: one alone."""
+    """Rows move between partitions with reordered columns, by root; one leaf is captured alone."""
     pair.run("update parts set t = 'u' where id % 4 = 0")
     pair.run("update parts set at = at + 366 where id in (13, 14); delete from parts where id = 17")
     pair.run(
@@ -353,7 +359,9 @@ def test_partitions(pair: Pair) -> None:
 
 
 def test_generated_and_identity_columns(pair: Pair) -> None:
-    """Values are carried, not made again, and what the target computes is computed there."""
+    """Values are replicated, not generated again, and those that the target computes are computed
+    there.
+    """
     pair.run("insert into computed (a, u) values (10, 10), (11, 11)")
     pair.run("update computed set a = a + 1, d = d + 100, u = u + 100")
     pair.run("update computed set id = default where a = 12; delete from computed where a = 2")
@@ -372,7 +380,7 @@ def test_generated_and_identity_columns(pair: Pair) -> None:
 
 
 def test_names_that_need_quotes(pair: Pair) -> None:
-    """Schema, table and columns in mixed case, with quotes, dots, tabs, and of 63 bytes."""
+    """Schema, table and columns have mixed case, quotes, dots, tabs, and 63 bytes."""
     name = odd_name()
     values = ", ".join(f"'{number}'" for number in range(len(ODD_COLUMNS) - 1))
     for number in range(3):
@@ -384,7 +392,7 @@ def test_names_that_need_quotes(pair: Pair) -> None:
 
 
 def test_a_thousand_columns(pair: Pair) -> None:
-    """Inserted, updated in one column and in all, deleted."""
+    """Rows are inserted, updated in one column and in all, and deleted."""
     texts = {0: "{0}", 1: "'t{0}'", 2: "date '2000-01-01' + {0}", 3: "{0} / 7.0"}
     values = ", ".join(texts[n % 4].format(n) for n in range(999))
     for number in range(5):
@@ -406,7 +414,7 @@ def test_keys_without_overlaps(pair: Pair) -> None:
 
 
 def test_triggers_of_the_target_do_not_fire(pair: Pair) -> None:
-    """What the source's trigger wrote arrives once, and the target's own adds nothing."""
+    """Rows written by the source's trigger arrive once, and the target's own adds nothing."""
     pair.run("insert into watched values (2, 2); update watched set n = 3 where id = 1")
     pair.check("watched", "watched_log")
     row = pair.source.execute("select count(*) from watched_log").fetchone()
@@ -415,7 +423,7 @@ def test_triggers_of_the_target_do_not_fire(pair: Pair) -> None:
 
 
 def test_other_namespace(pair: Pair) -> None:
-    """target.map moves tables, their types and their foreign keys."""
+    """Tables, their types and their foreign keys move according to target.map."""
     pair.run(
         "insert into ours.feeling values (2, 'glad', '{glad}');insert into ours.of values (1, 2)"
     )
@@ -436,7 +444,9 @@ def test_other_namespace(pair: Pair) -> None:
 
 
 def test_messages_savepoints_and_giants(pair: Pair) -> None:
-    """Logical messages pass, rolled back savepoints leave nothing, giant transactions arrive."""
+    """Logical messages are skipped, rolled back savepoints leave nothing, giant transactions
+    arrive.
+    """
     for transactional in ("true", "false"):
         pair.run(
             f"insert into said select coalesce(max(id), 0) + 1 from said;"
@@ -463,7 +473,7 @@ def test_messages_savepoints_and_giants(pair: Pair) -> None:
 
 
 def test_verify_agrees(pair: Pair) -> None:
-    """Penstock verify finds both sides equal, and a changed byte in any of them."""
+    """Both sides are equal for `penstock verify`, and it finds a changed byte in any of them."""
     ran = penstock("verify", pair.path, "--json")
     assert (ran.code, ran.result["equal"]) == (0, True), ran
     pair.target.execute("update public.toast set small = 'z' where id = 5")

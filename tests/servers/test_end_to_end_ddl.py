@@ -1,7 +1,7 @@
-"""Tables altered while the pipeline runs, and while it stands still: both sides end equal.
+"""Tables are altered while the pipeline runs, and while it is stopped: both sides end equal.
 
-What the server changes without sending rows is noticed by a look at the catalogue every ten
-seconds, so all tables are altered at once and one wait serves all.
+The server sends no rows for some changes; a look at the catalogue every ten seconds notices them,
+so all tables are altered at once and one wait serves all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-# Per table: what is altered.
+# Per table: the alteration.
 CHANGES = {
     "add_plain": "alter table {t} add column x text",
     "add_constant": "alter table {t} add column x int default 7",
@@ -57,7 +57,7 @@ ROWS = "select g, g, 'v' || g, repeat('t', g), g / 3.0 from generate_series({0},
 
 
 def table_names() -> list[str]:
-    """Each change with rows written around it, and without any."""
+    """Return a table for each change with rows written around it, and one without."""
     return [f"{name}_{kind}" for name in CHANGES for kind in ("busy", "quiet")]
 
 
@@ -75,14 +75,16 @@ def alter(pair: Pair, table: str) -> None:
 
 
 def make_type(pair: Pair, name: str, table: str) -> None:
-    """A type that the change needs, on both sides: types of new columns are not penstock's."""
+    """Create a type that the change needs on both sides: penstock does not create types of new
+    columns.
+    """
     if name == "add_enum":
         for side in (pair.source, pair.target):
             side.execute(f"create type public.{table}_mood as enum ('a', 'b')".encode())
 
 
 def write(pair: Pair, table: str) -> None:
-    """Change rows of whatever shape the table has now."""
+    """Change rows, whatever shape the table has now."""
     row = pair.source.execute(
         """
         select (select attname from pg_attribute
@@ -117,7 +119,7 @@ def write(pair: Pair, table: str) -> None:
 
 @pytest.fixture(scope="module")
 def pair(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """All tables altered: half of them while the pipeline runs, half while it stands still."""
+    """A pair with all tables altered: half while the pipeline runs, half while it is stopped."""
     made = Pair(tmp_path_factory.mktemp("ddl"), postgres)
     try:
         for table in [*table_names(), *(f"still_{name}" for name in table_names())]:
@@ -146,7 +148,7 @@ def pair(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def alter_still(pair: Pair, table: str) -> None:
-    """As alter, for the twin that is altered while the pipeline stands still."""
+    """Alter the twin that is altered while the pipeline is stopped."""
     name, _, kind = table.rpartition("_")
     twin = f"still_{table}"
     if kind == "busy":
@@ -158,7 +160,7 @@ def alter_still(pair: Pair, table: str) -> None:
 
 
 def wait_for_looks(pair: Pair, tables: list[str], within_s: float = 60) -> None:
-    """Wait until all are equal, or long enough for what is not to be told by its own test."""
+    """Wait until all are equal, or so long that each table's own test reports the difference."""
     assert pair.process is not None
     deadline = time.monotonic() + within_s
     while pair.process.running and time.monotonic() < deadline:
@@ -177,14 +179,14 @@ def test_altered_while_running(pair: Pair, table: str) -> None:
 
 @pytest.mark.parametrize("table", [f"still_{name}" for name in table_names()])
 def test_altered_while_stopped(pair: Pair, table: str) -> None:
-    """The same, noticed at the next start."""
+    """The next start notices the same alterations."""
     assert pair.process is not None
     assert pair.process.running, pair.process.err
     assert pair.differences(table) == []
 
 
 def test_a_column_that_is_no_longer_generated(pair: Pair) -> None:
-    """It becomes an ordinary column in the target too, and its values are carried."""
+    """The column becomes an ordinary one in the target too, and its values are replicated."""
     pair.run("update ungenerated set n = 10 where id = 1")
     pair.check("ungenerated")
     pair.run("alter table ungenerated alter g drop expression")
@@ -195,7 +197,7 @@ def test_a_column_that_is_no_longer_generated(pair: Pair) -> None:
 
 
 def test_a_type_that_the_target_lacks(pair: Pair) -> None:
-    """It is created there, as the bulk load does."""
+    """The type is created there, as the bulk load does."""
     pair.run("create type strange as (a int, b text)")
     pair.run("alter table fence add column s strange")
     pair.run("insert into fence values (-1, '(1,x)')")
@@ -203,7 +205,9 @@ def test_a_type_that_the_target_lacks(pair: Pair) -> None:
 
 
 def test_a_generated_column(pair: Pair) -> None:
-    """The target computes it as the source does; it goes with the column that it is made from."""
+    """The target computes it as the source does; it is dropped with the column that
+    it depends on.
+    """
     pair.run("alter table fence add column n int, add column g int")
     pair.run("insert into fence (id, n, g) values (-2, 20, 1)")
     pair.run("alter table fence drop column g, add column g int generated always as (n * 2) stored")

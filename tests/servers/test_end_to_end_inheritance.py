@@ -53,7 +53,7 @@ def pair(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def check(pair: Pair) -> None:
-    """Every table has its own rows on both sides."""
+    """Check that every table has its own rows on both sides."""
     pair.settle()
     wrong = [line for table in TABLES for line in pair.differences(table)]
     wrong += [line for table in DEEP for line in pair.differences(table, "deep")]
@@ -61,7 +61,9 @@ def check(pair: Pair) -> None:
 
 
 def test_every_table_has_its_own_rows(pair: Pair) -> None:
-    """After the bulk load, after changes of one table and of a tree, and after TRUNCATE."""
+    """Rows stay separate after the bulk load, after changes of a table and a tree, and after
+    TRUNCATE.
+    """
     check(pair)
     pair.run("update only bar set t = 'y' where n = 0; delete from only bar where n = 1")
     pair.run("update only top set n = n + 1 where id < 4; delete from only top where id > 7")
@@ -78,7 +80,7 @@ def test_every_table_has_its_own_rows(pair: Pair) -> None:
 
 
 def test_tables_join_a_tree_and_leave_it(pair: Pair) -> None:
-    """The source's ALTER TABLE ... INHERIT moves no row, and the target keeps its own trees."""
+    """No row moves by the source's ALTER TABLE ... INHERIT, and the target keeps its own trees."""
     pair.run("alter table loose inherit bar; update bar set t = 'joined' where n = 0")
     pair.run("alter table bar2 no inherit bar; update bar set t = 'left' where n = 1")
     pair.run("delete from only bar where n = 2; update bar2 set t = 'alone' where n = 2")
@@ -91,7 +93,7 @@ def test_tables_join_a_tree_and_leave_it(pair: Pair) -> None:
 
 
 def test_columns_of_a_tree_change_with_its_lowest_table(pair: Pair) -> None:
-    """They change on all tables at once, and the log tells of the one whose row comes next."""
+    """All tables change at once, and the log reports the one whose row comes next."""
     rows = "where id in (2, 3)"
     for changed in (
         "add column f int; update deep.low set f = 1, c = 1, e = 1",
@@ -107,6 +109,6 @@ def test_columns_of_a_tree_change_with_its_lowest_table(pair: Pair) -> None:
 
 
 def columns(pair: Pair) -> set[str]:
-    """The columns of the tree's lowest table in the target."""
+    """Return the columns of the tree's lowest table in the target."""
     query = "select attname from pg_attribute where attrelid = 'deep.low'::regclass"
     return {name for (name,) in pair.target.execute(query).fetchall()}

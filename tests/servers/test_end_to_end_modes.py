@@ -1,4 +1,4 @@
-"""Pipelines of every kind to their end: modes, halves apart, files disposed of, a lesser role."""
+"""Pipelines of every kind until their end: modes, separate halves, file disposal, a lesser role."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MakePair = Callable[..., Pair]
 
 @pytest.fixture
 def make_pair(postgres: Server, tmp_path: Path) -> Iterator[MakePair]:
-    """Makes pairs and closes them."""
+    """Maker of pairs, which are closed afterwards."""
     made: list[Pair] = []
 
     def make(**options: Any) -> Pair:
@@ -59,20 +59,20 @@ def make_pair(postgres: Server, tmp_path: Path) -> Iterator[MakePair]:
 
 
 def rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
-    """The rows of a query."""
+    """Return the rows of a query."""
     found: list[tuple[Any, ...]] = connection.execute(query.encode()).fetchall()
     return found
 
 
 def work(pair: Pair, first: int, pieces: int = 5) -> None:
-    """Transactions over some time, so that several segments hold them."""
+    """Run transactions over some time, so that several segments hold them."""
     for number in range(first, first + pieces):
         pair.run(f"insert into item values ({number}, 0); update item set n = n + 1")
         time.sleep(0.5)
 
 
 def test_an_existing_slot_separate_halves_and_files_moved(make_pair: MakePair) -> None:
-    """Mode change from where the slot stands; extract, then load; each file's row has its mark."""
+    """Mode change begins at the slot; extract runs, then load; each file's row has its mark."""
     pair = make_pair(
         mode="change",
         tables=("public.item",),
@@ -89,7 +89,7 @@ def test_an_existing_slot_separate_halves_and_files_moved(make_pair: MakePair) -
     pair.target.execute(ITEM)
     pair.run("create publication wirekite_publication for table item")
     pair.run(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
-    pair.run("insert into item values (1, 1)")  # behind the slot: it must arrive
+    pair.run("insert into item values (1, 1)")  # after the slot: it must arrive
     extract = pair.start("extract")
     log = pair.directory / "log"
     extract.until(lambda: (log / "LOG.json").exists(), "the log is there")
@@ -129,7 +129,8 @@ def test_an_existing_slot_separate_halves_and_files_moved(make_pair: MakePair) -
 
 
 def test_a_missing_slot_and_an_interrupted_run(make_pair: MakePair) -> None:
-    """Made at the present position; SIGINT, more changes, on from there; files removed.
+    """The slot is created at the present position; after SIGINT the run continues; files are
+    removed.
 
     A table that the configuration names is dropped meanwhile: its last changes arrive.
     """
@@ -140,7 +141,7 @@ def test_a_missing_slot_and_an_interrupted_run(make_pair: MakePair) -> None:
     for table in (ITEM, leaving, "create table fence (id int primary key)"):
         pair.target.execute(table.encode())
     pair.run("insert into item values (1, 1)")
-    pair.target.execute("insert into item values (1, 1)")  # before the slot: not carried
+    pair.target.execute("insert into item values (1, 1)")  # before the slot: not replicated
     run = pair.start()
     run.until(lambda: rows(pair.source, SOURCE_LAG), "the slot is there")
     work(pair, 2, 2)
@@ -193,7 +194,7 @@ FAMILY = """
 def test_a_loader_role_without_the_right_to_replica_mode(
     make_pair: MakePair, postgres: Server, mode: str
 ) -> None:
-    """Foreign keys, cascades, cycles and uniqueness please an ordinary role as well.
+    """An ordinary role satisfies foreign keys, cascades, cycles and uniqueness as well.
 
     In mode change the target's tables are not penstock's: their keys are checked at once.
     """
@@ -220,7 +221,7 @@ def test_a_loader_role_without_the_right_to_replica_mode(
 
 
 def family(pair: Pair) -> None:
-    """Changes whose net effect needs an order."""
+    """Make changes whose net effect needs an order."""
     tables = ("parent", "child", "toy", "tree", "hen", "egg")
     pair.run("insert into parent values (20, 20); insert into child values (20, 20, 0)")
     pair.run("delete from parent where id in (1, 2)")

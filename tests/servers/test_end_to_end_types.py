@@ -26,14 +26,14 @@ class Types:
         self.keys: list[int] = []
 
     def make(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         pair = self.pair
         pair.run(SETUP)
         available = {row[0] for row in self.rows("select name from pg_available_extensions")}
         extensions = available & EXTENSION_VALUES.keys()
         for extension in extensions:
             pair.run(f"create extension {extension} schema kinds")
-            # Its types are not penstock's to make.
+            # penstock does not create its types.
             pair.target.execute("create schema if not exists kinds")
             pair.target.execute(f"create extension {extension} schema kinds".encode())
         self.kinds = values_for(self.server.version, extensions, with_xml=has_xml(pair.source))
@@ -44,14 +44,14 @@ class Types:
         self.keys = [number for number in range(len(self.kinds)) if self.made_with_key(number)]
 
     def rows(self, query: str) -> list[tuple[object, ...]]:
-        """From the source."""
+        """Return rows of the source."""
         return self.pair.source.execute(query.encode()).fetchall()
 
     def made_with_key(self, number: int) -> bool:
-        """Make the table whose key is of this type; False when the type can be no key."""
+        """Create the table whose key is of this type; return False if the type cannot be a key."""
         kind = list(self.kinds)[number]
         try:
-            # An array of what has no order can be a key, of one row at most.
+            # An array of a type without order can be a key, of at most one row.
             self.rows(f"select {self.value(number, 0)} < {self.value(number, 0)}")
             self.pair.run(f"create table key{number} (v {kind} primary key, n int)")
         except (psycopg.errors.UndefinedObject, psycopg.errors.UndefinedFunction):
@@ -59,13 +59,13 @@ class Types:
         return True
 
     def value(self, number: int, index: int) -> str:
-        """A value as SQL; read by the type's own input."""
+        """Return a value as SQL, which the type's own input reads."""
         kind = list(self.kinds)[number]
         values = self.kinds[kind]
         return f"{literal(values[index])}::{kind}" if index < len(values) else "null"
 
     def fill(self, first_id: int) -> None:
-        """Row by row, each holding one more value of every type."""
+        """Insert row by row, each with one more value of every type."""
         longest = max(map(len, self.kinds.values()))
         for index in range(longest + 1):
             values = [self.value(number, index) for number in range(len(self.kinds))]
@@ -74,7 +74,7 @@ class Types:
                 self.pair.run(f"insert into {table} values ({first_id + index}, 0, {listed})")
 
     def fill_keys(self, *, odd: bool) -> None:
-        """Every second value of each type into the table with that key."""
+        """Insert every second value of each type into the table with that key."""
         for number in self.keys:
             kind = list(self.kinds)[number]
             for index in range(int(odd), len(self.kinds[kind]), 2):
@@ -98,7 +98,7 @@ def types(postgres: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_bulk(types: Types) -> None:
-    """What was there before the start: types made when missing, values equal."""
+    """Existing rows are equal after the load, and missing types are created."""
     keys = [f"key{number}" for number in types.keys]
     assert len(types.kinds) > 90
     assert len(keys) > 50
@@ -106,14 +106,14 @@ def test_bulk(types: Types) -> None:
 
 
 def test_inserts(types: Types) -> None:
-    """The same values through the change stream."""
+    """The same values arrive through the change stream."""
     types.fill(1000)
     types.fill_keys(odd=True)
     types.pair.check("keyed", "bare", *[f"key{number}" for number in types.keys])
 
 
 def test_updates_and_deletes(types: Types) -> None:
-    """Rows found again by keys of every type, and without a key by the whole row."""
+    """Rows are found by keys of every type, and without a key by the whole row."""
     pair = types.pair
     for table in ("keyed", "bare"):
         pair.run(f"update {table} set n = n + 1 where id % 2 = 1")

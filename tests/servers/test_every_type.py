@@ -22,7 +22,7 @@ from penstock.engines.postgres.source.catalog import RelationResolver, captured_
 from penstock.engines.postgres.source.snapshot import copy_sql, plan_chunks
 from penstock.model import Relation
 
-# What the server computes for a value, to be compared with what Arrow holds of it.
+# Results that the server computes for a value, to compare with its Arrow form.
 COMPUTED = {
     "date": "v - date '1970-01-01'",
     "time": "(extract(epoch from v) * 1000000)::bigint",
@@ -34,7 +34,7 @@ COMPUTED = {
 def _decode(
     make: type[Decoder], resolver: RelationResolver, relation: Relation, block: bytes, *, copy: bool
 ) -> tuple[Relation, pa.Array]:
-    """All values under the version that holds them, after columns were widened where needed."""
+    """Return all values under the version that holds them, after columns were widened if needed."""
     while True:
         decoder = make()
         decoder.bind(relation.source_id, relation)
@@ -51,7 +51,7 @@ def _decode(
 
 
 def _bits(values: pa.Array) -> list[Any]:
-    """Values as they lie in memory: NaN equals NaN and -0 differs from 0."""
+    """Return values as they are in memory: NaN equals NaN and -0 differs from 0."""
     width = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}.get(values.type)
     if values.type in (pa.date32(), pa.time64("us")) or pa.types.is_timestamp(values.type):
         width = pa.int32() if values.type == pa.date32() else pa.int64()
@@ -62,7 +62,7 @@ def _bits(values: pa.Array) -> list[Any]:
 
 
 def _expected(neutral: str, printed: list[str | None], computed: list[Any]) -> list[Any]:
-    """What `_bits` must be for what the server prints."""
+    """Return what `_bits` must be for the text that the server prints."""
     if neutral in COMPUTED:
         return computed
 
@@ -119,7 +119,7 @@ def _collect(messages: list[bytes], cases: dict[int, Case]) -> None:
 
 @pytest.mark.parametrize("kind", sorted(DECODERS))
 def test_streamed_and_copied_values_are_equal(source_url: str, postgres: Any, kind: str) -> None:
-    """For every type: the same value by both paths, and the one that the server prints."""
+    """The value of every type is the same by both paths, and is the one that the server prints."""
     with open_catalog(source_url) as catalog:
         catalog.execute(SETUP)
         available = {row[0] for row in catalog.execute("select name from pg_available_extensions")}
@@ -155,7 +155,7 @@ def _check(
     with catalog.cursor().copy(copy_sql(chunk, ["v"])) as copy:
         lines = b"".join(bytes(piece) for piece in copy)
     block = frames(case.messages[1:])
-    # format() calls the type's output function, as sending does; some casts to text differ.
+    # format() calls the type's output function like sending does; some casts to text differ.
     printed = case.printed(catalog, "case when v is distinct from null then format('%s', v) end")
     assert len(printed) == len(case.values) + 1
     native, streamed = _decode(make, resolver, relation, block, copy=False)

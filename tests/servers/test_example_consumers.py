@@ -1,4 +1,4 @@
-"""The examples of docs/examples as users run them, on a real source; and each after a crash."""
+"""The examples of docs/examples run as by users, on a real source, and each after a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHIN_S = 60
 
 
 class Example:
-    """One of them, copied: its pipeline file, its consumer's name, and its source."""
+    """A copied example: its pipeline file, its consumer's name, and its source."""
 
     def __init__(self, name: str, consumer: str, place: PostgresPlace, folder: Path) -> None:
         self.place, self.consumer, self.folder = place, consumer, folder
@@ -37,7 +37,7 @@ class Example:
 
     @contextmanager
     def running(self, command: str) -> Iterator[Process]:
-        """`penstock run` or `extract`, once it is so far that a change is in the log."""
+        """Run `penstock run` or `extract`; the block begins once the log gets changes."""
         with Process(self.path, command) as process:
             begun = self.folder / "shop" / "run" / "extract.json"
             if command == "run":
@@ -49,15 +49,15 @@ class Example:
                 process.stop()
 
     def line(self) -> dict[str, Any]:
-        """Of `penstock consumers ls`."""
+        """Return the consumer's line of `penstock consumers ls`."""
         lines = penstock("consumers", "ls", self.path, "--json").out.splitlines()
         found = [json.loads(line) for line in lines]
         return next(one for one in found if one["consumer"] == self.consumer)
 
     def crash(self, is_done: Callable[[], bool]) -> None:
-        """The consumer's process ends behind what it did and before its state is saved."""
+        """Crash the consumer's process after its work and before its state is saved."""
         deadline = time.monotonic() + WITHIN_S
-        while time.monotonic() < deadline:  # at first only what came before may come again
+        while time.monotonic() < deadline:  # at first only earlier events may come again
             with (
                 faults.arming("consume.state.before:1:error"),
                 pytest.raises(faults.FaultInjected),
@@ -68,7 +68,7 @@ class Example:
         raise AssertionError("it does nothing")
 
     def go_on(self, is_done: Callable[[], bool]) -> None:
-        """Run the consumer until something is so."""
+        """Run the consumer until a condition holds."""
         deadline = time.monotonic() + WITHIN_S
 
         def stop() -> bool:
@@ -82,7 +82,7 @@ class Example:
 def example(
     postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str, str], Example]]:
-    """Copies one, with a database of its own; the test is in its folder then."""
+    """Copier of an example, with a database of its own; the test then is in its folder."""
     place = PostgresPlace(postgres)
     monkeypatch.setenv("SHOP_URL", place.url)
     monkeypatch.chdir(tmp_path)
@@ -92,7 +92,7 @@ def example(
 
 
 def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """What a SQLite file answers; none while it is not there."""
+    """Return a SQLite file's answer, without rows if there is no file."""
     if not path.exists():
         return []
     connection = sqlite3.connect(path)
@@ -107,7 +107,7 @@ BIG = "external " * 500
 
 
 def test_search_index(example: Callable[[str, str], Example]) -> None:
-    """It finds the rows that were there and those that came, also by text that was not sent."""
+    """The search finds existing and new rows, even by text that was not sent."""
     shop = example("search-index", "search")
     run_sql = shop.place.run
     run_sql("create table article (id int primary key, title text, body text)")
@@ -136,19 +136,19 @@ def test_search_index(example: Callable[[str, str], Example]) -> None:
     with shop.running("extract"):
         run_sql(
             f"insert into article values (9, 'other', '{BIG} shark')",
-            "update article set id = 8 where id = 2",  # they change places without their bodies:
-            "update article set id = 2 where id = 9",  # taken again, they would change back
+            "update article set id = 8 where id = 2",  # they swap places without their bodies:
+            "update article set id = 2 where id = 9",  # applied again, they would swap back
             "update article set id = 9 where id = 8",
         )
         shop.crash(equal)
-        run_sql("insert into article values (30, 'c', 'd')")  # else nothing has to come again
+        run_sql("insert into article values (30, 'c', 'd')")  # otherwise nothing has to come again
         shop.go_on(equal)
         run_sql("truncate article", "insert into article values (1, 'a', 'b')")
         shop.go_on(equal)
 
 
 def current(folder: Path) -> list[tuple[Any, ...]]:
-    """What docs/uses/warehouse.md says how to read: a table's rows from its changes."""
+    """Return a table's rows from its changes as docs/uses/warehouse.md says."""
     files = sorted(folder.glob("*.parquet"), key=lambda path: int(path.stem))
     ends = [int(path.stem) for path in folder.glob("*.end")]
     found: dict[int, dict[str, Any]] = {}
@@ -202,7 +202,7 @@ def test_warehouse(example: Callable[[str, str], Example]) -> None:
 
 
 def test_statistics(example: Callable[[str, str], Example]) -> None:
-    """Counts are as the source counts, and Prometheus is told."""
+    """Counts are those of the source, and Prometheus gets them."""
     shop = example("statistics", "counts")
     run_sql = shop.place.run
     run_sql("create table orders (id int primary key, status text, amount numeric(10, 2))")
@@ -232,14 +232,16 @@ def test_statistics(example: Callable[[str, str], Example]) -> None:
     with shop.running("extract"):
         run_sql("insert into orders select n, 'open', n from generate_series(10, 19) n")
         shop.crash(equal)
-        run_sql("insert into orders values (20, 'open', 1)")  # else nothing has to come again
+        run_sql("insert into orders values (20, 'open', 1)")  # otherwise nothing has to come again
         shop.go_on(equal)
         run_sql("truncate orders", "insert into orders values (1, 'open', 1)")
         shop.go_on(equal)
 
 
 def test_statistics_say_what_they_need(example: Callable[[str, str], Example]) -> None:
-    """A table that does not send the row before a change ends it, and the message has the cure."""
+    """A table that does not send the row before a change stops it, and the message
+    says what to do.
+    """
     shop = example("statistics", "counts")
     shop.place.run("create table orders (id int primary key, status text, amount numeric(10, 2))")
     shop.place.run("insert into orders values (1, 'open', 10)")
@@ -255,7 +257,7 @@ AUDIT = "select gsn, op, table_name, key, old, new from audit order by gsn, op"
 
 
 def test_audit_log(example: Callable[[str, str], Example]) -> None:
-    """Every change is one row, whatever ended the consumer in the middle."""
+    """Every change is one row, whatever ended the consumer in between."""
     shop = example("audit-log", "audit")
     run_sql = shop.place.run
     run_sql("create table item (id int primary key, n int)")
@@ -289,7 +291,7 @@ def test_audit_log(example: Callable[[str, str], Example]) -> None:
 
 
 class Service:
-    """A shipping service on this machine: what it was sent, and what it refuses."""
+    """A shipping service on this machine: the requests it got, and those that it refuses."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -308,7 +310,7 @@ class Service:
                 self.end_headers()
 
             def log_message(self, *_: Any) -> None:
-                """Nothing."""
+                """Log nothing."""
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/orders"
@@ -316,7 +318,7 @@ class Service:
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    """Running."""
+    """A running service."""
     made = Service()
     thread = threading.Thread(target=made.server.serve_forever)
     thread.start()
@@ -329,7 +331,7 @@ def service() -> Iterator[Service]:
 def test_business_process(
     example: Callable[[str, str], Example], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each order that was paid is sent, once, again only after a crash; a refusal loses none."""
+    """Each paid order is sent once, again only after a crash; a refusal loses none."""
     monkeypatch.setenv("SHIPPING_URL", service.url)
     shop = example("business-process", "shipping")
     run_sql = shop.place.run
@@ -347,7 +349,7 @@ def test_business_process(
         process.until(lambda: service.sent == [sent(2)], "the paid one is sent")
         service.refusals = 2
         run_sql(
-            "update orders set status = 'paid'",  # 1 becomes it, 2 is it
+            "update orders set status = 'paid'",  # 1 becomes paid, 2 is paid
             "update orders set address = 'elsewhere' where id = 1",
             "update orders set id = 11 where id = 1",
             ordered(3, "paid"),

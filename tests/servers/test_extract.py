@@ -1,4 +1,4 @@
-"""The extractor against a real server: what is in the log is what was committed, once, in order."""
+"""The extractor against a real server: the log has what was committed, once and in order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from plugins.postgres import Server
 def test_everything_committed_is_in_the_log_and_done_is_written(
     source_url: str, tmp_path: Path
 ) -> None:
-    """With exitWhenIdle the log is complete: closed segments, CHANGE.DONE, slot acknowledged."""
+    """The log is complete with exitWhenIdle: closed segments, CHANGE.DONE, slot acknowledged."""
     set_up(source_url, "create table t (id int primary key, v text)")
     with connect(source_url, application_name="test") as sql:
         for number in range(200):
@@ -99,7 +99,7 @@ def test_segments_rotate_at_a_commit_after_enough_operations(
 
 
 def test_recorder_hears_of_every_segment_and_may_fail(source_url: str, tmp_path: Path) -> None:
-    """A progress table that cannot be written stops nothing; it is told later."""
+    """A progress table that cannot be written stops nothing; it is written later."""
     set_up(source_url, "create table t (id int primary key)")
     heard: list[Any] = []
 
@@ -131,7 +131,7 @@ def test_recorder_hears_of_every_segment_and_may_fail(source_url: str, tmp_path:
 def test_pause_and_stop_are_obeyed(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PAUSE holds at a flush point with nothing open; RUN goes on; STOP ends in order."""
+    """PAUSE holds at a flush point with nothing open; RUN continues; STOP ends in order."""
     monkeypatch.setattr("penstock.extract.extractor.ACTION_INTERVAL_S", 0.05)
     set_up(source_url, "create table t (id int primary key)")
 
@@ -161,7 +161,7 @@ def test_pause_and_stop_are_obeyed(
 
 
 def test_server_restart_in_the_middle_is_survived(own_postgres: Server, tmp_path: Path) -> None:
-    """Fast stop, immediate stop and crash: the log has every row once, in order."""
+    """The log has every row once and in order after a fast stop, an immediate stop and a crash."""
     url = own_postgres.make_database("source")
     set_up(url, "create table t (id int primary key, v text)")
     stop = Stop()
@@ -200,7 +200,7 @@ def _last_gsn(directory: Path) -> int:
 
 
 def test_idle_database_does_not_hold_wal(source_url: str, postgres: Server, tmp_path: Path) -> None:
-    """While other databases write, the slot follows, and the position survives a restart."""
+    """The slot follows while other databases write, and the position survives a restart."""
     set_up(source_url, "create table t (id int primary key)")
     other = postgres.make_database("other")
     stop = Stop()
@@ -227,7 +227,7 @@ def test_idle_database_does_not_hold_wal(source_url: str, postgres: Server, tmp_
 
 
 def test_transactions_are_recorded_with_process_commits(source_url: str, tmp_path: Path) -> None:
-    """One line per transaction with its position, and that BEGIN and COMMIT are wanted."""
+    """Each transaction has a line with its position if BEGIN and COMMIT are wanted."""
     set_up(source_url, "create table t (id int primary key)")
     options = ExtractOptions(
         slot=SLOT, publication="p", exit_when_idle=True, idle_wait_s=0.5, process_commits=True

@@ -1,4 +1,4 @@
-"""What the server changes without sending rows ends equal: relations and reloads in the log."""
+"""Changes without sent rows end equal, by relations and reloads in the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
 
 
 def _contents(directory: Path, table: str) -> list[dict[str, Any]]:
-    """The table as the log has it at its end, keyed by `id`; RELOAD and TRUNCATE empty it."""
+    """Return the table at the log's end, keyed by `id`; RELOAD and TRUNCATE empty it."""
     rows: dict[int, dict[str, Any]] = {}
     with segments_of(directory) as segments:
         for segment in segments:
@@ -59,7 +59,7 @@ def _rows(sql: psycopg.Connection[Any], table: str) -> list[dict[str, Any]]:
 
 
 def test_added_column_reaches_the_log_without_rows(source_url: str, tmp_path: Path) -> None:
-    """ADD COLUMN DEFAULT sends nothing: the relation with its missing value is written."""
+    """No row is sent for ADD COLUMN DEFAULT: the relation with its missing value is written."""
     set_up(source_url, "create table t (id int primary key)")
     stop = Stop()
     extractor = extractor_of(source_url, tmp_path, options=WATCHFUL, stop=stop)
@@ -78,7 +78,7 @@ def test_added_column_reaches_the_log_without_rows(source_url: str, tmp_path: Pa
 def test_a_shape_that_changed_while_stopped_reaches_the_log_without_rows(
     source_url: str, tmp_path: Path
 ) -> None:
-    """A column dropped, another added: noticed at the start, whether rows came before it or not."""
+    """The start notices a dropped and an added column, whether or not rows came before."""
     set_up(source_url, "create table t (id int primary key, a int);; create table u (a int, b int)")
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, "insert into t values (1, 1);; alter table u replica identity full")
@@ -97,7 +97,9 @@ def test_a_shape_that_changed_while_stopped_reaches_the_log_without_rows(
 def test_rewritten_rows_are_read_again_while_the_source_is_written(
     source_url: str, tmp_path: Path
 ) -> None:
-    """ALTER TYPE USING changes every row and sends none; the reload stands at one exact place."""
+    """Every row changes by ALTER TYPE USING and none is sent; the reload is at one
+    exact position.
+    """
     set_up(
         source_url,
         """create table t (id int primary key, n int);;
@@ -111,7 +113,7 @@ def test_rewritten_rows_are_read_again_while_the_source_is_written(
         until(lambda: extractor.progress.segment_count >= 1)
         run_sql(sql, "alter table t alter n type bigint using n * 10")
         number, reloaded_at = 600, 0
-        # Written on and on: changes commit before, at and behind the point of the reload.
+        # Constant writes: changes commit before, at and after the point of the reload.
         while not reloaded_at or number < reloaded_at + 50:
             sql.execute("insert into t values (%s, 5)", (number,))
             sql.execute("update t set n = n + 1 where id = %s", (number % 250 + 1,))
@@ -143,7 +145,7 @@ def _last(directory: Path, table: str) -> int:
 
 
 def test_change_while_nobody_extracted_is_noticed(source_url: str, tmp_path: Path) -> None:
-    """The watch's state is kept: a rewrite between two runs is made good by the second."""
+    """The watch's state is kept: the second run reloads a table rewritten between two runs."""
     set_up(
         source_url,
         """create table t (id int primary key, n int);;
@@ -159,7 +161,7 @@ def test_change_while_nobody_extracted_is_noticed(source_url: str, tmp_path: Pat
 
 
 def test_reload_of_an_emptied_table_is_a_marker_alone(source_url: str, tmp_path: Path) -> None:
-    """No rows, and yet a transaction of the log: the table is known to be empty."""
+    """There are no rows, but a transaction in the log: the table is known to be empty."""
     set_up(source_url, "create table t (id int primary key, n int)")
     with connect(source_url, application_name="test") as sql:
         sql.execute("insert into t values (1, 1)")
@@ -173,7 +175,7 @@ def test_reload_of_an_emptied_table_is_a_marker_alone(source_url: str, tmp_path:
 def test_a_captured_table_that_is_created_again_is_read_again(
     source_url: str, tmp_path: Path
 ) -> None:
-    """Its publication went with the old one: it is published again, and all of its rows come."""
+    """The publication lost the table: it is published again, and all its rows arrive."""
     set_up(source_url, "create table t (id int primary key, a int)")
     stop = Stop()
     extractor = extractor_of(source_url, tmp_path, options=WATCHFUL, stop=stop)
@@ -193,7 +195,9 @@ def test_a_captured_table_that_is_created_again_is_read_again(
 
 
 def test_columns_keep_their_identities_under_other_names(source_url: str, tmp_path: Path) -> None:
-    """Renamed, swapped, dropped and added again: told by number, with rows and without."""
+    """Renamed, swapped, dropped and added columns are told apart by number, with and
+    without rows.
+    """
     set_up(source_url, "create table t (id int primary key, a int, b int)")
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, "insert into t values (1, 10, 20)")
@@ -214,7 +218,7 @@ def test_columns_keep_their_identities_under_other_names(source_url: str, tmp_pa
 
 
 def test_rows_of_a_recast_column_wait_for_the_reload(source_url: str, tmp_path: Path) -> None:
-    """ALTER TYPE ... USING may have computed anything: the rows behind it say that they wait."""
+    """ALTER TYPE ... USING may have computed anything: rows after it are marked as waiting."""
     set_up(source_url, "create table t (id int primary key, a int)")
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, "insert into t values (1, 10)")
@@ -233,7 +237,7 @@ def test_rows_of_a_recast_column_wait_for_the_reload(source_url: str, tmp_path: 
 def test_a_dropped_unique_key_is_told_before_rows_that_need_it_gone(
     source_url: str, tmp_path: Path
 ) -> None:
-    """The server sends the same message again; the shape has the key no more."""
+    """The server sends the same message again; the shape no longer has the key."""
     set_up(source_url, "create table t (id int primary key, a int unique)")
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, "insert into t values (1, 10)")

@@ -1,4 +1,4 @@
-"""Tables that the pipeline file leaves out between two runs, on PostgreSQL to itself."""
+"""Tables that the pipeline file leaves out between two runs, within one PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def pair(tmp_path: Path, postgres: Server) -> Iterator[Pair]:
 
 
 def test_a_table_that_the_file_leaves_out_for_a_while_loses_nothing(pair: Pair) -> None:
-    """What happened to it meanwhile is not in the log: it is said so, and copied again."""
+    """Changes made meanwhile are not in the log: a message says so, and the table is
+    copied again.
+    """
     pair.write(tables=BOTH[:2])
     process = pair.start()
     pair.run("delete from bag where id < 100; update bag set n = 1; update item set n = 1")
@@ -60,7 +62,7 @@ def test_a_table_that_the_file_leaves_out_for_a_while_loses_nothing(pair: Pair) 
 
 
 def reach_removed(pair: Pair) -> None:
-    """Wait until the table is removed; `table ls` and status say why."""
+    """Wait until the table is removed; check that `table ls` and status say why."""
     assert pair.process is not None
     pair.process.until(lambda: line(pair, "public.bag")["state"] == "removed", "bag is removed")
     assert line(pair, "public.bag")["code"] == "CT65"
@@ -71,7 +73,7 @@ def reach_removed(pair: Pair) -> None:
 
 
 def test_a_file_that_comes_back_before_anything_ran_changes_nothing(pair: Pair) -> None:
-    """The request was written and not carried out; then the table is copied once more."""
+    """The request was written but not carried out; then the table is copied once more."""
     pair.write(tables=BOTH[:2])
     assert penstock("doctor", pair.path, "--json").result
     pair.run("update bag set n = 2")
@@ -85,7 +87,7 @@ def test_a_file_that_comes_back_before_anything_ran_changes_nothing(pair: Pair) 
 
 
 def test_another_target_is_filled(pair: Pair) -> None:
-    """In mode data+change a new target lacks the rows, so they are loaded into it."""
+    """A new target in mode data+change lacks the rows, so they are loaded into it."""
     old, pair.loader_url = pair.loader_url, pair.server.make_database("second")
     try:
         pair.write()

@@ -1,4 +1,4 @@
-"""FlexCDC over real servers: what changelogs hold, and that they add up to the source."""
+"""FlexCDC over real servers: the content of changelogs, which add up to the source."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def flex(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> Iterator[Callabl
 @pytest.mark.promise
 @pytest.mark.each_server
 def test_images_units_and_numbers(flex: Callable[..., Flex]) -> None:
-    """An insert is 1, a delete -1, an update -1 then 1; one unit of work for a transaction."""
+    """An insert is 1, a delete -1, an update -1 then 1; a transaction is one unit of work."""
     one = flex()
     one.source_sql(
         "create table t (id int primary key, v varchar(9))", "insert into t values (1, 'a')"
@@ -68,7 +68,9 @@ def test_images_units_and_numbers(flex: Callable[..., Flex]) -> None:
 @pytest.mark.each_server
 @pytest.mark.parametrize("bulk", [True, False], ids=["bulk", "row"])
 def test_marked_and_skipped_updates(flex: Callable[..., Flex], bulk: bool) -> None:
-    """mark_updates: -2 and 2, each; skip_before_update: no old image, and no number for it."""
+    """Each update gives -2 and 2 with mark_updates; skip_before_update omits old
+    image and number.
+    """
     one = flex(bulk_insert=bulk)
     one.source_sql("create table t (id int primary key, v int)")
     one.begin("t")
@@ -95,7 +97,9 @@ def test_marked_and_skipped_updates(flex: Callable[..., Flex], bulk: bool) -> No
 def test_bulk_and_row_mode_write_the_same(
     flex: Callable[..., Flex], bulk: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of several tables in one transaction, in pieces: numbers follow the order of changes."""
+    """Several tables are written in one transaction in pieces: numbers follow the
+    order of changes.
+    """
     monkeypatch.setattr("penstock.consume.flexcdc.writing.ChangelogWriter.images_max", 3)
     one = flex(bulk_insert=bulk)
     one.source_sql(
@@ -121,7 +125,7 @@ def test_bulk_and_row_mode_write_the_same(
 
 @pytest.mark.each_server
 def test_a_table_that_is_emptied_is_recorded(flex: Callable[..., Flex]) -> None:
-    """TRUNCATE: a row of dml_type 0 behind the last image before it; nothing of it is lost."""
+    """TRUNCATE adds a row of dml_type 0 after the last image; no image is lost."""
     one = flex(raise_warnings=True)
     one.source_sql("create table t (id int primary key, v int)", "insert into t values (1, 1)")
     one.begin("t")
@@ -136,7 +140,7 @@ def test_a_table_that_is_emptied_is_recorded(flex: Callable[..., Flex]) -> None:
 
 @pytest.mark.each_server
 def test_changelogs_follow_changes_of_shape(flex: Callable[..., Flex]) -> None:
-    """Columns added, renamed, dropped, wider and narrower; no image loses a value."""
+    """Columns are added, renamed, dropped, widened and narrowed; no image loses a value."""
     one = flex()
     one.source_sql(
         "create table t (id int primary key, v varchar(5), w int, x smallint)",
@@ -168,7 +172,7 @@ def test_changelogs_follow_changes_of_shape(flex: Callable[..., Flex]) -> None:
 
 @pytest.mark.each_server
 def test_every_type_adds_up(flex: Callable[..., Flex], mysql: MySQLServer) -> None:
-    """Inserted, updated and deleted, values of each type come out as the source has them."""
+    """Inserted, updated and deleted values of each type come out as the source has them."""
     one = flex()
     tables = []
     for number, (kind, values) in enumerate(values_for(mysql.is_mariadb).items()):
@@ -192,7 +196,7 @@ def test_every_type_adds_up(flex: Callable[..., Flex], mysql: MySQLServer) -> No
 
 @pytest.mark.each_server
 def test_tables_are_captured_on_sight(flex: Callable[..., Flex]) -> None:
-    """auto_changelog: also tables that are made later; names with _delta are Flexviews' own."""
+    """Later tables are captured too with auto_changelog; names with _delta belong to Flexviews."""
     one = flex(auto_changelog=True)
     one.source_sql("create table t (id int primary key, v varchar(9) character set latin1)")
     one.begin()
@@ -211,7 +215,7 @@ def test_tables_are_captured_on_sight(flex: Callable[..., Flex]) -> None:
 
 @pytest.mark.each_server
 def test_only_databases_leaves_others_out(flex: Callable[..., Flex]) -> None:
-    """Neither captured on sight nor by name."""
+    """Other databases are captured neither on sight nor by name."""
     one = flex(auto_changelog=True, only_databases=("elsewhere",))
     one.source_sql("create table t (id int primary key)")
     one.begin()
@@ -224,7 +228,7 @@ def test_only_databases_leaves_others_out(flex: Callable[..., Flex]) -> None:
 
 @pytest.mark.each_server
 def test_units_older_than_the_retention_go(flex: Callable[..., Flex]) -> None:
-    """Of every changelog, not only of the first; the newest unit stays and carries the number."""
+    """Old units are removed from every changelog; the newest one stays and carries the number."""
     one = flex()
     one.source_sql("create table a (id int primary key)", "create table b (id int primary key)")
     one.begin("a", "b")
@@ -243,7 +247,9 @@ def test_units_older_than_the_retention_go(flex: Callable[..., Flex]) -> None:
 
 @pytest.mark.each_server
 def test_what_is_not_whole_stops_by_name(flex: Callable[..., Flex]) -> None:
-    """A log without whole old rows: a typed error, nothing of the transaction is written."""
+    """A log without complete old rows causes a typed error; no image of the
+    transaction is written.
+    """
     one = flex()
     one.source_sql("create table t (id int primary key, v int)")
     one.begin("t")
@@ -259,7 +265,7 @@ def test_what_is_not_whole_stops_by_name(flex: Callable[..., Flex]) -> None:
 def test_a_commit_holds_whole_transactions_alone(
     flex: Callable[..., Flex], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a piece of the log ends: no image of a transaction is there before its unit."""
+    """No image of a transaction exists before its unit, wherever a piece of the log ends."""
     monkeypatch.setattr(ChangelogWriter, "images_max", 4)
     one = flex()
     one.source_sql("create table a (id int primary key)", "create table b (id int primary key)")
@@ -290,7 +296,7 @@ def test_a_commit_holds_whole_transactions_alone(
 def test_row_mode_commits_in_time(
     flex: Callable[..., Flex], monkeypatch: pytest.MonkeyPatch, bulk: bool
 ) -> None:
-    """A thousand transactions: one commit where they are written at once, else one per 200 rows."""
+    """A thousand transactions take one commit if written at once, else one per 200 rows."""
     one = flex(bulk_insert=bulk)
     one.source_sql("create table t (id int primary key)")
     one.begin("t")
@@ -311,7 +317,7 @@ def test_row_mode_commits_in_time(
 def test_waits_grow_by_sleep_increment_up_to_sleep_maximum(
     flex: Callable[..., Flex], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nothing comes: one second, and each time longer; a change begins anew."""
+    """A wait takes one second at first, and longer each time; a change resets it."""
     one = flex(sleep_increment=0.5, sleep_maximum=1.2)
     one.source_sql("create table t (id int primary key)")
     one.begin("t")

@@ -16,7 +16,7 @@ from plugins.mysql import MySQLServer, database_of
 
 @pytest.fixture
 def flex(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> Iterator[Flex]:
-    """What consumer.ini says, as the tests look at it."""
+    """FlexCDC with the settings of consumer.ini."""
     database = f"flex_{database_of(mysql_url)}"
     yield Flex(mysql_url, mysql.url(), tmp_path, database=database)
     mysql.drop_database(mysql.url(database))
@@ -24,7 +24,7 @@ def flex(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> Iterator[Flex]:
 
 @pytest.fixture
 def ini(flex: Flex, mysql: MySQLServer, tmp_path: Path) -> Iterator[Command]:
-    """consumer.ini for it."""
+    """Commands over a consumer.ini for it."""
     path = tmp_path / "consumer.ini"
     account = f'user = root\nhost = 127.0.0.1\nport = {mysql.port}\npassword = ""\n'
     if mysql.embedded.password:
@@ -41,7 +41,9 @@ def ini(flex: Flex, mysql: MySQLServer, tmp_path: Path) -> Iterator[Command]:
 @pytest.mark.promise
 @pytest.mark.each_server
 def test_setup_add_run_stop(flex: Flex, ini: Command) -> None:
-    """From setup on; tables that are added while it runs; killed, and stopped by each signal."""
+    """Changes are captured from setup on; tables are added at run time; it is killed,
+    then stopped.
+    """
     flex.source_sql(
         "create table t (id int primary key, v varchar(20))",
         "create table later (id int primary key)",
@@ -77,7 +79,7 @@ def test_setup_add_run_stop(flex: Flex, ini: Command) -> None:
 
 @pytest.mark.each_server
 def test_the_example_plugin_prints(flex: Flex, ini: Command) -> None:
-    """Transactions in order, with the numbers of the state tables; changelogs stay empty."""
+    """Transactions come in order, with the numbers of the state tables; changelogs stay empty."""
     ini.file.write_text(
         ini.file.read_text().replace(
             "[source]", "plugin = penstock.consume.plugins:Example\n[source]", 1
@@ -110,7 +112,7 @@ def test_the_example_plugin_prints(flex: Flex, ini: Command) -> None:
 
 @pytest.mark.each_server
 def test_bad_input_is_named(ini: Command, flex: Flex, tmp_path: Path) -> None:
-    """One typed error with the next command, and exit code 1."""
+    """Each error is typed and has the next command; the exit code is 1."""
     assert "Could not read ini file" in Command(tmp_path / "none.ini")("setup", code=1)
     assert "penstock flexcdc --ini" in ini("add-table", "--schema", "a", "--table", "b", code=1)
     text = ini.file.read_text()
@@ -133,7 +135,7 @@ SLOT = {"replicationSlot": "flex_slot", "publication": "flex_publication"}
 
 
 def piped(source: str, dest: str, folder: Path, **settings: object) -> tuple[Flex, Command]:
-    """FlexCDC over a pipeline file without [target], set up, with table t (id, v) captured."""
+    """Set up FlexCDC over a pipeline file without [target], with table t (id, v) captured."""
     sections: dict[str, dict[str, object]] = {"flexcdc": {"dest": dest, **settings}}
     flex = Flex(source, dest, folder, **settings)
     flex.source_sql("create table t (id int primary key, v varchar(20))")
@@ -152,7 +154,7 @@ def piped(source: str, dest: str, folder: Path, **settings: object) -> tuple[Fle
 @pytest.mark.promise
 @pytest.mark.each_server
 def test_a_pipeline_file_with_flexcdc(source_url: str, target_url: str, tmp_path: Path) -> None:
-    """[flexcdc] in a pipeline of PostgreSQL, without [target]."""
+    """A pipeline of PostgreSQL with [flexcdc] needs no [target]."""
     flex, command = piped(source_url, target_url, tmp_path, mark_updates=True)
     said = command("add-table", "--schema", "x", "--table", "t", code=1)
     assert "error FX54" in said
@@ -163,7 +165,7 @@ def test_a_pipeline_file_with_flexcdc(source_url: str, target_url: str, tmp_path
 
 @pytest.mark.each_server
 def test_a_pipeline_file_of_mysql(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
-    """[flexcdc] in a pipeline of MySQL, without [target]."""
+    """A pipeline of MySQL with [flexcdc] needs no [target]."""
     url = mysql.make_database("flex")
     try:
         check_from_setup_on(*piped(mysql_url, mysql.url(), tmp_path, database=database_of(url)))
@@ -172,11 +174,11 @@ def test_a_pipeline_file_of_mysql(mysql: MySQLServer, mysql_url: str, tmp_path: 
 
 
 def check_from_setup_on(flex: Flex, command: Command) -> None:
-    """What is committed between `setup` and `run`, and while it starts, is in the changelog."""
+    """Check that commits between `setup` and `run`, and during its start, are in the changelog."""
     flex.source_sql("insert into t values (1, 'a')", "insert into t values (2, 'a'), (3, 'a')")
     try:
         command.start()
-        for number in range(4, 40):  # about until it is at work
+        for number in range(4, 40):  # about until it has started
             flex.source_sql(f"insert into t values ({number}, 'a')")
             if number == 4:
                 flex.source_sql("update t set v = 'b' where id = 1")

@@ -51,7 +51,7 @@ def across(source_url: str, mysql: MySQLServer, tmp_path: Path) -> Iterator[Make
 @pytest.mark.promise
 @pytest.mark.each_server
 def test_images_and_place(flex: Make) -> None:
-    """As from a binlog; the place is the LSN, as it is printed and as a number."""
+    """Images are like those of a binlog; the position is the LSN, printed and as a number."""
     one = flex(
         "create table t (id int primary key, v text); alter table t replica identity full;"
         "insert into t values (1, 'a')"
@@ -77,7 +77,7 @@ def test_images_and_place(flex: Make) -> None:
 
 @pytest.mark.each_server
 def test_unchanged_large_values_are_in_new_images(flex: Make) -> None:
-    """What an update did not send is taken from the old row."""
+    """A value that an update did not send is taken from the old row."""
     one = flex(
         "create table t (id int primary key, n int, big text); alter table t replica identity full;"
         "alter table t alter big set storage external;"
@@ -107,8 +107,8 @@ def test_a_changed_shape_and_truncate_in_one_transaction(flex: Make) -> None:
     with one.state() as (state, _):
         shape = state.session.shape(one.changelog("t"))
     assert shape is not None
-    # The catalogue was ahead of the first rows, so the log does not say that c is what a was: both
-    # have columns, with the values that they had.
+    # The catalogue was ahead of the first rows, so the log does not say that a became c: both
+    # have columns, with their values.
     assert {"id", "a", "b", "c", "d"} <= set(shape)
     found = [row[3:] for row in one.images("t", "a", "c")]
     assert found[:5] == [(1, None), (2, None), (None, 2), (None, 3), (None, 3)]
@@ -118,7 +118,7 @@ def test_a_changed_shape_and_truncate_in_one_transaction(flex: Make) -> None:
 
 @pytest.mark.each_server
 def test_without_full_identity_it_stops_by_name(flex: Make) -> None:
-    """The server sends keys alone: a typed error that says what to set; nothing is made up."""
+    """The server sends only keys: a typed error says what to set, and no value is invented."""
     one = flex("create table t (id int primary key, v text); insert into t values (1, 'a')")
     one.begin("t")
     one.source_sql("update t set v = 'b'")
@@ -130,7 +130,7 @@ def test_without_full_identity_it_stops_by_name(flex: Make) -> None:
 
 @pytest.mark.each_server
 def test_every_type_adds_up(flex: Make, source_url: str, postgres_version: int) -> None:
-    """Also those that are not the server's own, which a changelog keeps as text."""
+    """Types that are not the server's own add up too; a changelog keeps them as text."""
     with psycopg.connect(source_url, autocommit=True) as connection:
         with_xml = has_xml(connection)
     every = values_for(postgres_version, set(), with_xml=with_xml)
@@ -166,7 +166,9 @@ def test_every_type_adds_up(flex: Make, source_url: str, postgres_version: int) 
 def test_a_table_met_when_a_transaction_empties_it(
     flex: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its changelog is made before the transaction's first row: nothing of it is committed then."""
+    """The changelog is created before the transaction's first row, while none of it
+    is committed.
+    """
     one = flex(
         "create table a (id int primary key); create table b (id int primary key);"
         "alter table a replica identity full; insert into b values (1)",
@@ -194,7 +196,7 @@ def test_a_table_met_when_a_transaction_empties_it(
 
 
 def test_the_first_transaction_of_a_killed_run_is_waited_for(flex: Make) -> None:
-    """Its server may still be at it when the next run looks where to begin."""
+    """The server may still be committing when the next run looks where to begin."""
     one = flex("create table t (id int primary key); alter table t replica identity full")
     with one.state_made():
         pass
@@ -225,7 +227,7 @@ SIMPLE = (
 @pytest.mark.promise
 @pytest.mark.each_server
 def test_across_engines(across: Make) -> None:
-    """PostgreSQL's types in MySQL's and MariaDB's, as the loader would write them."""
+    """PostgreSQL's types become MySQL's and MariaDB's, as the loader would write them."""
     one = across(SIMPLE)
     one.begin("t")
     one.source_sql(
@@ -243,7 +245,7 @@ def test_across_engines(across: Make) -> None:
 
 @pytest.mark.each_server
 def test_values_that_the_destination_cannot_hold_stop_it(across: Make) -> None:
-    """A NaN: a typed error before anything is written; nothing lossy happens without a choice."""
+    """A NaN causes a typed error before anything is written; losses need the user's choice."""
     one = across(SIMPLE)
     one.begin("t")
     one.source_sql("update t set n = 1", "update t set f = 'NaN'")

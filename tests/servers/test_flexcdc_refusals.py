@@ -1,4 +1,4 @@
-"""What FlexCDC refuses at work: one typed error each, and nothing of the transaction is kept."""
+"""Refusals of FlexCDC at work: each is one typed error, and no row of the transaction is kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sql(one: Flex, statement: str) -> None:
 
 
 def test_state_that_is_there_or_is_not(flex: Make) -> None:
-    """Setup does not overwrite; nothing runs before it."""
+    """Setup does not overwrite an existing state, and no other command runs before it."""
     one = flex()
     with pytest.raises(StateMissing, match="has no table"):
         one.flexcdc().run(lambda: True, on_place=lambda _: None)
@@ -64,7 +64,7 @@ def test_state_that_is_there_or_is_not(flex: Make) -> None:
 
 
 def test_another_process_moved_the_state(flex: Make) -> None:
-    """The rows of a batch and its place go together: nothing is written twice."""
+    """The rows of a batch and its position are committed together: no row is written twice."""
     one = flex()
     one.begin("t")
     one.source_sql("insert into t values (2, 'b')")
@@ -78,7 +78,7 @@ def test_another_process_moved_the_state(flex: Make) -> None:
 
 
 def test_a_log_that_is_another_or_begins_later(flex: Make) -> None:
-    """The place is of one log; what is between is never passed over."""
+    """The position belongs to one log; missing changes are never skipped."""
     one = flex()
     one.begin("t")
     one.source_sql("insert into t values (2, 'b')")
@@ -93,7 +93,9 @@ def test_a_log_that_is_another_or_begins_later(flex: Make) -> None:
 
 
 def test_a_log_with_a_hole(flex: Make) -> None:
-    """Its first segments are gone, or the place is of an earlier transaction than they begin at."""
+    """The log has lost its first segments, or the position is of a transaction before
+    they begin.
+    """
     one = flex()
     one.begin("t")
     one.source_sql("insert into t values (2, 'b')")
@@ -112,7 +114,7 @@ def test_a_log_with_a_hole(flex: Make) -> None:
 
 
 def test_what_cannot_be_captured(flex: Make) -> None:
-    """A table that is not there, and one whose column has the name of ours."""
+    """A table that does not exist is refused, and one whose column has the name of ours."""
     one = flex(TABLE + '; create table taken (id int primary key, "fv$gsn" int)')
     one.begin("t")
     with pytest.raises(TableUnknown, match="TABLE NOT EXISTS OR ACCESS DENIED"):
@@ -122,7 +124,7 @@ def test_what_cannot_be_captured(flex: Make) -> None:
 
 
 def test_a_changelog_that_is_gone(flex: Make) -> None:
-    """Somebody dropped it: its rows are not dropped silently."""
+    """Rows of a dropped changelog are not dropped silently."""
     one = flex()
     one.begin("t")
     sql(one, "drop table {}")
@@ -133,7 +135,7 @@ def test_a_changelog_that_is_gone(flex: Make) -> None:
 
 
 def test_a_changelog_that_takes_fewer_rows(flex: Make) -> None:
-    """A trigger of somebody's: counted, and nothing is kept."""
+    """A user's trigger that drops rows is noticed by their count, and no row is kept."""
     one = flex()
     one.begin("t")
     sql(
@@ -152,7 +154,7 @@ def test_a_changelog_that_takes_fewer_rows(flex: Make) -> None:
 
 
 class Failing(Plugin):
-    """Raises in the middle of a transaction."""
+    """A plugin that raises in the middle of a transaction."""
 
     def insert(self, *_: Any) -> None:
         """Fail."""
@@ -160,14 +162,14 @@ class Failing(Plugin):
 
 
 class FailingAtEnds(Plugin):
-    """Raises at the start, or in a row and at every end behind it."""
+    """A plugin that raises at the start, or in a row and at every end after it."""
 
     def __init__(self, *callbacks: str) -> None:
         self.callbacks = callbacks
         self.seen: list[str] = []
 
     def __getattribute__(self, name: str) -> Any:
-        """Each callback notes its name."""
+        """Record the name of each callback."""
         if name not in CALLBACKS:
             return object.__getattribute__(self, name)
 
@@ -180,11 +182,11 @@ class FailingAtEnds(Plugin):
 
 
 class Deaf(Plugin):
-    """Has no method for TRUNCATE."""
+    """A plugin without a method for TRUNCATE."""
 
 
 def test_plugins_that_fail(flex: Make) -> None:
-    """Which plugin, where, why; the place stays."""
+    """The error names plugin, place and reason; the position stays."""
     one = flex(plugins=[Failing()])
     one.begin("t")
     one.source_sql("insert into t values (2, 'b')")
@@ -200,7 +202,7 @@ def test_plugins_that_fail(flex: Make) -> None:
 
 
 def test_plugins_that_fail_at_the_start_or_at_the_end(flex: Make) -> None:
-    """One error by the plugin's name; every plugin that was begun is told of the end."""
+    """One error has the plugin's name; every plugin that was started is told of the end."""
     starts, good = FailingAtEnds("plugin_init"), FailingAtEnds()
     one = flex(plugins=[good, starts])
     one.begin("t")

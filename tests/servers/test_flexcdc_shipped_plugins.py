@@ -1,4 +1,4 @@
-"""The plugins that come with penstock, over real servers, killed and started again."""
+"""The plugins that penstock ships, over real servers, killed and started again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def flex(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> Iterator[Callabl
 
 @pytest.fixture
 def command(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> Iterator[Callable[..., Command]]:
-    """`penstock flexcdc` with a plugin, after setup, over the captured table t (id, v)."""
+    """Maker of `penstock flexcdc` with a plugin, after setup, over the captured table t (id, v)."""
     url = mysql.make_database("flex")
     made: list[Command] = []
 
@@ -64,13 +64,13 @@ def command(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> Iterator[Call
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, which may be missing."""
+    """Return the lines of a file, which may be missing."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @pytest.mark.each_server
 def test_json_lines(flex: Callable[..., Flex], tmp_path: Path) -> None:
-    """Typed values of a real server, with the numbers of the state tables."""
+    """Values of a real server are typed, and have the numbers of the state tables."""
     one = flex(JsonFile(), "json_file", path="changes.json")
     one.source_sql("create table t (id bigint unsigned primary key, d decimal(9,2), b blob)")
     one.begin("t")
@@ -93,7 +93,9 @@ def test_json_lines(flex: Callable[..., Flex], tmp_path: Path) -> None:
 def test_json_lines_killed(
     command: Callable[..., Command], mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """Killed before, in the middle of and behind the write: every image once, in order."""
+    """Every image comes once and in order after kills before, in the middle of and
+    after the write.
+    """
     run = command("JsonFile", "json_file", {"path": "changes.json", "add_metadata": True})
     flex = Flex(mysql_url, mysql.url(), tmp_path)
     points = [

@@ -1,4 +1,4 @@
-"""The handover on real servers, also a standby: no row missing or twice between the halves."""
+"""The handover on real servers, and a standby: no row missing or repeated between the halves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PEEK = """
 
 
 def make_config(directory: Path, source: str, target: str, mode: str) -> Config:
-    """A data+change pipeline."""
+    """Return the configuration of a data+change pipeline."""
     file = directory / "h.toml"
     file.write_text(
         f"""
@@ -72,7 +72,7 @@ def run(url: str, *statements: str) -> None:
 
 
 def value(url: str, query: str, *parameters: object) -> object:
-    """The first value of a query."""
+    """Return the first value of a query."""
     with psycopg.connect(url) as connection:
         row = connection.execute(query, parameters or None).fetchone()  # type: ignore[arg-type]
     assert row is not None
@@ -80,7 +80,7 @@ def value(url: str, query: str, *parameters: object) -> object:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait until it holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
@@ -88,13 +88,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def phase_of(config: Config) -> HandoverPhase | None:
-    """The phase in the file."""
+    """Return the phase in the file."""
     state = read_handover(config)
     return None if state is None else state.phase
 
 
 def finish_bulk(config: Config) -> None:
-    """Say that the bulk load is done, as it does itself at its end."""
+    """Record that the bulk load is done, as it does itself at its end."""
     ledger = read_ledger(config.layout.state)
     write_ledger(config.layout.state, Ledger(finished=True, plans=ledger.plans))
 
@@ -166,7 +166,7 @@ def test_each_row_is_in_the_bulk_load_or_in_the_slot_while_the_source_is_written
 
 
 def test_the_four_steps_are_recorded_in_the_documents_words(config: Config) -> None:
-    """Each with its time, once the extractor holds the slot."""
+    """Each step has its time, once the extractor holds the slot."""
     with prepare(pipeline_of(config), source_tables(config), stop=lambda: False):
         assert phase_of(config) is HandoverPhase.CAPTURED
         with extracting(config):
@@ -188,7 +188,7 @@ def test_the_four_steps_are_recorded_in_the_documents_words(config: Config) -> N
 def test_an_extraction_that_is_idle_keeps_the_snapshot_until_the_load_is_done(
     config: Config,
 ) -> None:
-    """With exitWhenIdle the extractor may end long before the bulk load."""
+    """The extractor with exitWhenIdle may end long before the bulk load."""
     ended = threading.Event()
 
     def extract() -> None:
@@ -221,7 +221,7 @@ def test_a_stop_ends_it_at_once(config: Config) -> None:
 def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
     config: Config, fault: str
 ) -> None:
-    """The slot is made once; a run that finds it takes it where it stands."""
+    """The slot is created once; a run that finds it uses it at its position."""
     script = (
         "import sys\nfrom pathlib import Path\n"
         "from penstock.control.pipeline.servers import source_tables\n"
@@ -327,7 +327,7 @@ def frozen(
 
 
 def help_slot(own_postgres: Server) -> threading.Event:
-    """Let the primary log its running transactions, for which a slot on a standby waits."""
+    """Make the primary log its running transactions, for which a slot on a standby waits."""
     enough = threading.Event()
 
     def work() -> None:
@@ -343,7 +343,7 @@ def help_slot(own_postgres: Server) -> threading.Event:
 def test_pause_mode_reads_a_frozen_standby_and_resumes_it(
     own_postgres: Server, frozen: Config, spark: Session
 ) -> None:
-    """Steps 1 to 4 in order: what the primary writes meanwhile comes by the slot, and only that."""
+    """Steps 1 to 4 run in order: only the primary's later writes come through the slot."""
     primary = own_postgres.url(frozen.source.url.rpartition("/")[2])
     helped = help_slot(own_postgres)
     entered = threading.Event()
@@ -383,7 +383,7 @@ def test_pause_mode_reads_a_frozen_standby_and_resumes_it(
 
 @pytest.mark.server("postgres >= 16")
 def test_a_stop_during_the_pause_resumes_replay(own_postgres: Server, frozen: Config) -> None:
-    """Ctrl-C never leaves a frozen standby behind; the next run pauses at a later position."""
+    """Ctrl-C never leaves a frozen standby; the next run pauses at a later position."""
     stop = threading.Event()
     helped = help_slot(own_postgres)
 

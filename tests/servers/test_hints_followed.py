@@ -1,4 +1,4 @@
-"""Hints of errors, typed as they are printed: each ends where it says, at real servers."""
+"""Hints of errors, typed as they are printed at real servers: each leads where it says."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def run(path: Path) -> Ran:
 def test_zero_dates_into_postgres(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """The plan asks for a choice; the one that refuses them names table, column and entry.
+    """The plan asks for a choice; the one that refuses zero dates names table, column and entry.
 
-    In the bulk load and in changes alike; with the entry in the file the same command ends well.
+    This holds for bulk load and changes; with the entry in the file the same command succeeds.
     """
     database = database_of(mysql_url)
     sql(mysql, mysql_url, "create table booking (id int primary key, day date)")
@@ -136,7 +136,7 @@ def check(pair: Pair) -> None:
 
 @pytest.mark.long
 def test_a_target_table_that_was_dropped(pair: Pair) -> None:
-    """TG01 names `penstock table resync`, after which the same run ends well."""
+    """TG01 names `penstock table resync`, after which the same run succeeds."""
     ended_when_idle = pair.path.read_text()
     pair.path.write_text(ended_when_idle.replace("exitWhenIdle = true", "exitWhenIdle = false"))
     process = pair.start()
@@ -166,7 +166,7 @@ def test_a_slot_that_was_dropped(pair: Pair) -> None:
 
 @pytest.mark.long
 def test_a_directory_that_was_deleted(pair: Pair) -> None:
-    """The error leads to `penstock reset --target`, not to another slot's name alone."""
+    """The error leads to `penstock reset --target`, not only to another slot's name."""
     shutil.rmtree(pair.directory)
     refused = run(pair.path)
     assert refused.code == 1

@@ -1,4 +1,4 @@
-"""What rows are known by: keys and before images under each replica identity."""
+"""The identity of rows: keys and before images under each replica identity."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_key_that_holds_only_at_commit_finds_no_row(
         (table,) = captured_tables(catalog, ["public.t"])
         resolver = RelationResolver(catalog, [table])
         assert resolve_only(resolver, [message]).key == (0,)
-        # Deferrable again, without a column that another message could tell of.
+        # Deferrable again, without a column that another message could mention.
         run_all(
             catalog, "alter table public.t drop constraint t_pkey, add primary key (a) deferrable"
         )
@@ -101,7 +101,7 @@ def test_a_key_that_holds_only_at_commit_finds_no_row(
 def test_a_root_without_identity_is_known_by_its_partitions(
     source_url: str, key: str, leaf: str, before: list[str]
 ) -> None:
-    """The server sends what the partition's identity holds, whatever the root has."""
+    """The server sends the columns of the partition's identity, whatever the root has."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
@@ -119,7 +119,9 @@ def test_a_root_without_identity_is_known_by_its_partitions(
 
 
 def test_a_partition_with_less_than_the_root_needs_is_refused(catalog: psycopg.Connection) -> None:
-    """Also where the root's own identity is NOTHING: its rows are found by its key."""
+    """A partition is refused even if the root's own identity is NOTHING: rows are
+    found by its key.
+    """
     run_all(
         catalog,
         "create table public.t (b int not null, a int, primary key (a)) partition by list (a)",
@@ -149,7 +151,7 @@ def test_a_key_with_a_generated_column_finds_no_row(source_url: str) -> None:
 
 
 def test_without_any_key_the_whole_row_is_the_key(catalog: psycopg.Connection) -> None:
-    """No key, or one that is not usable as identity."""
+    """The whole row is the key if there is no key, or none that is usable as identity."""
     run_all(
         catalog,
         "create table public.t (a int, b int)",
@@ -165,7 +167,7 @@ def test_without_any_key_the_whole_row_is_the_key(catalog: psycopg.Connection) -
 
 
 def test_a_key_dropped_meanwhile_is_no_key(source_url: str) -> None:
-    """With identity FULL rows that became alike must not be folded into one."""
+    """Rows that became alike must not be folded into one with identity FULL."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
@@ -184,7 +186,7 @@ def test_a_key_dropped_meanwhile_is_no_key(source_url: str) -> None:
 
 
 def test_a_key_dropped_from_a_default_identity_is_no_key(source_url: str) -> None:
-    """Nor does the message say that with identity DEFAULT, but that it has no column."""
+    """The message does not report that with identity DEFAULT, but has no key column."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(catalog, "create table public.t (id int primary key, a int)")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))

@@ -1,4 +1,4 @@
-"""Real Ignite nodes: our consumers beside Ignite's own utility, and taking turns with it."""
+"""Real Ignite nodes: penstock's consumers beside Ignite's own utility, and taking turns with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def place(ignite: Ignite, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def test_a_real_node(ignite: Ignite, place: Path) -> None:
-    """Every kind of change and value, fresh from a node: call for call as Ignite's utility."""
+    """Every kind of change and value of a new node comes call for call as from Ignite's utility."""
     work = place / "work"
     ignite.run("Node", "all", work)
     copy = place / "copy" / "work"
@@ -45,7 +45,9 @@ def test_a_real_node(ignite: Ignite, place: Path) -> None:
 
 
 def test_taking_turns_with_the_utility(ignite: Ignite, place: Path) -> None:
-    """We, then Ignite's on our state; Ignite's, then we on its state, then Ignite's once more."""
+    """Penstock, then Ignite on penstock's state; Ignite, then penstock on its state, then Ignite
+    again.
+    """
     wanted = [plain_event(event) for event in events_of("one-0")]
     work = unpacked("one", place / "first" / "work")
     first = ours(work, Calls(cdc_of(work), 7, calls=5))
@@ -68,7 +70,7 @@ def test_taking_turns_with_the_utility(ignite: Ignite, place: Path) -> None:
 
 
 def test_encrypted_caches_are_passed_over_by_both(ignite: Ignite, place: Path) -> None:
-    """As many events, and the same state behind them: Ignite's utility skips the records, too."""
+    """Both skip the records: they give as many events and the same state afterwards."""
     work = unpacked("forms", place / "work")
     copy = unpacked("forms", place / "copy" / "work")
     ignite.give(place)

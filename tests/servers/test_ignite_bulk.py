@@ -1,4 +1,4 @@
-"""Bulk load of real Ignite nodes, with the changes behind it."""
+"""The bulk load of real Ignite nodes, with the changes after it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def tables_in(sql: psycopg.Connection[Any], schema: str) -> list[str]:
-    """The tables of a schema."""
+    """Return the tables of a schema."""
     found = sql.execute("select tablename::text from pg_tables where schemaname = %s", (schema,))
     return [row[0] for row in found]
 
 
 def in_postgres(url: str, schema: str = "public") -> dict[str, list[tuple[str | None, ...]]]:
-    """All rows of all tables, as text, behind the columns' names."""
+    """Return all rows of all tables as text, each table preceded by its columns' names."""
     found: dict[str, list[tuple[str | None, ...]]] = {}
     with psycopg.connect(url, autocommit=True, options="-c timezone=UTC") as sql:
         for table in tables_in(sql, schema):
@@ -46,7 +46,7 @@ def in_postgres(url: str, schema: str = "public") -> dict[str, list[tuple[str | 
 
 
 def expiring_in(url: str) -> list[tuple[Any, ...]]:
-    """The rows of `words`, and whether they expire; none where the column is not there."""
+    """Return the rows of `words` with whether they expire; no rows if the column does not exist."""
     with psycopg.connect(url, autocommit=True) as sql:
         try:
             return sql.execute(
@@ -59,7 +59,7 @@ def expiring_in(url: str) -> list[tuple[Any, ...]]:
 def test_a_node_is_brought_into_postgres(
     live_node: LiveNode, target_url: str, tmp_path: Path
 ) -> None:
-    """Rows that were there, under writers, and changes; equal to a scan in the end."""
+    """Existing rows, loaded under writers, and changes equal a scan in the end."""
     live_node.create("busy", partitions=8)
     live_node.ask("fill", "busy", 0, 3000, 20)
     live_node.create("words")
@@ -96,15 +96,15 @@ def bring(
     between: Callable[[], None],
     **sections: Mapping[str, str],
 ) -> None:
-    """A node's rows, then, when between() has put these aside, its changes alone.
+    """Load a node's rows, then, after between() has put these aside, only its changes.
 
-    The directories as they are now are what changes alone are read from.
+    The changes are read from a copy of the present directories.
     """
     copy = folder / "copy"
     shutil.copytree(node.work / "db", copy / "db")
     changes = f"ignite://{copy}?consistentId={node.consistent_id}"
     idle = {"exitWhenIdle": True}
-    # Of these the changes alone do not begin with what the tables have.
+    # The changes of these do not begin with the rows of the tables.
     mixed = ("!value", "!expiring")
     for name, source, mode, left_out in (
         ("rows", node_url(node), "data+change", ()),
@@ -127,15 +127,17 @@ def bring(
 
 
 def without_type(rows: list[Any]) -> list[tuple[Any, ...]]:
-    """Rows but for `_type`: where a second type comes with a later batch, what a table of ours gets
-    as the first one's name is not put into a table that has the column from the beginning.
+    """Return rows without `_type`.
+
+    If a second type comes with a later batch, the existing table gets the first one's name
+    otherwise than a table that has the column from the beginning.
     """
     place = list(rows[0]).index("_type") if "_type" in rows[0] else len(rows[0])
     return [(*row[:place], *row[place + 1 :]) for row in rows]
 
 
 def check_typed(rows: list[tuple[str | None, ...]]) -> None:
-    """The row of the SQL table with every type, in PostgreSQL's texts."""
+    """Check the row of the SQL table with every type, in PostgreSQL's texts."""
     names, row = rows
     found = dict(zip(names, row, strict=True))
     assert found["TS"] == "2024-02-29 12:34:56.123456+00"
@@ -150,7 +152,7 @@ def check_typed(rows: list[tuple[str | None, ...]]) -> None:
 def test_rows_are_in_postgres_what_changes_make_them(
     live_node: LiveNode, target_url: str, tmp_path: Path
 ) -> None:
-    """Every type, scalars, objects, nulls, SQL tables: both paths give the same values."""
+    """Both paths give the same values: every type, scalars, objects, nulls, SQL tables."""
     for name in SCENARIOS:
         live_node.ask("scenario", name)
     live_node.await_linked()
@@ -165,12 +167,12 @@ def test_rows_are_in_postgres_what_changes_make_them(
 
     bring(live_node, tmp_path, target_url, between=put_aside)
     rows, changes = in_postgres(target_url, "rows"), in_postgres(target_url)
-    assert len(rows.pop("expiring")) - 1 == 2  # what has expired, a scan does not give
+    assert len(rows.pop("expiring")) - 1 == 2  # a scan omits expired entries
     values = rows.pop("value")
     assert len(values) - 1 == len(live_node.scan("value"))
     assert len(rows) == 7
     for table, found in rows.items():
-        if table != "again":  # what clear() removes is not in the node's log
+        if table != "again":  # removals by clear() are not in the node's log
             assert without_type(found) == without_type(changes[table]), table
         assert len(found) - 1 == len(live_node.scan(table)), table
     check_typed(rows["typed"])
@@ -179,7 +181,7 @@ def test_rows_are_in_postgres_what_changes_make_them(
 def test_rows_are_in_mysql_what_changes_make_them(
     live_node: LiveNode, mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """The same there, where values are computed by the server's statement."""
+    """The same holds in MySQL, where the server's statement computes the values."""
     for name in ("people", "transactions", "tables"):
         live_node.ask("scenario", name)
     live_node.await_linked()
@@ -200,7 +202,7 @@ def test_rows_are_in_mysql_what_changes_make_them(
 
 
 def in_mysql(server: MySQLServer, database: str) -> dict[str, list[Any]]:
-    """All rows of all tables."""
+    """Return all rows of all tables."""
     listed = server.execute(
         "select table_name as t, column_name as c from information_schema.columns "
         f"where table_schema = '{database}' order by table_name, column_name"
@@ -220,7 +222,7 @@ def in_mysql(server: MySQLServer, database: str) -> dict[str, list[Any]]:
 def test_a_node_that_is_killed_meanwhile_loses_nothing(
     live_node: LiveNode, target_url: str, tmp_path: Path
 ) -> None:
-    """The load waits for the node, goes on with what is missing, and changes follow."""
+    """The load waits for the node, continues with the missing rows, and changes follow."""
     count = 110_000  # three chunks
     live_node.create("large", partitions=16)
     live_node.ask("fill", "large", 0, count, 60)
@@ -252,7 +254,7 @@ def test_a_node_that_is_killed_meanwhile_loses_nothing(
 def test_what_has_to_be_right_before_rows_are_read(
     ignite_nodes: LiveNodes, target_url: str, tmp_path: Path
 ) -> None:
-    """Without an address, with a wrong password: refused before anything is made."""
+    """A missing address or a wrong password is refused before anything is created."""
     node = ignite_nodes.start(authentication="true")
     for mode in ("data", "data+change"):
         refused = penstock("run", pipeline(tmp_path, node.url, target_url, mode=mode), "--json")

@@ -1,4 +1,4 @@
-"""`penstock ignite` beside what a real node and Ignite's own control utility do."""
+"""`penstock ignite` beside a real node and Ignite's own control utility."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plugins.ignite_node import Ignite
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, output and errors of `penstock ignite ...`."""
+    """Return exit code, output and errors of `penstock ignite ...`."""
     code = 0
     try:
         cli.run_guarded(["ignite", *map(str, arguments)])
@@ -26,14 +26,14 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
 
 
 def change(node: LiveNode, key: int, *, is_linked: bool = True) -> None:
-    """One change and the end of its segment, with a link or without."""
+    """Make one change and end its segment, with a link or without."""
     node.ask("property", "cdc.disabled", "false" if is_linked else "true")
     node.ask("person", "person", key, "Ann", key)
     node.await_linked()
 
 
 def files(node_or_copy: Path) -> list[str]:
-    """What is in a CDC directory, but for its locks."""
+    """Return the files in a CDC directory, except its locks."""
     found = (path.relative_to(node_or_copy) for path in node_or_copy.rglob("*") if path.is_file())
     return sorted(str(path) for path in found if path.name != "lock")
 
@@ -41,7 +41,7 @@ def files(node_or_copy: Path) -> list[str]:
 def test_lost_links_as_the_node_deletes_them(
     ignite_nodes: LiveNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same files are left; the consumer, which refused the hole, goes on behind it."""
+    """The same files are left; the consumer, which refused the gap, continues after it."""
     node = ignite_nodes.start(forceArchive=0)
     node.create("person")
     change(node, 1)
@@ -72,11 +72,11 @@ def test_lost_links_as_the_node_deletes_them(
 def test_the_node_refuses_too_while_we_read(
     live_node: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The node's own command, while a consumer of ours reads its directory: the same refusal."""
+    """The node's own command is refused while a consumer of penstock reads its directory."""
     told: list[str] = []
 
     class Asks(Calls):
-        """Has the node delete, while we hold the lock."""
+        """A consumer that lets the node delete while penstock holds the lock."""
 
         def on_events(self, _: object) -> bool:
             """See CdcConsumer."""
@@ -99,7 +99,7 @@ def test_the_node_refuses_too_while_we_read(
 def test_resend_through_the_control_utility(
     ignite: Ignite, ignite_nodes: LiveNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its texts and exit codes; all rows come again, with the versions that they have."""
+    """Texts and exit codes are Ignite's; all rows come again, with their versions."""
     node = ignite_nodes.start(forceArchive=0, plainRegion="true")
     node.create("person")
     node.create("other", region="plain")

@@ -1,4 +1,6 @@
-"""Consumers beside live Ignite nodes: what Ignite's utility gives, whatever happens to a node."""
+"""Consumers beside live Ignite nodes get the events of Ignite's utility, whatever happens to a
+node.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,18 @@ SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring",
 
 
 def read(node: LiveNode, per_call: int = 0, calls: int = 1 << 30) -> list[dict[str, Any]]:
-    """What a consumer of ours is given of the live directory, from its saved place on."""
+    """Return the events that penstock's consumer gets from the live directory, from its saved
+    position.
+    """
     found = Calls(node.cdc, per_call, calls=calls)
     ours(node.work, found, node.consistent_id)
     return found.events
 
 
 def rows(told: list[dict[str, Any]], cache: str) -> dict[str, Any]:
-    """What a cache holds after some events: the value with the greatest version of each key.
+    """Return a cache's content after some events: the value with the greatest version of each key.
 
-    What has expired is gone, as Ignite tells no removal of it.
+    Expired entries are left out, as Ignite reports no removal of them.
     """
     newest: dict[str, tuple[list[int], Any]] = {}
     for event in told:
@@ -43,16 +47,16 @@ def rows(told: list[dict[str, Any]], cache: str) -> dict[str, Any]:
 
 
 def truth(node: LiveNode, cache: str) -> dict[str, Any]:
-    """What a scan of a cache gives."""
+    """Return the result of a scan of a cache."""
     return {json.dumps(plain(key)): plain(value) for key, value, _ in node.scan(cache)}
 
 
 @pytest.mark.long
 def test_a_node_that_is_followed(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
-    """Every kind of change and value, read while they are made, over many segments and restarts.
+    """Every kind of change and value is read at once, over many segments and restarts.
 
     The node is killed and started again in between; the events are those that Ignite's utility
-    gives of the same segments, and what they add up to is what the caches hold.
+    gives for the same segments, and they add up to the caches' content.
     """
     node = ignite_nodes.start(forceArchive=0)
     kept = Kept(node)
@@ -75,11 +79,11 @@ def test_a_node_that_is_followed(ignite: Ignite, ignite_nodes: LiveNodes) -> Non
         "expiring",
     ):
         assert rows(found, cache) == truth(node, cache), cache
-    assert truth(node, "again").items() < rows(found, "again").items()  # clear() is not told
+    assert truth(node, "again").items() < rows(found, "again").items()  # clear() is not reported
 
 
 def test_segments_that_are_forced(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
-    """The node closes a segment by itself: walForceArchiveTimeout brings a change."""
+    """The node closes a segment because of walForceArchiveTimeout, which brings a change."""
     node = ignite_nodes.start(forceArchive=300)
     kept = Kept(node)
     node.create("person")
@@ -88,7 +92,7 @@ def test_segments_that_are_forced(ignite: Ignite, ignite_nodes: LiveNodes) -> No
     def is_there(key: int) -> bool:
         kept.take()
         found.extend(read(node))
-        kept.take()  # of a segment that came in between: what was read last is still there
+        kept.take()  # of a segment that came in between: the last ones read are still there
         return any(event["key"] == ["int", key] for event in found)
 
     for key in (1, 2, 3):
@@ -99,10 +103,10 @@ def test_segments_that_are_forced(ignite: Ignite, ignite_nodes: LiveNodes) -> No
 
 
 def test_taking_turns_on_a_live_node(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
-    """We and Ignite's utility, in both directions, on the directory of a node that goes on.
+    """Penstock and Ignite's utility take turns on the directory of a node that keeps running.
 
-    Each goes on exactly where the other has stopped, in the middle of a segment and of a record,
-    and behind a kill of the node.
+    Each continues exactly where the other stopped, in the middle of a segment and of a record, and
+    after a kill of the node.
     """
     node = ignite_nodes.start(forceArchive=0)
     kept = Kept(node)
@@ -136,7 +140,9 @@ def test_taking_turns_on_a_live_node(ignite: Ignite, ignite_nodes: LiveNodes) ->
 
 
 def test_a_hole_between_segments(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
-    """CDC disabled and enabled again: both refuse in the same words, and go on in the same way."""
+    """Both refuse in the same words and continue in the same way after CDC was disabled for a
+    while.
+    """
     node = ignite_nodes.start(forceArchive=0)
     kept = Kept(node)
     node.create("person")
@@ -172,9 +178,9 @@ def test_a_hole_between_segments(ignite: Ignite, ignite_nodes: LiveNodes) -> Non
 
 @pytest.mark.long
 def test_nodes_with_backups(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
-    """Two nodes: one is stopped, the other killed; what each writes is read as by its utility.
+    """Two nodes' writes are read as by Ignite's utility while one is stopped and the other killed.
 
-    The primary changes of both add up to what the cache holds, ordered by version per key.
+    The primary changes of both add up to the cache's content, ordered by version per key.
     """
     one, two = (
         ignite_nodes.start("node-1", forceArchive=0),

@@ -1,4 +1,4 @@
-"""Doctor on live Ignite nodes: what only they tell, and the states of real directories."""
+"""Doctor on live Ignite nodes: facts that only they know, and states of real directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PASSWORD = "ignite"
 
 
 def report(node: LiveNode, url: str = "", tables: str = "*", mode: str = "change") -> Report:
-    """What doctor says of a node, asked at its address."""
+    """Return doctor's report on a node, asked at its address."""
     file = node.work.parent / "doctor.toml"
     file.write_text(
         f'[pipeline]\nname = "node"\nmode = "{mode}"\ndirectory = "{node.work.parent / "p"}"\n'
@@ -29,13 +29,13 @@ def report(node: LiveNode, url: str = "", tables: str = "*", mode: str = "change
 
 
 def findings(node: LiveNode, url: str = "", tables: str = "*") -> dict[str, Finding]:
-    """Those that are no mere information, by code."""
+    """Return the findings above mere information, by code."""
     found = report(node, url, tables).findings
     return {one.code: one for one in found if one.severity is not Severity.INFO}
 
 
 def test_a_node_as_it_should_be(live_node: LiveNode) -> None:
-    """Nothing is found while a consumer keeps up, and everything was asked."""
+    """Doctor finds nothing while a consumer keeps up, and asked everything."""
     live_node.create("person")
     live_node.ask("person", "person", 1, "Ann", 1)
     live_node.await_linked()
@@ -47,9 +47,9 @@ def test_a_node_as_it_should_be(live_node: LiveNode) -> None:
 
 
 def test_switched_off_in_the_cluster(live_node: LiveNode) -> None:
-    """cdc.disabled: links are skipped from then on; a log that is off for one cache."""
+    """Links are skipped after cdc.disabled; a log can be off for one cache."""
     live_node.ask("property", "cdc.disabled", "true")
-    assert findings(live_node)["IG20"].severity is Severity.ERROR  # nobody would see the hole
+    assert findings(live_node)["IG20"].severity is Severity.ERROR  # the gap would be invisible
     live_node.ask("property", "cdc.disabled", "false")
     live_node.create("person")
     live_node.sql("create table city (id int primary key, n varchar)")
@@ -73,7 +73,7 @@ def test_switched_off_in_the_cluster(live_node: LiveNode) -> None:
 
 
 def test_settings_of_the_node(ignite_nodes: LiveNodes) -> None:
-    """A region without CDC, no forced rotation, a size limit that is reached."""
+    """Doctor finds a region without CDC, no forced rotation, a size limit that is reached."""
     node = ignite_nodes.start(plainRegion="true", forceArchive=-1, cdcMax=1_000_000)
     node.create("person")
     node.create("other", region="plain")
@@ -98,7 +98,7 @@ def test_settings_of_the_node(ignite_nodes: LiveNodes) -> None:
 
 
 def test_another_path_and_another_node(ignite_nodes: LiveNodes) -> None:
-    """CdcWalPath of the node is not that of url; the address is another node's."""
+    """The node's CdcWalPath is not that of url; the address is another node's."""
     one = ignite_nodes.start("node-1", cdcPath="db/wal/elsewhere")
     two = ignite_nodes.start("node-2")
     one.ask("baseline")
@@ -112,7 +112,7 @@ def test_another_path_and_another_node(ignite_nodes: LiveNodes) -> None:
 
 
 def test_no_log(ignite_nodes: LiveNodes) -> None:
-    """WalMode NONE: the directories are there, and nothing is written."""
+    """The directories exist with WalMode NONE, but nothing is written."""
     node = ignite_nodes.start(walMode="NONE")
     node.create("person")
     node.ask("person", "person", 1, "Ann", 1)
@@ -122,7 +122,7 @@ def test_no_log(ignite_nodes: LiveNodes) -> None:
 
 
 def test_encryption(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
-    """A cache that is encrypted."""
+    """An encrypted cache is reported."""
     keys = ignite.folder / "keys.jks"
     subprocess.run(
         ["keytool", "-genseckey", "-alias", "ignite.master.key", "-keystore", keys, "-storetype",
@@ -139,7 +139,7 @@ def test_encryption(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
 
 
 def test_the_node_cannot_be_asked(ignite_nodes: LiveNodes) -> None:
-    """Down, a user that is unknown, a cluster that is not active: a warning while rows wait."""
+    """A node that is down, an unknown user or an inactive cluster is a warning while rows wait."""
     node = ignite_nodes.start(authentication="true")
     node.create("person")
     address = f"{node.url}&address={node.address}"
@@ -157,7 +157,7 @@ def test_the_node_cannot_be_asked(ignite_nodes: LiveNodes) -> None:
 
 
 def test_with_a_target(tmp_path: Path, target_url: str) -> None:
-    """The target's checks know the caches' tables: what may be lost there has to be chosen."""
+    """The target's checks know the caches' tables: possible losses need a choice."""
     work = unpacked("one", tmp_path / "work")
     file = tmp_path / "node.toml"
     file.write_text(
@@ -170,7 +170,7 @@ def test_with_a_target(tmp_path: Path, target_url: str) -> None:
     file.write_text(file.read_text() + '[target.types]\n"*" = "error"\n')
     errors = examine(load_config(file)).errors
     assert [one for one in errors if one.code.startswith("PK17")] == []
-    # A table may hold more than is known of the cache: its columns grow with their values.
+    # A table may hold more than the cache shows: its columns grow with their values.
     with psycopg.connect(target_url, autocommit=True) as sql:
         sql.execute('create table public.typed ("DE" numeric, "CH" varchar(3))')
     [shape] = [one for one in examine(load_config(file)).errors if one.code == "PK12"]

@@ -1,4 +1,4 @@
-"""Live Ignite nodes do what tests ask of them."""
+"""Live Ignite nodes obey the tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from plugins.ignite_live import LiveFailed, LiveNode, LiveNodes
 
 
 def test_a_live_node(live_node: LiveNode) -> None:
-    """It is driven, killed and started again, and its directory fills."""
+    """A node is driven, killed and started again, and its directory fills."""
     live_node.create("person")
     live_node.ask("person", "person", 1, "Ann", 31)
     with live_node.client() as client:
@@ -29,7 +29,7 @@ def test_a_live_node(live_node: LiveNode) -> None:
 
 
 def test_transactions_that_stay_open(live_node: LiveNode) -> None:
-    """Two at once; one is committed, one rolled back; a value that expires is gone."""
+    """Two transactions at once: one is committed, one rolled back; an expired value is removed."""
     live_node.create("ledger", atomicity="TRANSACTIONAL")
     for name in ("a", "b"):
         live_node.ask("tx", "begin", name)

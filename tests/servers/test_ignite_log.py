@@ -38,7 +38,9 @@ FULL = (
 
 
 def changes(node: LiveNode) -> None:
-    """What is there when the pipeline starts: a table's every type, and a node's scenarios."""
+    """Make the changes before the pipeline starts: a table of every type, and a
+    node's scenarios.
+    """
     node.sql(TYPED)
     for statement in (
         FULL.format(1),
@@ -65,7 +67,7 @@ def changes(node: LiveNode) -> None:
 
 
 def more_changes(node: LiveNode) -> None:
-    """Made while the pipeline runs: columns, types, transactions, a cache that is made again."""
+    """Make changes while the pipeline runs: columns, types, transactions, a cache created again."""
     for statement in (
         "alter table typed add column extra bigint",
         "update typed set extra = 7 where id = 1",
@@ -91,7 +93,7 @@ def more_changes(node: LiveNode) -> None:
 
 
 def make_tables(sql: psycopg.Connection[Any], config: Config) -> None:
-    """Tables of the target, as the log has the caches at first."""
+    """Create the tables of the target as the log has the caches at first."""
     first: dict[str, Relation] = {}
     for row in rows_of(config):
         if row.relation is not None:
@@ -107,7 +109,7 @@ def make_tables(sql: psycopg.Connection[Any], config: Config) -> None:
 
 
 def in_target(sql: psycopg.Connection[Any], cache: str) -> list[dict[str, Any]]:
-    """The rows of a table, without what is NULL, in some order."""
+    """Return the rows of a table without their NULLs, in a fixed order."""
     cursor = sql.execute(f"select * from public.{quote(cache)}")
     assert cursor.description is not None
     names = [one.name for one in cursor.description]
@@ -116,9 +118,10 @@ def in_target(sql: psycopg.Connection[Any], cache: str) -> list[dict[str, Any]]:
 
 
 def in_cache(node: LiveNode, cache: str, key: str, *, typed: bool = False) -> list[dict[str, Any]]:
-    """What a scan of a cache gives, as a table has it. key: its column, where it is no object.
+    """Return a scan of a cache in the form of a table's rows.
 
-    typed: with a column for the values' types.
+    key: name of the key's column, if the key is not an object. typed: adds a column for the values'
+    types.
     """
     found = []
     for shown_key, shown_value, _ in node.scan(cache):
@@ -140,7 +143,7 @@ def _fields(shown: Any, name: str) -> dict[str, Any]:
 
 
 def _value(shown: Any) -> Any:
-    """What `Shown.java` shows, as psycopg gives it."""
+    """Return a value of `Shown.java` in psycopg's form."""
     if shown is None:
         return None
     kind, *rest = shown
@@ -170,7 +173,7 @@ def _value(shown: Any) -> Any:
 def test_a_node_is_brought_into_postgres(
     live_node: LiveNode, target_url: str, tmp_path: Path
 ) -> None:
-    """Rows of every type, columns that come later, removes, transactions, a cache made again."""
+    """Rows of every type, later columns, removals, transactions and a recreated cache arrive."""
     changes(live_node)
     path = write_pipeline(
         tmp_path,

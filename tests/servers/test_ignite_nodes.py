@@ -1,4 +1,4 @@
-"""A cluster of real nodes as one source: writers go on while nodes die and come back."""
+"""A cluster of real nodes as one source: writers continue while nodes die and come back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY_COUNT = 60
 
 
 def pipeline(folder: Path, *nodes: LiveNode, more: str = "") -> Path:
-    """A pipeline file over these nodes, without a target. more: sections."""
+    """Write a pipeline file over these nodes, without a target. more: sections."""
     mode = 'mode = "change"\n' if more else ""
     file = folder / "nodes.toml"
     urls = ", ".join(f'"{node.url}"' for node in nodes)
@@ -35,7 +35,7 @@ def pipeline(folder: Path, *nodes: LiveNode, more: str = "") -> Path:
 
 
 class Writer:
-    """Puts and removes through one node; what it is told to leave out it does not touch."""
+    """A writer that puts and removes through one node, and leaves out the keys that it is told."""
 
     def __init__(self, node: LiveNode, seed: int) -> None:
         self._node = node
@@ -43,7 +43,9 @@ class Writer:
         self._number = 0
 
     def write(self, count: int) -> None:
-        """So many changes, some of them in transactions; what fails as a node dies may be there."""
+        """Make so many changes, some in transactions; those that fail as a node dies
+        may be stored.
+        """
         for _ in range(count):
             self._number += 1
             with suppress(LiveFailed):
@@ -67,7 +69,7 @@ class Writer:
 
 @contextmanager
 def running(work: Callable[[], object]) -> Iterator[None]:
-    """Do something again and again beside; what it raises comes out at the end."""
+    """Repeat something in the background; raise its error at the end."""
     is_over, errors = threading.Event(), []
 
     def loop() -> None:
@@ -89,21 +91,21 @@ def running(work: Callable[[], object]) -> Iterator[None]:
 
 
 def settled(*nodes: LiveNode) -> None:
-    """All are there, and nothing is being rebalanced."""
+    """Wait until all nodes are up and nothing is being rebalanced."""
     first = nodes[0]
     first.until(lambda: first.ask("nodes") == len(nodes), "a node is not there")
     first.until(lambda: first.ask("settled"), "it was not rebalanced")
 
 
 def check(file: Path, node: LiveNode) -> None:
-    """The log has what a scan of the caches gives, and each change once."""
+    """Check that the log has the result of a scan of the caches, and each change once."""
     rows = rows_of(load_config(file))
     tables = folded(rows)
     for cache in CACHES:
         found = {key: row["_val"] for (key,), row in tables.get(cache, {}).items()}
         assert found == scanned(node, cache)
     last: dict[tuple[str, int], dict[str, int]] = {}
-    for row in rows:  # of one writer's texts, each key's rise
+    for row in rows:  # the texts of one writer increase for each key
         if row.op == "U":
             writer, number = row.values["_val"].split(" ")
             before = last.setdefault((row.table, row.values["_key"]), {})
@@ -113,7 +115,9 @@ def check(file: Path, node: LiveNode) -> None:
 
 @pytest.mark.long
 def test_nodes_die_stop_and_come_back(ignite_nodes: LiveNodes, tmp_path: Path) -> None:
-    """One is killed under writers and comes back, then the other stops: nothing is lost or old."""
+    """One node is killed under writers and comes back, then the other stops: nothing is lost or
+    old.
+    """
     one, two = ignite_nodes.start("node-1"), ignite_nodes.start("node-2")
     settled(one, two)
     one.ask("baseline")
@@ -152,7 +156,7 @@ def test_nodes_die_stop_and_come_back(ignite_nodes: LiveNodes, tmp_path: Path) -
 
 @pytest.mark.long
 def test_nodes_into_postgres(ignite_nodes: LiveNodes, tmp_path: Path, target_url: str) -> None:
-    """Through Spark: while one of three dies and comes back, and in the end, what a scan gives."""
+    """Spark loads a scan's rows, while one of three nodes dies and comes back, and in the end."""
     nodes = [ignite_nodes.start(f"node-{number}") for number in (1, 2, 3)]
     settled(*nodes)
     nodes[0].ask("baseline")
@@ -197,7 +201,7 @@ def test_nodes_into_postgres(ignite_nodes: LiveNodes, tmp_path: Path, target_url
 def test_rows_of_two_nodes_and_the_changes_behind(
     ignite_nodes: LiveNodes, tmp_path: Path, target_url: str
 ) -> None:
-    """Bulk load and changes of a list of nodes, under writers: in the end what a scan gives."""
+    """Bulk load and changes of several nodes under writers end equal to a scan."""
     one, two = ignite_nodes.start("node-1"), ignite_nodes.start("node-2")
     settled(one, two)
     one.ask("baseline")
@@ -227,16 +231,16 @@ def test_rows_of_two_nodes_and_the_changes_behind(
 
 
 def has_tables(target: psycopg.Connection[Any]) -> bool:
-    """Whether every cache has a table."""
+    """Return whether every cache has a table."""
     found = target.execute("select count(*) from pg_tables where tablename = any(%s)", ([*CACHES],))
     return found.fetchone() == (len(CACHES),)
 
 
 def scanned(node: LiveNode, cache: str) -> dict[int, str]:
-    """What a scan of the cache gives."""
+    """Return the result of a scan of the cache."""
     return {key[1]: value[1] for key, value, _ in node.scan(cache)}
 
 
 def loaded(target: psycopg.Connection[Any], cache: str) -> dict[int, str]:
-    """What the target has."""
+    """Return the target's rows."""
     return dict(target.execute(f'select _key, _val from public."{cache}"').fetchall())

@@ -1,4 +1,6 @@
-"""Single caches of a pipeline at work on a real node: made later, added, copied again, removed."""
+"""Single caches of a running pipeline on a real node: created later, added, copied
+again, removed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def state_of(path: Path, cache: str) -> str:
-    """What `penstock table ls` says of a cache."""
+    """Return the state of a cache in `penstock table ls`."""
     lines = map(json.loads, penstock("table", "ls", path, "--json").out.splitlines())
     return next((str(one["state"]) for one in lines if one["table"] == cache), "")
 
@@ -34,7 +36,7 @@ def asked(word: str, path: Path, cache: str) -> None:
 
 
 def cities_in(url: str) -> list[tuple[Any, ...]]:
-    """The rows of the SQL table in PostgreSQL."""
+    """Return the rows of the SQL table in PostgreSQL."""
     if rows_in(url, '"SQL_PUBLIC_CITY"') is None:
         return []
     with psycopg.connect(url, autocommit=True) as sql:
@@ -43,7 +45,9 @@ def cities_in(url: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.long
 def test_caches_that_are_made_later(live_node: LiveNode, target_url: str, tmp_path: Path) -> None:
-    """One of objects and one of SQL get tables, rows and changes, and those before go on."""
+    """One cache of objects and one of SQL get tables, rows and changes, and earlier caches
+    continue.
+    """
     live_node.create("first")
     live_node.ask("fill", "first", 0, 100, 20)
     live_node.create("unused")  # it has no columns until it has a row
@@ -81,7 +85,7 @@ def test_caches_that_are_made_later(live_node: LiveNode, target_url: str, tmp_pa
         )
         assert rows_in(target_url, "not_wanted") is None
         run.stop()
-    # What was made while nothing ran is found at the start.
+    # Caches created while no process ran are found at the start.
     live_node.create("meanwhile")
     live_node.ask("person", "meanwhile", 1, "Ann", 1)
     live_node.await_linked()
@@ -95,7 +99,7 @@ def test_caches_that_are_made_later(live_node: LiveNode, target_url: str, tmp_pa
 
 @pytest.mark.long
 def test_commands_for_single_caches(live_node: LiveNode, target_url: str, tmp_path: Path) -> None:
-    """Add, pause, resume, resync and remove, as of a table of any other source."""
+    """Add, pause, resume, resync and remove work as for a table of any other source."""
     for cache in ("kept", "audit"):
         live_node.create(cache)
         live_node.ask("fill", cache, 0, 200, 20)
@@ -144,15 +148,15 @@ def test_commands_for_single_caches(live_node: LiveNode, target_url: str, tmp_pa
 
 
 class Seen(CdcConsumer):
-    """Keeps what there is, by key. ops: by key, what came."""
+    """A consumer that keeps current rows by key, and the ops that came for each key."""
 
     def __init__(self) -> None:
-        """Nothing came yet."""
+        """Begin without rows."""
         self.rows: dict[Any, tuple[str, str, str]] = {}
         self.ops: dict[Any, str] = {}
 
     def on_events(self, events: Any) -> bool:
-        """Apply each as it is."""
+        """Apply each event as it is."""
         for event in events:
             key = str(event.key[0])
             self.ops[key] = self.ops.get(key, "") + event.op
@@ -165,7 +169,7 @@ class Seen(CdcConsumer):
 
 
 def test_a_consumer_begins_with_the_rows(live_node: LiveNode, tmp_path: Path) -> None:
-    """All of them as inserts, while the cache is written; then the changes behind."""
+    """All rows come as inserts while the cache is written; then the changes after them."""
     live_node.create("people", partitions=4)
     live_node.ask("fill", "people", 0, 300, 20)
     live_node.await_linked()
@@ -181,7 +185,7 @@ def test_a_consumer_begins_with_the_rows(live_node: LiveNode, tmp_path: Path) ->
     seen = Seen()
 
     def consume(until: Callable[[], bool]) -> None:
-        """Run it until something is so, or for so long."""
+        """Run the consumer until a condition holds, or for so long."""
         deadline = time.monotonic() + 120
         run_consumer(path, "seen", seen, stop=lambda: until() or time.monotonic() > deadline)
 

@@ -30,12 +30,12 @@ SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring",
 
 
 def url_of(node: LiveNode, more: str = "") -> IgniteUrl:
-    """Of a node that can be asked."""
+    """Return the URL of a node that can be asked."""
     return IgniteUrl.parse(f"{node.url}&address={node.address}{more}")
 
 
 def test_scans_give_what_a_scan_query_of_the_node_gives(live_node: LiveNode) -> None:
-    """Every type: partition by partition, decoded as the log is."""
+    """Every type is decoded as from the log, partition by partition."""
     for name in SCENARIOS:
         live_node.ask("scenario", name)
     types = open_directory(live_node.url).types_read
@@ -68,7 +68,7 @@ def test_scans_give_what_a_scan_query_of_the_node_gives(live_node: LiveNode) -> 
 
 
 def test_pages_are_of_bounded_size(live_node: LiveNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large rows come a few at a time, small ones many; each once, also when a page is left."""
+    """Large rows come a few at a time, small ones many; each once, even if a page is left early."""
     monkeypatch.setattr(thin, "PAGE_BYTES", 64 * 1024)
     live_node.create("large", partitions=1)
     live_node.create("small", partitions=1)
@@ -88,7 +88,7 @@ def test_pages_are_of_bounded_size(live_node: LiveNode, monkeypatch: pytest.Monk
 
 @pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")  # of pyignite's own call
 def test_log_in_and_lost_connections(ignite_nodes: LiveNodes) -> None:
-    """What goes wrong is typed, and never tells the password."""
+    """Errors are typed, and never contain the password."""
     node = ignite_nodes.start(authentication="true")
     with pytest.raises(LoginRefused), open_thin(url_of(node)):
         pass
@@ -113,7 +113,9 @@ def test_log_in_and_lost_connections(ignite_nodes: LiveNodes) -> None:
 
 
 def tls_files(folder: Path) -> None:
-    """A node's keys, those it trusts, its authority, another one, and a client's certificate."""
+    """Write a node's keys, those it trusts, its authority, another one, and a
+    client's certificate.
+    """
     authority, other = trustme.CA(), trustme.CA()
     node = authority.issue_cert("127.0.0.1", "localhost")
     client = authority.issue_cert("penstock")
@@ -137,7 +139,7 @@ def tls_files(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")  # of pyignite's own call
 def test_tls(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
-    """The right authority, a wrong one, none, no TLS; with a log-in, and with certificates."""
+    """The right authority, a wrong one, none and no TLS; with a login, and with certificates."""
     folder = ignite.folder / "tls"
     folder.mkdir()
     tls_files(folder)
@@ -176,7 +178,7 @@ def test_tls(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
 
 
 def test_configurations_of_what_a_program_makes(live_node: LiveNode) -> None:
-    """Groups, expiry, NOT NULL, defaults: as the node stores them."""
+    """Groups, expiry, NOT NULL and defaults are as the node stores them."""
     live_node.create("plain", atomicity="TRANSACTIONAL", group="both", expiry=60_000)
     live_node.sql(
         "create table t (a int, b varchar(7) not null, c decimal(10, 2) default 1.50, "

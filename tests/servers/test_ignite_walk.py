@@ -1,4 +1,4 @@
-"""The ten minutes of docs/ignite.md, as they are written there."""
+"""The ten minutes of docs/ignite.md, run as they are written."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def block(name: str) -> str:
-    """A file of the walk, by the comment that it begins with."""
+    """Return a file of the walk, by the comment that it begins with."""
     found = re.search(rf"^ *# {re.escape(name)}\n.*?(?=^ *```)", PAGE.read_text(), re.M | re.S)
     assert found is not None, name
     return textwrap.dedent(found[0])
 
 
 def test_from_a_node_to_a_table(live_node: LiveNode, target_url: str, tmp_path: Path) -> None:
-    """Each step, with this machine's ports and paths."""
+    """Each step runs with this machine's ports and paths."""
     fill = tmp_path / "fill.py"
     fill.write_text(block("fill.py").replace("10800", str(live_node.thin_port)))
     subprocess.run([sys.executable, fill], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Tables of the target that others inherit from: each statement means one table's own rows."""
+"""Tables of the target that others inherit from: each statement affects one table's own rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.ports.bulk import TablePlan
 from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.refusals import ShapeNotApplicable
 
-# Three levels, the lowest in another schema; rows alike on each, as nothing forbids it.
+# Three levels, the lowest in another schema; equal rows on each, as nothing forbids them.
 TREE = """
     create schema deep;
     create table public.top (id int {key}, n int {unique}, doc text);
@@ -41,7 +41,7 @@ OWN = (*SHAPE, ("own", "integer", "int32"))
 
 
 def tree(kind: str) -> str:
-    """DDL of the tree: keyed, with another unique column, deferrable, or without a key."""
+    """Return DDL of the tree: keyed, with another unique column, deferrable, or without a key."""
     if kind == "keyless":
         return TREE.format(key="", unique="", more="", low="")
     key = "primary key deferrable" if kind == "deferrable" else "primary key"
@@ -51,7 +51,7 @@ def tree(kind: str) -> str:
 
 
 def shapes(kind: str) -> list[Relation]:
-    """The relations of the three tables."""
+    """Return the relations of the three tables."""
     key, identity = ((), Identity.FULL) if kind == "keyless" else ((0,), Identity.DEFAULT)
     return [
         relation(*columns, key=key, identity=identity, schema=schema, name=name)
@@ -64,7 +64,7 @@ def shapes(kind: str) -> list[Relation]:
 
 
 def own_rows(url: str) -> list[list[tuple[int, ...]]]:
-    """Each table's own (id, n), in order."""
+    """Return each table's own (id, n), in order."""
     with psycopg.connect(url) as connection:
         return [
             connection.execute(f"select id, n from only {name} order by 1, 2".encode()).fetchall()
@@ -78,7 +78,9 @@ def own_rows(url: str) -> list[list[tuple[int, ...]]]:
 def test_changes_of_a_parent_leave_its_children(
     start: Start, log: LogMaker, target_url: str, kind: str, poor: bool
 ) -> None:
-    """Updates, deletes, changed keys and columns that were not sent, on the upper two levels."""
+    """Updates, deletes, changed keys and unsent columns on the upper two levels leave the lowest
+    alone.
+    """
     target = start(tree(kind), poor=poor)
     top, mid, _ = shapes(kind)
     for shape, own in ((top, ()), (mid, (1,))):
@@ -105,9 +107,9 @@ def test_changes_of_a_parent_leave_its_children(
 def test_truncate_empties_what_the_source_names(
     start: Start, log: LogMaker, target_url: str, emptied: Sequence[str], hung: bool
 ) -> None:
-    """TRUNCATE ONLY names the parent alone, TRUNCATE its children too."""
+    """TRUNCATE ONLY empties only the parent, TRUNCATE its children too."""
     ddl = tree("keyed")
-    if hung:  # then rows go by DELETE
+    if hung:  # then rows are removed by DELETE
         ddl += "create table public.hung (t int references public.top, m int references public.mid)"
     target = start(ddl)
     names = [TableName("deep" if name == "low" else "public", name) for name in emptied]
@@ -121,7 +123,7 @@ def test_truncate_empties_what_the_source_names(
 def test_a_table_read_again_keeps_its_childrens_rows(
     start: Start, log: LogMaker, target_url: str
 ) -> None:
-    """Row by row, where columns of the target are kept."""
+    """Rows are replaced one by one if columns of the target are kept."""
     policies = Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT})
     target = start(tree("keyed"), policies=policies)
     top = shapes("keyed")[0]
@@ -135,7 +137,7 @@ def test_a_table_read_again_keeps_its_childrens_rows(
 
 
 def plan(name: str) -> TablePlan:
-    """A plan of one table, to begin afresh with."""
+    """Return a plan of one table that begins from the start."""
     table = TableName(*name.split("."))
     return TablePlan(
         source=table,
@@ -151,7 +153,7 @@ def plan(name: str) -> TablePlan:
 
 @pytest.mark.parametrize("hung", [False, True])
 def test_loading_a_parent_afresh_leaves_its_children(target_url: str, hung: bool) -> None:
-    """And a parent without rows of its own is empty, whatever its children have."""
+    """A parent without rows of its own is empty, whatever its children have."""
     with connect(target_url, application_name="test") as connection:
         PostgresProgress(connection).ensure_tables()
         PostgresProgress(connection).ensure_marks()
@@ -174,7 +176,7 @@ def test_loading_a_parent_afresh_leaves_its_children(target_url: str, hung: bool
 
 
 def test_a_repair_deletes_rows_of_one_table(target_url: str) -> None:
-    """Of a parent as of a table without children."""
+    """The repair of a parent is like that of a table without children."""
     with psycopg.connect(target_url, autocommit=True) as connection:
         connection.execute(tree("keyed").encode())
     repair = PostgresRepair(target_url, None, {})
@@ -186,7 +188,7 @@ def test_a_repair_deletes_rows_of_one_table(target_url: str) -> None:
 
 
 def test_the_publication_has_the_wanted_tables_alone(source_url: str, tmp_path: Path) -> None:
-    """A child that nobody wants is not published with its parent."""
+    """A child that is not wanted is not published with its parent."""
     with connect(source_url, application_name="test") as connection:
         connection.execute(tree("keyed").encode())
         ensure_publication(connection, "only_top", [TableName("public", "top")])
@@ -197,7 +199,7 @@ def test_the_publication_has_the_wanted_tables_alone(source_url: str, tmp_path: 
 
 
 def test_an_inherited_column_changes_with_its_tree(start: Start, log: LogMaker) -> None:
-    """The log may tell of the child first: what loses nothing is done, what might is refused."""
+    """The log may report the child first: lossless changes are made, others are refused."""
     target = start(
         "create table public.top (id int primary key, n int, gone int default 7);"
         "create table public.mid (primary key (id)) inherits (public.top)"
@@ -231,7 +233,9 @@ def test_an_inherited_column_changes_with_its_tree(start: Start, log: LogMaker) 
 
 
 def test_a_locked_child_holds_up_nobody_who_reads_its_parent(target_url: str) -> None:
-    """Neither a copy of the parent nor verify; a partitioned table is held with its partitions."""
+    """A copy of the parent and verify do not wait; a partitioned table is locked with its
+    partitions.
+    """
     top, parts = TableName("public", "top"), TableName("public", "parts")
     with psycopg.connect(target_url, autocommit=True) as connection:
         connection.execute(tree("keyed").encode())

@@ -31,7 +31,7 @@ def at(folder: Path, *arguments: object) -> Ran:
 def test_a_pipeline_file_is_written_from_two_urls(
     source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Tables found, passwords as variables, what is to be done first; it is a file that runs."""
+    """The file has the tables found and passwords as variables, says what to do first, and runs."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table orders (id int primary key, made date)")
         source.execute("create table keyless (line text)")
@@ -65,7 +65,7 @@ def test_a_pipeline_file_is_written_from_two_urls(
 def test_a_pipeline_file_for_consumers_is_written_from_one_url(
     source_url: str, tmp_path: Path
 ) -> None:
-    """No target, no mode; the same look at the source; a file that runs."""
+    """The file has no target and no mode, comes from the same look at the source, and runs."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table orders (id int primary key, made date)")
         source.execute("create table keyless (line text)")
@@ -87,7 +87,7 @@ def test_a_pipeline_file_for_consumers_is_written_from_one_url(
 def test_types_to_choose_are_written_with_their_choices(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Between engines: each loss with what can be done about it, and the safe choice made."""
+    """Each loss between engines has its remedies, and the safe choice is made."""
     database = database_of(mysql_url)
     mysql.execute("create table orders (id int primary key, made date)", database)
     path = tmp_path / "shop.toml"
@@ -107,7 +107,7 @@ def test_types_to_choose_are_written_with_their_choices(
 def test_a_source_without_tables_is_reported(
     source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """No file is written."""
+    """No file is written without tables."""
     ran = at(tmp_path, "init", source_url, target_url, "--json")
     assert ran.error["code"] == "CT82"
     assert list(tmp_path.iterdir()) == []
@@ -153,5 +153,5 @@ def test_tables_are_copied_without_a_file(
     ],
 )
 def test_a_pipeline_is_named_after_its_database(url: str, name: str) -> None:
-    """With letters that a name may have."""
+    """The name has only letters that a pipeline's name may have."""
     assert pipeline_name(url) == name

@@ -1,4 +1,6 @@
-"""`onTableError = "isolate"` on a pipeline at work: left behind, shown everywhere, brought back."""
+"""`onTableError = "isolate"` in a running pipeline: a table is isolated, shown, and
+brought back.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator
 
 
 def test_it_is_left_behind_and_comes_back(pair: Pair) -> None:
-    """The others flow on; status, table ls, web and metrics say why; resync copies it anew."""
+    """The others continue; status, table ls, web and metrics say why; resync copies it again."""
     assert pair.process is not None
     pair.target.execute("alter table bag add constraint few check (v < 9)")
     pair.run("insert into bag values (99); update item set n = 2")

@@ -1,4 +1,4 @@
-"""Tables that are no heaps, cut by ranges of a key: each row in one range, whatever its key is."""
+"""Tables without heap storage are cut by ranges of a key: each row is in one range."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def catalog(source_url: str) -> Iterator[psycopg.Connection]:
 
 
 def table_of(connection: psycopg.Connection, name: str = "public.t") -> TableDefinition:
-    """A captured table."""
+    """Return the definition of a captured table."""
     return captured_tables(connection, [name])[0]
 
 
 def read(connection: psycopg.Connection, chunk: StorageChunk, *columns: str) -> list[bytes]:
-    """The lines of a chunk."""
+    """Return the lines of a chunk."""
     with connection.cursor().copy(copy_sql(chunk, columns)) as copy:
         return b"".join(copy).splitlines()
 
@@ -50,7 +50,9 @@ def read(connection: psycopg.Connection, chunk: StorageChunk, *columns: str) -> 
 def check_pieces(
     connection: psycopg.Connection, *, at_least: int, largest: float = 0.5
 ) -> list[StorageChunk]:
-    """Every row of public.t is in one chunk; there are so many; none holds too large a share."""
+    """Check that every row of public.t is in one of enough chunks, and none holds too large a
+    share.
+    """
     chunks = plan_chunks(connection, table_of(connection), size_bytes_target=200_000)
     assert [chunk.number for chunk in chunks] == list(range(1, len(chunks) + 1))
     assert len(chunks) >= at_least
@@ -65,7 +67,7 @@ def check_pieces(
 
 
 def fill(connection: psycopg.Connection, columns: str, values: str, count: int = COUNT) -> None:
-    """public.t: columns besides n and pad, with values that are expressions of i."""
+    """Create public.t with columns besides n and pad, whose values are expressions of i."""
     connection.execute(f"create table public.t (n int, {columns}, pad text) using heap2")
     connection.execute(
         f"insert into public.t select i, {values}, repeat('x', 100) "
@@ -99,7 +101,7 @@ def fill(connection: psycopg.Connection, columns: str, values: str, count: int =
     ],
 )
 def test_keys_of_every_kind(catalog: psycopg.Connection, columns: str, values: str) -> None:
-    """Values go into the condition as the server prints them and come back as they were."""
+    """Values are compared as the server prints them and come back unchanged."""
     fill(catalog, columns, values)
     check_pieces(catalog, at_least=8)
 
@@ -118,7 +120,7 @@ def test_a_skewed_key_is_cut_where_the_rows_are(catalog: psycopg.Connection) -> 
 def test_the_primary_key_is_preferred_and_partial_and_computed_ones_are_not_used(
     catalog: psycopg.Connection,
 ) -> None:
-    """An index that does not hold all rows, or no plain columns, tells nothing."""
+    """An index that lacks some rows, or has computed columns, cannot be used."""
     fill(catalog, "a int, b int not null, c text", "i, i, i::text")
     for index in (
         "create unique index on public.t (a) where a > 100",
@@ -177,7 +179,7 @@ def test_a_key_with_few_values_gives_few_ranges(catalog: psycopg.Connection) -> 
 def test_a_table_that_cannot_be_sampled_is_cut_by_all_its_keys(
     catalog: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not every access method knows how; the server refuses with 0A000."""
+    """Not every access method supports sampling; the server refuses with 0A000."""
     monkeypatch.setattr(
         key_ranges, "SAMPLED", "(select * from {table} where {share} > 0 group by n for update) x"
     )
@@ -190,14 +192,14 @@ def test_a_table_that_cannot_be_sampled_is_cut_by_all_its_keys(
 def test_a_large_table_is_sampled(
     catalog: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part of its blocks is enough to cut it well."""
+    """A part of the blocks is enough to cut the table well."""
     monkeypatch.setattr(key_ranges, "SAMPLE_BLOCKS", 60)
     fill(catalog, "id int primary key", "case when i < 15000 then i else i * 1000 end")
     check_pieces(catalog, at_least=6, largest=0.3)
 
 
 def test_partitions_are_cut_each_by_its_own_storage(catalog: psycopg.Connection) -> None:
-    """One is a heap, one is not, one of those has another unique key."""
+    """One is a heap, one is not, and one of those has another unique key."""
     for statement in (
         "create table public.t (n int, id int, pad text) partition by list (id)",
         "create table public.one partition of public.t for values in (1)",
@@ -219,7 +221,7 @@ def test_partitions_are_cut_each_by_its_own_storage(catalog: psycopg.Connection)
 
 
 def test_keys_that_change_while_they_are_read(source_url: str, catalog: psycopg.Connection) -> None:
-    """Under one snapshot a row whose key moves to another range is neither lost nor read twice."""
+    """A row whose key moves to another range is neither lost nor read twice in one snapshot."""
     fill(catalog, "id int primary key", "i")
     moving = (
         "update public.t set id = -id where n % 5 = 0",
@@ -238,7 +240,7 @@ def test_keys_that_change_while_they_are_read(source_url: str, catalog: psycopg.
         assert len(chunks) > 5
         rounds = writer.round_count
         lines: list[bytes] = []
-        for chunk in chunks:  # each on a connection of its own, as Spark's tasks do
+        for chunk in chunks:  # each on its own connection, as in Spark's tasks
             with open_snapshot(source_url, point.snapshot_id) as reader:
                 lines += read(reader, chunk, "n", "id")
         assert writer.round_count > rounds
@@ -246,7 +248,7 @@ def test_keys_that_change_while_they_are_read(source_url: str, catalog: psycopg.
 
 
 def collations(connection: psycopg.Connection) -> list[str]:
-    """A collation of each provider that this server has, and one that takes letters for equal."""
+    """Return a collation of each provider of this server, and one that treats letters as equal."""
     try:
         connection.execute(
             "create collation public.\"No Case\" (provider = icu, locale = 'und-u-ks-level2', "
@@ -268,7 +270,7 @@ def collations(connection: psycopg.Connection) -> list[str]:
 def test_text_under_every_collation(catalog: psycopg.Connection) -> None:
     """Cuts are compared as the column compares: a, B, b and Ä stand where the collation has them.
 
-    What is equal under the collation is one value: such keys differ by a number behind them.
+    Equal values under the collation are one value: such keys differ by a number after them.
     """
     for name in collations(catalog):
         catalog.execute("drop table if exists public.t")
@@ -298,7 +300,7 @@ def test_whatever_the_cuts_every_row_is_in_one_range(
     cuts: list[tuple[int, str]],
     width: int,
 ) -> None:
-    """Ascending cuts that no row of the table needs to have."""
+    """The cuts ascend, and no row of the table needs to have them."""
     if width == 2:
         rows = [(a or 0, b or "") for a, b in rows]
     connection = range_database

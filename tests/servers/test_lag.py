@@ -1,4 +1,4 @@
-"""The lag and heartbeats of a PostgreSQL source, in every state, against the truth."""
+"""The lag and heartbeats of a PostgreSQL source, in every state, compared with the truth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE = "create table t (id int primary key)"
 
 
 def line_of(folder: Path, source: str, target: str, **extractor: Any) -> Line:
-    """A pipeline between two databases with this table."""
+    """Return a pipeline between two databases with this table."""
     for url in (source, target):
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(TABLE)
@@ -42,13 +42,13 @@ def line_of(folder: Path, source: str, target: str, **extractor: Any) -> Line:
 
 @pytest.fixture
 def alone(own_postgres: Server) -> str:
-    """A source on a server on which nobody else writes."""
+    """A source on a server without other writers."""
     return own_postgres.make_database("source")
 
 
 @pytest.mark.slow
 def test_each_state_is_reported_as_it_is(alone: str, target_url: str, tmp_path: Path) -> None:
-    """From before the first run to caught up; extractor and loader paused, stopped, at work."""
+    """The states range from before the first run to caught up; both halves pause, stop and work."""
     tell_states(line_of(tmp_path, alone, target_url))
 
 
@@ -56,7 +56,9 @@ def test_each_state_is_reported_as_it_is(alone: str, target_url: str, tmp_path: 
 def test_a_server_that_is_away_makes_the_lag_unknown(
     postgres: Server, source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Which one is said; `penstock lag` ends with 1 and prints no number. The status has it too."""
+    """The unavailable server is named; `penstock lag` exits with 1 and prints no number. Status
+    too.
+    """
     port = int(psycopg.conninfo.conninfo_to_dict(source_url)["port"])
     with Proxy(port) as source, Proxy(port) as target:
         line = line_of(tmp_path, source.url(source_url), target.url(target_url))
@@ -79,12 +81,12 @@ def test_a_server_that_is_away_makes_the_lag_unknown(
 def test_heartbeats_measure_an_idle_source(
     source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """From before their commit to their visibility."""
+    """The lag is measured from before a heartbeat's commit to its visibility."""
     tell_heartbeats(line_of(tmp_path, source_url, target_url, heartbeatSeconds=0.2))
 
 
 def test_heartbeats_are_no_activity(source_url: str, target_url: str, tmp_path: Path) -> None:
-    """A source with heartbeats alone is idle."""
+    """A source that has only heartbeats is idle."""
     extractor = {"heartbeatSeconds": 0.2, "exitWhenIdle": True, "idleWaitSeconds": 1.0}
     tell_that_they_are_no_activity(line_of(tmp_path, source_url, target_url, **extractor))
 
@@ -92,7 +94,7 @@ def test_heartbeats_are_no_activity(source_url: str, target_url: str, tmp_path: 
 def test_heartbeats_of_another_slot_are_not_ours(
     source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Every slot of a database sees them; and keepMessages keeps none of ours."""
+    """Every slot of a database sees heartbeats; keepMessages does not keep penstock's."""
     line = line_of(tmp_path, source_url, target_url, heartbeatSeconds=0.2, keepMessages=True)
     with psycopg.connect(source_url, autocommit=True) as connection, line.extracting():
         until(lambda: line.logged(1), "our own")
@@ -111,7 +113,9 @@ def test_heartbeats_of_another_slot_are_not_ours(
 def test_doctor_tries_a_heartbeat(
     postgres: Server, source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Only where they are wanted; who may not write one is told."""
+    """Heartbeats are tried only if they are wanted; doctor reports a role that may
+    not write them.
+    """
     line = line_of(tmp_path, source_url, target_url, heartbeatSeconds=1)
     assert "PG36" not in [one.code for one in examine(line.config).findings]
     database = source_url.rpartition("/")[2].partition("?")[0]

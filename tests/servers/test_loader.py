@@ -45,7 +45,7 @@ def target(target_url: str) -> str:
 
 
 def test_ends_when_the_log_is_done(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """CHANGE.DONE and all before it applied; the state file tells it; the files stay."""
+    """CHANGE.DONE and all before it is applied; the state file says so; the files stay."""
     log.writer.finish()
     state = Running(target, tmp_path).end()
     check(target, 6)
@@ -58,7 +58,7 @@ def test_ends_when_the_log_is_done(target: str, tmp_path: Path, log: LogMaker) -
 
 
 def test_files_per_batch_and_their_removal(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """MaxFilesPerBatch bounds a batch; removeFiles takes applied ones away."""
+    """Batches are limited by maxFilesPerBatch; removeFiles deletes applied files."""
     log.writer.finish()
     state = Running(target, tmp_path, max_files_per_batch=2, remove_files=True).end()
     assert state.batch_count == 2
@@ -67,7 +67,9 @@ def test_files_per_batch_and_their_removal(target: str, tmp_path: Path, log: Log
 
 
 def test_files_are_moved_when_done(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """doneDirectory; also what a killed loader had applied but not moved."""
+    """Applied files move to doneDirectory, even if a killed loader had applied but
+    not moved them.
+    """
     log.writer.finish()
     Running(target, tmp_path).end()
     done = tmp_path / "done"
@@ -77,7 +79,7 @@ def test_files_are_moved_when_done(target: str, tmp_path: Path, log: LogMaker) -
 
 
 def test_new_segments_are_picked_up(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """While it waits, and stop() ends it at a batch's end."""
+    """The loader finds new segments while it waits, and stop() ends it at a batch's end."""
     running = Running(target, tmp_path)
     until(lambda: running.loader.applied.gsn == 12)
     add(log, 6)
@@ -90,7 +92,9 @@ def test_new_segments_are_picked_up(target: str, tmp_path: Path, log: LogMaker) 
 def test_what_is_durable_is_applied_before_its_segment_is_closed(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """Flush by flush; what is not flushed is not there. The CL row comes with the closed file."""
+    """Each flush is applied; unflushed rows are not there. The CL row comes with the
+    closed file.
+    """
     files = "select source from wirekite.wirekite_progress where operation = 'CL' order by 1"
     running = Running(target, tmp_path, remove_files=True)
     until(lambda: running.loader.applied.gsn == 12)
@@ -115,7 +119,7 @@ def test_what_is_durable_is_applied_before_its_segment_is_closed(
 def test_files_are_read_when_they_are_closed_if_that_is_wanted(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """The published way: readOpenSegment = false."""
+    """The published way works, too: readOpenSegment = false."""
     running = Running(target, tmp_path, read_open_segment=False)
     until(lambda: running.loader.applied.gsn == 12)
     add(log, 6)
@@ -129,7 +133,7 @@ def test_files_are_read_when_they_are_closed_if_that_is_wanted(
 
 
 def test_hold_cuts_the_open_segment(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """A position between two of its transactions; then it goes on from there."""
+    """A hold lies between two transactions of the segment; the loader continues from there."""
     running = Running(target, tmp_path)
     until(lambda: running.loader.applied.gsn == 12)
     state = tmp_path / "state"
@@ -153,12 +157,14 @@ def test_hold_cuts_the_open_segment(target: str, tmp_path: Path, log: LogMaker) 
 def test_kill_while_the_open_segment_is_read(
     target: str, tmp_path: Path, log: LogMaker, point: str
 ) -> None:
-    """Killed at its fourth batch, which is of the open segment; closed before it starts again."""
+    """The loader is killed at its fourth batch, of the open segment, which closes before its
+    restart.
+    """
     add(log, 6)
     add(log, 7)
     log.writer.flush()
     assert run_killed(target, tmp_path, f"{point}:4:kill").returncode == -signal.SIGKILL
-    if point != "load.job.before":  # it is staged while the one before may still be applied
+    if point != "load.job.before":  # it is staged while the previous one may still be applied
         check(target, 8 if point == "load.commit.after" else 6)
     add(log, 8)
     log.close_segment()
@@ -168,7 +174,7 @@ def test_kill_while_the_open_segment_is_read(
 
 
 def test_actions_are_obeyed(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """PAUSE waits, RUN goes on, STOP ends."""
+    """PAUSE waits, RUN continues, STOP ends."""
     running = Running(target, tmp_path)
     until(lambda: running.loader.applied.gsn == 12)
     running.word.text = "PAUSE"
@@ -183,7 +189,7 @@ def test_actions_are_obeyed(target: str, tmp_path: Path, log: LogMaker) -> None:
 
 
 def test_hold_cuts_at_a_position_and_goes_on(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """The loader stands exactly at the barrier until the hold is gone."""
+    """The loader stops exactly at the barrier until the hold is removed."""
     running = Running(target, tmp_path)
     until(lambda: running.loader.applied.gsn == 12)
     state = tmp_path / "state"
@@ -211,7 +217,7 @@ def test_hold_cuts_at_a_position_and_goes_on(target: str, tmp_path: Path, log: L
 def test_missing_segment_stops_with_nothing_from_behind_it(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """A hole in the numbers."""
+    """The segment numbers have a gap."""
     (tmp_path / "log" / "1.ckt").rename(tmp_path / "hidden")
     with pytest.raises(SegmentMissing):
         Running(target, tmp_path, max_files_per_batch=1).end()
@@ -225,7 +231,7 @@ def test_missing_segment_stops_with_nothing_from_behind_it(
 def test_corrupt_segment_stops_with_nothing_from_behind_it(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """One flipped byte in the rows of the second segment."""
+    """One byte in the rows of the second segment is flipped."""
     path = tmp_path / "log" / "1.ckt"
     data = bytearray(path.read_bytes())
     data[data.rindex(b"ARROW") if b"ARROW" in data else len(data) // 2] ^= 1
@@ -251,7 +257,7 @@ def test_corrupt_segment_stops_with_nothing_from_behind_it(
 def test_failure_at_any_point_is_tried_again(
     target: str, tmp_path: Path, log: LogMaker, point: str
 ) -> None:
-    """Before the commit nothing is there, behind it all: each row once."""
+    """No row is there before the commit; after all of it each row is there once."""
     log.writer.finish()
     with faults.arming(f"{point}:2:error"):
         Running(target, tmp_path, max_files_per_batch=1).end()
@@ -263,7 +269,7 @@ def test_failure_at_any_point_is_tried_again(
     "point", ["load.copy.after", "load.apply.after", "load.commit.before", "load.commit.after"]
 )
 def test_kill_and_restart(target: str, tmp_path: Path, log: LogMaker, point: str) -> None:
-    """SIGKILL in the second batch; the next process goes on, every row once."""
+    """SIGKILL comes in the second batch; the next process continues, every row once."""
     log.writer.finish()
     done = run_killed(target, tmp_path, f"{point}:2:kill")
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -295,7 +301,7 @@ def test_crash_of_the_target_between_staging_and_applying(
 def test_connection_ended_in_the_middle_of_applying(
     target: str, postgres: Server, tmp_path: Path, log: LogMaker
 ) -> None:
-    """An operator's pg_terminate_backend: reconnect, ask how far it is, go on."""
+    """The loader reconnects after pg_terminate_backend, asks for its position and continues."""
     log.writer.finish()
     with faults.arming("load.apply.after:1:sleep=1"):
         running = Running(target, tmp_path)
@@ -316,7 +322,7 @@ def test_connection_ended_in_the_middle_of_applying(
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_spark")
 def test_the_whole_loader_on_spark(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """Batches through Spark's workers; the JVM is killed in between and comes back."""
+    """Batches go through Spark's workers; the JVM is killed in between and comes back."""
     options = SessionOptions(work_directory=tmp_path / "spark", master="local[2]")
     keeper = SessionKeeper(options, PendingSession(options))
     running = Running(target, tmp_path, keeper, max_files_per_batch=1)
@@ -351,7 +357,9 @@ def test_applied_segments_stay_for_a_while(
     left: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that are old or many go although removeFiles is false; what is to come never does."""
+    """Old or surplus files are deleted although removeFiles is false; files still
+    needed never are.
+    """
     monkeypatch.setattr("penstock.log.closing.LOOK_INTERVAL_S", 0.05)
     folder = tmp_path / "log"
     for name in ("0.ckt", "1.ckt"):

@@ -1,4 +1,4 @@
-"""A table that cannot be applied: it stops the loader, or is left behind while the others flow."""
+"""A table that cannot be applied stops the loader, or is isolated while the others continue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def target(target_url: str, tmp_path: Path) -> str:
 
 
 def test_it_stops_the_loader_by_default(target: str, tmp_path: Path) -> None:
-    """Both tables stand at the same commit."""
+    """Both tables end at the same commit."""
     with pytest.raises(ValueRefused):
         Running(target, tmp_path, max_files_per_batch=1).end()
     assert rows(target, "select id from public.t order by 1") == [(0,), (1,)]
@@ -43,7 +43,9 @@ def test_it_stops_the_loader_by_default(target: str, tmp_path: Path) -> None:
 
 
 def test_it_is_left_behind_at_its_last_good_commit(target: str, tmp_path: Path) -> None:
-    """Why is on disk and told; the next start leaves it there, and nothing keeps its segments."""
+    """The reason is on disk and reported; the next start leaves it there without
+    keeping segments.
+    """
     told: list[PenstockError] = []
     options = {"max_files_per_batch": 1, "isolates": True, "remove_files": True}
     Running(target, tmp_path, on_note=told.append, **options).end()
@@ -59,7 +61,7 @@ def test_it_is_left_behind_at_its_last_good_commit(target: str, tmp_path: Path) 
 
 
 def test_what_is_no_table_s_fault_stops_the_loader(target: str, tmp_path: Path) -> None:
-    """An error that names none is everybody's."""
+    """An error that names no table stops all of them."""
     (tmp_path / "log" / "1.ckt").unlink()
     with pytest.raises(PenstockError) as caught:
         Running(target, tmp_path, max_files_per_batch=1, isolates=True).end()

@@ -1,4 +1,4 @@
-"""One batch is applied and the next one staged beside it: failures, stops and kills in between."""
+"""One batch is applied while the next one is staged: failures, stops and kills in between."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def log(tmp_path: Path) -> Iterator[LogMaker]:
 
 @pytest.fixture
 def target(target_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A target with the tables, and a loader that looks often whether it is still paused."""
+    """A target with the tables, and a loader that checks often whether it is still paused."""
     with psycopg.connect(target_url, autocommit=True) as connection:
         connection.execute(TABLES)
     monkeypatch.setattr(loading, "PAUSE_CHECK_S", 0.05)
@@ -65,14 +65,14 @@ def target(target_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def is_staged(look: Look, table: str, *numbers: int) -> bool:
-    """Whether bag's merge table of this name holds these rows and nothing else."""
+    """Return whether bag's merge table of this name holds these rows and nothing else."""
     if look(f"select to_regclass('wirekite.{table}')") == [(None,)]:
         return False
     return look(STAGED.format(table)) == [(number,) for number in numbers]
 
 
 def until_ahead(running: Running, look: Look, table: str = "bag_wkmb", *numbers: int) -> None:
-    """Wait until the second batch waits, staged, for the first one to be applied."""
+    """Wait until the second batch is staged and waits for the first one to be applied."""
     ahead = numbers or (2, 3)
     until(lambda: running.error is not None or is_staged(look, table, *ahead), 8)
     assert is_staged(look, table, *ahead)
@@ -82,7 +82,7 @@ def until_ahead(running: Running, look: Look, table: str = "bag_wkmb", *numbers:
 def test_the_next_batch_is_staged_while_one_is_applied(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """It waits in tables of its own, and no more than one is staged ahead."""
+    """The next batch waits in its own tables, and no more than one is staged ahead."""
     log.writer.finish()
     with Blocked(target) as look:
         running = Running(target, tmp_path, max_files_per_batch=1)
@@ -105,7 +105,7 @@ def test_the_next_batch_is_staged_while_one_is_applied(
 def test_a_segment_that_closes_meanwhile_is_staged_at_once(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """The loader goes on looking while it applies."""
+    """The loader keeps looking for segments while it applies."""
     with Blocked(target) as look:
         running = Running(target, tmp_path)
         until(lambda: is_staged(look, "bag_wkm", *range(6)))
@@ -139,7 +139,7 @@ def test_batches_that_do_not_meet_use_the_documented_tables(
 def test_what_is_staged_ahead_is_staged_again_when_applying_fails(
     target: str, tmp_path: Path, log: LogMaker, point: str
 ) -> None:
-    """Also when the commit took effect and only its answer was lost."""
+    """This holds even if the commit took effect and only its answer was lost."""
     log.writer.finish()
     with Blocked(target) as look, faults.arming(f"{point}:1:error"):
         running = Running(target, tmp_path, max_files_per_batch=1)
@@ -183,7 +183,7 @@ def test_failure_of_staging_ahead_is_tried_again(
 def test_pause_keeps_what_is_staged_ahead_from_being_applied(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """The batch in hand is finished, the staged one waits for RUN."""
+    """The current batch is finished, the staged one waits for RUN."""
     with Blocked(target) as look:
         running = Running(target, tmp_path, max_files_per_batch=1)
         until_ahead(running, look)
@@ -201,7 +201,7 @@ def test_pause_keeps_what_is_staged_ahead_from_being_applied(
 def test_stop_abandons_what_is_staged_ahead(
     target: str, tmp_path: Path, log: LogMaker, how: str
 ) -> None:
-    """The loader ends behind the batch in hand; the next one goes on from there."""
+    """The loader ends after the current batch; the next one continues from there."""
     with Blocked(target) as look:
         running = Running(target, tmp_path, max_files_per_batch=1)
         until_ahead(running, look)
@@ -219,9 +219,9 @@ def test_stop_abandons_what_is_staged_ahead(
 def test_hold_whose_position_lies_in_the_batch_staged_ahead(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
-    """Not one row from behind the position is applied, though all were staged already."""
+    """No row after the position is applied, although all were staged already."""
     state = tmp_path / "state"
-    cut = log.position + 100 * 2  # of the second transaction to come
+    cut = log.position + 100 * 2  # of the second following transaction
     for number in (6, 7, 8):
         add(log, number)
     log.close_segment()
@@ -245,7 +245,7 @@ def test_hold_whose_position_lies_in_the_batch_staged_ahead(
 
 
 def test_shape_of_the_batch_ahead(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """Altered tables, and the first rows of a table, staged before the target has the shape."""
+    """Tables are altered, and a table's first rows are staged before the target has the shape."""
     wide = relation(
         ("id", "integer", "int32"),
         ("name", "text", "string"),
@@ -296,7 +296,7 @@ def test_shape_of_the_batch_ahead(target: str, tmp_path: Path, log: LogMaker) ->
 
 
 def test_labels_are_mended_beside_staging(target: str, tmp_path: Path, log: LogMaker) -> None:
-    """A new label in the batch in hand is added while the next batch waits."""
+    """A new label in the current batch is added while the next batch waits."""
     shape = relation(("id", "integer", "int32"), ("mood", "public.mood", "string"), name="moody")
     log.transaction((shape, Change(op="I", gsn=0, after=(1, "new"))))
     log.close_segment()
@@ -352,7 +352,7 @@ def test_crash_of_the_target_with_a_batch_staged_ahead(
 def test_crash_of_the_target_while_paused(
     own_postgres: Server, tmp_path: Path, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was staged ahead before the pause is gone, and not missed."""
+    """The batch that was staged before the pause is lost, and not needed."""
     monkeypatch.setattr(loading, "PAUSE_CHECK_S", 0.05)
     own_postgres.execute(TABLES)
     own_postgres.execute("checkpoint")  # commits do not wait for the disk there
@@ -381,7 +381,7 @@ def test_crash_of_the_target_while_paused(
     ],
 )
 def test_kill_while_staging_ahead(target: str, tmp_path: Path, log: LogMaker, fault: str) -> None:
-    """SIGKILL beside a batch that is being applied; the next process goes on, every row once."""
+    """SIGKILL comes while a batch is being applied; the next process continues, every row once."""
     log.writer.finish()
     slow = "load.apply.before:1:sleep=5"
     done = run_killed(target, tmp_path, f"{slow},{fault}:kill")
@@ -399,7 +399,7 @@ def test_kill_while_staging_ahead(target: str, tmp_path: Path, log: LogMaker, fa
 def test_spark_dies_while_staging_ahead(
     target: str, tmp_path: Path, log: LogMaker, monkeypatch: pytest.MonkeyPatch, victim: str
 ) -> None:
-    """A worker or the JVM lost beside an apply costs a try, a stop cancels the job: no row."""
+    """A lost worker or JVM costs a try, a stop cancels the job, and no row is lost or repeated."""
     once = tmp_path / "once"
     once.mkdir()
     action = "kill" if victim == "worker" else "sleep=60"
@@ -436,7 +436,7 @@ def test_spark_dies_while_staging_ahead(
 def test_a_request_that_comes_while_a_batch_is_staged_is_obeyed_first(
     target: str, tmp_path: Path, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that is to be copied again, say, may not be fit for the rows that are staged."""
+    """A table that is to be copied again, for example, may not fit the rows that are staged."""
     paused = TableRequest(table=TableName("public", "bag"), paused=True)
     path = tmp_path / "state" / REQUESTS_FILE
     fetch = StagePrefetch.fetch

@@ -1,4 +1,4 @@
-"""A target that loses what it has committed: kept from that, and followed where it does."""
+"""A target that loses committed transactions: this is prevented, and handled where it happens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOW = "show synchronous_commit"
 
 @pytest.fixture(params=["off", "local", "remote_apply"])
 def setting(request: pytest.FixtureRequest, target_url: str) -> str:
-    """What the target's database says of commits."""
+    """Setting of commits in the target's database."""
     with psycopg.connect(target_url, autocommit=True) as connection:
         name = connection.info.dbname
         connection.execute(f'alter database "{name}" set synchronous_commit = {request.param}')  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ def setting(request: pytest.FixtureRequest, target_url: str) -> str:
 def test_commits_wait_for_the_disk(
     setting: str, target_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, plans and notes of keys go behind them; what is stricter stays."""
+    """Files, plans and notes of keys are written after them; a stricter setting stays."""
     found = []
 
     def look(connection: psycopg.Connection, *_: object) -> list[str]:
@@ -64,7 +64,7 @@ def test_commits_wait_for_the_disk(
 
 
 def test_a_hold_waits_for_what_the_target_has_lost(target_url: str, tmp_path: Path) -> None:
-    """Taken back to nothing, it is not told to stand where it stood before."""
+    """A target set back to its beginning is not expected at its earlier position."""
     log = LogMaker(tmp_path / "log")
     with psycopg.connect(target_url, autocommit=True) as connection:
         connection.execute(TABLES)

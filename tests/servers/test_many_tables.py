@@ -1,4 +1,4 @@
-"""A thousand tables in one batch: within the lock table of a server that nobody has configured."""
+"""A thousand tables in one batch fit the lock table of a server with default settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.load.stage import StagedBatch
 TABLES = 1_000
 TABLE = "create table t{0} (id int primary key, v text, w text); create index on t{0} (v);"
 TABLE += "create index on t{0} (w);"
-# Places that the server makes for sure, with its defaults: locks for a connection, connections.
+# Guaranteed by the server with its defaults: locks for a connection, connections.
 LOCKS_MAX = 64 * 100
 LOCKS = """
     select count(distinct (locktype, l.database, relation, transactionid::text, objid))
@@ -35,7 +35,7 @@ OWN_LOCKS = "select count(*) from pg_locks where pid = pg_backend_pid()"
 def test_merge_tables_are_prepared_some_at_a_time(
     start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are, no transaction has the locks of more than a few."""
+    """No transaction has the locks of more than a few tables, however many there are."""
     monkeypatch.setattr(staging, "TABLES_AT_ONCE", 5)
     target = start("".join(TABLE.format(number) for number in range(40)))
     seen: list[int] = []
@@ -59,7 +59,7 @@ def test_merge_tables_are_prepared_some_at_a_time(
 def test_a_thousand_tables_within_the_lock_table(
     start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch is applied while the next is staged, and used merge tables are emptied: all fits."""
+    """A batch is applied while the next is staged and used merge tables are emptied: all fits."""
     target = start("".join(TABLE.format(number) for number in range(TABLES)))
     shapes = [
         relation(
@@ -74,7 +74,7 @@ def test_a_thousand_tables_within_the_lock_table(
     read_stamps = staging._stamps
 
     def counted(connection: Any, names: Any) -> dict[str, int]:
-        stamps = read_stamps(connection, names)  # the last statement of what stages
+        stamps = read_stamps(connection, names)  # the last statement of staging
         seen.extend(row[0] for row in connection.execute(LOCKS))
         return stamps
 

@@ -1,4 +1,4 @@
-"""Batches applied to a real target: every way a table goes, changes of shape, names."""
+"""Batches applied to a real target: every path of a table, changes of shape, names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("rows_at_once")
 
 @pytest.mark.parametrize("poor", [False, True])
 def test_inserts_updates_deletes_in_one_batch(start: Start, log: LogMaker, poor: bool) -> None:
-    """The plain way; the batch's files are recorded as done."""
+    """The batch's files are recorded as done."""
     target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)", poor=poor)
     assert target.target.replica is not poor
     log.transaction(insert(ITEM, 3, "c", 3), update(ITEM, 1, "A", 1))
@@ -39,7 +39,7 @@ def test_inserts_updates_deletes_in_one_batch(start: Start, log: LogMaker, poor:
 
 
 def test_nothing_is_applied_twice(start: Start, log: LogMaker) -> None:
-    """A loader that starts again goes on behind what is applied."""
+    """A loader that starts again continues after the applied rows."""
     first = start(TABLE)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -64,7 +64,9 @@ DOC = relation(("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "t
 
 @pytest.mark.parametrize("unique", ["", ", unique (n)"])
 def test_absent_columns_keep_the_targets_value(start: Start, log: LogMaker, unique: str) -> None:
-    """Same key, changed key, a key that another row takes over, and values sent in the batch."""
+    """Keys stay, change, or are taken over by another row, and some values are sent
+    in the batch.
+    """
     target = start(
         f"create table public.t (id int primary key, n int, doc text not null {unique});"
         f"insert into public.t select i, i, repeat(i::text, 5000) from generate_series(1, 5) i"
@@ -93,7 +95,7 @@ def test_absent_columns_keep_the_targets_value(start: Start, log: LogMaker, uniq
 
 
 def test_absent_row_missing_in_the_target_is_an_error(start: Start, log: LogMaker) -> None:
-    """A value that nobody has cannot be made up; nothing is applied."""
+    """The missing value cannot be invented; nothing is applied."""
     target = start(TABLE)
     log.transaction(insert(ITEM, 5, "e", 5), update(ITEM, 1, None, 2, absent=(1,)))
     log.close_segment()
@@ -105,7 +107,7 @@ def test_absent_row_missing_in_the_target_is_an_error(start: Start, log: LogMake
 
 
 def test_swapped_keys(start: Start, log: LogMaker) -> None:
-    """Two rows exchange their primary keys through a third value."""
+    """Two rows swap their primary keys through a third value."""
     target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
     log.transaction(
         update(ITEM, 9, None, 1, old=(1, None, None), absent=(1,)),
@@ -118,7 +120,9 @@ def test_swapped_keys(start: Start, log: LogMaker) -> None:
 
 
 def test_identity_and_generated_columns(start: Start, log: LogMaker) -> None:
-    """ALWAYS identities take our values, key or not; generated ones are computed here."""
+    """ALWAYS identities accept the source's values, key or not; generated ones are
+    computed here.
+    """
     target = start("""
         create table public.t (
             id int generated always as identity primary key,
@@ -135,7 +139,7 @@ def test_identity_and_generated_columns(start: Start, log: LogMaker) -> None:
 
 
 def test_columns_of_the_targets_own_are_kept(start: Start, log: LogMaker) -> None:
-    """A target column that the source lacks survives updates, also beside unique constraints."""
+    """A target column that the source lacks survives updates, even beside unique constraints."""
     target = start(
         "create table public.t (id int primary key, name text unique, n int, own text default 'd');"
         "insert into public.t values (1, 'a', 1, 'mine'), (2, 'b', 2, 'too')"
@@ -162,7 +166,7 @@ KEYLESS = relation(
 
 
 def test_table_without_key_counts_copies(start: Start, log: LogMaker) -> None:
-    """Duplicates go one by one; nulls, minus zero and types without equality are exact."""
+    """Duplicates are counted; nulls, minus zero and types without equality are exact."""
     target = start(
         "create table public.t (a int, b text, c numeric(6,2), d double precision, e json);"
         """insert into public.t select 1, 'x', 1.10, 0, '{"a": 1}' from generate_series(1, 3);"""
@@ -198,7 +202,7 @@ def test_table_without_key_counts_copies(start: Start, log: LogMaker) -> None:
 
 
 def test_reload_replaces_a_table_whole(start: Start, log: LogMaker) -> None:
-    """What stood before is gone, with a new type that has no cast from the old one."""
+    """All earlier rows are removed, even if the new type has no cast from the old one."""
     target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
     log.transaction(update(ITEM, 1, "b", 1))
     changed = relation(
@@ -220,7 +224,9 @@ def test_reload_replaces_a_table_whole(start: Start, log: LogMaker) -> None:
 
 
 def test_shape_changes_between_rows_of_one_batch(start: Start, log: LogMaker) -> None:
-    """Added with the old rows' value, widened, dropped: three shapes in one target transaction."""
+    """A column is added with the old rows' value, widened, dropped: three shapes in one
+    transaction.
+    """
     target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
     columns = [("id", "integer", "int32"), ("name", "text", "string"), ("n", "bigint", "int64")]
     wide = relation(*columns, version=2)
@@ -267,7 +273,7 @@ def test_shape_changes_between_rows_of_one_batch(start: Start, log: LogMaker) ->
 
 
 def test_shape_change_without_rows(start: Start, log: LogMaker) -> None:
-    """A column added to a table that is not written reaches the target all the same."""
+    """A column added to a table without writes still reaches the target."""
     target = start(TABLE + "; insert into public.t values (1, 'a', 1)")
     log.transaction(update(ITEM, 1, "b", 1))
     more = relation(
@@ -300,7 +306,7 @@ def test_column_kept_as_text_after_a_value_its_type_could_not_hold(
 
 
 def test_tables_start_at_their_own_positions(start: Start, log: LogMaker) -> None:
-    """Rows that a bulk load has already, its shapes too, are left out table by table."""
+    """Rows and shapes that a bulk load already has are left out table by table."""
     target = start(TABLE + "; insert into public.t values (1, 'bulk', 1)")
     old = relation(
         *[(c.name, c.source_type, c.neutral) for c in ITEM.columns], ("gone", "text", "string")
@@ -319,7 +325,7 @@ def test_tables_start_at_their_own_positions(start: Start, log: LogMaker) -> Non
 
 
 def test_a_cut_applies_what_was_committed_before_a_position(start: Start, log: LogMaker) -> None:
-    """Inside a segment: whole transactions, the file left open, then the rest."""
+    """A cut inside a segment applies whole transactions and leaves the file open; then the rest."""
     target = start(TABLE)
     for number in range(1, 6):
         position = log.transaction(insert(ITEM, number, "r", number))
@@ -337,7 +343,9 @@ def test_a_cut_applies_what_was_committed_before_a_position(start: Start, log: L
 
 
 def test_names_of_any_kind(start: Start, log: LogMaker) -> None:
-    """Quotes, capitals, letters beyond ASCII, the longest names, and our own column names."""
+    """Names have quotes, capitals, letters beyond ASCII, the longest lengths, and our own column
+    names.
+    """
     long = "ß" * 31
     shape = relation(
         ('i"d', "integer", "int32"),
@@ -361,7 +369,7 @@ def test_names_of_any_kind(start: Start, log: LogMaker) -> None:
 
 
 def test_key_types_that_compare_loosely(start: Start, log: LogMaker) -> None:
-    """1.0 and 1.00 are one key to the target and two texts to the log."""
+    """The target treats 1.0 and 1.00 as one key; the log has two texts."""
     shape = relation(("id", "numeric", "string"), ("c", "text", "string"))
     target = start(
         "create table public.t (id numeric primary key, c text);"
@@ -395,7 +403,7 @@ def test_buckets_share_one_merge_table(
 
 
 def test_way_of_a_plain_table_is_upsert(start: Start) -> None:
-    """The cheap way is taken where it is right."""
+    """The cheap path is used where it is correct."""
     target = start(TABLE)
     name = TableName("public", "t")
     table = applying.read_target_tables(target.target.connection, [name])[name]
@@ -413,7 +421,7 @@ MOODS = (
 
 
 def test_labels_added_to_an_enum_at_the_source(start: Start, log: LogMaker) -> None:
-    """No message tells of them but the rows; the target's type follows."""
+    """Only rows have the new labels, no message; the target's type follows."""
     target = start(MOODS)
     log.transaction(insert(MOODY, 1, "it's new", '{ok,"also new"}'), insert(MOODY, 2, "ok", None))
     log.close_segment()
@@ -423,7 +431,7 @@ def test_labels_added_to_an_enum_at_the_source(start: Start, log: LogMaker) -> N
 
 
 def test_labels_of_enums_below_domains_and_arrays(start: Start, log: LogMaker) -> None:
-    """A domain on a domain, and an array of a domain."""
+    """The enum is below a domain on a domain, and below an array of a domain."""
     target = start(
         "create type public.mood as enum ('ok'); create domain public.d as public.mood;"
         "create domain public.dd as public.d; create domain public.ds as public.dd[];"
@@ -448,7 +456,7 @@ def test_labels_that_may_not_be_added_are_reported_with_the_statement(
 
 
 def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
-    """The server repeats a value it cannot read; the error does not."""
+    """The server repeats a value that it cannot read; the error does not."""
     target = start(TABLE.replace("name text", "name uuid"))
     log.transaction(insert(ITEM, 1, "secret", 1))
     log.close_segment()
@@ -468,7 +476,7 @@ def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
 def test_a_copy_that_fails_half_way_leaves_no_lock(
     start: Start, log: LogMaker, kind: str, value: int, said: str
 ) -> None:
-    """A value that has no form, or that the server refuses while others follow.
+    """A value has no form, or the server refuses it while others follow.
 
     The worker's connection is dropped.
     """
@@ -490,7 +498,7 @@ NUMBERS = 20
 
 @pytest.mark.parametrize("poor", [False, True])
 def test_target_that_is_not_as_the_log_says(start: Start, log: LogMaker, poor: bool) -> None:
-    """Rows missing that are updated, rows there that are inserted: both end as the log has them."""
+    """Updated rows are missing, inserted rows exist: both end as the log has them."""
     target = start(
         TABLE + "; create table public.child (id int primary key, parent int references public.t);"
         "insert into public.t select i, 'old', i from generate_series(0, 29) as i where i % 3 > 0;"
@@ -511,7 +519,7 @@ def test_target_that_is_not_as_the_log_says(start: Start, log: LogMaker, poor: b
 
 
 def test_keys_that_the_target_takes_for_equal(start: Start, log: LogMaker) -> None:
-    """A key written otherwise is new to the log and the same to the target."""
+    """A key with another text is new to the log and equal to the target."""
     shape = relation(("id", "numeric", "string"), ("name", "text", "string"), name="t")
     target = start(
         "create table public.t (id numeric primary key, name text);"
@@ -530,7 +538,7 @@ def test_keys_that_the_target_takes_for_equal(start: Start, log: LogMaker) -> No
 
 
 def test_keys_equal_to_the_target_when_deletes_come_last(start: Start, log: LogMaker) -> None:
-    """Without replica right, and with rows that hang on the table, the row stays the same one."""
+    """The row stays the same without replica role, although other rows refer to it."""
     shape = relation(("id", "numeric", "string"), ("name", "text", "string"), name="t")
     target = start(
         "create table public.t (id numeric primary key, name text);"
@@ -548,7 +556,7 @@ def test_keys_equal_to_the_target_when_deletes_come_last(start: Start, log: LogM
 
 
 def test_moved_row_with_large_value_into_a_partition(start: Start, log: LogMaker) -> None:
-    """Updates move rows between partitions, and a changed key takes unsent values along."""
+    """Updates move rows between partitions, and a changed key keeps unsent values."""
     shape = relation(
         ("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "text", "string"), key=(0, 1)
     )

@@ -1,4 +1,4 @@
-"""A merged log with a base: it begins with the rows of its logs' bases, and is read from there."""
+"""A merged log with a base begins with the rows of its logs' bases, and is read from there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE = (2 * ACCOUNTS, 2 * ACCOUNTS * CREDIT)
 
 @pytest.fixture
 def shards(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shards]:
-    """Two servers with accounts from before their logs began, each with a log that has a base."""
+    """Two servers with accounts older than their logs, each with a log that has a base."""
     with Shards(tmp_path, 2, has_target=request.param, has_bases=True) as made:
         for number in range(2):
             made.fill(number)
@@ -34,14 +34,14 @@ def shards(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shards]:
 
 
 class Accounts(CdcConsumer):
-    """The accounts by id; each is made once."""
+    """A consumer with the accounts by id; each is created once."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Begin without accounts."""
         self.rows: dict[Any, dict[str, Any]] = {}
 
     def on_events(self, events: Any) -> bool:
-        """Apply each as it is."""
+        """Apply each event as it is."""
         for event in events:
             assert (event.key in self.rows) is (event.op != "I")
             assert event.value is not None
@@ -50,7 +50,7 @@ class Accounts(CdcConsumer):
 
 
 def killed_at(shards: Shards, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The merge dies at a point."""
+    """Run the merge until it dies at a point."""
     monkeypatch.setenv("PENSTOCK_FAULT", fault)
     assert penstock("merge", shards.merged, "--checked").code < 0
     monkeypatch.delenv("PENSTOCK_FAULT")
@@ -60,7 +60,9 @@ def killed_at(shards: Shards, fault: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shards", [False], indirect=True)
 def test_a_subscriber_copies_a_merged_log(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under transfers, with the merge killed at its beginning and later, and its base's keeper."""
+    """Transfers continue while the merge is killed at its beginning and later, and its base's
+    keeper.
+    """
     transfers = Transfers(shards, (0, 1), 1)
     transfers.start()
     served = ServedMerge(shards)
@@ -103,7 +105,7 @@ def test_a_subscriber_copies_a_merged_log(shards: Shards, monkeypatch: pytest.Mo
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("shards", [True], indirect=True)
 def test_a_target_and_a_consumer_begin_with_what_was_there(shards: Shards) -> None:
-    """The target's rows of before make room; a consumer begins with the merged base."""
+    """The target's existing rows are replaced; a consumer begins with the merged base."""
     consumer = (
         '\n[consumers.seen]\nclass = "shop_app:Accounts"\nstart = "snapshot"\n'
         "keepBinary = false\ncheckFrequency = 50\n"

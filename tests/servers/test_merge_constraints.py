@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("rows_at_once")
 
 
 def test_unique_values_may_swap_inside_a_batch(start: Start, log: LogMaker) -> None:
-    """Constraints hold at the batch's end only: deleted and inserted anew."""
+    """Constraints hold only at the batch's end: rows are deleted and inserted again."""
     target = start(
         "create table public.t (id int primary key, name text unique, n int);"
         "insert into public.t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)"
@@ -54,7 +54,7 @@ def test_unique_values_may_swap_inside_a_batch(start: Start, log: LogMaker) -> N
 
 
 def test_deferrable_key_and_exclusion_constraint(start: Start, log: LogMaker) -> None:
-    """Neither can be an arbiter of on conflict."""
+    """Constraints of neither kind can be an arbiter of on conflict."""
     target = start(
         "create table public.t (id int primary key deferrable, name text, n int,"
         " exclude using btree (n with =));"
@@ -77,7 +77,7 @@ def test_deferrable_key_and_exclusion_constraint(start: Start, log: LogMaker) ->
 def test_foreign_keys_hold_and_eat_nothing(
     start: Start, log: LogMaker, poor: bool, action: str
 ) -> None:
-    """Parents deleted, re-keyed and updated; children moved; untouched children stay."""
+    """Parents are deleted, re-keyed and updated; children move; untouched children stay."""
     target = start(FAMILY.format(unique="", action=action, deferrable=""), poor=poor)
     log.transaction(
         insert(PARENT, 3, "c"),
@@ -98,7 +98,9 @@ def test_foreign_keys_hold_and_eat_nothing(
 def test_referenced_parent_with_other_unique_constraint(
     start: Start, log: LogMaker, action: str
 ) -> None:
-    """Without replica role it is updated in place, in an order that pleases the constraint."""
+    """The parent is updated in place without replica role, in an order that satisfies the
+    constraint.
+    """
     target = start(FAMILY.format(unique="unique", action=action, deferrable=""), poor=True)
     log.transaction(update(PARENT, 1, "z"), update(PARENT, 2, "a"), insert(PARENT, 3, "b"))
     log.close_segment()
@@ -111,7 +113,9 @@ def test_referenced_parent_with_other_unique_constraint(
 def test_a_cycle_of_unique_values_in_a_referenced_parent(
     start: Start, log: LogMaker, poor: bool
 ) -> None:
-    """With replica role it is carried; without it is refused with the GRANT, nothing applied."""
+    """The cycle is applied with replica role; without it the error has the GRANT, nothing is
+    applied.
+    """
     target = start(FAMILY.format(unique="unique", action="cascade", deferrable=""), poor=poor)
     log.transaction(
         update(PARENT, 1, "-"), update(PARENT, 2, "a"), update(PARENT, 1, "b"), insert(CHILD, 30, 2)
@@ -129,7 +133,7 @@ def test_a_cycle_of_unique_values_in_a_referenced_parent(
 
 
 def test_deferrable_foreign_keys_in_a_circle(start: Start, log: LogMaker) -> None:
-    """Two tables that refer to each other; each batch is whole, so the end is consistent."""
+    """Two tables refer to each other; each batch is whole, so the end is consistent."""
     target = start(
         """
         create table public.parent (id int primary key, code int);
@@ -152,7 +156,7 @@ def test_deferrable_foreign_keys_in_a_circle(start: Start, log: LogMaker) -> Non
 def test_foreign_key_that_cannot_hold_is_refused_with_the_grant(
     start: Start, log: LogMaker
 ) -> None:
-    """The target's own key to a row the source does not have."""
+    """The target has its own key to a row that the source does not have."""
     target = start(FAMILY.format(unique="", action="no action", deferrable=""), poor=True)
     log.transaction(insert(CHILD, 99, 77))
     log.close_segment()
@@ -163,7 +167,7 @@ def test_foreign_key_that_cannot_hold_is_refused_with_the_grant(
 
 @pytest.mark.parametrize("poor", [False, True])
 def test_truncate_is_a_barrier(start: Start, log: LogMaker, poor: bool) -> None:
-    """Rows before it are void, rows behind it stay; the tables go together."""
+    """Rows before it are discarded, rows after it stay; the tables are emptied together."""
     target = start(FAMILY.format(unique="", action="no action", deferrable=""), poor=poor)
     both = [TableName("public", "parent"), TableName("public", "child")]
     log.transaction(
@@ -184,7 +188,7 @@ def test_truncate_is_a_barrier(start: Start, log: LogMaker, poor: bool) -> None:
 
 
 def test_truncate_under_a_foreign_key_of_others(start: Start, log: LogMaker) -> None:
-    """Refused with what to do without replica role; carried with it."""
+    """Without replica role it is refused with the next command; with it, it is applied."""
     ddl = FAMILY.format(unique="", action="cascade", deferrable="")
     log.transaction((MarkerKind.TRUNCATE, [TableName("public", "parent")]))
     log.close_segment()
@@ -199,7 +203,7 @@ def test_truncate_under_a_foreign_key_of_others(start: Start, log: LogMaker) -> 
 
 
 def test_triggers_do_not_fire_twice(start: Start, log: LogMaker) -> None:
-    """Off with replica role; an error without it, unless they are wanted or always on."""
+    """Triggers are off with replica role; without it an error, unless wanted or always on."""
     ddl = (
         TABLE
         + """;

@@ -1,4 +1,4 @@
-"""Servers of two engines merged into one log; a shard that is split while it is written to."""
+"""Servers of two engines merged into one log, and a shard that is split while it is written to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def merged_file(folder: Path, *names: str) -> Path:
-    """A merge of these pipelines' logs, without a target."""
+    """Write a merge of these pipelines' logs, without a target."""
     path = folder / "merged.toml"
     logs = ", ".join(f'"{name}.toml"' for name in names)
     path.write_text(
@@ -33,7 +33,7 @@ def merged_file(folder: Path, *names: str) -> Path:
 
 
 def changes(folder: Path) -> list[Any]:
-    """What the merged log holds so far."""
+    """Return the changes of the merged log so far."""
     if not (folder / "all" / "log" / "LOG.json").exists():
         return []
     return list(package.read_log(folder / "all"))
@@ -43,8 +43,9 @@ def changes(folder: Path) -> list[Any]:
 def test_two_engines_in_one_log(
     tmp_path: Path, mysql: MySQLServer, mysql_url: str, postgres: Server, source_url: str
 ) -> None:
-    """In the order in which one client committed here and there; an XA transaction over both is
-    one, by its id.
+    """Transactions come in the order of one client's commits on both.
+
+    An XA transaction over both is one, by its id.
     """
     write_pipeline(
         tmp_path, mysql_url, None, name="my", directory="my", file="my.toml",
@@ -95,13 +96,13 @@ def test_two_engines_in_one_log(
 
 
 def run(connection: pymysql.Connection, text: str) -> None:
-    """A statement that is committed by itself, or is of an XA transaction."""
+    """Run a statement that commits automatically, or belongs to an XA transaction."""
     with connection.cursor() as cursor:
         cursor.execute(text)
 
 
 def test_a_shard_is_split_while_transfers_go_on(tmp_path: Path) -> None:
-    """Its accounts move to two new servers' databases; each keeps the history that it had."""
+    """The shard's accounts move to two new servers' databases; each keeps its history."""
     with Shards(tmp_path, 2, has_target=False) as shards:
         for number in range(2):
             shards.extract(number)
@@ -116,7 +117,7 @@ def test_a_shard_is_split_while_transfers_go_on(tmp_path: Path) -> None:
             transfers.end()
             merge.until(lambda: changes(tmp_path), "some of it is merged")
             merge.stop()
-        # Shard 1 is split: what it had goes to two databases, which are extracted from before.
+        # Shard 1 is split: its rows move to two databases, whose extraction began earlier.
         for name in ("s2", "s3"):
             shards.add(shards.servers[1], name)
             shards.extract(len(shards.files) - 1)
@@ -146,7 +147,7 @@ def test_a_shard_is_split_while_transfers_go_on(tmp_path: Path) -> None:
 
 
 def test_rows_of_before_come_with_a_resend(tmp_path: Path) -> None:
-    """A merge loads nothing in bulk: each shard's rows are put into its log."""
+    """A merge has no bulk load: each shard's rows are written into its log."""
     with Shards(tmp_path, 2, has_target=False) as shards:
         for number in range(2):
             shards.fill(number)
@@ -163,7 +164,7 @@ def test_rows_of_before_come_with_a_resend(tmp_path: Path) -> None:
 
 
 def folded(found: list[Any]) -> list[tuple[Any, ...]]:
-    """The rows that are left of changes, by their keys."""
+    """Return the rows that remain after changes, by their keys."""
     rows: dict[int, tuple[Any, ...]] = {}
     for one in found:
         if one.op == "truncate":

@@ -1,4 +1,4 @@
-"""Shards on other machines: each is served where it is, followed here, and merged from there."""
+"""Shards on other machines: each is served there, followed here, and merged from there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK = {"flushIntervalSeconds": LIVELY["flushIntervalSeconds"]}
 
 
 class Far:
-    """A shard's server of its log, and the pipeline that follows it on another machine."""
+    """A server of a shard's log, and the pipeline that follows it on another machine."""
 
     def __init__(self, shards: Shards, number: int) -> None:
         self.shards, self.name = shards, f"f{number}"
@@ -41,7 +41,7 @@ class Far:
         self.path = Path()
 
     def serve(self) -> None:
-        """Start the server, at the port that it had."""
+        """Start the server at its previous port."""
         if self.port:
             text = self.file.read_text().replace("127.0.0.1:0", f"127.0.0.1:{self.port}")
             self.file.write_text(text)
@@ -50,7 +50,7 @@ class Far:
         self.port = int(self.server.events_of("address")[0].rpartition(":")[2])
 
     def follow(self) -> None:
-        """Start the pipeline that follows."""
+        """Start the following pipeline."""
         if not self.path.name:
             self.path = write_pipeline(
                 self.shards.folder,
@@ -75,14 +75,14 @@ class Far:
         getattr(self, which)()
 
     def close(self) -> None:
-        """End both."""
+        """End both processes."""
         for process in (self.follower, self.server):
             if process is not None:
                 process.__exit__()
 
 
 def transactions(directory: Path) -> list[tuple[Any, ...]]:
-    """What a merged log has: transactions with rows, in order, each with its time and its rows."""
+    """Return the transactions with rows in a merged log, in order, each with its time and rows."""
     found = []
     for _, changes in itertools.groupby(python.read_log(directory), lambda one: one.trx):
         rows = list(changes)
@@ -93,7 +93,7 @@ def transactions(directory: Path) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def far_merge(tmp_path: Path) -> Iterator[tuple[Shards, list[Far]]]:
-    """Two shards, extracted, served and followed; nothing is in them yet."""
+    """Two shards, extracted, served and followed, without rows yet."""
     os.environ["SERVE_PASSWORD"] = PASSWORD
     with ExitStack() as stack:
         shards = stack.enter_context(Shards(tmp_path, 2, has_target=False))
@@ -112,8 +112,10 @@ def far_merge(tmp_path: Path) -> Iterator[tuple[Shards, list[Far]]]:
 def test_shards_that_are_served_merge_as_they_would_here(
     far_merge: tuple[Shards, list[Far]],
 ) -> None:
-    """Joined transfers, order, times: as the merge of the logs themselves, over killed servers and
-    followers; heartbeats come over, so an idle shard holds nobody back.
+    """Joined transfers, order and times equal those of a merge of the logs themselves.
+
+    Servers and followers are killed; heartbeats are passed on, so that an idle shard delays no
+    other.
     """
     shards, fars = far_merge
     there = shards.folder / "far.toml"
@@ -134,7 +136,7 @@ def test_shards_that_are_served_merge_as_they_would_here(
         before = transfers.count
         wait_until(lambda: transfers.count > before + 20, "transfers go on")
         transfers.end()
-        # Only the first shard goes on: without heartbeats of the second nothing would be merged.
+        # Only the first shard continues: without heartbeats of the second nothing would be merged.
         insert(shards.urls[0])
         for one in ("all", "far"):
             here.until(lambda d=one: is_over(shards.folder / d), f"{one} has all")
@@ -151,12 +153,12 @@ def test_shards_that_are_served_merge_as_they_would_here(
 
 
 def insert(url: str) -> None:
-    """The last row."""
+    """Insert the last row."""
     with connect(url, application_name="test") as sql:
         sql.execute("insert into account values (-1, 0, 'over')")
         sql.commit()
 
 
 def is_over(directory: Path) -> bool:
-    """Whether a log has the last row."""
+    """Return whether a log has the last row."""
     return any(one.row and one.row["id"] == -1 for one in python.read_log(directory))

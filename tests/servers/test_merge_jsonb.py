@@ -1,4 +1,6 @@
-"""PostgreSQL's jsonb waits in merge tables as jsonb: parsed where rows are staged, not applied."""
+"""Merge tables of PostgreSQL hold jsonb as jsonb: it is parsed while staging, not
+while applying.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ TEXTS = ['{"a": [1, null, "ß"], "b": 1.10}', "null", '"tab\\t"', "1.500", "[]",
 def documents(
     kind: str = "jsonb", *, key: tuple[int, ...] = (0,), identity: Identity = Identity.DEFAULT
 ) -> Relation:
-    """A table of an id and a document."""
+    """Return a table of an id and a document."""
     return relation(("id", "integer", "int32"), ("v", kind, "string"), key=key, identity=identity)
 
 
 def test_it_waits_as_jsonb(start: Start, log: LogMaker) -> None:
-    """Only jsonb itself: json may hold what jsonb refuses, and keeps its blanks."""
+    """Only jsonb is held so: json may hold what jsonb refuses, and keeps its blanks."""
     target = start("create table public.t (id int primary key, v jsonb)")
     log.transaction(insert(documents(), 1, TEXTS[0]))
     log.close_segment()
@@ -38,7 +40,9 @@ def test_it_waits_as_jsonb(start: Start, log: LogMaker) -> None:
 @pytest.mark.parametrize("kind", ["jsonb", "json", "text", "character varying(60)", "public.doc"])
 @pytest.mark.parametrize("keyed", [True, False])
 def test_values_are_the_sources(start: Start, log: LogMaker, kind: str, *, keyed: bool) -> None:
-    """In columns of other types, too; with and without a key, inserted, updated and deleted."""
+    """Values equal the source's in columns of other types, with and without a key, for every
+    operation.
+    """
     target = start(
         "create domain public.doc as jsonb;"
         f" create table public.t (id int {'primary key' if keyed else ''}, v {kind})"
@@ -61,7 +65,7 @@ def test_values_are_the_sources(start: Start, log: LogMaker, kind: str, *, keyed
 
 
 def test_a_key_of_jsonb(start: Start, log: LogMaker) -> None:
-    """Rows change their key and keep a column that was not sent."""
+    """Rows change their key and keep an unsent column."""
     target = start("create table public.t (v jsonb primary key, big jsonb, n int)")
     shape = relation(
         ("v", "jsonb", "string"), ("big", "jsonb", "string"), ("n", "integer", "int32")
@@ -82,7 +86,7 @@ def test_a_key_of_jsonb(start: Start, log: LogMaker) -> None:
 
 
 def test_a_merge_table_of_an_earlier_version(start: Start, log: LogMaker) -> None:
-    """It has the column as text, and is made anew."""
+    """The table has the column as text, and is recreated."""
     target = start("create table public.t (id int primary key, v jsonb)")
     shape = documents()
     log.transaction(insert(shape, 1, TEXTS[0]))

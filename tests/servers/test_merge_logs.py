@@ -28,8 +28,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 @pytest.mark.promise
 @pytest.mark.long
 def test_a_reader_never_sees_a_total_that_was_not_true(tmp_path: Path) -> None:
-    """Transfers by prepared transactions; a shard's extractor is killed, one stands still, and so
-    does the merging process: target transactions end where merged transactions end.
+    """Target transactions end where merged transactions end, under transfers in prepared
+    transactions.
+
+    A shard's extractor is killed, one is stuck, and so is the merging process.
     """
     with Shards(tmp_path, 3) as shards:
         for number in range(3):

@@ -1,4 +1,6 @@
-"""What the target refuses because the source has given a constraint up: taken away, or told."""
+"""Rows that the target refuses because the source dropped a constraint: it is
+removed, or reported.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ pytestmark = pytest.mark.usefixtures("rows_at_once")
 @pytest.mark.parametrize("made", [True, False])
 @pytest.mark.parametrize("key", ["primary key", ""])
 def test_not_null_given_up_at_the_source(start: Start, log: LogMaker, made: bool, key: str) -> None:
-    """Only a NULL tells: a table that penstock made takes it, for another the error has the SQL."""
+    """A NULL shows it: a table that penstock created accepts it, for another the
+    error has the SQL.
+    """
     shape = ITEM if key else replace(ITEM, key=(), identity=Identity.FULL, before=(0, 1, 2))
     target = start(f"create table public.t (id int {key}, name text not null, n int not null)")
     log.transaction(insert(shape, 1, "a", 1))
@@ -42,7 +46,7 @@ def test_not_null_given_up_at_the_source(start: Start, log: LogMaker, made: bool
 
 
 def test_a_check_that_the_source_does_not_have_is_named(start: Start, log: LogMaker) -> None:
-    """With the statement that takes it away."""
+    """The error has the statement that removes it."""
     target = start(TABLE + "; alter table public.t add constraint small check (n < 5)")
     log.transaction(insert(ITEM, 1, "a", 7))
     log.close_segment()

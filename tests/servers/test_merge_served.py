@@ -1,4 +1,4 @@
-"""Three servers as shards of one table, merged into one log, and that served to a subscriber."""
+"""Three servers as shards of one table, merged into one log that is served to a subscriber."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STALL_S = 5.0
 
 @pytest.mark.long
 def test_a_subscriber_never_sees_a_total_that_was_not_true(tmp_path: Path) -> None:
-    """Shards killed, stalled and split, the merge and the server killed: transfers stay whole."""
+    """Shards are killed, stalled and split, merge and server killed: transfers stay whole."""
     with Shards(tmp_path, 3, has_target=False) as shards:
         served = ServedMerge(shards)
         for number in range(3):
@@ -83,7 +83,7 @@ def test_a_subscriber_never_sees_a_total_that_was_not_true(tmp_path: Path) -> No
 
 
 def kill_and_stall(shards: Shards, transfers: Transfers) -> None:
-    """A shard's extractor is killed, another says nothing for a while."""
+    """Kill a shard's extractor, and stall another for a while."""
     shards.extractors[1].send(KILL)
     shards.extractors[1].ended()
     shards.extractors[2].send(STOP)
@@ -95,7 +95,7 @@ def kill_and_stall(shards: Shards, transfers: Transfers) -> None:
 
 
 def split(shards: Shards, served: ServedMerge) -> Process:
-    """The third shard goes on as two; nothing writes to it any more, and its log has everything."""
+    """Split the third shard into two, once nothing writes to it and its log is complete."""
     shards.split(2)
     for number in (3, 4):
         shards.extract(number)

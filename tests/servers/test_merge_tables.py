@@ -1,4 +1,4 @@
-"""PostgreSQL's merge tables between batches, attempts and loaders: one batch's rows alone count."""
+"""Merge tables of PostgreSQL between batches, attempts and loaders: only one batch's rows count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.ports.refusals import StagingChanged
 
 
 def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:
-    """Whoever else writes into a merge table: his rows are never applied as the batch's."""
+    """Rows that another process writes into a merge table are never applied as the batch's."""
     target = start("create table public.t (a int, b text)")
     bag = relation(
         ("a", "integer", "int32"), ("b", "text", "string"), key=(), identity=Identity.FULL
@@ -25,7 +25,7 @@ def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:
     for late in (
         "insert into wirekite.t_wkm values (1, 1, 'x')",
         "delete from wirekite.t_wkm",
-        # Another loader's batch of as many rows, which it stages into the same table.
+        # Another loader's batch of as many rows, staged into the same table.
         "truncate wirekite.t_wkm; insert into wirekite.t_wkm values (1, 7, 'another')",
     ):
         with pytest.raises(StagingChanged) as caught:
@@ -36,7 +36,7 @@ def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:
 
 
 def test_late_workers_are_refused(start: Start, log: LogMaker) -> None:
-    """A worker of a batch that was given up finds that the merge table is meant for another."""
+    """A worker of an abandoned batch finds that the merge table belongs to another batch."""
     target = start(TABLE)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -52,7 +52,7 @@ def test_late_workers_are_refused(start: Start, log: LogMaker) -> None:
 
 
 def test_merge_tables_are_emptied_ahead(start: Start, log: LogMaker) -> None:
-    """The next batch takes them as they are; workers of the batch before are refused."""
+    """The next batch uses them as they are; workers of the previous batch are refused."""
     target = start(TABLE)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -79,7 +79,7 @@ def test_merge_tables_are_emptied_ahead(start: Start, log: LogMaker) -> None:
 
 
 def test_another_loader_uses_an_emptied_merge_table(start: Start, log: LogMaker) -> None:
-    """Its rows are not taken for the batch's."""
+    """The other loader's rows are not mistaken for the batch's."""
     target = start(TABLE)
     for number in (1, 2):
         log.transaction(insert(ITEM, number, "a", 1))

@@ -1,4 +1,4 @@
-"""A merge into an empty target, and a merge that is taken back."""
+"""A merge into an empty target, and a merge that is undone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE = "create table account (id int primary key, note text); create index on a
 
 
 def merged_of(folder: Path, urls: list[str], target: str | None) -> Config:
-    """A merge of a log of each of these databases, which begins with their rows."""
+    """Return a merge of one log for each of these databases, which begins with their rows."""
     for number, url in enumerate(urls):
         write_pipeline(
             folder,
@@ -50,7 +50,7 @@ def merged_of(folder: Path, urls: list[str], target: str | None) -> Config:
 def test_an_empty_target_gets_its_tables(
     postgres: Server, source_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """As by a bulk load, once; a table that was dropped later is not created empty."""
+    """Tables are created once, as by a bulk load; a table dropped later is not created empty."""
     other = postgres.make_database("other")
     try:
         for url in (source_url, other):
@@ -83,7 +83,9 @@ def test_an_empty_target_gets_its_tables(
 
 
 def test_a_merge_is_taken_back(tmp_path: Path) -> None:
-    """Its directory, and the links that its logs keep for it; those of others stay."""
+    """The merge's directory is removed, and the links that its logs keep for it;
+    other links stay.
+    """
     urls = [f"postgresql://u@127.0.0.1:1/s{number}" for number in range(2)]
     config = merged_of(tmp_path, urls, None)
     for one in config.inputs:

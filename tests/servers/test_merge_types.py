@@ -1,4 +1,4 @@
-"""Every kept form of a value, its extremes too, from the log into a real target column."""
+"""Every kept form of a value, including its extremes, from the log into a real target column."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ TYPES = """
 
 
 def has_xml(target: Applying) -> bool:
-    """Some builds have no libxml: there the type cannot hold any value."""
+    """Return whether the server has libxml; some builds cannot hold any xml value."""
     try:
         target.rows("select '<a/>'::xml")
     except psycopg.errors.FeatureNotSupported:
@@ -153,7 +153,7 @@ def log(tmp_path: Path) -> Iterator[LogMaker]:
 
 @pytest.mark.parametrize("identity", [Identity.DEFAULT, Identity.FULL])
 def test_values_arrive_exactly(target: Applying, log: LogMaker, identity: Identity) -> None:
-    """Inserted and updated, by key and (FULL) matched as whole rows without a key."""
+    """Values are inserted and updated by key, and (FULL) matched as whole rows without a key."""
     key = (0,) if identity is Identity.DEFAULT else ()
     execute = target.target.connection.execute
     execute(TYPES)
@@ -196,7 +196,7 @@ def test_values_arrive_exactly(target: Applying, log: LogMaker, identity: Identi
         assert target.rows(f"select count(*) from public.t{number}") == [(0,)], kind
 
 
-# Type, a name that the target lacks, and what makes it there.
+# Type, a name that the target lacks, and the statement that creates it there.
 NAMES = [
     ("regclass", 'public."No Such"', 'create table public."No Such" ()'),
     ("regclass[]", "{pg_class,public.absent}", "create table public.absent ()"),
@@ -237,7 +237,9 @@ NAMES = [
 def test_values_that_name_what_the_target_lacks(
     target: Applying, log: LogMaker, kind: str, name: str, made: str
 ) -> None:
-    """Refused with the statement that shows the names, not with the name; then made, it goes on."""
+    """The error has the statement that shows the names, not the name; the load continues once it
+    exists.
+    """
     execute = target.target.connection.execute
     execute(f"create table public.t (id int primary key, v {kind})")
     shape = relation(("id", "integer", "int32"), ("v", kind, "string"))
@@ -261,7 +263,7 @@ def test_values_that_name_what_the_target_lacks(
 
 
 def test_a_table_that_is_gone_is_no_refused_value(target: Applying, log: LogMaker) -> None:
-    """The server says the same of a table that is not there and of a name in a row."""
+    """The server reports a missing table and a missing name in a row alike."""
     execute = target.target.connection.execute
     execute("create table public.t (id int primary key, v regclass)")
     shape = relation(("id", "integer", "int32"), ("v", "regclass", "string"))

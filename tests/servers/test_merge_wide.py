@@ -1,4 +1,6 @@
-"""Tables of so many columns that a merge table's row would not fit on a page: values in arrays."""
+"""Tables with so many columns that a merge table's row would not fit on a page:
+values in arrays.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ MIXED: Shape = (
 
 
 def wide(kinds: Shape, count: int, *, keyed: bool = True) -> Relation:
-    """A relation of a key, `count` columns of these kinds in turn, and a text column behind."""
+    """Return a relation of a key, `count` columns of these kinds in turn, and a text column at the
+    end.
+    """
     columns = [(f"c{i}", *kinds[i % len(kinds)]) for i in range(count)]
     return relation(
         ("id", "integer", "int32"),
@@ -56,14 +60,16 @@ def wide(kinds: Shape, count: int, *, keyed: bool = True) -> Relation:
 
 
 def create(shape: Relation, more: str = "") -> str:
-    """The statement that makes its table."""
+    """Return the statement that creates its table."""
     columns = ", ".join(f'"{c.name}" {c.source_type}' for c in shape.columns)
     key = ", primary key (id)" if shape.key else ""
     return f"create table public.t ({columns}{key}{more})"
 
 
 def value(kind: str, seed: int) -> Any:
-    """A value of a kind as the log keeps it; null often, so that a row fits into the base table."""
+    """Return a value of a kind in the log's form; often null, so that a row fits into the base
+    table.
+    """
     if seed % 5 in (1, 3):
         return None
     return {
@@ -91,18 +97,18 @@ def value(kind: str, seed: int) -> Any:
 
 
 def row(shape: Relation, number: int, doc: str | None) -> tuple[Any, ...]:
-    """A row of this key; number also says which values it has."""
+    """Return a row of this key; number also selects its values."""
     middle = [value(c.source_type, number + i) for i, c in enumerate(shape.columns[1:-1])]
     return (number, *middle, doc)
 
 
 def kept(target: Applying, shape: Relation) -> dict[int, tuple[Any, ...]]:
-    """What the target has, by key, in the log's forms."""
+    """Return the target's rows by key, in the log's forms."""
     columns = []
     for column in shape.columns:
         name = f'"{column.name}"'
         columns.append(f"{name}::text" if column.neutral in ("string", "uint32") else name)
-    # No select of more than 1,664 columns, and none of a row that does not fit into a page.
+    # A select has at most 1,664 columns, and a row that fits into a page.
     rows = target.target.connection.cursor().execute(f"select {', '.join(columns)} from public.t")
     found = {}
     for values in rows.fetchall():
@@ -128,7 +134,7 @@ SHAPES = [
 def test_many_columns(
     start: Start, log: LogMaker, shape: Relation, packed: bool, more: str
 ) -> None:
-    """Inserted, updated with and without unsent columns, moved to other keys, deleted."""
+    """Rows are inserted, updated with and without unsent columns, moved to other keys, deleted."""
     assert MergeLayout(shape).is_packed is packed
     target = start(create(shape, more))
     last = len(shape.columns) - 1
@@ -174,7 +180,7 @@ def test_many_columns(
 
 @pytest.mark.parametrize("kinds", [MIXED, (("numeric", "string"),)], ids=["mixed", "numeric"])
 def test_many_columns_without_a_key(start: Start, log: LogMaker, kinds: Shape) -> None:
-    """Rows counted by the text of all their columns."""
+    """Rows are counted by the text of all their columns."""
     shape = wide(kinds, 998, keyed=False)
     target = start(create(shape))
     one, two = row(shape, 1, "one"), row(shape, 2, None)
@@ -193,7 +199,7 @@ def test_many_columns_without_a_key(start: Start, log: LogMaker, kinds: Shape) -
 
 
 def test_labels_and_names_in_many_columns(start: Start, log: LogMaker) -> None:
-    """What the target must be given is found in the arrays, too."""
+    """Values that the target must be given are found in the arrays, too."""
     kinds: Shape = (("numeric", "string"), ("public.mood", "string"), ("public.mood[]", "string"))
     shape = relation(
         ("id", "integer", "int32"),

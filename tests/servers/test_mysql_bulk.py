@@ -1,4 +1,4 @@
-"""The bulk load from MySQL and MariaDB into PostgreSQL: every row once, every value as it is."""
+"""The bulk load from MySQL and MariaDB into PostgreSQL: every row once, every value unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 def test_rows_arrive_in_chunks(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """Several chunks of one table, each row once, and its key afterwards."""
+    """A table has several chunks: each row arrives once, and the key afterwards."""
     name = database_of(mysql_url)
     fill_orders(mysql, name)
     config = between(mysql_url, target_url, tmp_path)

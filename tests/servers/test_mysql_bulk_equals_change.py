@@ -1,4 +1,4 @@
-"""A value is the same whichever way it comes: in bulk, or as a change, whatever its column is."""
+"""A value is the same in bulk and as a change, whatever its column's type."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text
 def test_bulk_equals_change(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, metadata: str
 ) -> None:
-    """Every column of SHOW CREATE TABLE, into PostgreSQL; and both are what the source prints."""
+    """Every column of SHOW CREATE TABLE arrives in PostgreSQL as the source prints
+    it, both ways.
+    """
     least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
     made = ManyColumns(mysql, mysql_url, columns_for(is_mariadb=mysql.is_mariadb))
     with mysql.globals(binlog_row_metadata="'FULL'" if metadata == "full" else least):
@@ -70,7 +72,7 @@ def bring(
     servers: ServerPair,
     directory: Path,
 ) -> None:
-    """Bring the tables both ways, into the schemas `bulk` and `changed`."""
+    """Copy the tables both ways, into the schemas `bulk` and `changed`."""
     database = tables[0].name.schema
     bulk, changed = {database: "bulk"}, {database: "changed"}
     with connect(target_url, application_name="test", options=EXACT_TEXT_SETTINGS) as target:

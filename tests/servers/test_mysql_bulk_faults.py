@@ -1,4 +1,4 @@
-"""Bulk loads from MySQL and MariaDB killed and changed under: every row once, at one point."""
+"""Bulk loads from MySQL and MariaDB, killed and with concurrent changes: every row once."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def wait_for(url: str, query: str, expected: int) -> None:
 
 
 def check_orders(mysql: MySQLServer, config: Config) -> None:
-    """Every order is there once."""
+    """Check that every order is there once."""
     name = database_of(config.source.url)
     counted = rows(
         config.target.url,
@@ -100,7 +100,7 @@ def check_orders(mysql: MySQLServer, config: Config) -> None:
 def test_a_killed_load_goes_on_where_it_was(
     mysql: MySQLServer, config: Config, spark: Session, fault: str, query: str, expected: int
 ) -> None:
-    """While the snapshots are lent, done chunks stay and the others follow: each row once."""
+    """Finished chunks stay and the others follow while the snapshots are lent: each row once."""
     name = database_of(config.source.url)
     with MySQLPlanner(config) as keeper:
         point = keeper.fresh_point()
@@ -134,7 +134,7 @@ def test_a_killed_load_goes_on_where_it_was(
 def test_without_its_snapshot_a_table_begins_afresh(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
-    """When who lends is gone, the table is emptied and loaded at a later point."""
+    """The table is emptied and loaded at a later point if the lending process ends."""
     with MySQLPlanner(config) as keeper:
         gone = keeper.fresh_point()
     assert not is_alive(gone.snapshot_id, gone.snapshot_text)
@@ -151,7 +151,7 @@ def test_without_its_snapshot_a_table_begins_afresh(
 def test_a_table_truncated_behind_the_point_gets_a_later_one(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
-    """Its snapshot cannot see it; the other table keeps the first point."""
+    """The snapshot cannot see the truncation; the other table keeps the first point."""
     name = database_of(config.source.url)
     mysql.execute("create table t (id int primary key); insert into t values (1), (2), (3)", name)
     with MySQLPlanner(config) as keeper:
@@ -210,7 +210,9 @@ def test_all_tables_are_read_at_one_point_while_others_write(
 def test_sessions_left_in_the_middle_of_a_result_serve_the_next(
     mysql: MySQLServer, config: Config
 ) -> None:
-    """A borrower that just goes costs nothing, however often; what the server ends is lost."""
+    """A borrower that just leaves costs nothing, however often; a session that the server ends is
+    lost.
+    """
     name = database_of(config.source.url)
     expected = int(mysql.execute("select count(*) from orders", name)[0][0])
     with MySQLPlanner(config) as keeper:
@@ -227,7 +229,7 @@ def test_sessions_left_in_the_middle_of_a_result_serve_the_next(
             assert MySQLBulkReader(session).number(f"select count(*) from `{name}`.orders") == (
                 expected
             )
-        # It did not hold the table behind the result that nobody has read.
+        # It did not hold the table while its result was not read.
         mysql.execute("alter table orders add column more int", name)
         for (thread,) in mysql.execute(
             "select id from information_schema.processlist where command = 'Sleep' and id <> "

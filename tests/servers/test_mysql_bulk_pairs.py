@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def landing(mysql: MySQLServer) -> Iterator[str]:
-    """A database to load into, and our own, both dropped afterwards."""
+    """A database to load into; it and penstock's own database are dropped afterwards."""
     url = mysql.make_database("landing")
     yield url
     mysql.drop_database(url)
@@ -29,7 +29,7 @@ def landing(mysql: MySQLServer) -> Iterator[str]:
 
 @pytest.fixture(params=["by file", "by insert"])
 def way(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[None]:
-    """The target takes LOAD DATA LOCAL, or it does not."""
+    """Setting of the target: it accepts LOAD DATA LOCAL, or it does not."""
     with mysql.globals(local_infile="1" if request.param == "by file" else "0"):
         yield
 
@@ -38,7 +38,7 @@ def way(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[None]:
 def test_postgresql_into_mysql(
     mysql: MySQLServer, landing: str, source_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """Every kind of value, several chunks, keys, and progress rows in the target."""
+    """Every kind of value, several chunks and keys arrive, and progress rows in the target."""
     run(
         source_url,
         "create table public.t (id bigint primary key, b boolean, n numeric(20,5), r real, "
@@ -102,7 +102,7 @@ def test_postgresql_into_mysql(
 def test_text_is_not_written_into_a_column_of_another_character_set(
     mysql: MySQLServer, landing: str, source_url: str, tmp_path: Path, spark: Session, charset: str
 ) -> None:
-    """The server takes bytes as they are: they would be other characters there."""
+    """The server stores the bytes as they are: they would be other characters there."""
     run(source_url, "create table public.s (id int primary key, v varchar(9))",
         "insert into public.s values (1, 'é')")  # fmt: skip
     name = database_of(landing)
@@ -123,7 +123,7 @@ def test_text_is_not_written_into_a_column_of_another_character_set(
 def test_an_infinity_is_refused_by_name(
     landing: str, source_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """What MySQL has no place for stops the load, and says which column."""
+    """A value that MySQL cannot hold stops the load, and the error names the column."""
     run(
         source_url,
         "create table public.t (id int primary key, d date)",
@@ -138,7 +138,7 @@ def test_an_infinity_is_refused_by_name(
 def test_mysql_into_mysql(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, spark: Session
 ) -> None:
-    """The same engine: all types, character sets and keys as they are; again, nothing is done."""
+    """The same engine keeps all types, character sets and keys; a second run does nothing."""
     name = database_of(mysql_url)
     fill_orders(mysql, name)
     mysql.execute(
@@ -192,7 +192,7 @@ def test_mysql_into_mysql(
 def test_rows_of_others_are_left_alone(
     mysql: MySQLServer, landing: str, source_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """A target table with rows that are not ours is refused, and nothing is changed."""
+    """A target table with rows that penstock did not write is refused and unchanged."""
     run(source_url, "create table public.t (id int primary key)")
     mysql.execute(
         "create database public; create table public.t (id int primary key);"
@@ -205,7 +205,7 @@ def test_rows_of_others_are_left_alone(
 
 
 def test_mariadb_into_mysql_and_back(tmp_path: Path, spark: Session) -> None:
-    """Between the two families: text, numbers and times arrive as they are."""
+    """Text, numbers and times arrive unchanged between the two families."""
     with running("mariadb") as one, running("mysql") as other:
         for source, target, number in ((one, other, 1), (other, one, 2)):
             source.execute(

@@ -1,4 +1,4 @@
-"""Every type and character set of MySQL and MariaDB: read in bulk as the binlog has it."""
+"""Every type and character set of MySQL and MariaDB is read in bulk as it is in the binlog."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LOSSY = {"zero dates": "text", "nul characters": "remove"}
 
 
 def scenarios(server: MySQLServer) -> list[str]:
-    """Statements that fill schema `rec` with every type's extremes."""
+    """Return statements that fill schema `rec` with every type's extremes."""
     recorded = Server(socket="", version=f"{'.'.join(map(str, server.version.number))}-"
                       f"{'MariaDB' if server.is_mariadb else ''}")  # fmt: skip
     made = [*numbers(), *times(), *texts(recorded), *bytes_and_members(), *shapes()]
@@ -64,7 +64,7 @@ def scenarios(server: MySQLServer) -> list[str]:
 
 @pytest.fixture(scope="module")
 def filled(tuned_mysql: MySQLServer) -> Iterator[tuple[MySQLServer, Replica]]:
-    """A server with the tables, and what its binlog says of them."""
+    """A server with the tables, and their rows according to its binlog."""
     tuned_mysql.execute("create database rec")
     tuned_mysql.execute("flush binary logs")
     with tuned_mysql.connect("rec") as connection, connection.cursor() as cursor:
@@ -98,14 +98,14 @@ def filled(tuned_mysql: MySQLServer) -> Iterator[tuple[MySQLServer, Replica]]:
 
 
 def server_pair(server: MySQLServer) -> ServerPair:
-    """From this server into PostgreSQL, keeping what PostgreSQL has no date for as text."""
+    """Return a pair into PostgreSQL that keeps dates which PostgreSQL lacks as text."""
     source = server_of(server.url())
     target = TypedServer(engine=Engine.POSTGRESQL, version=(18,))
     return ServerPair(source=source, target=target, choices=parse_choices(LOSSY, source.engine))
 
 
 def unescaped(cell: bytes) -> str | None:
-    """A cell of COPY as text."""
+    """Return a cell of COPY as text."""
     if cell == b"\\N":
         return None
     escapes = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"\\": b"\\"}
@@ -115,7 +115,7 @@ def unescaped(cell: bytes) -> str | None:
 def bulk_rows(
     server: MySQLServer, table: TableDefinition, servers: ServerPair
 ) -> list[list[str | None]]:
-    """All rows of a table as lines of COPY have them."""
+    """Return all rows of a table in the form of COPY's lines."""
     read_plan = read_plan_of(table, servers, server.url())
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
@@ -124,7 +124,7 @@ def bulk_rows(
 
 
 def as_bulk(relation: Relation, index: int, value: Any, target_type: str) -> str | None:
-    """A decoded value as a line of COPY into a column of this type must have it."""
+    """Return a decoded value as a line of COPY must have it for a column of this type."""
     text = shown(relation, index, value)
     if text is None:
         return None
@@ -138,7 +138,7 @@ def as_bulk(relation: Relation, index: int, value: Any, target_type: str) -> str
 
 
 def same(expected: str | None, got: str | None, target_type: str, kind: str) -> bool:
-    """Whether PostgreSQL would read the same value from both."""
+    """Return whether PostgreSQL would read the same value from both."""
     if expected is None or got is None:
         return expected is got
     if kind in ("float32", "float64"):
@@ -151,7 +151,7 @@ def same(expected: str | None, got: str | None, target_type: str, kind: str) -> 
 
 
 def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica]) -> None:
-    """All tables, all rows, all cells: the text for COPY says what the binlog says."""
+    """The text for COPY equals the binlog's value in all cells of all rows and tables."""
     server, replica = filled
     servers = server_pair(server)
     with open_catalog(server.url()) as connection:
@@ -195,7 +195,7 @@ def test_postgresql_takes_every_value(filled: tuple[MySQLServer, Replica], targe
 def test_who_cannot_use_the_last_rows_gives_the_session_back(
     mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """The end came with them, and is not waited for again."""
+    """The end came with the last rows, and is not waited for again."""
     mysql.execute("create table t (id int primary key)", database_of(mysql_url))
     with open_catalog(mysql_url) as connection:
         (table,) = captured_tables(connection, [f"{database_of(mysql_url)}.*"])
@@ -212,7 +212,7 @@ def test_who_cannot_use_the_last_rows_gives_the_session_back(
 def test_nul_characters_are_removed_by_both_paths(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Bulk load and changes leave the same, for every type of text and in keys."""
+    """Bulk load and changes give the same text, for every type of text and in keys."""
     database, servers = database_of(mysql_url), server_pair(mysql)
     kinds = [*NUL_TEXTS, "varchar(9) primary key"]
     for place, kind in enumerate(kinds):

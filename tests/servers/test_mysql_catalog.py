@@ -1,4 +1,4 @@
-"""Which tables are captured, and their definitions, on real servers."""
+"""Captured tables and their definitions, on real servers."""
 
 from __future__ import annotations
 
@@ -63,22 +63,24 @@ def make(mysql: MySQLServer, mysql_url: str) -> Callable[[str], None]:
 
 @pytest.fixture
 def read(connection: Connection, mysql_url: str) -> Callable[[str], TableDefinition]:
-    """The definition of one table of the fresh database."""
+    """Reader of the definition of one table of the fresh database."""
     return lambda name: captured_tables(connection, [f"{database_of(mysql_url)}.{name}"])[0]
 
 
 def columns(definition: TableDefinition) -> dict[str, ColumnDefinition]:
-    """Columns by name."""
+    """Return columns by name."""
     return {column.name: column for column in definition.columns}
 
 
-# -- which tables ------------------------------------------------------------------------------
+# -- tables ------------------------------------------------------------------------------------
 
 
 def test_patterns_take_tables_of_several_schemas(
     mysql: MySQLServer, mysql_url: str, connection: Connection, make: Callable[[str], None]
 ) -> None:
-    """Globs, names alone, exclusions; the server's own schemas and ours are never taken."""
+    """Globs, plain names and exclusions match; the server's and penstock's schemas are never
+    included.
+    """
     name = database_of(mysql_url)
     other = database_of(mysql.make_database("other"))
     make(f"create table a (id int primary key); create table `B.c` (id int); create view v as"
@@ -99,7 +101,7 @@ def test_patterns_take_tables_of_several_schemas(
 def test_a_named_table_must_be_there(
     mysql_url: str, connection: Connection, make: Callable[[str], None]
 ) -> None:
-    """Case counts where the server says so; a table of that name in other letters is hinted at."""
+    """Case counts if the server says so; the hint names a table with other letters' case."""
     name = database_of(mysql_url)
     make("create table Orders (id int primary key)")
     with pytest.raises(TableNotCapturable, match=rf"there is {name}\.Orders"):
@@ -112,7 +114,7 @@ def test_a_named_table_must_be_there(
 def test_names_that_the_catalogue_takes_for_equal(
     mysql_url: str, connection: Connection, make: Callable[[str], None]
 ) -> None:
-    """information_schema compares without case and accents; the tables are different ones."""
+    """Case and accents are ignored by information_schema; the tables are different ones."""
     make("create table item (id int primary key); create table Item (a int, b int);"
          " create table `ítem` (c int, d int, e int)")  # fmt: skip
     found = captured_tables(connection, [f"{database_of(mysql_url)}.*"])
@@ -126,7 +128,7 @@ def test_names_that_the_catalogue_takes_for_equal(
 def test_tables_without_rights_are_not_seen(
     mysql: MySQLServer, mysql_url: str, make: Callable[[str], None]
 ) -> None:
-    """As if they were not there: the hint names the GRANT."""
+    """Such tables seem to be missing: the hint names the GRANT."""
     name = database_of(mysql_url)
     make("create table a (id int primary key); create table b (id int primary key)")
     with mysql.role(f"select on `{name}`.a") as url, open_catalog(url) as poor:
@@ -140,7 +142,7 @@ def test_tables_without_rights_are_not_seen(
 def test_sequences_are_left_out(
     mysql_url: str, connection: Connection, make: Callable[[str], None]
 ) -> None:
-    """Their numbers are no rows; one that is named says so."""
+    """Their numbers are not rows; the error for a named one says so."""
     make("create sequence s")
     name = database_of(mysql_url)
     assert [one.reason for one in survey(connection, [f"{name}.*"]).excluded] == [
@@ -154,7 +156,7 @@ def test_sequences_are_left_out(
 def test_engines_that_keep_no_rows_are_left_out(
     mysql_url: str, connection: Connection, make: Callable[[str], None]
 ) -> None:
-    """There would be nothing to load."""
+    """There would be no rows to load."""
     make("create table b (id int) engine = blackhole")
     (one,) = survey(connection, [f"{database_of(mysql_url)}.*"]).excluded
     assert (one.reason, one.detail) == (Exclusion.NOWHERE, "BLACKHOLE")
@@ -169,7 +171,7 @@ def test_every_type_is_the_one_in_the_binlog(
     make: Callable[[str], None],
     read: Callable[..., TableDefinition],
 ) -> None:
-    """The definition fits the TABLE_MAP event, column by column, for every type."""
+    """The definition matches the TABLE_MAP event, column by column, for every type."""
     types = TYPES + (MARIADB_TYPES if mysql.is_mariadb else [])
     listed = ", ".join(f"c{number} {text}" for number, text in enumerate(types))
     make(f"create table t (id int primary key, {listed})")
@@ -253,7 +255,7 @@ def test_defaults_are_sql(
     make: Callable[[str], None],
     read: Callable[..., TableDefinition],
 ) -> None:
-    """A table made from what was read has the defaults of the first, whatever was in them."""
+    """A table created from the definition has the same defaults, whatever they contain."""
     listed = ", ".join(f"{name} {text}" for name, text in DEFAULTS.items())
     make(f"create table t (id int primary key, {listed})")
     definition = read("t")
@@ -282,7 +284,7 @@ def test_generated_invisible_and_counted_columns(
     make: Callable[[str], None],
     read: Callable[..., TableDefinition],
 ) -> None:
-    """Generated ones have their expression, counters their kind."""
+    """Generated columns have their expression, counters their kind."""
     make(
         "create table t (id bigint unsigned auto_increment primary key, a int,"
         " v int generated always as (a + 1) virtual, s varchar(9) as (concat(a, 'x''y')) stored)"
@@ -327,7 +329,9 @@ def test_what_identifies_rows(
     identity: Identity,
     identity_columns: tuple[str, ...],
 ) -> None:
-    """The primary key; a unique key without NULLs and without prefixes; else the whole row."""
+    """The primary key identifies rows, then a unique key without NULLs and prefixes, else the whole
+    row.
+    """
     make(f"create table t ({ddl})")
     definition = read("t")
     assert definition.identity is identity
@@ -337,7 +341,7 @@ def test_what_identifies_rows(
 def test_keys_and_indexes(
     mysql: MySQLServer, make: Callable[[str], None], read: Callable[[str], TableDefinition]
 ) -> None:
-    """Prefixes are kept; what is left is given as in CREATE TABLE, and makes the same again."""
+    """Prefixes are kept; the rest is given as in CREATE TABLE, and creates the same again."""
     expression = "" if mysql.is_mariadb else ", unique key fn ((a + 1))"
     make(
         "create table t (a int not null, b varchar(50) not null, c text, g geometry not null"
@@ -364,7 +368,7 @@ def test_keys_and_indexes(
 def test_foreign_keys_and_their_rules(
     mysql_url: str, make: Callable[[str], None], read: Callable[[str], TableDefinition]
 ) -> None:
-    """Columns in the key's order, the rules by name: rows that a cascade changes are not logged."""
+    """Columns are in the key's order, rules by name: rows that a cascade changes are not logged."""
     make("create table p (a int, b int, primary key (a, b))")
     make("create table t (id int primary key, x int, y int, constraint fk foreign key (x, y)"
          " references p (a, b) on delete cascade on update set null)")  # fmt: skip
@@ -385,7 +389,7 @@ def test_foreign_keys_and_their_rules(
 def test_engine_partitions_sizes_and_statement(
     mysql: MySQLServer, mysql_url: str, connection: Connection, make: Callable[[str], None]
 ) -> None:
-    """What a target or a planner wants to know besides."""
+    """The definition has further facts that a target or planner needs."""
     make("create table p (id int primary key) partition by range (id)"
          " (partition a values less than (10), partition b values less than maxvalue)")  # fmt: skip
     make("create table m (id int primary key) engine = myisam")
@@ -403,7 +407,7 @@ def test_engine_partitions_sizes_and_statement(
 def test_source_ids_are_made_from_names(
     make: Callable[[str], None], read: Callable[[str], TableDefinition]
 ) -> None:
-    """The same every time, and not the same for `a`.`b` and `ab`."""
+    """The id is the same every time, and differs for `a`.`b` and `ab`."""
     make("create table t (id int primary key)")
     assert read("t").source_id == read("t").source_id == source_id_of(read("t").name)
     assert source_id_of(TableName("a", "bc")) != source_id_of(TableName("ab", "c"))
@@ -417,7 +421,7 @@ def test_versioned_tables(
     make: Callable[[str], None],
     read: Callable[..., TableDefinition],
 ) -> None:
-    """Their rows in the binlog carry the two columns of the period, named or not."""
+    """Their rows in the binlog include the two columns of the period, named or not."""
     make("create table t (id int primary key, x int) with system versioning")
     make("create table n (id int primary key, a timestamp(6) generated always as row start,"
          " b timestamp(6) generated always as row end, period for system_time (a, b))"

@@ -1,4 +1,4 @@
-"""Chunks hold every row once, for every kind of key, as the server compares it."""
+"""Chunks contain every row once, for every kind of key, as the server compares it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def connection(mysql_url: str) -> Iterator[Connection]:
 def fill(
     mysql: MySQLServer, mysql_url: str, connection: Connection
 ) -> Callable[..., TableDefinition]:
-    """Make a table t with these rows, as far as they are different, and read its definition."""
+    """Create a table t with these rows, as far as they are distinct, and read its definition."""
 
     def make(columns: str, key: str, values: list[tuple[object, ...]]) -> TableDefinition:
         name = database_of(mysql_url)
@@ -49,7 +49,7 @@ def fill(
 
 
 def check(connection: Connection, definition: TableDefinition, target: int) -> list[KeyChunk]:
-    """Every row is in one chunk; gives the chunks."""
+    """Check that every row is in one chunk, and return the chunks."""
     chunks = plan_chunks(connection, definition, row_count_target=target)
     found: list[int] = []
     for chunk in chunks:
@@ -110,7 +110,9 @@ KEYS: dict[str, tuple[str, str, list[tuple[object, ...]]]] = {
 def test_every_row_is_in_one_chunk(
     fill: Callable[..., TableDefinition], connection: Connection, kind: str
 ) -> None:
-    """Whatever is equal to whatever in the key's collation, and however its values print."""
+    """Rows are in one chunk whatever the key's collation treats as equal, and however
+    values print.
+    """
     columns, key, values = KEYS[kind]
     definition = fill(columns, key, values)
     count = value(connection, "select count(*) from t", doing="x")
@@ -141,7 +143,9 @@ def test_mariadbs_own_types_order_as_it_likes(
 def test_what_cannot_be_cut_is_one_chunk(
     fill: Callable[..., TableDefinition], connection: Connection, columns: str, key: str
 ) -> None:
-    """No key, a key without an exact text, a key of prefixes."""
+    """A table without key, with a key without exact text, or with a key of prefixes
+    is one chunk.
+    """
     definition = fill(columns, key, [(n * 1.1,) for n in range(50)])
     (chunk,) = check(connection, definition, 5)
     assert chunk.condition == "true"
@@ -150,7 +154,7 @@ def test_what_cannot_be_cut_is_one_chunk(
 def test_an_empty_table_is_one_chunk(
     fill: Callable[..., TableDefinition], mysql: MySQLServer, mysql_url: str, connection: Connection
 ) -> None:
-    """It may have rows by the time it is read."""
+    """The table may have rows by the time it is read."""
     definition = fill("k int", "primary key (k)", [(1,)])
     mysql.execute("delete from t", database_of(mysql_url))
     (chunk,) = check(connection, definition, 5)
@@ -161,7 +165,7 @@ def test_an_empty_table_is_one_chunk(
 def test_rows_outside_what_there_was_belong_to_the_ends(
     fill: Callable[..., TableDefinition], mysql: MySQLServer, mysql_url: str, connection: Connection
 ) -> None:
-    """Chunks are planned once; what is written later is still in exactly one."""
+    """Chunks are planned once; later rows are still in exactly one."""
     definition = fill("k int", "primary key (k)", [(n,) for n in range(0, 1000, 2)])
     chunks = plan_chunks(connection, definition, row_count_target=50)
     extra = "insert into t values (-5, 900), (2000, 901), (401, 902), (403, 903)"
@@ -177,7 +181,7 @@ def test_rows_outside_what_there_was_belong_to_the_ends(
 def test_a_table_with_gaps_is_cut_by_its_rows(
     fill: Callable[..., TableDefinition], connection: Connection
 ) -> None:
-    """Two heaps of numbers far apart: cutting the range evenly would give empty chunks."""
+    """Two groups of numbers are far apart: equal ranges would give empty chunks."""
     values = [(n,) for n in range(2000)] + [(2**60 + n,) for n in range(2000)]
     definition = fill("k bigint", "primary key (k)", values)
     chunks = check(connection, definition, 400)
@@ -200,7 +204,7 @@ def test_the_first_column_alone_finds_the_beginning(
 
 
 def test_sizes_become_rows(fill: Callable[..., TableDefinition]) -> None:
-    """By the server's estimates, and never tiny chunks."""
+    """Row counts follow the server's estimates, and chunks are never tiny."""
     definition = fill("k int", "primary key (k)", [(n,) for n in range(3000)])
     assert rows_per_chunk(definition, 2**30) > 2_000_000
     assert rows_per_chunk(definition, 1) == 1000

@@ -1,4 +1,4 @@
-"""A chunk of a lost executor: its session is ended, so that nobody waits for what it has locked."""
+"""A chunk of a lost executor: its session is ended, so that no other waits for its locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASK = chunk_task()
 
 @contextmanager
 def worker(url: str) -> Iterator[Connection]:
-    """A session of an account that has no right but to its database."""
+    """Open a session of an account that has rights only to its database."""
     options = {"innodb_lock_wait_timeout": "1"}
     with closing(connect(url, application_name="test", options=options)) as connection:
         yield connection
@@ -27,7 +27,7 @@ def worker(url: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def plain_url(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
-    """The URL of an account without any privilege of the server's."""
+    """URL of an account without any privilege of the server."""
     database = database_of(mysql_url)
     mysql.execute("create table t (id int primary key)", database)
     with mysql.role(f"all on `{database}`.*") as url:
@@ -35,12 +35,12 @@ def plain_url(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
 
 
 def test_who_takes_over_ends_the_session_of_before(plain_url: str) -> None:
-    """What the first had locked is free, and what it had written is gone."""
+    """The first session's locks are released, and its rows are removed."""
     with worker(plain_url) as first, worker(plain_url) as second:
         claim(first, TASK)
         run(first, "begin", doing="x")
         run(first, "insert into t values (1)", doing="x")
-        claim(second, TASK)  # not repeated: whoever is at work stays there
+        claim(second, TASK)  # not repeated: a working session stays
         with pytest.raises(StatementInterrupted):
             run(second, "insert into t values (1)", doing="x")
         claim(second, replace(TASK, repeated=True))
@@ -51,7 +51,7 @@ def test_who_takes_over_ends_the_session_of_before(plain_url: str) -> None:
 
 
 def test_a_session_does_not_end_itself(plain_url: str) -> None:
-    """Nor one that has gone on to another chunk."""
+    """A session that has moved to another chunk is not ended either."""
     with worker(plain_url) as first, worker(plain_url) as second:
         claim(first, TASK)
         claim(first, replace(TASK, repeated=True))

@@ -1,4 +1,4 @@
-"""The replica's connection: what comes, how it ends, and every refusal that can be produced."""
+"""The replica's connection: its events, its end, and every refusal that can be produced."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ FIRST = BinlogPosition.at("binlog.000001", 4)
 
 
 def options(name: str = "test", **more: object) -> DumpOptions:
-    """Options of a reader of this name."""
+    """Return options of a reader of this name."""
     settings = {"server_id": server_id_for(name), "replica_uuid": replica_uuid_for(name), **more}
     return DumpOptions(**settings)  # type: ignore[arg-type]
 
 
 def here(server: MySQLServer) -> BinlogPosition:
-    """Where the binlog ends."""
+    """Return the end of the binlog."""
     return BinlogPosition.at(*server.status())
 
 
 def kinds(stream: BinlogConnection) -> list[int]:
-    """The types of the events up to the end of a bounded stream."""
+    """Return the types of the events up to the end of a bounded stream."""
     return [mysqlwire.event_head(event).kind for event in stream.events() if event is not None]
 
 
 def gtids(server: MySQLServer) -> Gtids:
-    """The transactions that the server has."""
+    """Return the transactions that the server has."""
     with connect(server.url(), application_name="test") as connection:
         found = read_status(connection).parse_gtids(connection.server)
     assert found is not None
@@ -56,7 +56,7 @@ def gtids(server: MySQLServer) -> Gtids:
 
 
 def failure(stream: BinlogConnection, within_s: float = 20.0) -> PenstockError:
-    """The error that a stream ends with."""
+    """Return the error that a stream ends with."""
     deadline = time.monotonic() + within_s
     try:
         for _ in stream.events(wait_s=0.05):
@@ -66,14 +66,14 @@ def failure(stream: BinlogConnection, within_s: float = 20.0) -> PenstockError:
     raise AssertionError("the stream ended without an error")
 
 
-# -- what comes --------------------------------------------------------------------------------
+# -- events -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["require", "disable"])
 def test_rows_come_over_both_kinds_of_wire(
     mysql: MySQLServer, tls_mysql: MySQLServer, mode: str
 ) -> None:
-    """From a position to the end of the log: fake rotate, format, then the events."""
+    """A stream goes from a position to the end of the log: fake rotate, format, then the events."""
     server = tls_mysql
     server.execute("create database if not exists kinds; drop table if exists kinds.t")
     server.execute("create table kinds.t (id int primary key)")
@@ -89,7 +89,7 @@ def test_rows_come_over_both_kinds_of_wire(
 
 
 def test_what_was_seen_is_not_sent_again(mysql: MySQLServer, mysql_url: str) -> None:
-    """By GTID the server sends what is behind, whatever file it is in."""
+    """The server sends what follows the GTIDs, whatever file it is in."""
     name = database_of(mysql_url)
     mysql.execute(f"create table `{name}`.t (id int primary key)")
     before = gtids(mysql)
@@ -105,7 +105,7 @@ def test_what_was_seen_is_not_sent_again(mysql: MySQLServer, mysql_url: str) -> 
 def test_a_live_stream_follows_the_log_into_the_next_file(
     mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """Heartbeats while nothing happens, rows as they are committed, rotations in between."""
+    """Heartbeats come while nothing happens, rows as they are committed, rotations in between."""
     name = database_of(mysql_url)
     mysql.execute(f"create table `{name}`.t (id int primary key)")
     seen: Counter[int] = Counter()
@@ -124,7 +124,9 @@ def test_a_live_stream_follows_the_log_into_the_next_file(
 
 
 def test_events_over_16_mb_are_joined(mysql: MySQLServer, mysql_url: str) -> None:
-    """They come in pieces; the one of exactly 16 MB less a byte is followed by an empty piece."""
+    """Such events come in pieces; one of exactly 16 MB less a byte is followed by an
+    empty piece.
+    """
     name = database_of(mysql_url)
     mysql.execute(f"create table `{name}`.t (id int primary key, b longblob)")
     with mysql.globals(max_allowed_packet=str(128 * 2**20)):
@@ -144,7 +146,7 @@ def test_events_over_16_mb_are_joined(mysql: MySQLServer, mysql_url: str) -> Non
 
 
 def _row_event(server: MySQLServer, start: BinlogPosition) -> int:
-    """The size of the only row event behind start."""
+    """Return the size of the only row event after start."""
     with open_binlog(server.url(), position=start, options=options(is_bounded=True)) as stream:
         heads = [mysqlwire.event_head(event) for event in stream.events() if event is not None]
     (size,) = [head.length for head in heads if head.kind in ROW_EVENTS]
@@ -153,7 +155,7 @@ def _row_event(server: MySQLServer, start: BinlogPosition) -> int:
 
 @pytest.mark.server("mariadb")
 def test_statements_text_comes_when_asked_for(mysql: MySQLServer, mysql_url: str) -> None:
-    """The flag is MariaDB's alone: MySQL means something else by the same bit."""
+    """Only MariaDB has the flag: the same bit means something else in MySQL."""
     start = here(mysql)
     name = database_of(mysql_url)
     mysql.execute(
@@ -166,7 +168,7 @@ def test_statements_text_comes_when_asked_for(mysql: MySQLServer, mysql_url: str
 
 
 def test_a_large_backlog_comes_in_large_blocks(mysql: MySQLServer, mysql_url: str) -> None:
-    """While much is ready a read gives much: one system call per packet would be 50 times more."""
+    """A read returns much if much is ready: one system call per packet would be 50 times more."""
     name = database_of(mysql_url)
     mysql.execute(f"create table `{name}`.t (id int primary key auto_increment, v varchar(100))")
     start = here(mysql)
@@ -180,15 +182,15 @@ def test_a_large_backlog_comes_in_large_blocks(mysql: MySQLServer, mysql_url: st
             reads += 1
             total += count
     assert total > 3_000_000
-    assert total / reads > 16 * 1024  # on an idle machine ten times that
+    assert total / reads > 16 * 1024  # ten times as much on an idle machine
 
 
-# -- how it is refused -------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def fresh(tuned_mysql: MySQLServer) -> MySQLServer:
-    """A server whose binlog begins anew: one file, a table d.t."""
+    """A server whose binlog begins again: one file, a table d.t."""
     tuned_mysql.reset_log()
     tuned_mysql.execute("create or replace database d" if tuned_mysql.is_mariadb else
                         "drop database if exists d; create database d")  # fmt: skip
@@ -197,7 +199,9 @@ def fresh(tuned_mysql: MySQLServer) -> MySQLServer:
 
 
 def purge(server: MySQLServer, file: str) -> None:
-    """Have the server delete its files before this one; MariaDB may need a moment to let go."""
+    """Let the server delete its files before this one; MariaDB may need a moment to
+    release them.
+    """
     deadline = time.monotonic() + 10
     while server.execute("show binary logs")[0][0] != file:
         assert time.monotonic() < deadline
@@ -206,7 +210,7 @@ def purge(server: MySQLServer, file: str) -> None:
 
 
 def test_a_purged_file_names_the_oldest_left(fresh: MySQLServer) -> None:
-    """What is behind our position is gone: nothing but loading the tables again helps."""
+    """The events after our position are deleted: the tables have to be loaded again."""
     fresh.execute("flush binary logs; flush binary logs")
     purge(fresh, "binlog.000003")
     with open_binlog(fresh.url(), position=FIRST, options=options()) as stream:
@@ -219,7 +223,7 @@ def test_a_purged_file_names_the_oldest_left(fresh: MySQLServer) -> None:
 
 
 def test_a_purged_file_without_the_right_to_list(fresh: MySQLServer) -> None:
-    """The error stands; only the oldest position is left out."""
+    """The error stays; only the oldest position is left out."""
     fresh.execute("flush binary logs")
     purge(fresh, "binlog.000002")
     with (
@@ -232,7 +236,7 @@ def test_a_purged_file_without_the_right_to_list(fresh: MySQLServer) -> None:
 
 
 def test_purged_transactions(fresh: MySQLServer) -> None:
-    """By GTID: the server has deleted some that we have not seen."""
+    """The server has deleted some GTIDs that we have not seen."""
     fresh.execute("insert into d.t values (1)")
     seen = parse_gtids(fresh.version, str(gtids(fresh)))
     fresh.execute("insert into d.t values (2); flush binary logs; insert into d.t values (3)")
@@ -245,7 +249,7 @@ def test_purged_transactions(fresh: MySQLServer) -> None:
 
 
 def test_a_server_that_lost_transactions(fresh: MySQLServer) -> None:
-    """We have seen more than it has: never silently go on."""
+    """We have seen more than the server has: the stream never continues silently."""
     ahead: Gtids
     if fresh.is_mariadb:
         ahead = MariaGtids.parse("0-1-4000")
@@ -267,7 +271,7 @@ def test_a_server_that_diverged(fresh: MySQLServer) -> None:
 
 @pytest.mark.parametrize("offset", [3, 10**6, 150])
 def test_an_offset_that_is_no_beginning(fresh: MySQLServer, offset: int) -> None:
-    """Before the file's begin, behind its end, in the middle of an event."""
+    """The offset is before the file's begin, after its end, or in the middle of an event."""
     fresh.execute("insert into d.t values (1)")
     position = BinlogPosition.at("binlog.000001", offset)
     with open_binlog(fresh.url(), position=position, options=options()) as stream:
@@ -276,7 +280,7 @@ def test_an_offset_that_is_no_beginning(fresh: MySQLServer, offset: int) -> None
 
 
 def test_reset_master_in_a_later_file(fresh: MySQLServer) -> None:
-    """The files behind ours are deleted: what comes next would be another history."""
+    """The files after ours are deleted: the next one would be another history."""
     fresh.execute("flush binary logs; insert into d.t values (1)")
     with idle_stream(fresh, here(fresh)) as stream:
         fresh.reset_log()
@@ -286,9 +290,9 @@ def test_reset_master_in_a_later_file(fresh: MySQLServer) -> None:
 
 
 def test_reset_master_in_the_file_that_is_read(fresh: MySQLServer) -> None:
-    """The server only sends heartbeats, until the new file is longer: so it is asked now and then.
+    """The server only sends heartbeats until the new file is longer, so it is asked now and then.
 
-    When it is longer the server ends the stream; what happened shows when we go on.
+    When the new file is longer the server ends the stream; the next stream shows the cause.
     """
     end = here(fresh)
     with idle_stream(fresh, FIRST) as stream, connect(fresh.url(), application_name="t") as other:
@@ -305,7 +309,7 @@ def test_reset_master_in_the_file_that_is_read(fresh: MySQLServer) -> None:
 
 @contextmanager
 def idle_stream(server: MySQLServer, position: BinlogPosition) -> Iterator[BinlogConnection]:
-    """A stream that has got everything and waits."""
+    """Open a stream that has received everything and waits."""
     chosen = options(heartbeat_s=0.2)
     with open_binlog(server.url(), position=position, options=chosen) as stream:
         events = stream.events(wait_s=0.1)
@@ -315,7 +319,7 @@ def idle_stream(server: MySQLServer, position: BinlogPosition) -> Iterator[Binlo
 
 
 def test_a_session_that_is_killed(fresh: MySQLServer) -> None:
-    """By an operator, or by a server that shuts down: tried again by itself."""
+    """After a kill by an operator or a shutdown of the server, penstock retries automatically."""
     with idle_stream(fresh, FIRST) as stream:
         for (number,) in fresh.execute(
             "select id from information_schema.processlist where command like 'Binlog Dump%'"
@@ -327,7 +331,9 @@ def test_a_session_that_is_killed(fresh: MySQLServer) -> None:
 
 
 def test_the_same_server_id_twice(mysql: MySQLServer) -> None:
-    """The older stream is dropped, and told so: two of them would end each other for ever."""
+    """The older stream is dropped and gets an error: both would otherwise end each
+    other forever.
+    """
     start = here(mysql)
     with open_binlog(mysql.url(), position=start, options=options("one")) as older:
         events = older.events(wait_s=0.3)
@@ -356,7 +362,7 @@ def test_without_the_right_to_replicate(mysql: MySQLServer) -> None:
 
 
 def test_a_server_without_a_binlog(own_mysql: Callable[..., MySQLServer]) -> None:
-    """It says so when asked, and doctor says what to set."""
+    """The server says so when asked, and doctor says what to set."""
     server = own_mysql()
     server.embedded.unset("log_bin", "log_slave_updates")
     server.embedded.set(**{"skip_log_bin": "ON"} if not server.is_mariadb else {})
@@ -372,7 +378,7 @@ def test_a_server_without_a_binlog(own_mysql: Callable[..., MySQLServer]) -> Non
 
 @pytest.mark.server("mysql")
 def test_gtids_where_there_are_none(own_mysql: Callable[..., MySQLServer]) -> None:
-    """A set of GTIDs names nothing on a server that gives none."""
+    """A set of GTIDs names nothing on a server that assigns none."""
     server = own_mysql(settings={"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
     with open_binlog(server.url(), seen=GtidSet(), options=options()) as stream:
         error = failure(stream)
@@ -381,11 +387,11 @@ def test_gtids_where_there_are_none(own_mysql: Callable[..., MySQLServer]) -> No
         assert read_status(connection).gtids == ""
 
 
-# -- how it breaks -----------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------
 
 
 def test_a_server_that_falls_silent(mysql: MySQLServer) -> None:
-    """Three heartbeats missing: the way is cut, though nobody says so."""
+    """The connection counts as cut after three missing heartbeats, though no side reports it."""
     chosen = options(heartbeat_s=0.2)
     with Proxy(mysql.port) as proxy:
         url = proxy.url(mysql.url())
@@ -405,7 +411,7 @@ def test_a_server_that_falls_silent(mysql: MySQLServer) -> None:
 def test_a_cut_connection_and_a_crashed_server_are_lost(
     own_mysql: Callable[..., MySQLServer],
 ) -> None:
-    """Both may be tried again by themselves."""
+    """Both errors allow an automatic retry."""
     server = own_mysql()
     with Proxy(server.port) as proxy:
         url = proxy.url(server.url())
@@ -422,7 +428,7 @@ def test_a_cut_connection_and_a_crashed_server_are_lost(
 
 
 def test_a_dump_begins_at_one_place() -> None:
-    """A position or a set of GTIDs, not both and not none; ids and heartbeats are checked."""
+    """A dump needs a position or a set of GTIDs, but not both; ids and heartbeats are checked."""
     with pytest.raises(ValueError, match="a dump begins"):
         open_binlog("mysql://u@h", options=options())
     with pytest.raises(ValueError, match="not a server id"):
@@ -435,7 +441,7 @@ def test_a_dump_begins_at_one_place() -> None:
 
 
 def test_statements_are_read_as_events_one_by_one_are(mysql: MySQLServer, mysql_url: str) -> None:
-    """Rows and the BEGIN of transactions are passed over, in whatever pieces they come."""
+    """Rows and the BEGIN of transactions are skipped, in whatever pieces they come."""
     name = database_of(mysql_url)
     start = here(mysql)
     with mysql.globals(max_allowed_packet=str(128 * 2**20)):

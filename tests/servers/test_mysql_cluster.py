@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_spark", "cluster_ho
 
 @pytest.fixture
 def landing(mysql: MySQLServer) -> Iterator[str]:
-    """A database to load into, and our own, both dropped afterwards."""
+    """A database to load into; it and penstock's own database are dropped afterwards."""
     url = mysql.make_database("landing")
     yield url
     mysql.drop_database(url)
@@ -36,7 +36,7 @@ def test_executors_read_snapshots_at_the_drivers_address(
     tmp_path: Path,
     lending: dict[str, str],
 ) -> None:
-    """Into PostgreSQL and into the same engine: every row, through TLS."""
+    """Every row arrives in PostgreSQL and in the same engine, through TLS."""
     name, address = database_of(mysql_url), lending["snapshotAddress"]
     fill_orders(mysql, name)
     spark = f'[spark]\nmaster = "{MASTER}"\nsnapshotAddress = "{address}"'

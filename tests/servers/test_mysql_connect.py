@@ -1,4 +1,4 @@
-"""SQL connections to real servers: log-in methods, TLS, session settings, typed errors."""
+"""SQL connections to real servers: login methods, TLS, session settings, typed errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_session_is_the_same_whatever_the_server_is_set_to(mysql: MySQLServe
 
 
 def test_options_win_over_the_settings(mysql: MySQLServer) -> None:
-    """A caller says what its session needs, as SQL."""
+    """A caller's options override the settings, as SQL."""
     options = {"foreign_key_checks": "0", "time_zone": "'+02:00'"}
     with connect(mysql.url(), application_name="test", options=options) as connection:
         assert value(connection, "select @@foreign_key_checks", doing="x") == 0
@@ -77,7 +77,7 @@ def test_passwords_of_any_letters_log_in(mysql: MySQLServer, password: str) -> N
 
 
 def test_native_passwords_log_in(mysql: MySQLServer) -> None:
-    """The method of before MySQL 8, which MariaDB and old accounts have; gone in 9."""
+    """MariaDB and old accounts have this method, the default before MySQL 8; it is removed in 9."""
     if mysql.version.mysql(9):
         plugins = "select plugin_name from information_schema.plugins"
         assert ("mysql_native_password",) not in mysql.execute(plugins)
@@ -95,7 +95,7 @@ def test_native_passwords_log_in(mysql: MySQLServer) -> None:
 def test_without_tls_a_password_goes_only_under_a_key_that_we_know(
     mysql: MySQLServer, method: str
 ) -> None:
-    """Who sits in between could offer a key of his own; so it is named, or belief is asked for."""
+    """An attacker could offer another key; so the key is named, or trust is required explicitly."""
     mysql.execute(f"create user `s`@'127.0.0.1' identified with {method} by '{PASSWORD}'")
     plain = mysql.url("", "s", PASSWORD) + "?sslmode=disable"
     try:
@@ -104,19 +104,19 @@ def test_without_tls_a_password_goes_only_under_a_key_that_we_know(
         assert "get_server_public_key" in caught.value.hint
         key = mysql.embedded.directory / "public_key.pem"
         connect(f"{plain}&server_public_key={quote(str(key))}", application_name="test").close()
-        mysql.execute("flush privileges")  # forgets who logged in before
+        mysql.execute("flush privileges")  # forgets earlier logins
         connect(f"{plain}&get_server_public_key=true", application_name="test").close()
     finally:
         mysql.execute("drop user `s`@'127.0.0.1'")
 
 
 def test_verified_tls(tls_mysql: MySQLServer, tmp_path: Path) -> None:
-    """verify-full takes the right authority and the right name, and nothing else."""
+    """The right authority and the right name are required by verify-full."""
     trusted = f"?sslmode=verify-full&sslrootcert={tls_mysql.ca_certificate}"
     with connect(tls_mysql.url() + trusted, application_name="test") as connection:
         cipher = rows(connection, "show status like 'ssl_cipher'", doing="x")
         assert cipher[0]["value"]
-    named = tls_mysql.url().replace("@127.0.0.1:", "@127.1:")  # the same, by another name
+    named = tls_mysql.url().replace("@127.0.0.1:", "@127.1:")  # the same server by another name
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(other)
     stranger = f"?sslmode=verify-ca&sslrootcert={other}"
@@ -131,7 +131,7 @@ def test_verified_tls(tls_mysql: MySQLServer, tmp_path: Path) -> None:
 def test_tls_is_never_left_out_when_it_is_asked_for(
     mysql: MySQLServer, own_mysql: Callable[..., MySQLServer]
 ) -> None:
-    """A server without TLS (or who stands in for it) does not get the password."""
+    """A server without TLS, or an impostor, does not get the password."""
     new = mysql.version.mysql(8, 4)
     server = own_mysql(settings={"tls_version": ""} if new else {"ssl": "OFF"})
     connect(f"{server.url()}?get_server_public_key=true", application_name="test").close()
@@ -140,7 +140,7 @@ def test_tls_is_never_left_out_when_it_is_asked_for(
 
 
 def test_refusals_are_distinguished(mysql: MySQLServer, mysql_url: str) -> None:
-    """Unknown database, missing table, missing right, lost connection."""
+    """Unknown database, missing table, missing right and lost connection have their own errors."""
     with pytest.raises(c.DatabaseUnknown):
         connect(mysql.url("no_such"), application_name="test")
     name = database_of(mysql_url)
@@ -163,7 +163,7 @@ def test_refusals_are_distinguished(mysql: MySQLServer, mysql_url: str) -> None:
 
 
 def test_lock_waits_and_deadlocks_may_be_tried_again(mysql: MySQLServer, mysql_url: str) -> None:
-    """They are the server's normal life."""
+    """Such errors are normal for a server and allow a retry."""
     mysql.execute(f"create table `{database_of(mysql_url)}`.t (n int primary key)")
     mysql.execute(f"insert into `{database_of(mysql_url)}`.t values (1)")
     quick = {"innodb_lock_wait_timeout": "1"}
@@ -177,7 +177,7 @@ def test_lock_waits_and_deadlocks_may_be_tried_again(mysql: MySQLServer, mysql_u
 
 
 def test_a_silent_server_is_not_waited_for_for_ever(mysql: MySQLServer) -> None:
-    """read_timeout_s bounds how long a statement may be silent."""
+    """The silence of a statement is bounded by read_timeout_s."""
     with (
         connect(mysql.url(), application_name="t", read_timeout_s=0.5) as connection,
         pytest.raises(c.ConnectionLost),
@@ -189,7 +189,7 @@ def test_a_silent_server_is_not_waited_for_for_ever(mysql: MySQLServer) -> None:
 def test_a_transaction_whose_connection_is_gone_says_so(
     mysql: MySQLServer, mysql_url: str, when: str
 ) -> None:
-    """At its first word and at its last, by a typed error that is tried again."""
+    """A typed error that allows a retry comes at its first statement and at its last."""
     with connect(mysql_url, application_name="test") as connection:
 
         def die(at: str) -> None:

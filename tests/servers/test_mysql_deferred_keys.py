@@ -1,4 +1,4 @@
-"""Unique keys of tables that are read at several moments: made where the moments are one."""
+"""Unique keys of tables that are read at several moments are created once the moments agree."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from plugins.mysql_loader import ITEMS, Target
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-# Foreign keys are shown to those only who may more than read.
+# Foreign keys are shown only to accounts with more rights than reading.
 LEAST = ("select, references on *.*", "replication slave on *.*")
-EARLY = ["ticket: number"]  # a table's only key tells its rows apart
+EARLY = ["ticket: number"]  # a table's only key identifies its rows
 ALL = ["seat: guest", "ticket: guest,number", *EARLY]
 
 
 @pytest.fixture
 def account(mysql: MySQLServer) -> Iterator[str]:
-    """An account that may lock nothing."""
+    """An account that may not lock tables."""
     monitor = "binlog monitor" if mysql.is_mariadb else "replication client"
     with mysql.role(*LEAST, f"{monitor} on *.*") as url:
         yield url
@@ -54,7 +54,7 @@ def account(mysql: MySQLServer) -> Iterator[str]:
 def copy(
     request: pytest.FixtureRequest, mysql: MySQLServer, mysql_url: str, target_url: str
 ) -> Iterator[Copy]:
-    """The target: PostgreSQL, or a server of the source's kind."""
+    """Target of the copy: PostgreSQL, or a server of the source's kind."""
     if request.param == "postgres":
         yield Copy(target_url, database_of(mysql_url))
         return
@@ -67,14 +67,14 @@ def copy(
 
 @pytest.fixture
 def party(mysql: MySQLServer, mysql_url: str, monkeypatch: pytest.MonkeyPatch) -> Party:
-    """The source, with moves between the snapshots."""
+    """Source with row moves between the snapshots."""
     made = Party(mysql, mysql_url)
     made.between_snapshots(monkeypatch)
     return made
 
 
 def written(folder: Path, account: str, party: Party, copy: Copy) -> Path:
-    """The pipeline's file."""
+    """Write the pipeline's file."""
     return write_pipeline(
         folder,
         f"{account.rstrip('/')}/{party.name}",
@@ -92,7 +92,7 @@ def written(folder: Path, account: str, party: Party, copy: Copy) -> Path:
 
 
 def check(path: Path, party: Party, copy: Copy) -> None:
-    """The tables were read at several moments, and are equal, with all of their keys."""
+    """Check that the tables were read at several moments, and are equal, with all of their keys."""
     config = load_config(path)
     state = read_handover(config)
     assert state is not None
@@ -129,7 +129,7 @@ def test_killed_while_keys_are_made(
     copy: Copy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With keys that nobody has written down, and between two tables: it goes on with the rest."""
+    """After a kill with unrecorded keys, and between two tables, the next run creates the rest."""
     once = tmp_path / "once"
     once.mkdir()
     path = written(tmp_path, account, party, copy)
@@ -150,13 +150,13 @@ def test_killed_while_keys_are_made(
 
 
 class Sessions:
-    """Hands out a session."""
+    """Pool with one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def get(self) -> Session:
-        """The session."""
+        """Return the session."""
         return self._session
 
 
@@ -169,9 +169,9 @@ def test_a_table_that_is_copied_again(
     spark: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At one moment it has all of its keys; at several they are taken away, and come back."""
+    """All keys exist at one moment; keys of several moments are removed, and come back."""
     party = Party(mysql, mysql_url)
-    mysql.execute("drop table coat", party.name)  # whose foreign key would hold the key
+    mysql.execute("drop table coat", party.name)  # its foreign key would block the key
     config = load_config(written(tmp_path, mysql_url.rpartition("/")[0], party, copy))
     config.layout.state.mkdir(parents=True)
     table = TableName(party.name, "seat")
@@ -202,7 +202,7 @@ def test_a_table_that_is_copied_again(
 
 
 class Maker:
-    """Makes keys as the load process does."""
+    """Maker of keys that works like the load process."""
 
     def __init__(self, url: str, state: Path) -> None:
         self._url, self._state = url, state
@@ -215,7 +215,7 @@ class Maker:
 
 
 def waiting(target: Target, settled: int, *columns: str) -> DeferredTable:
-    """Table t, whose unique key waits."""
+    """Return table t with a waiting unique key."""
     name = TableName(target.database, "t")
     text = f"alter table `{target.database}`.t add {{}} once ({', '.join(columns)})"
     key = DeferredKey(
@@ -231,7 +231,7 @@ def waiting(target: Target, settled: int, *columns: str) -> DeferredTable:
 def test_what_was_read_and_staged_before_the_keys_is_not_used_after_them(
     my_target: Target, log: LogMaker, is_local: bool
 ) -> None:
-    """A table with one unique key takes rows as one with two cannot."""
+    """A table with one unique key accepts rows that one with two cannot."""
     root = log.directory.parent
     my_target.execute(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "a", 2))
@@ -262,7 +262,7 @@ def test_what_was_read_and_staged_before_the_keys_is_not_used_after_them(
 
 
 def test_before_their_place_no_keys_are_made(my_target: Target, log: LogMaker) -> None:
-    """Nor while nothing comes any more: the next start goes on waiting."""
+    """The keys also wait if nothing comes any more: the next start waits again."""
     root = log.directory.parent
     my_target.execute(ITEMS)
     applied = log.transaction(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "a", 2))
@@ -281,7 +281,7 @@ def test_before_their_place_no_keys_are_made(my_target: Target, log: LogMaker) -
 
 
 def test_a_key_that_the_target_refuses(my_target: Target) -> None:
-    """The error names it and the way out; the rows' values are not told."""
+    """The error names the key and the way out, not the rows' values."""
     my_target.execute(ITEMS + "; insert into t values (1, 'secret', 1), (2, 'SECRET', 2)")
     table = waiting(my_target, 1, "name")
     with pytest.raises(
@@ -297,7 +297,7 @@ def test_a_key_that_the_target_refuses(my_target: Target) -> None:
 
 
 def test_a_key_that_postgresql_refuses(target_url: str) -> None:
-    """As above."""
+    """PostgreSQL's refusal gives the same error."""
     run(target_url, "create table t (id int primary key, v text)", "insert into t values (1, 'a')")
     run(target_url, "insert into t values (2, 'a')")
     text = "create {}index once on public.t (v)"
