@@ -1,4 +1,4 @@
-"""Upserts that MySQL and MariaDB read straight into their table, as lines in files of ours."""
+"""Upserts that MySQL and MariaDB read straight into their table, as lines in penstock's files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ UNSURE = frozenset(TableName("public", name) for name in ("t", "direct", "merged
 
 @pytest.fixture
 def my_start(my_start: MyStart) -> MyStart:
-    """As there, with tables whose rows do not go as events."""
+    """Maker of tables and a loader as there; rows of the tables are not written as events."""
     return partial(my_start, unsure=UNSURE)
 
 
 def staged_files(target: Applying, **more: Any) -> tuple[RowsFile, ...]:
-    """Apply what is there; the files in which its upserts waited."""
+    """Apply the log, and return the files in which its upserts waited."""
     staged = target.batch(**more)
     return tuple(
         file for phase in staged.phases for spec in phase.merges for file in files_of(spec)
@@ -42,7 +42,7 @@ def staged_files(target: Applying, **more: Any) -> tuple[RowsFile, ...]:
 def test_upserts_wait_in_files_and_deletes_in_the_merge_table(
     my_start: MyStart, log: LogMaker
 ) -> None:
-    """In a folder of its own, which the next batch but one has removed."""
+    """Upserts wait in a folder of their own, which the next batch but one removes."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
     log.transaction(
         insert(ITEM, 4, "tab\t\\N\n\0", 4),
@@ -71,7 +71,7 @@ def test_upserts_wait_in_files_and_deletes_in_the_merge_table(
 
 
 def test_buckets_and_truncations(my_start: MyStart, log: LogMaker, monkeypatch: Any) -> None:
-    """Each bucket of a large table has a file; a table that was emptied is emptied before."""
+    """Each bucket of a large table has a file; a truncated table is emptied first."""
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")
     log.transaction((MarkerKind.TRUNCATE, [TableName("public", "t")]))
@@ -87,7 +87,7 @@ def test_buckets_and_truncations(my_start: MyStart, log: LogMaker, monkeypatch: 
 
 
 def test_one_bucket_has_unsent_columns(my_start: MyStart, log: LogMaker, monkeypatch: Any) -> None:
-    """Then no bucket writes a file: what a row lacks is filled in the merge table."""
+    """No bucket writes a file then: unsent columns are filled in the merge table."""
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
     target = my_start(ITEMS + "; insert into t values (1, 'kept', 1)")
     log.transaction(update(ITEM, 1, None, 7, absent=(1,)))
@@ -130,7 +130,7 @@ VALUES: list[tuple[str, str, list[Any]]] = [
 def test_values_are_those_that_go_through_a_merge_table(
     my_start: MyStart, log: LogMaker, row: int
 ) -> None:
-    """Of every type that goes directly: both ways leave the same behind, new and updated."""
+    """Both paths give the same new and updated rows for every type that is loaded directly."""
     ddl = ", ".join(f"c{place} {sql}" for place, (_, sql, _) in enumerate(VALUES))
     columns = [(f"c{place}", "x", neutral) for place, (neutral, _, _) in enumerate(VALUES)]
     target = both_tables(my_start, f"{ddl}, d int as (id * 2)")
@@ -143,21 +143,21 @@ def test_values_are_those_that_go_through_a_merge_table(
 
 
 def untouched(target: Applying) -> None:
-    """Nothing is changed."""
+    """Change nothing."""
 
 
 def own_column(target: Applying) -> None:
-    """A column that no row brings."""
+    """Add a column that no row has."""
     target.execute("alter table t add column own int default 7")
 
 
 def unique(target: Applying) -> None:
-    """Another unique key."""
+    """Add another unique key."""
     target.execute("alter table t add unique (name)")
 
 
 def trigger(target: Applying) -> None:
-    """A trigger, which an update that replaces would fire as a delete."""
+    """Add a trigger, which an update by replacement would fire as a delete."""
     target.execute("create trigger one before delete on t for each row set @seen = 1")
 
 
@@ -175,7 +175,7 @@ UNFIT: list[tuple[str, Callable[[Applying], None]]] = [
 def test_what_needs_more_goes_through_a_merge_table(
     my_start: MyStart, log: LogMaker, column: str, alter: Callable[[Applying], None]
 ) -> None:
-    """And comes out as it should."""
+    """Rows of such tables arrive correctly, too."""
     shape = relation(("id", "x", "int32"), ("name", "x", "string"), ("v", "x", "int16"))
     ddl = f"create table t (id int primary key, name varchar(9), {column})"
     target = my_start(ddl, allow_triggers=True)
@@ -198,7 +198,7 @@ def test_what_needs_more_goes_through_a_merge_table(
 def test_servers_that_take_no_files(
     my_start: MyStart, log: LogMaker, settings: dict[str, str]
 ) -> None:
-    """Where files are not taken, or would go into the binlog as they are: merge tables."""
+    """Merge tables are used if files are refused, or would be written into the binlog."""
     target_settings = settings
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -210,7 +210,9 @@ def test_servers_that_take_no_files(
 
 
 def test_labels_without_a_number(my_start: MyStart, log: LogMaker) -> None:
-    """The 0 of an ENUM, which no text is in strict mode: that batch goes through a merge table."""
+    """A batch with the 0 of an ENUM, which has no text in strict mode, goes through a
+    merge table.
+    """
     shape = relation(("id", "x", "int32"), ("e", "enum('a','b')", "string"))
     target = my_start("create table t (id int primary key, e enum('a','b'))")
     log.transaction(insert(shape, 1, "a"), insert(shape, 3, None))
@@ -225,7 +227,7 @@ def test_labels_without_a_number(my_start: MyStart, log: LogMaker) -> None:
 def test_one_bucket_in_a_file_and_another_not(
     my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value in one bucket that needs the merge table: all rows of both are there."""
+    """A value in one bucket needs the merge table: all rows of both buckets arrive."""
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
     shape = relation(("id", "x", "int32"), ("e", "enum('a','b')", "string"))
     target = my_start(
@@ -247,7 +249,7 @@ def test_one_bucket_in_a_file_and_another_not(
 
 
 def test_unsent_columns(my_start: MyStart, log: LogMaker) -> None:
-    """A batch with columns that the source did not send goes through a merge table."""
+    """A batch with unsent columns goes through a merge table."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")
     log.transaction(update(ITEM, 1, None, 2, absent=(1,)), insert(ITEM, 2, "b", 2))
     log.close_segment()
@@ -256,17 +258,17 @@ def test_unsent_columns(my_start: MyStart, log: LogMaker) -> None:
 
 
 def shorten(file: RowsFile) -> None:
-    """A file of which the end is missing."""
+    """Cut off the end of a file."""
     file.path.write_bytes(file.path.read_bytes()[:-4])
 
 
 def remove(file: RowsFile) -> None:
-    """A file that somebody took away."""
+    """Remove a file."""
     file.path.unlink()
 
 
 def less(file: RowsFile) -> None:
-    """As long as it was, with a row less."""
+    """Remove a row from a file and keep its length."""
     assert file.path.read_bytes() == b"1\ta\n2\tb\n"
     file.path.write_bytes(b"1\taaaaa\n")
 
@@ -275,7 +277,7 @@ def less(file: RowsFile) -> None:
 def test_a_spoiled_file_is_not_applied(
     my_start: MyStart, log: LogMaker, spoil: Callable[[RowsFile], None]
 ) -> None:
-    """Nothing of the batch is; it is staged anew, on the same connection."""
+    """No row of the batch is applied; it is staged again on the same connection."""
     text = relation(("id", "x", "int32"), ("name", "x", "string"))
     target = my_start("create table t (id int primary key, name varchar(99))")
     log.transaction(insert(text, 1, "a"), insert(text, 2, "b"))
@@ -295,7 +297,9 @@ def test_a_spoiled_file_is_not_applied(
 def test_a_table_that_was_altered_meanwhile(
     my_start: MyStart, log: LogMaker, alter: Callable[[Applying], None]
 ) -> None:
-    """Who applies looks once more; staged anew, the rows go through a merge table."""
+    """The table is checked again before applying; staged again, the rows go through a
+    merge table.
+    """
     target = my_start(
         "create table t (id int primary key, name varchar(9), n int)", allow_triggers=True
     )
@@ -313,7 +317,7 @@ def test_a_table_that_was_altered_meanwhile(
 def test_a_disk_without_room(
     my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows go through a merge table: the target's disk is another one."""
+    """The rows go through a merge table: the target has another disk."""
     really = Path.open
 
     def full(path: Path, mode: str = "r", **more: Any) -> Any:
@@ -335,7 +339,7 @@ def test_a_disk_without_room(
 def test_what_a_killed_loader_left_is_removed(
     my_target: Target, log: LogMaker, tmp_path: Path
 ) -> None:
-    """Files of a batch that was never applied do not stay behind."""
+    """Files of a batch that was never applied are removed."""
     my_target.execute(COUNTED)
     for number in range(4):
         add(log, number)

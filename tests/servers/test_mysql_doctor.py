@@ -1,4 +1,6 @@
-"""Doctor's checks of a MySQL or MariaDB source: each made bad on a real server, and made good."""
+"""Doctor's checks of a MySQL or MariaDB source: each condition is made on a real
+server and fixed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def run(server: MySQLServer) -> Callable[[str], None]:
 
 @contextmanager
 def restarted(server: MySQLServer, *unset: str, **changed: str) -> Iterator[None]:
-    """The server with other settings of its configuration file, for a with block."""
+    """Run the server with other settings in its configuration file, for a with block."""
     before = dict(server.embedded._settings)
     server.embedded.set(**changed)
     server.embedded.unset(*unset)
@@ -59,7 +61,7 @@ def restarted(server: MySQLServer, *unset: str, **changed: str) -> Iterator[None
 
 
 def test_every_check_of_the_reference_is_registered() -> None:
-    """MY001 to MY045 and PK20, each with a title and a docstring."""
+    """MY001 to MY045 and PK20 are registered, each with a title and a docstring."""
     codes = {f"MY{number:03}" for number in range(1, 46)} | {"PK20"}
     assert {check.code for check in CHECKS} == codes
     for check in CHECKS:
@@ -68,7 +70,7 @@ def test_every_check_of_the_reference_is_registered() -> None:
 
 
 def test_a_healthy_source_has_no_error(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """With keys, rights and settings in place nothing stops a run; nothing is changed."""
+    """No finding stops a run if keys, rights and settings are in place; doctor changes nothing."""
     run("create table a (id int primary key, t text)")
     before = server.status()
     with server.globals(sync_binlog="1", innodb_flush_log_at_trx_commit="1"):
@@ -81,7 +83,7 @@ def test_a_healthy_source_has_no_error(server: MySQLServer, run: Callable[[str],
 def test_modes_without_change_are_asked_less(
     server: MySQLServer, run: Callable[[str], None]
 ) -> None:
-    """A pipeline that only copies does not care how changes are logged."""
+    """The way in which changes are logged is ignored for a pipeline that only copies."""
     with server.globals(binlog_format="'STATEMENT'"):
         assert look(server, "MY002", has_change=False) == []
 
@@ -90,7 +92,7 @@ def test_modes_without_change_are_asked_less(
 
 
 def test_my001_log_off(server: MySQLServer) -> None:
-    """Nothing to follow; what else is about the log is not asked."""
+    """There is nothing to follow; other checks of the log are not made."""
     off = {} if server.is_mariadb else {"skip_log_bin": "ON"}
     with restarted(server, "log_bin", "log_slave_updates", **off):
         one(look(server, "MY001"), "MY001", E, "log_bin = binlog")
@@ -100,7 +102,7 @@ def test_my001_log_off(server: MySQLServer) -> None:
 
 @pytest.mark.parametrize("written", ["STATEMENT", "MIXED"])
 def test_my002_format(server: MySQLServer, written: str) -> None:
-    """Only rows can be followed."""
+    """A binlog format other than rows is an error."""
     with server.globals(binlog_format=f"'{written}'"):
         mend = (
             "set global binlog_format = 'ROW'"
@@ -113,7 +115,7 @@ def test_my002_format(server: MySQLServer, written: str) -> None:
 
 @pytest.mark.server("mysql")
 def test_my002_sessions_that_keep_their_own(server: MySQLServer) -> None:
-    """A session may log statements though the setting says rows."""
+    """A session may log statements although the setting says rows."""
     with server.connect() as session, session.cursor() as cursor:
         cursor.execute("set session binlog_format = 'STATEMENT'")
         one(look(server, "MY002"), "MY002", W, "STATEMENT", f"kill {session.thread_id()}")
@@ -123,7 +125,7 @@ def test_my002_sessions_that_keep_their_own(server: MySQLServer) -> None:
 
 @pytest.mark.parametrize(("image", "severity"), [("MINIMAL", E), ("NOBLOB", W)])
 def test_my003_image(server: MySQLServer, image: str, severity: Severity) -> None:
-    """Rows that are not whole."""
+    """Incomplete row images are an error."""
     with server.globals(binlog_row_image=f"'{image}'"):
         one(look(server, "MY003"), "MY003", severity, image, "binlog_row_image = 'FULL'")
         one(look(server, "MY003", wants_whole_rows=True), "MY003", E, image)
@@ -131,7 +133,7 @@ def test_my003_image(server: MySQLServer, image: str, severity: Severity) -> Non
 
 
 def test_my004_metadata(server: MySQLServer) -> None:
-    """Names of columns are then from elsewhere."""
+    """Names of columns have to come from the catalogue then."""
     with server.globals(binlog_row_metadata="'MINIMAL'"):
         one(look(server, "MY004"), "MY004", W, "binlog_row_metadata = 'FULL'")
     assert look(server, "MY004") == []
@@ -139,7 +141,7 @@ def test_my004_metadata(server: MySQLServer) -> None:
 
 @pytest.mark.server("mysql")
 def test_my005_partial_json(server: MySQLServer) -> None:
-    """Fine beside whole old rows, fatal without."""
+    """Partial JSON is accepted with complete old rows, and an error without."""
     with server.globals(binlog_row_value_options="'PARTIAL_JSON'"):
         one(look(server, "MY005"), "MY005", INFO, "binlog_row_value_options = ''")
         with server.globals(binlog_row_image="'NOBLOB'"):
@@ -149,7 +151,7 @@ def test_my005_partial_json(server: MySQLServer) -> None:
 
 @pytest.mark.server("mysql")
 def test_my006_gtid_mode(server: MySQLServer) -> None:
-    """The statements are those that lead from where it is to ON, in order."""
+    """The statements lead from the current mode to ON, in order."""
     server.execute("set global gtid_mode = ON_PERMISSIVE")
     try:
         found = one(look(server, "MY006"), "MY006", W, "ON_PERMISSIVE")
@@ -173,7 +175,7 @@ def test_my007_strict_mode(server: MySQLServer) -> None:
 
 
 def test_my008_retention(server: MySQLServer) -> None:
-    """Less than three days; 0 is for ever."""
+    """A retention below three days is a warning; 0 means forever."""
     with server.globals(binlog_expire_logs_seconds="7200"):
         one(look(server, "MY008"), "MY008", W, "for 2 hours", "binlog_expire_logs_seconds = 604800")
     for enough in ("0", "604800"):
@@ -182,7 +184,7 @@ def test_my008_retention(server: MySQLServer) -> None:
 
 
 def test_my008_on_amazon(server: MySQLServer) -> None:
-    """RDS keeps binlogs by a setting of its own, which is nothing at first."""
+    """RDS keeps binlogs by its own setting, which is empty at first."""
     server.execute(
         "create table mysql.rds_configuration (name varchar(99), value varchar(99));"
         "insert into mysql.rds_configuration values ('binlog retention hours', null);"
@@ -208,14 +210,14 @@ def test_my011_filters(server: MySQLServer, name: str) -> None:
 
 
 def test_my025_checksum(server: MySQLServer) -> None:
-    """Good to know, no more."""
+    """A missing checksum is only an information."""
     with server.globals(binlog_checksum="'NONE'"):
         one(look(server, "MY025"), "MY025", INFO, "'CRC32'")
     assert look(server, "MY025") == []
 
 
 def test_my026_timeouts(server: MySQLServer) -> None:
-    """Our sessions ask for their own; other readers may not."""
+    """Penstock's sessions set their own timeouts; other readers may not."""
     with server.globals(net_write_timeout="60", wait_timeout="100"):
         one(look(server, "MY026"), "MY026", INFO, "net_write_timeout = 60", "wait_timeout = 100")
     with server.globals(net_write_timeout="3600"):
@@ -223,7 +225,7 @@ def test_my026_timeouts(server: MySQLServer) -> None:
 
 
 def test_my029_durability(server: MySQLServer) -> None:
-    """The throw-away servers of these tests are bad in just this way."""
+    """The temporary servers of these tests are not durable."""
     found = look(server, "MY029")
     assert [(f.code, f.severity) for f in found] == [("MY029", W)] * 2
     assert {f.command.split()[2] for f in found} == {
@@ -235,7 +237,7 @@ def test_my029_durability(server: MySQLServer) -> None:
 
 
 def test_my035_log_size(server: MySQLServer) -> None:
-    """More than the policy allows."""
+    """A log larger than the policy allows is a warning."""
     one(look(server, "MY035", log_size_bytes_max=10), "MY035", W, "GiB of binlog")
     assert look(server, "MY035") == []
 
@@ -246,7 +248,7 @@ def test_my035_log_size(server: MySQLServer) -> None:
      ("5.7.44", None), ("9.7.4", None), ("10.5.1-MariaDB", None), ("11.8.2-MariaDB", None)],
 )  # fmt: skip
 def test_my036_versions(server: MySQLServer, text: str, severity: Severity | None) -> None:
-    """Older ones are refused, newer ones said to be unknown; the one at hand is neither."""
+    """Older versions are refused, newer ones reported as unknown; the current one is neither."""
     assert look(server, "MY036") == []
     with connect(server.url(), application_name="t") as connection:
 
@@ -258,12 +260,14 @@ def test_my036_versions(server: MySQLServer, text: str, severity: Severity | Non
     assert found == ([severity] if severity else [])
 
 
-# -- where it stands ---------------------------------------------------------------------------
+# -- positions ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def resume(server: MySQLServer, run: Callable[[str], None]) -> ResumePoint:
-    """A place to go on from that is good now; the log begins anew before it."""
+    """A position that is valid now, from which a reader could resume; the log begins again before
+    it.
+    """
     server.reset_log()
     run("create table a (id int primary key)")
     with connect(server.url(), application_name="t") as connection:
@@ -273,7 +277,7 @@ def resume(server: MySQLServer, run: Callable[[str], None]) -> ResumePoint:
 
 
 def test_my009_position(server: MySQLServer, resume: ResumePoint) -> None:
-    """Purged, or not there yet: an error with what is left."""
+    """A purged or future position is an error with the remaining positions."""
     assert look(server, "MY009", "MY010", resume=resume) == []
     by_file = replace(resume, gtids="")
     beyond = replace(by_file, position=BinlogPosition.at("binlog.000009", 4))
@@ -291,7 +295,7 @@ def test_my009_position(server: MySQLServer, resume: ResumePoint) -> None:
 
 
 def test_my010_server(server: MySQLServer, resume: ResumePoint) -> None:
-    """Another server, told by what it says it is."""
+    """A different server is recognized by its own identification."""
     other = replace(resume, server="somebody else")
     one(look(server, "MY009", "MY010", resume=replace(other, gtids="")), "MY010", E)
     assert look(server, "MY009", "MY010", resume=other) == []
@@ -300,7 +304,9 @@ def test_my010_server(server: MySQLServer, resume: ResumePoint) -> None:
 
 
 def test_my012_replica(server: MySQLServer) -> None:
-    """What a replica gets must be in its own log; read_only or a primary's address tell one."""
+    """Changes that a replica receives must be in its log; read_only or a primary's address show
+    one.
+    """
     name = "log_replica_updates" if server.version.mysql(8, 0, 26) else "log_slave_updates"
     with restarted(server, **{name: "OFF"}):
         assert look(server, "MY012") == [], "it is a primary"
@@ -321,12 +327,12 @@ def test_my012_replica(server: MySQLServer) -> None:
 
 
 def here(server: MySQLServer) -> BinlogPosition:
-    """Where the binlog ends."""
+    """Return the end of the binlog."""
     return BinlogPosition.at(*server.status())
 
 
 def test_my013_server_id(server: MySQLServer) -> None:
-    """The server's own id, and a reader who logs in as we do from elsewhere."""
+    """The server's own id is refused, and that of another reader with the same login."""
     one(look(server, "MY013", server_id=1), "MY013", E, "serverId")
     assert look(server, "MY013", server_id=77) == []
     socket = quote(str(server.embedded.directory.parent / "server.sock"))
@@ -340,7 +346,7 @@ def test_my013_server_id(server: MySQLServer) -> None:
 
 
 def test_my014_to_my016_rights(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """Each right is tried, and the GRANT that is printed gives it."""
+    """Each right is tried, and the printed GRANT gives it."""
     run("create table a (id int primary key, x int)")
     codes = ("MY014", "MY015", "MY016")
     with server.role("select (id) on d.a") as url:
@@ -352,7 +358,7 @@ def test_my014_to_my016_rights(server: MySQLServer, run: Callable[[str], None]) 
 
 
 def test_my017_my018_rights_to_lock(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """What the bulk load will do is said, and which right would let it do better."""
+    """Doctor says how the bulk load will lock, and which right would allow a better way."""
     run("create table a (id int primary key)")
     codes = ("MY017", "MY018")
     assert look(server, *codes) == []
@@ -360,7 +366,7 @@ def test_my017_my018_rights_to_lock(server: MySQLServer, run: Callable[[str], No
     with server.role(*grants) as url:
         found = look(server, *codes, url=url)
         if server.is_mariadb:
-            # Each snapshot knows its position; what is missing concerns schema changes.
+            # Each snapshot knows its position; only schema changes need the missing right.
             server.execute(one(found, "MY017", W, "BINLOG ADMIN").command)
             assert look(server, *codes, url=url) == []
             return
@@ -379,7 +385,7 @@ def test_my017_my018_rights_to_lock(server: MySQLServer, run: Callable[[str], No
 def test_my030_long_statements(
     server: MySQLServer, run: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lock would wait for them: statements, and transactions that stand open."""
+    """A lock would wait for long statements, and for open transactions."""
     for name in ("LONG_STATEMENTS", "LONG_TRANSACTIONS"):
         text = getattr(resume_checks, name).replace("60", "1")
         monkeypatch.setattr(resume_checks, name, text)
@@ -403,7 +409,7 @@ def test_my030_long_statements(
 
 
 def test_my034_prepared_transactions(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """They may have been forgotten."""
+    """Prepared transactions may have been forgotten."""
     run("create table a (id int primary key)")
     assert look(server, "MY034") == []
     server.execute("xa start 'lost'; insert into a values (1); xa end 'lost'; xa prepare 'lost'",
@@ -419,7 +425,7 @@ def test_my034_prepared_transactions(server: MySQLServer, run: Callable[[str], N
             assert time.monotonic() < deadline
             try:
                 server.execute("xa rollback 'lost'")
-            except pymysql.Error:  # the session that prepared it is still ending
+            except pymysql.Error:  # the preparing session is still ending
                 time.sleep(0.1)
 
 
@@ -427,7 +433,7 @@ def test_my034_prepared_transactions(server: MySQLServer, run: Callable[[str], N
 
 
 def test_my019_keys(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """Without a key, and the statement that gives one."""
+    """A table without key is reported with the statement that adds one."""
     run("create table a (x int); create table b (id int primary key);"
         "create table c (x int not null unique)")  # fmt: skip
     found = one(look(server, "MY019"), "MY019", W, "d.a")
@@ -436,7 +442,7 @@ def test_my019_keys(server: MySQLServer, run: Callable[[str], None]) -> None:
 
 
 def test_my020_engines(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """Engines without snapshots, and the statement that changes them."""
+    """Engines without snapshots are reported with the statement that changes them."""
     run("create table a (id int primary key) engine = myisam")
     found = one(look(server, "MY020"), "MY020", W, "MyISAM")
     server.execute(found.command)
@@ -445,7 +451,7 @@ def test_my020_engines(server: MySQLServer, run: Callable[[str], None]) -> None:
 
 @pytest.mark.parametrize("rule", ["on delete cascade", "on update cascade", "on delete set null"])
 def test_my021_cascades(server: MySQLServer, run: Callable[[str], None], rule: str) -> None:
-    """What InnoDB does to the children is not logged; the statement takes the rule away."""
+    """Cascades of InnoDB are not logged; the statement removes the rule."""
     run("create table p (id int primary key)")
     run("create table t (id int primary key, p int, constraint fk foreign key (p)"
         f" references p (id) {rule})")  # fmt: skip
@@ -461,7 +467,7 @@ def test_my021_cascades(server: MySQLServer, run: Callable[[str], None], rule: s
 
 @pytest.mark.server("mariadb")
 def test_my022_old_times(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """The setting, and tables that were made under it."""
+    """The setting is reported, and tables that were created under it."""
     with server.globals(mysql56_temporal_format="0"):
         run("create table a (id int primary key, t time(3), d datetime)")
         found = look(server, "MY022")
@@ -474,7 +480,7 @@ def test_my022_old_times(server: MySQLServer, run: Callable[[str], None]) -> Non
 
 
 def test_my023_zero_dates(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """Only when asked for: it reads the tables."""
+    """This check reads the tables, so it runs only on request."""
     run("create table a (id int primary key, d date, t datetime(3), u timestamp null)")
     server.execute("set sql_mode = 'ALLOW_INVALID_DATES'; insert into a values"
                    " (1, '0000-00-00', '2024-01-01', null), (2, '2024-01-01', '2024-00-01', null)",
@@ -490,7 +496,9 @@ def test_my023_zero_dates(server: MySQLServer, run: Callable[[str], None]) -> No
 
 @pytest.mark.server("mariadb")
 def test_my031_versioned_and_sequences(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """Old rows among the new ones; numbers that are no rows."""
+    """Versioned tables have old rows among the new ones; sequences have numbers that
+    are not rows.
+    """
     run("create table a (id int primary key) with system versioning; create sequence s")
     found = look(server, "MY031")
     assert [(f.code, f.severity) for f in found] == [("MY031", W), ("MY031", INFO)]
@@ -501,7 +509,7 @@ def test_my031_versioned_and_sequences(server: MySQLServer, run: Callable[[str],
 
 @pytest.mark.server("mariadb")
 def test_my032_hidden_types(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """The definition has to say what they are."""
+    """The definition has to contain the types."""
     run("create table a (id int primary key, u uuid, i inet6, j json, c varchar(50) compressed)")
     one(look(server, "MY032"), "MY032", INFO, "u, i, j")
     run("create table b (id int primary key); drop table a")

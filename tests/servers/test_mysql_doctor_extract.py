@@ -37,7 +37,7 @@ def config(tmp_path: Path, mysql: MySQLServer, mysql_url: str, target_url: str) 
 
 
 def changing(config: Config, file: str, offset: int) -> Config:
-    """The pipeline in mode change, its log to begin there."""
+    """Return the pipeline in mode change, with a log that begins there."""
     return pipeline(
         config.path.parent,
         config.source.url,
@@ -49,7 +49,7 @@ def changing(config: Config, file: str, offset: int) -> Config:
 
 
 def test_my040_directory_of_another(config: Config, mysql: MySQLServer) -> None:
-    """Of another pipeline, or filled from a server of another kind: as extract refuses it."""
+    """A directory of another pipeline, or of a server of another kind, is refused as by extract."""
     assert found(config, "MY040") == []
     check_source(config)
     assert found(config, "MY040") == []
@@ -67,7 +67,9 @@ def test_my040_directory_of_another(config: Config, mysql: MySQLServer) -> None:
 
 
 def test_my041_place_to_begin_at(config: Config, mysql: MySQLServer) -> None:
-    """A place inside a transaction, and a file that is not there; no log that has begun cares."""
+    """A position inside a transaction or in a missing file is an error, unless a log exists
+    already.
+    """
     file, offset = mysql.status()
     mysql.execute("insert into a values (1)", database_of(config.source.url))
     assert found(config, "MY041") == found(changing(config, file, offset), "MY041") == []
@@ -82,7 +84,7 @@ def test_my041_place_to_begin_at(config: Config, mysql: MySQLServer) -> None:
 
 
 def test_pk19_log_without_a_bulk_load(config: Config) -> None:
-    """What was begun in mode change cannot go on in mode data+change."""
+    """A pipeline begun in mode change cannot continue in mode data+change."""
     assert found(config, "PK19") == []
     begun(config)
     finding = one(config, "PK19", E, "was begun without a bulk load")
@@ -95,7 +97,7 @@ def test_pk19_log_without_a_bulk_load(config: Config) -> None:
 
 
 def test_a_source_that_cannot_be_asked_makes_none_of_these_checks_done(config: Config) -> None:
-    """They are counted as skipped."""
+    """The checks count as skipped."""
     away = replace(config, source=replace(config.source, url="mysql://u@127.0.0.1:1/d"))
     codes = ["MY040", "MY041", "MY042"]
     assert (
@@ -109,7 +111,7 @@ def test_a_source_that_cannot_be_asked_makes_none_of_these_checks_done(config: C
 
 
 def begun(config: Config) -> None:
-    """A change log that stands somewhere."""
+    """Write a change log that ends at a position."""
     config.layout.log.mkdir(parents=True)
     with Writer.open(config.layout.log, log_id=None, source={}) as writer:
         writer.write(Run(end=FlushPoint(position=1)))

@@ -1,4 +1,4 @@
-"""Doctor's checks of a MySQL or MariaDB target, each made bad on a real server."""
+"""Doctor's checks of a MySQL or MariaDB target: each condition is made on a real server."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_my024_collations(
     mysql: MySQLServer, mysql_url: str, tuned_mysql: MySQLServer, run: Callable[[str], None],
     target: Callable[..., list[Finding]],
 ) -> None:  # fmt: skip
-    """A key that finds equal what the source tells apart; the statement mends it."""
+    """A key treats values as equal that the source distinguishes; the statement fixes it."""
     name = database_of(mysql_url)
     tuned_mysql.execute(f"create database `{name}`")
     source_url = tuned_mysql.url(name)
@@ -75,7 +75,7 @@ def test_my024_collations(
 def test_my027_packet(
     mysql: MySQLServer, tuned_mysql: MySQLServer, target: Callable[..., list[Finding]]
 ) -> None:
-    """What the source can log must fit."""
+    """Every row that the source can log must fit."""
     with tuned_mysql.globals(max_allowed_packet=str(2**28)):
         with mysql.globals(max_allowed_packet=str(2**24)):
             one(target("MY027", tuned_mysql), "MY027", W, "max_allowed_packet = 1073741824")
@@ -84,14 +84,16 @@ def test_my027_packet(
 
 
 def test_my028_local_infile(mysql: MySQLServer, target: Callable[..., list[Finding]]) -> None:
-    """Off in MySQL 8 unless it is switched on."""
+    """MySQL 8 has it off unless it is switched on."""
     with mysql.globals(local_infile="0"):
         one(target("MY028"), "MY028", W, "local_infile = 1")
     assert target("MY028") == []
 
 
 def test_my029_durability(mysql: MySQLServer, target: Callable[..., list[Finding]]) -> None:
-    """No session can ask for more than the server does; those of the tests do less."""
+    """A session cannot be more durable than its server; the servers of the tests are
+    less durable.
+    """
     one(target("MY029"), "MY029", W, "innodb_flush_log_at_trx_commit = 1")
     with mysql.globals(innodb_flush_log_at_trx_commit="1"):
         assert target("MY029") == []
@@ -101,7 +103,7 @@ def test_my033_case(
     mysql: MySQLServer, mysql_url: str, run: Callable[[str], None],
     own_mysql: Callable[..., MySQLServer],
 ) -> None:  # fmt: skip
-    """Two tables that become one, and a table that is called otherwise."""
+    """Two tables become one, and a table has a different name."""
     run("create table item (id int primary key); create table Item (id int primary key)")
     folding = own_mysql(settings={"lower_case_table_names": "1"})
     with (
@@ -131,7 +133,7 @@ def test_my033_case(
 def test_my036_and_my037(
     mysql_url: str, run: Callable[[str], None], target: Callable[..., list[Finding]]
 ) -> None:
-    """The version at hand is fine; a trigger would do its work twice."""
+    """The current version is accepted; a trigger would repeat its work."""
     run("create table t (id int primary key); create table other (id int primary key)")
     assert target("MY036") == []
     assert target("MY037") == []
@@ -144,7 +146,7 @@ def test_my036_and_my037(
 def test_a_pipelines_target_is_examined(
     mysql: MySQLServer, mysql_url: str, source_url: str, tmp_path: Path
 ) -> None:
-    """Doctor looks at a target of these kinds, whatever the source; tables as they are mapped."""
+    """Doctor examines such a target, whatever the source, with the tables as they are mapped."""
     with mysql.globals(local_infile="0", innodb_flush_log_at_trx_commit="1"):
         for source in (source_url, mysql.url()):
             config = pipeline(tmp_path, source, mysql_url, mode="data")
@@ -169,7 +171,7 @@ def test_a_pipelines_target_is_examined(
 def test_my038_uuid_columns(
     mysql: MySQLServer, mysql_url: str, source_url: str, tmp_path: Path
 ) -> None:
-    """A UUID of MariaDB refuses values of PostgreSQL's uuid; the statement mends it."""
+    """MariaDB's UUID refuses values of PostgreSQL's uuid; the statement fixes it."""
     name = database_of(mysql_url)
     with psycopg.connect(source_url, autocommit=True) as sql:
         sql.execute("create table public.t (id uuid primary key, other uuid)")
@@ -186,7 +188,7 @@ def test_my038_uuid_columns(
 def test_a_server_that_is_away_makes_no_check_done(
     mysql_url: str, source_url: str, tmp_path: Path
 ) -> None:
-    """Neither its own nor those that need both: at a source that is away, those that compare."""
+    """Checks of the server are not done, nor those of both sides; without a source, comparisons."""
     needing = ["MY024", "MY027", "MY033", "MY037", "MY038", "PK20"]
     loading = ["PK15", "PK16", "PK17"]
     for url in AWAY:
@@ -204,7 +206,7 @@ def test_a_server_that_is_away_makes_no_check_done(
 
 
 def test_a_target_that_is_away_is_one_finding(source_url: str, tmp_path: Path) -> None:
-    """With the code of the connection's error."""
+    """The finding has the code of the connection's error."""
     config = pipeline(tmp_path, source_url, "mysql://root:x@127.0.0.1:1/x", mode="data")
     found = [f for f in doctor.examine(config).findings if f.side is Side.TARGET]
     assert [(f.severity, f.what[:7]) for f in found] == [(E, "target:")]

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as sources: what is in the log is what was committed, once, in order."""
+"""MySQL and MariaDB as sources: the log has what was committed, once and in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begun(url: str, directory: Path) -> None:
 def test_everything_committed_is_in_the_log_and_done_is_written(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """With exitWhenIdle the log is complete: closed segments, CHANGE.DONE."""
+    """The log is complete with exitWhenIdle: closed segments, CHANGE.DONE."""
     sql(mysql, mysql_url, "create table t (id int primary key, v text)")
     begun(mysql_url, tmp_path)
     for number in range(50):
@@ -75,7 +75,7 @@ def test_extraction_goes_on_where_it_ended(
 def test_the_stream_is_followed_while_it_runs(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """Changes come within moments; other databases' and uncaptured tables' do not come at all."""
+    """Changes arrive within moments; other databases' and uncaptured tables' changes never do."""
     sql(mysql, mysql_url, "create table t (id int primary key);; create table u (id int)")
     stop = Stop()
     name = database_of(mysql_url)
@@ -103,14 +103,14 @@ def test_the_stream_is_followed_while_it_runs(
 def test_rows_behind_a_savepoint_that_was_gone_back_to_do_not_come(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, between: str
 ) -> None:
-    """A temporary table or MyISAM keeps them in the binlog, with the ROLLBACK TO behind them."""
+    """A temporary table or MyISAM keeps them in the binlog, followed by the ROLLBACK TO."""
     sql(mysql, mysql_url, "create table t (id int primary key);; create table m like t")
     sql(mysql, mysql_url, "alter table m engine = MyISAM")
     begun(mysql_url, tmp_path)
     statements = (
         "insert into t values (1)",
         "savepoint `a``b`",
-        between if mysql.is_mariadb else "do 1",  # MySQL with GTIDs takes neither so
+        between if mysql.is_mariadb else "do 1",  # MySQL with GTIDs accepts neither
         "insert into t values (2)",
         "rollback to savepoint `A``b`",
         "insert into t values (3)",
@@ -128,7 +128,7 @@ def test_rows_behind_a_savepoint_that_was_gone_back_to_do_not_come(
 
 
 def relations_of(directory: Path, table: str) -> list[list[str]]:
-    """The column names of each version that the log has of a table, in order."""
+    """Return the column names of each version that the log has of a table, in order."""
     with segments_of(directory) as segments:
         found = [r for s in segments for _, r in s.relations() if r.name == table]
     versions = {r.version: [column.name for column in r.columns] for r in found}
@@ -161,10 +161,10 @@ DDL_ROWS = [
 def test_a_table_changes_its_shape_in_mid_stream(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, metadata: str, behind: bool
 ) -> None:
-    """Each row has the columns of its moment; without names in the log never a wrong one.
+    """Each row has the columns of its time; without names in the log there is never a wrong one.
 
-    Behind the server the catalogue has the last shape only: then the log's own names decide, and
-    without them the table is read again.
+    The catalogue has only the last shape when the reader is late: then the log's own names decide,
+    and without them the table is read again.
     """
     with mysql.globals(binlog_row_metadata=f"'{metadata}'"):
         sql(mysql, mysql_url, "create table t (id int primary key, v varchar(20))")
@@ -173,7 +173,7 @@ def test_a_table_changes_its_shape_in_mid_stream(
         if behind:
             sql(mysql, mysql_url, DDL)
             extractor_of(mysql_url, tmp_path, **wanted).run()
-            if metadata == "MINIMAL":  # and the last statement tells nothing of those before
+            if metadata == "MINIMAL":  # and the last statement says nothing about earlier ones
                 with segments_of(tmp_path) as segments:
                     markers = [m for s in segments for m in s.markers()]
                 assert markers[-1].kind is MarkerKind.RELOAD
@@ -206,7 +206,7 @@ def test_a_table_changes_its_shape_in_mid_stream(
 def test_an_altered_table_without_rows_is_reported_at_once(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """The shape before and the shape after are in the log, though no row ever came."""
+    """Both shapes are in the log, although no row ever came."""
     sql(mysql, mysql_url, "create table t (id int primary key)")
     begun(mysql_url, tmp_path)
     sql(mysql, mysql_url, "alter table t add column c int")
@@ -217,7 +217,7 @@ def test_an_altered_table_without_rows_is_reported_at_once(
 def test_a_log_that_begins_in_the_past_takes_no_name_from_the_present(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """Without names in the log a table that was altered since is not guessed at."""
+    """The names of a table altered since are not guessed if the log has none."""
     with mysql.globals(binlog_row_metadata="'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"):
         sql(mysql, mysql_url, "create table t (id int primary key, a int, b int)")
         at = BinlogPosition.at(*mysql.status())
@@ -256,7 +256,7 @@ SWAPS = {
 def test_tools_for_schema_changes_swap_a_table(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, tool: str
 ) -> None:
-    """The copy's rows are not told; behind the swap the table has the copy's shape."""
+    """Rows of the copy are ignored; after the swap the table has the copy's shape."""
     sql(
         mysql,
         mysql_url,
@@ -292,7 +292,7 @@ RENAMES = {
 def test_a_renamed_column_keeps_its_history(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, how: str
 ) -> None:
-    """The new shape has it under its identity; what old rows hold in it goes with it."""
+    """The new shape has the column with its identity, so the values of old rows stay in it."""
     statements = RENAMES[how]
     sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
     begun(mysql_url, tmp_path)
@@ -334,7 +334,7 @@ def test_what_rows_do_not_tell_stops_by_name(
     error: type[PenstockError],
     said: str,
 ) -> None:
-    """With everything in the log that was before; and again at the same place."""
+    """The log has everything before the statement; the next start stops at the same place."""
     sql(
         mysql, mysql_url, "create table t (id int primary key, v text);; create table fresh (x int)"
     )
@@ -372,7 +372,9 @@ READ_AGAIN = {
 def test_what_existing_rows_are_after_a_statement(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, how: str
 ) -> None:
-    """Statements tell, or the server is asked; else the table is read again. Never refused."""
+    """Existing rows follow from the statement, or the server is asked; otherwise the table is
+    reread.
+    """
     sql(
         mysql,
         mysql_url,
@@ -409,7 +411,7 @@ def test_what_existing_rows_are_after_a_statement(
 def test_rows_that_mariadb_takes_away_unsaid_are_read_again(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, statement: str
 ) -> None:
-    """MariaDB alone still knows ALTER IGNORE, and statements with settings of their own."""
+    """Only MariaDB still has ALTER IGNORE, and statements with their own settings."""
     sql(mysql, mysql_url, "create table t (id int primary key, v varchar(9))")
     begun(mysql_url, tmp_path)
     before = "insert into t values (1, 'aa'), (2, 'aa')"
@@ -427,7 +429,7 @@ def test_rows_that_mariadb_takes_away_unsaid_are_read_again(
 def test_what_set_statement_stands_in_front_of_is_followed(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """A statement with settings of its own is carried as it would be without."""
+    """A statement with its own settings is followed like one without."""
     sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
     begun(mysql_url, tmp_path)
     setting = "set statement lock_wait_timeout = 5 for"
@@ -443,7 +445,9 @@ def test_what_set_statement_stands_in_front_of_is_followed(
 def test_a_table_is_dropped_and_made_again(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """Its rows of before are gone: TRUNCATE stands where the new one begins. New tables join."""
+    """TRUNCATE removes the earlier rows where the new table begins. New tables are
+    captured, too.
+    """
     sql(mysql, mysql_url, "create table t (id int primary key, v text)")
     begun(mysql_url, tmp_path)
     sql(
@@ -466,7 +470,9 @@ def test_a_table_is_dropped_and_made_again(
 def test_whole_old_rows_are_in_the_log_when_asked_for(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """With full_before_images each update and delete has all of the old row; the key stays one."""
+    """Each update and delete has the complete old row with full_before_images; the
+    key is the same.
+    """
     sql(mysql, mysql_url, "create table t (id int primary key, v text, w int default 3)")
     whole = replace(OPTIONS, full_before_images=True)
     begun(mysql_url, tmp_path)
@@ -489,7 +495,9 @@ def test_whole_old_rows_are_in_the_log_when_asked_for(
 def test_an_old_row_that_is_not_whole_stops_the_extraction(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """A session with minimal images: a typed error by the column, and nothing is made up."""
+    """A session with minimal images causes a typed error that names the column; nothing is
+    invented.
+    """
     sql(
         mysql,
         mysql_url,

@@ -1,4 +1,4 @@
-"""`penstock extract` with a MySQL or MariaDB source, as its user starts it."""
+"""`penstock extract` with a MySQL or MariaDB source, as a user starts it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ idleWaitSeconds = 0.4
 def configured(
     folder: Path, source: str, target: str, *, mode: str = "change", more: str = ""
 ) -> Config:
-    """A pipeline's file, read."""
+    """Write a pipeline's file and return its configuration."""
     path = folder / "shop.toml"
     path.write_text(
         FILE.format(
@@ -51,7 +51,7 @@ def configured(
 
 
 def extracted(config: Config, *, checked: bool = False) -> Outcome:
-    """One extraction; its lock does not outlive it, as its process would not."""
+    """Run one extraction and release its lock, as the end of its process would."""
     try:
         return extract_changes(config, checked=checked)
     finally:
@@ -61,7 +61,7 @@ def extracted(config: Config, *, checked: bool = False) -> Outcome:
 
 
 def progress(url: str) -> list[tuple[str, str, str, bool]]:
-    """(source, target, mark, finished) of the CE rows."""
+    """Return (source, target, mark, finished) of the CE rows."""
     with psycopg.connect(url) as connection:
         return connection.execute(
             "select source, target, mark, finish_time is not null"
@@ -72,7 +72,9 @@ def progress(url: str) -> list[tuple[str, str, str, bool]]:
 def test_progress_rows_say_places_in_the_binlog(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Source is the binlog file that a segment begins in, mark the place behind its last COMMIT."""
+    """Source is the binlog file in which a segment begins, mark the position after
+    its last COMMIT.
+    """
     made = "create table t (id int primary key);; create table `left` (id int primary key)"
     sql(mysql, mysql_url, made)
     config = configured(tmp_path, mysql_url, target_url)
@@ -87,7 +89,7 @@ def test_progress_rows_say_places_in_the_binlog(
     file = mysql.status()[0]
     extracted(config)
     assert [row[1] for row in progress(target_url)] == ["0.ckt", "1.ckt"]
-    # MariaDB writes a checkpoint into a new file when it comes to it: behind the row, or before.
+    # MariaDB writes a checkpoint into a new file at some time: after the row, or before.
     events = mysql.execute(f"show binlog events in '{file}'")
     behind = [end for _, _, kind, _, end, _ in events if kind in ("Xid", "Binlog_checkpoint")]
     committed = next(end for _, _, kind, _, end, _ in events if kind == "Xid")
@@ -100,7 +102,7 @@ def test_progress_rows_say_places_in_the_binlog(
 def test_a_pipeline_begins_at_binlog_file_and_position(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Both keys have their effect; later starts go on where the log ends."""
+    """Both keys have their effect; later starts continue where the log ends."""
     sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
     file, offset = mysql.status()
     sql(mysql, mysql_url, "insert into t values (2)")
@@ -114,7 +116,7 @@ def test_a_pipeline_begins_at_binlog_file_and_position(
 def test_doctor_looks_at_the_source_before_anything_begins(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Its findings have the codes of these servers; errors stop the extraction."""
+    """Findings have the codes of these servers; errors stop the extraction."""
     sql(
         mysql,
         mysql_url,
@@ -137,7 +139,7 @@ def test_doctor_looks_at_the_source_before_anything_begins(
 def test_what_is_not_there_is_refused(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """A directory that was filled from another engine."""
+    """A directory that was filled from another engine is refused."""
     sql(mysql, mysql_url, "create table t (id int primary key)")
     config = configured(tmp_path, mysql_url, target_url)
     extracted(config)

@@ -1,4 +1,4 @@
-"""What befalls servers while their binlog is followed: restarts, crashes, purges, take-overs."""
+"""Events of servers while their binlog is followed: restarts, crashes, purges, take-overs."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def _short_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(own_mysql: Maker, **settings: str) -> tuple[MySQLServer, str]:
-    """A server of its own with a table, and the database's URL."""
+    """Start a server of its own with a table; return it and the database's URL."""
     server = own_mysql(settings=settings)
     server.execute("create database shop; use shop; create table t (id int primary key)")
     return server, server.url("shop")
 
 
 def ids(directory: Path) -> list[int]:
-    """The keys of all inserted rows."""
+    """Return the keys of all inserted rows."""
     return [c.after["id"] for c in log_changes(directory)]
 
 
 def insert(server: MySQLServer, *numbers: int) -> None:
-    """Each in a transaction of its own."""
+    """Insert each number in a transaction of its own."""
     for number in numbers:
         server.execute(f"insert into t values ({number})", "shop")
 
 
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_the_server_goes_and_comes_back(own_mysql: Maker, tmp_path: Path, how: str) -> None:
-    """The stream is opened again by itself; rotations and FLUSH on the way are nothing."""
+    """The stream is reopened automatically; rotations and FLUSH in between have no effect."""
     server, url = made(own_mysql, sync_binlog="1", innodb_flush_log_at_trx_commit="1")
     stop = Stop()
     extractor = extractor_of(url, tmp_path, options=QUICK, stop=stop)
@@ -82,13 +82,13 @@ def test_the_server_goes_and_comes_back(own_mysql: Maker, tmp_path: Path, how: s
 
 
 def _purged(server: MySQLServer, kept: str) -> bool:
-    """Purge up to this file; whether nothing before it is left."""
+    """Purge up to this file; return whether no earlier file is left."""
     server.execute(f"purge binary logs to '{kept}'")
     return str(server.execute("show binary logs")[0][0]) == kept
 
 
 def test_purged_files_are_a_typed_error(own_mysql: Maker, tmp_path: Path) -> None:
-    """With the oldest position that is left; what the log has stays as it is."""
+    """The error has the oldest remaining position; the log stays as it is."""
     server, url = made(own_mysql)
     extractor_of(url, tmp_path).run()
     insert(server, 1)
@@ -96,7 +96,7 @@ def test_purged_files_are_a_typed_error(own_mysql: Maker, tmp_path: Path) -> Non
     insert(server, 2)
     server.execute("flush binary logs")
     kept = server.status()[0]
-    until(lambda: _purged(server, kept))  # not while a reader that has gone is still known
+    until(lambda: _purged(server, kept))  # not while the server still knows a former reader
     with pytest.raises(LogPurged) as caught:
         extractor_of(url, tmp_path).run()
     assert caught.value.fields["oldest"]
@@ -104,7 +104,7 @@ def test_purged_files_are_a_typed_error(own_mysql: Maker, tmp_path: Path) -> Non
 
 
 def test_a_log_that_was_begun_anew_is_a_typed_error(own_mysql: Maker, tmp_path: Path) -> None:
-    """Before the start, and under a stream that would be silent for ever."""
+    """The log is found at the start, and under a stream that would be silent forever."""
     server, url = made(own_mysql)
     insert(server, *range(20))
     extractor = extractor_of(url, tmp_path, options=QUICK)
@@ -124,7 +124,7 @@ def test_a_log_that_was_begun_anew_is_a_typed_error(own_mysql: Maker, tmp_path: 
 
 
 def test_a_second_reader_with_our_id_is_reported(own_mysql: Maker, tmp_path: Path) -> None:
-    """The older stream is ended by the server: by name, and without a fight."""
+    """The server ends the older stream, which reports it by name and does not reconnect."""
     server, url = made(own_mysql)
     extractor = extractor_of(url, tmp_path, options=QUICK)
 
@@ -149,7 +149,7 @@ def test_a_second_reader_with_our_id_is_reported(own_mysql: Maker, tmp_path: Pat
 
 
 def test_a_log_begins_at_the_given_place(own_mysql: Maker, tmp_path: Path) -> None:
-    """At the begin of a transaction; a place inside one is refused before anything is made."""
+    """A log begins at the begin of a transaction; a position inside one is refused at once."""
     server, url = made(own_mysql)
     insert(server, 1)
     file, offset = server.status()
@@ -168,7 +168,9 @@ def test_a_log_begins_at_the_given_place(own_mysql: Maker, tmp_path: Path) -> No
 def test_a_log_begins_at_every_given_place_between_transactions(
     own_mysql: Maker, tmp_path: Path
 ) -> None:
-    """Right behind FLUSH too, in front of a file's first transaction, behind DDL, before DDL."""
+    """The position may follow FLUSH, precede a file's first transaction, follow DDL
+    or precede it.
+    """
     server, url = made(own_mysql)
     server.execute("flush binary logs")
     places = []
@@ -189,7 +191,9 @@ def test_a_log_begins_at_every_given_place_between_transactions(
 
 
 def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> None:
-    """Its files and offsets are others: nothing is lost, nothing comes twice, order holds."""
+    """The new server's files and offsets differ: nothing is lost or repeated, and the
+    order holds.
+    """
     old, url = made(own_mysql, log_slave_updates="ON")
     new = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
     follow_primary(new, old)
@@ -208,7 +212,7 @@ def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> 
     engine = engine_of(new.url("shop"), tmp_path)
     Extractor(engine, tmp_path, options=ExtractOptions(exit_when_idle=True, idle_wait_s=0.2)).run()
     assert engine.text(position) == f"{file}:{offset}"
-    # The old one lacks what we have from the new one.
+    # The old one lacks the transactions that we have from the new one.
     with pytest.raises(ServerBehind):
         extractor_of(url, tmp_path).run()
 
@@ -216,7 +220,7 @@ def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> 
 def test_another_server_is_refused_where_it_is_not_known_what_we_have(
     own_mysql: Maker, tmp_path: Path
 ) -> None:
-    """The state of some time before the log's end does not do."""
+    """A state older than the log's end is not sufficient."""
     old, url = made(own_mysql, log_slave_updates="ON")
     new = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
     follow_primary(new, old)
@@ -236,7 +240,7 @@ def test_another_server_is_refused_where_it_is_not_known_what_we_have(
 
 @pytest.mark.server("mysql")
 def test_without_gtids_another_server_is_refused(own_mysql: Maker, tmp_path: Path) -> None:
-    """Its positions mean nothing; at the same server all goes on."""
+    """Positions mean nothing on another server; on the same server all continues."""
     old, url = made(own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF")
     new, other = made(own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF", server_id="2")
     extractor_of(url, tmp_path).run()

@@ -1,4 +1,4 @@
-"""Every type of MySQL and MariaDB through the whole path: the log holds what SELECT says."""
+"""Every type of MySQL and MariaDB through the whole path: the log holds the values of SELECT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = "rec"
 
 
 class Scribe:
-    """A server as the scenarios want it."""
+    """A server in the form that the scenarios need."""
 
     def __init__(self, server: MySQLServer) -> None:
         self.server = server
@@ -28,7 +28,7 @@ class Scribe:
         self.number = server.version.number
 
     def run(self, sql: str) -> str:
-        """Run statements; the last one's rows with tabs between values."""
+        """Run statements; return the last one's rows with tabs between values."""
         rows = self.server.execute(sql, SCHEMA)
         return "\n".join(
             "\t".join("NULL" if value is None else str(value) for value in row) for row in rows
@@ -37,14 +37,14 @@ class Scribe:
 
 @pytest.fixture
 def scribe(mysql: MySQLServer) -> Iterator[Scribe]:
-    """The server, with an empty database for the scenarios."""
+    """Server with an empty database for the scenarios."""
     mysql.execute(f"create database {SCHEMA} character set utf8mb4")
     yield Scribe(mysql)
     mysql.execute(f"drop database {SCHEMA}")
 
 
 def statements(scribe: Any, subject: str) -> list[str]:
-    """The statements of a scenario."""
+    """Return the statements of a scenario."""
     match subject:
         case "texts":
             return ["set sql_mode='ALLOW_INVALID_DATES'", *scenarios.texts(scribe)]
@@ -57,7 +57,7 @@ def statements(scribe: Any, subject: str) -> list[str]:
 
 
 def contents(directory: Path) -> dict[str, dict[int, tuple[Relation, Row]]]:
-    """The tables as the log has them, by primary key."""
+    """Return the tables as the log has them, by primary key."""
     tables: dict[str, dict[int, tuple[Relation, Row]]] = {}
     with segments_of(directory) as segments:
         rows = []
@@ -75,7 +75,7 @@ def contents(directory: Path) -> dict[str, dict[int, tuple[Relation, Row]]]:
 
 
 def recorded(scribe: Any) -> dict[str, Recorded]:
-    """The tables as SELECT prints them."""
+    """Return the tables as SELECT prints them."""
     names = scribe.run(
         f"select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
     ).split()
@@ -92,7 +92,7 @@ def recorded(scribe: Any) -> dict[str, Recorded]:
 def test_the_log_holds_what_select_says(
     scribe: Scribe, tmp_path: Path, subject: str, metadata: str
 ) -> None:
-    """All values of all types, with the log's own names and with the catalogue's alone."""
+    """All values of all types are equal, with the log's names and with only the catalogue's."""
     server = scribe.server
     least = "'NO_LOG'" if scribe.is_mariadb else "'MINIMAL'"
     url = server.url(SCHEMA)
@@ -104,7 +104,7 @@ def test_the_log_holds_what_select_says(
         connection.cursor() as cursor,
     ):
         cursor.execute("set time_zone='+00:00'")
-        # Where the log has no names the tables are there before it begins.
+        # If the log has no names, the tables exist before it begins.
         first = tables if metadata != "FULL" else []
         rest = [one for one in made if one not in first]
         if subject == "own" and scribe.is_mariadb and first:

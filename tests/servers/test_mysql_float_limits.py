@@ -1,4 +1,4 @@
-"""FLOAT and DOUBLE at the ends of what they hold: the same bits in bulk and as changes."""
+"""FLOAT and DOUBLE at the limits of their ranges: the same bits in bulk and as changes."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def pipe(mysql: MySQLServer, tmp_path: Path) -> Iterator[Pipe]:
 
 
 def make(server: MySQLServer, url: str) -> None:
-    """Tables with a key, without one, and with a second unique key."""
+    """Create tables with a key, without one, and with a second unique key."""
     for number, body in enumerate(TABLES):
         server.execute(f"create table t{number} ({body}, {COLUMNS})", database_of(url))
 
 
 def fill(server: MySQLServer, url: str) -> None:
-    """The same rows in each."""
+    """Insert the same rows into each."""
     for number in range(len(TABLES)):
         server.execute(f"insert into t{number} (id, f, g, d, e) values {ROWS}", database_of(url))
 
 
 def check(server: MySQLServer, pipe: Pipe, count: int) -> None:
-    """Compared as doubles by the server itself, which holds both databases."""
+    """Check that both databases have equal doubles, as the server compares them."""
     source, target = database_of(pipe.source), database_of(pipe.target)
     for number in range(len(TABLES)):
         (found,) = server.execute(
@@ -58,7 +58,7 @@ def check(server: MySQLServer, pipe: Pipe, count: int) -> None:
 
 @pytest.mark.parametrize("files", ["ON", "OFF"])
 def test_in_bulk(mysql: MySQLServer, pipe: Pipe, tmp_path: Path, files: str) -> None:
-    """By LOAD DATA, and by INSERT where the target takes no files."""
+    """Values go by LOAD DATA, and by INSERT if the target takes no files."""
     make(mysql, pipe.source)
     fill(mysql, pipe.source)
     config = between(pipe.source, pipe.target, tmp_path)
@@ -72,7 +72,7 @@ def test_in_bulk(mysql: MySQLServer, pipe: Pipe, tmp_path: Path, files: str) -> 
 
 @pytest.mark.parametrize("files", ["ON", "OFF"])
 def test_as_changes(mysql: MySQLServer, pipe: Pipe, files: str) -> None:
-    """Inserted, updated, deleted; straight from files, and through merge tables."""
+    """Values are inserted, updated and deleted straight from files, and through merge tables."""
     for url in (pipe.source, pipe.target):
         make(mysql, url)
     pipe.extract()

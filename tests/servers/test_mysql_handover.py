@@ -1,4 +1,4 @@
-"""The handover from a MySQL or MariaDB source: bulk load and changes meet at one place."""
+"""The handover from a MySQL or MariaDB source: bulk load and changes meet at one position."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) 
 
 
 def configured(directory: Path, source: str, target: str) -> Config:
-    """A pipeline of all tables of a database."""
+    """Return a pipeline of all tables of a database."""
     path = directory / "shop.toml"
     path.write_text(FILE.format(source=source, target=target, database=database_of(source)))
     return load_config(path)
@@ -80,7 +80,7 @@ def configured(directory: Path, source: str, target: str) -> Config:
 def load_beside(
     config: Config, spark: Session, meanwhile: list[str], mysql: MySQLServer
 ) -> tuple[threading.Thread, list[BulkResult]]:
-    """The other half, in a thread: it waits for the point, writes to the source and loads."""
+    """Run the other half in a thread: it waits for the point, writes to the source and loads."""
     results: list[BulkResult] = []
 
     def load() -> None:
@@ -104,7 +104,7 @@ def load_beside(
 def test_rows_before_the_point_are_loaded_and_those_behind_it_are_in_the_log(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
-    """Each row once: nothing is stopped, and nothing falls between."""
+    """Each row comes once: no writer is stopped, and no row is missed."""
     name = database_of(config.source.url)
     changes = ["insert into t values (4, 'd');; update t set v = 'z' where id = 1"]
     thread, results = load_beside(config, spark, changes, mysql)
@@ -131,7 +131,7 @@ def test_rows_before_the_point_are_loaded_and_those_behind_it_are_in_the_log(
 def test_a_start_behind_a_killed_handover_begins_at_its_place(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
-    """What was written down is where the log begins; the load takes a later point of its own."""
+    """The log begins at the recorded position; the load uses a later point of its own."""
     with prepare(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         assert beginning is not None
     state = read_handover(config)
@@ -153,7 +153,7 @@ def test_a_start_behind_a_killed_handover_begins_at_its_place(
 def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
     own_mysql: Callable[..., MySQLServer], target_url: str, tmp_path: Path
 ) -> None:
-    """MariaDB before 11 cannot say them where its file has one over max_allowed_packet."""
+    """MariaDB before 11 cannot name them if its file has an event over max_allowed_packet."""
     server = own_mysql()
     source = server.make_database()
     sql(server, source, "create table t (id int primary key, a longblob, b longblob)")
@@ -171,7 +171,7 @@ def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
 
 
 def test_a_log_of_mode_change_is_not_handed_over_to(config: Config, mysql: MySQLServer) -> None:
-    """Its beginning is not the point of any bulk load; what it holds stays as it is."""
+    """The log's beginning is not the point of any bulk load; its content stays as it is."""
     path = config.directory.parent / "shop.toml"
     both = path.read_text()
 
@@ -192,7 +192,7 @@ def test_a_log_of_mode_change_is_not_handed_over_to(config: Config, mysql: MySQL
 def test_foreign_keys_wait_for_changes_where_snapshots_are_of_several_moments(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
-    """Until then a row may be there whose parent, of another snapshot, is not."""
+    """Until then a row may lack its parent, which is of another snapshot."""
     url, name = config.source.url, database_of(config.source.url)
     sql(mysql, url, "create table c (id int primary key, t_id int, foreign key (t_id) references "
         "t (id));; set foreign_key_checks = 0; insert into c values (1, 4)")  # fmt: skip
@@ -218,7 +218,7 @@ def test_foreign_keys_wait_for_changes_where_snapshots_are_of_several_moments(
 def test_snapshots_are_given_back_when_the_rows_are_there(
     mysql: MySQLServer, config: Config, spark: Session
 ) -> None:
-    """However long changes are followed after that: nothing at the source waits for us."""
+    """No lock or session at the source stays, however long changes are followed afterwards."""
     with prepare(pipeline_of(config), has_begun=False, stop=lambda: True):
         with bulk_planner(config) as planner:
             point = planner.first_point()
@@ -235,7 +235,7 @@ def test_snapshots_are_given_back_when_the_rows_are_there(
 
 
 def altered(server: MySQLServer, url: str) -> bool:
-    """Whether a table can be altered within a second."""
+    """Return whether a table can be altered within a second."""
     statements = "set session lock_wait_timeout = 1; alter table t force"
     try:
         server.execute(statements, database_of(url))
@@ -247,12 +247,12 @@ def altered(server: MySQLServer, url: str) -> bool:
 
 
 def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config: Config) -> None:
-    """While other tables are still being read; also where a chunk was left in the middle."""
+    """This holds while other tables are being read, and after a chunk is left in the middle."""
     select = f"select * from `{database_of(config.source.url)}`.t"
     with MySQLPlanner(config) as planner:
         point = planner.fresh_point()
         with open_proxied(point.snapshot_id, point.snapshot_text) as session:
-            for expected in range(2):  # a table can be read again as long as it is what it was
+            for expected in range(2):  # a table can be read again while it is unchanged
                 session.select(select, doing=f"test {expected}")
                 session._read_out()
                 session.let_go()
@@ -269,7 +269,9 @@ def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config:
 def test_without_the_right_an_alter_waits_until_all_is_read(
     mysql: MySQLServer, config: Config
 ) -> None:
-    """MariaDB holds a table's shape for a session that could write the binlog; ours says so."""
+    """MariaDB locks a table's shape for a session that may write the binlog; the
+    message says so.
+    """
     name = database_of(config.source.url)
     with mysql.role("select on *.*", "replication slave, binlog monitor on *.*") as url:
         least = replace(config, source=replace(config.source, url=f"{url}{name}"))
@@ -287,7 +289,7 @@ def test_without_the_right_an_alter_waits_until_all_is_read(
 def test_a_table_altered_behind_a_killed_handover_gets_no_wrong_name(
     mysql: MySQLServer, config: Config, altered: bool
 ) -> None:
-    """What the catalogue says at the next start is of later than the place where the log begins."""
+    """The catalogue of the next start is newer than the position where the log begins."""
     least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
     sql(mysql, config.source.url, "create table s (id int primary key, a int, b int)")
     with mysql.globals(binlog_row_metadata=least):
@@ -299,11 +301,11 @@ def test_a_table_altered_behind_a_killed_handover_gets_no_wrong_name(
         engine = make_engine(pipeline_of(config), extract_options(config), handed_again(config))
         options = replace(extract_options(config), idle_wait_s=0.3)
         Extractor(engine, config.directory, options=options).run()
-    # Altered, its rows are read again as a whole.
+    # All rows are read again, as the table was altered.
     assert [c.after for c in log_changes(config.directory)] == [{"id": 1, "a": 2, "b": 3}]
 
 
 def handed_again(config: Config) -> Beginning | None:
-    """The place of the handover, as the next process finds it."""
+    """Return the position of the handover, as the next process finds it."""
     with prepare(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         return beginning

@@ -1,4 +1,4 @@
-"""ENUMs that hold no label, between MySQL and MariaDB: in bulk as by the log."""
+"""ENUMs without labels, between MySQL and MariaDB: in bulk and by the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.pipelines.mysql_pipe import Pipe
 from penstock.ports.refusals import ValueRefused
 from plugins.mysql import MySQLServer, database_of
 
-# By name: the labels, and whether the value 0 is told from all of them by its text.
+# By name: the labels, and whether the text of value 0 differs from all of them.
 LABELS = {"letters": ("'a','b'", True), "digits": ("'0','1'", True), "blank": ("'','b'", False)}
 CHARSETS = ("utf8mb4", "utf16")
 COLUMNS = {
@@ -39,7 +39,7 @@ def bulk(source: str, target: str, folder: Path) -> None:
 
 
 def loose(server: MySQLServer, url: str, *statements: str) -> None:
-    """Run statements in a session that takes everything."""
+    """Run statements in a session that accepts everything."""
     with server.connect(database_of(url)) as connection, connection.cursor() as cursor:
         cursor.execute("set sql_mode = ''")
         for statement in statements:
@@ -47,14 +47,14 @@ def loose(server: MySQLServer, url: str, *statements: str) -> None:
 
 
 def found(server: MySQLServer, url: str) -> list[tuple[Any, ...]]:
-    """Texts of all columns, and numbers of those that text can tell."""
+    """Return texts of all columns, and numbers of those that text distinguishes."""
     texts = [f"hex(convert({name} using utf8mb4))" for name in COLUMNS]
     listed = ", ".join([*texts, *(f"{name} + 0" for name in TOLD)])
     return server.execute(f"select id, {listed} from t order by id", database_of(url))
 
 
 def numbers(server: MySQLServer, url: str) -> list[tuple[Any, ...]]:
-    """The numbers of all columns."""
+    """Return the numbers of all columns."""
     listed = ", ".join(f"{name} + 0" for name in COLUMNS)
     return server.execute(f"select id, {listed} from t order by id", database_of(url))
 
@@ -63,7 +63,7 @@ def numbers(server: MySQLServer, url: str) -> list[tuple[Any, ...]]:
 def target(
     mysql: MySQLServer, other_mysql: MySQLServer, request: pytest.FixtureRequest
 ) -> Iterator[MySQLServer]:
-    """The server that is loaded into."""
+    """Server that is loaded into."""
     server = mysql if request.param == "itself" else other_mysql
     yield server
     server.execute("drop database if exists wirekite")
@@ -73,7 +73,7 @@ def target(
 def test_the_value_0_arrives_as_it_is(
     mysql: MySQLServer, target: MySQLServer, tmp_path: Path, takes_files: bool
 ) -> None:
-    """Number and text are the source's; bulk load and log agree also where a label is empty."""
+    """Number and text are the source's; bulk load and log agree, even if a label is empty."""
     made = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
     make = f"create table t (id int primary key, {made})"
     with ExitStack() as stack:
@@ -121,7 +121,7 @@ def test_the_value_0_arrives_as_it_is(
 def test_another_warning_is_not_taken_for_one_of_them(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, takes_files: bool
 ) -> None:
-    """What does not fit beside such a value stops the load, and is told by its own warning."""
+    """A value beside it that does not fit stops the load with its own warning."""
     loose(
         mysql,
         mysql_url,

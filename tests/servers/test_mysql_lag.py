@@ -1,4 +1,4 @@
-"""Lag, status and the published queries where MySQL or MariaDB is the source or the target."""
+"""Lag, status and the published queries with MySQL or MariaDB as the source or the target."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) 
 
 
 def followed(folder: Path, source: str, target: str) -> Config:
-    """A pipeline that extracts until nothing comes any more."""
+    """Return a pipeline that extracts until no changes come."""
     return pipeline(
         folder,
         source,
@@ -78,18 +78,18 @@ def followed(folder: Path, source: str, target: str) -> Config:
 
 
 def extract(config: Config) -> None:
-    """One extraction; its lock does not outlive it, as its process would not."""
+    """Run one extraction and release its lock, as the end of its process would."""
     extract_changes(config, checked=False)
     (config.layout.log / "LOCK").write_text("")
 
 
 def sizes(server: MySQLServer) -> dict[str, int]:
-    """Sizes of the binlog files by name."""
+    """Return the sizes of the binlog files by name."""
     return {str(row[0]): int(row[1]) for row in server.execute("show binary logs")}
 
 
 def test_an_idle_source_has_no_lag(mysql: MySQLServer, mysql_url: str, config: Config) -> None:
-    """What is extracted and of no table of ours is not behind; nor is a new, empty file."""
+    """Extracted changes of uncaptured tables are no lag; nor is a new, empty file."""
     extract(config)
     sql(mysql, mysql_url, "create table other (id int);; drop table other")
     extract(config)
@@ -106,7 +106,7 @@ def test_an_idle_source_has_no_lag(mysql: MySQLServer, mysql_url: str, config: C
 def test_bytes_and_seconds_are_of_what_the_extractor_has_not_read(
     mysql: MySQLServer, mysql_url: str, config: Config
 ) -> None:
-    """Over the ends of files; seconds since the first transaction that is not in the log."""
+    """Bytes count across files; seconds count from the first transaction that is not in the log."""
     extract(config)
     start = BinlogPosition.parse(read_lag(config).as_dict()["log_position"])
     sql(mysql, mysql_url, "insert into t values (1, repeat('x', 200))")
@@ -138,7 +138,7 @@ def test_bytes_and_seconds_are_of_what_the_extractor_has_not_read(
 def test_log_that_the_source_has_deleted_is_no_lag_of_nothing(
     mysql: MySQLServer, mysql_url: str, config: Config
 ) -> None:
-    """Lag refuses with what is left; status says so and shows the rest."""
+    """The lag command refuses with the remaining positions; status says so and shows the rest."""
     extract(config)
     sql(mysql, mysql_url, "insert into t values (1, 'x')")
     mysql.execute("flush binary logs")
@@ -152,13 +152,11 @@ def test_log_that_the_source_has_deleted_is_no_lag_of_nothing(
 
 
 def test_what_the_source_keeps_is_all_of_its_binlog(mysql: MySQLServer, config: Config) -> None:
-    """Its size, since when, and how long the server keeps a file."""
+    """Status shows the binlog's size, its beginning, and how long the server keeps a file."""
     reader = open_source(config, application_name="test")
     try:
         mysql.execute("flush binary logs")
-        before = sum(
-            sizes(mysql).values()
-        )  # MariaDB notes a moment later what the file begins with
+        before = sum(sizes(mysql).values())  # MariaDB completes the file's head a moment later
         kept = reader.retention()
         assert kept is not None
         assert before <= kept.size_bytes <= sum(sizes(mysql).values())
@@ -177,7 +175,7 @@ def test_what_the_source_keeps_is_all_of_its_binlog(mysql: MySQLServer, config: 
 def test_the_command_tells_status_and_lag(
     mysql: MySQLServer, mysql_url: str, config: Config
 ) -> None:
-    """`penstock status` and `penstock lag`, as people read them and as JSON."""
+    """Both commands print text for people, and JSON."""
     sql(mysql, mysql_url, "insert into t values (1, 'x')")
     extract(config)
     sql(mysql, mysql_url, "insert into t values (2, 'x')")
@@ -198,7 +196,7 @@ def test_the_command_tells_status_and_lag(
 
 
 def purge(server: MySQLServer, file: str) -> None:
-    """Delete all files before this one; a server keeps those that somebody is just leaving."""
+    """Delete all files before this one; a server keeps those that a reader is just leaving."""
     deadline = time.monotonic() + 20
     while min(sizes(server)) < file:
         assert time.monotonic() < deadline, "the files are still read"
@@ -229,7 +227,7 @@ def kept(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
 
 
 def test_the_published_queries_as_they_stand(mysql: MySQLServer, kept: str) -> None:
-    """Whatever the reader's time zone is."""
+    """The queries run whatever the reader's time zone is."""
     [extracted] = mysql.execute(CE_QUERY)
     assert extracted[:2] == ("slot", "0/20")
     [loaded] = mysql.execute(CL_QUERY)
@@ -241,7 +239,7 @@ def test_the_published_queries_as_they_stand(mysql: MySQLServer, kept: str) -> N
 
 
 def test_the_published_progress_queries_on_postgresql(target_url: str) -> None:
-    """The two that are not in MySQL's dialect, as they stand."""
+    """The two queries that are not in MySQL's dialect run as they are."""
     with psycopg.connect(target_url, autocommit=True) as connection:
         progress = PostgresProgress(connection)
         progress.ensure_tables()
@@ -254,7 +252,9 @@ def test_the_published_progress_queries_on_postgresql(target_url: str) -> None:
 
 
 def test_status_reads_a_target_of_these_engines(kept: str, source_url: str, tmp_path: Path) -> None:
-    """Files, action and restarts; from PostgreSQL, so positions are its own."""
+    """Status shows files, action and restarts; the source is PostgreSQL, so positions
+    are its own.
+    """
     config = pipeline(tmp_path, source_url, kept, mode="change")
     found = read_status(config)
     assert [row.source for row in found.target.extracted] == ["slot"]
@@ -269,7 +269,7 @@ def test_status_reads_a_target_of_these_engines(kept: str, source_url: str, tmp_
 
 
 def line_of(server: MySQLServer, folder: Path, source: str, target: str, **extractor: Any) -> Line:
-    """A pipeline into PostgreSQL that follows a table t."""
+    """Return a pipeline into PostgreSQL that follows a table t."""
     sql(server, source, "create table t (id int primary key)")
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute("create table t (id int primary key)")
@@ -296,13 +296,13 @@ def line_of(server: MySQLServer, folder: Path, source: str, target: str, **extra
 def test_each_state_is_reported_as_it_is(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """From before the first run to caught up; extractor and loader paused, stopped, at work."""
+    """The states range from before the first run to caught up; both halves pause, stop and work."""
     tell_states(line_of(mysql, tmp_path, mysql_url, target_url))
 
 
 @pytest.fixture
 def heartbeats(mysql: MySQLServer) -> Iterator[dict[str, Any]]:
-    """Parameters; the table of heartbeats does not stay."""
+    """Parameters of heartbeats, whose table is removed afterwards."""
     yield {"heartbeatSeconds": 0.2}
     mysql.execute("drop database if exists wirekite")
 
@@ -315,7 +315,7 @@ def test_heartbeats_measure_an_idle_source(
     tmp_path: Path,
     heartbeats: dict[str, Any],
 ) -> None:
-    """From before their commit to their visibility."""
+    """The lag is measured from before a heartbeat's commit to its visibility."""
     tell_heartbeats(line_of(mysql, tmp_path, mysql_url, target_url, **heartbeats))
 
 
@@ -326,7 +326,7 @@ def test_heartbeats_are_no_activity(
     tmp_path: Path,
     heartbeats: dict[str, Any],
 ) -> None:
-    """A source with heartbeats alone is idle."""
+    """A source that has only heartbeats is idle."""
     idle = {"exitWhenIdle": True, "idleWaitSeconds": 1.0, **heartbeats}
     tell_that_they_are_no_activity(line_of(mysql, tmp_path, mysql_url, target_url, **idle))
 
@@ -357,7 +357,7 @@ def test_heartbeats_of_another_reader_are_not_ours(
 def test_doctor_names_the_privileges_of_heartbeats(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Only where they are wanted, with the statement that grants them."""
+    """The check is made only if heartbeats are wanted, and has the statement that grants them."""
     line_of(mysql, tmp_path, mysql_url, target_url)
     mysql.execute("create user heartless identified by 'p'")
     try:

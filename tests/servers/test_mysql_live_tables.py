@@ -1,4 +1,4 @@
-"""What the catalogue says of tables, and whether it holds at a place further back."""
+"""Tables according to the catalogue, and whether that holds at an earlier position."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from plugins.mysql import MySQLServer, database_of
 
 @pytest.fixture
 def live(mysql_url: str) -> Iterator[LiveTables]:
-    """The server's catalogue."""
+    """Catalogue of the server."""
     tables = LiveTables(mysql_url, fold=False)
     yield tables
     tables.close()
 
 
 def place(server: MySQLServer) -> BinlogPosition:
-    """Where the binlog ends."""
+    """Return the end of the binlog."""
     return BinlogPosition.at(*server.status())
 
 
 def test_a_definition_holds_where_no_statement_on_the_table_lies_between(
     mysql: MySQLServer, mysql_url: str, live: LiveTables
 ) -> None:
-    """For each table by itself, at each place, also behind what was read ahead before."""
+    """This holds for each table separately, at each position, even after an earlier read ahead."""
     name = database_of(mysql_url)
     sql(mysql, mysql_url, "create table a (id int primary key);; create table b (id int)")
     first = place(mysql)
@@ -52,7 +52,9 @@ def test_a_definition_holds_where_no_statement_on_the_table_lies_between(
 def test_the_binlog_is_read_ahead_once_for_all_tables(
     mysql: MySQLServer, mysql_url: str, live: LiveTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many there are: what one look has read, no other reads again."""
+    """A part of the binlog that one look has read is not read again, however many
+    tables there are.
+    """
     name = database_of(mysql_url)
     for number in range(5):
         sql(mysql, mysql_url, f"create table t{number} (id int primary key)")

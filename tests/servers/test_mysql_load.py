@@ -1,4 +1,4 @@
-"""Batches applied to MySQL and MariaDB: every way a table goes, names, values, refusals."""
+"""Batches applied to MySQL and MariaDB: every path of a table, names, values, refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from plugins.mysql_loader import ITEMS, MyApplying, MyStart, Target
 
 
 def test_inserts_updates_deletes_in_one_batch(my_start: MyStart, log: LogMaker) -> None:
-    """The plain way; the batch's files are recorded as done."""
+    """The batch's files are recorded as done."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1), (2, 'b', 2)")
     log.transaction(insert(ITEM, 3, "c", 3), update(ITEM, 1, "A", 1))
     log.close_segment()
@@ -49,7 +49,7 @@ def test_inserts_updates_deletes_in_one_batch(my_start: MyStart, log: LogMaker) 
 
 
 def test_nothing_is_applied_twice(my_start: MyStart, log: LogMaker) -> None:
-    """A loader that starts again goes on behind what is applied; the other one is refused."""
+    """A loader that starts again continues after the applied rows; the other one is refused."""
     first = my_start(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -93,7 +93,9 @@ DOC = relation(("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "t
 def test_absent_columns_keep_the_targets_value(
     my_start: MyStart, log: LogMaker, unique: str
 ) -> None:
-    """Same key, changed key, a key that another row takes over, and values sent in the batch."""
+    """Keys stay, change, or are taken over by another row, and some values are sent
+    in the batch.
+    """
     target = my_start(
         f"create table t (id int primary key, n int, doc longtext not null {unique});"
         "insert into t values (1, 1, repeat('1', 5000)), (2, 2, repeat('2', 5000)),"
@@ -123,7 +125,7 @@ def test_absent_columns_keep_the_targets_value(
 
 
 def test_absent_row_missing_in_the_target_is_an_error(my_start: MyStart, log: LogMaker) -> None:
-    """A value that nobody has cannot be made up; nothing is applied."""
+    """The missing value cannot be invented; nothing is applied."""
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 5, "e", 5), update(ITEM, 1, None, 2, absent=(1,)))
     log.close_segment()
@@ -134,7 +136,7 @@ def test_absent_row_missing_in_the_target_is_an_error(my_start: MyStart, log: Lo
 
 
 def test_swapped_keys(my_start: MyStart, log: LogMaker) -> None:
-    """Two rows exchange their primary keys through a third value."""
+    """Two rows swap their primary keys through a third value."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1), (2, 'b', 2)")
     log.transaction(
         update(ITEM, 9, None, 1, old=(1, None, None), absent=(1,)),
@@ -147,7 +149,7 @@ def test_swapped_keys(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_several_unique_keys(my_start: MyStart, log: LogMaker) -> None:
-    """Unique values are exchanged, handed on and taken over: no other row is touched."""
+    """Unique values are swapped, passed on and taken over: no other row is touched."""
     target = my_start(
         "create table t (id int primary key, name varchar(20) unique, n int, unique (n));"
         "insert into t values (1, 'a', 10), (2, 'b', 20), (3, 'c', 30), (4, 'd', 40)"
@@ -213,7 +215,7 @@ BAG = relation(
 
 
 def test_tables_without_a_key(my_start: MyStart, log: LogMaker) -> None:
-    """Copies are counted; case, blanks, NULL and floats tell rows apart."""
+    """Copies are counted; case, blanks, NULL and floats distinguish rows."""
     target = my_start(
         "create table t (v int, w varchar(20), f float);"
         "insert into t values (1, 'a', 0.1), (1, 'a', 0.1), (1, 'A', 0.1), (1, 'a ', 0.1),"
@@ -246,7 +248,7 @@ def test_tables_without_a_key(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_keys_that_only_the_collation_takes_for_equal(my_start: MyStart, log: LogMaker) -> None:
-    """A row whose key differs in case is another row: it is not deleted in its place."""
+    """A row whose key differs in case is another row, and is not deleted instead."""
     shape = relation(("k", "text", "string"), ("n", "integer", "int32"))
     target = my_start(
         "create table t (k varchar(20) collate utf8mb4_general_ci primary key, n int)"
@@ -259,7 +261,7 @@ def test_keys_that_only_the_collation_takes_for_equal(my_start: MyStart, log: Lo
 
 
 def test_truncate_is_part_of_the_batch(my_start: MyStart, log: LogMaker) -> None:
-    """What was before is gone, what comes behind is there; a refused batch takes it back."""
+    """Earlier rows are deleted, later rows are there; a refused batch undoes it."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1), (2, 'b', 2)")
     log.transaction(
         insert(ITEM, 3, "c", 3),
@@ -278,7 +280,7 @@ def test_truncate_is_part_of_the_batch(my_start: MyStart, log: LogMaker) -> None
 
 
 def test_foreign_keys_do_not_stand_in_the_way(my_start: MyStart, log: LogMaker) -> None:
-    """Any order does, and what the source's cascade did is not done a second time."""
+    """Any order works, and cascades of the source are not repeated."""
     target = my_start(
         "create table parent (id int primary key, code varchar(20));"
         "create table child (id int primary key, parent int,"
@@ -299,7 +301,7 @@ def test_foreign_keys_do_not_stand_in_the_way(my_start: MyStart, log: LogMaker) 
 
 
 def test_triggers_are_refused_or_allowed(my_start: MyStart, log: LogMaker) -> None:
-    """They cannot be switched off: so it is said before anything is applied."""
+    """Triggers cannot be switched off, so they are refused before anything is applied."""
     ddl = ITEMS + "; create table seen (id int); create trigger see after insert on t for each row"
     target = my_start(ddl + " insert into seen values (new.id)")
     log.transaction(insert(ITEM, 1, "a", 1))
@@ -316,7 +318,7 @@ def test_triggers_are_refused_or_allowed(my_start: MyStart, log: LogMaker) -> No
 
 
 def test_tables_without_transactions_are_refused(my_start: MyStart, log: LogMaker) -> None:
-    """A batch that cannot be taken back is not begun."""
+    """A batch that cannot be rolled back is not begun."""
     target = my_start(ITEMS + " engine = MyISAM")
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -326,7 +328,7 @@ def test_tables_without_transactions_are_refused(my_start: MyStart, log: LogMake
 
 
 def test_generated_and_numbered_columns(my_start: MyStart, log: LogMaker) -> None:
-    """Generated ones are computed here; 0 is a number for AUTO_INCREMENT as any other."""
+    """Generated columns are computed here; 0 is an ordinary number for AUTO_INCREMENT."""
     target = my_start(
         "create table t (id int auto_increment primary key, name varchar(20), n int,"
         " twice int as (n * 2) stored, thrice int as (n * 3) virtual)"
@@ -340,7 +342,9 @@ def test_generated_and_numbered_columns(my_start: MyStart, log: LogMaker) -> Non
 
 
 def test_names(my_start: MyStart, log: LogMaker) -> None:
-    """Reserved words, blanks, backticks, letters of any script, and the longest names."""
+    """Names have reserved words, blanks, backticks, letters of any script, and the
+    longest lengths.
+    """
     long = "n" * 64
     shape = relation(
         ("select", "integer", "int32"),
@@ -409,7 +413,7 @@ TYPES: list[tuple[str, str, str, list[Any]]] = [
 def test_values_of_every_type(
     my_start: MyStart, log: LogMaker, takes_files: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Edges of every neutral type, by LOAD DATA and by INSERT, read back as they were."""
+    """Limits of every neutral type are read back unchanged after LOAD DATA and INSERT."""
     monkeypatch.setattr(sending, "_sessions", {})
     shape = relation(
         ("id", "integer", "int32"), *((name, "x", neutral) for name, neutral, _, _ in TYPES)
@@ -464,7 +468,7 @@ def _same(found: Any, sent: Any) -> bool:
 def test_refused_values(
     my_start: MyStart, log: LogMaker, neutral: str, sql: str, value: Any
 ) -> None:
-    """What the target would cut, round or replace is refused; the value is in no message."""
+    """Values that the target would cut, round or replace are refused; no message has the value."""
     shape = relation(("id", "integer", "int32"), ("v", "x", neutral))
     target = my_start(f"create table t (id int primary key, v {sql})")
     if neutral == "date":
@@ -479,7 +483,7 @@ def test_refused_values(
 
 
 def test_uuid_takes_the_form_of_the_column(my_start: MyStart, log: LogMaker) -> None:
-    """As 36 characters or as 16 bytes, also as key and as what is kept."""
+    """A UUID has 36 characters or 16 bytes, in the key as in other columns."""
     shape = relation(("k", "uuid", "uuid"), ("u", "uuid", "uuid"), ("n", "integer", "int32"))
     target = my_start("create table t (k binary(16) primary key, u char(36), n int)")
     a, b = bytes(range(16)), bytes(range(16, 32))
@@ -502,7 +506,7 @@ EVERY_UUID = [f"12345678-9abc-{v:x}def-{n:x}123-456789abcdef" for v in range(16)
 
 
 def test_uuids_of_every_version_and_variant_arrive(my_start: MyStart, log: LogMaker) -> None:
-    """Those as well that MariaDB's own type refuses; as key and as value, by the table of types."""
+    """UUIDs that MariaDB's own type refuses arrive too, as key and value, by the table of types."""
     shape = relation(("k", "uuid", "uuid"), ("u", "uuid", "uuid"))
     target = my_start("create table other (id int)")
     source = Server(engine=Engine.POSTGRESQL, version=(18,))
@@ -523,7 +527,7 @@ def test_uuids_of_every_version_and_variant_arrive(my_start: MyStart, log: LogMa
 
 
 def test_late_workers_are_refused(my_start: MyStart, log: LogMaker) -> None:
-    """A worker of a batch that was given up finds that the merge table is meant for another."""
+    """A worker of an abandoned batch finds that the merge table belongs to another batch."""
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -547,7 +551,7 @@ def test_late_workers_are_refused(my_start: MyStart, log: LogMaker) -> None:
     ],
 )
 def test_changed_merge_tables_are_seen(my_start: MyStart, log: LogMaker, after_job: str) -> None:
-    """Nothing is applied from a merge table that is not as it was staged; it is staged anew."""
+    """A merge table that differs from what was staged is not applied, but staged again."""
     target = my_start(ITEMS, rows_directory=None)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -559,7 +563,7 @@ def test_changed_merge_tables_are_seen(my_start: MyStart, log: LogMaker, after_j
 
 
 def test_merge_tables_are_made_anew(my_start: MyStart, log: LogMaker) -> None:
-    """Dropped by hand, or of an older shape: neither matters."""
+    """Merge tables that were dropped manually, or have an older shape, are recreated."""
     target = my_start(ITEMS)
     for number in (1, 2, 3):
         log.transaction(insert(ITEM, number, "a", 1))
@@ -574,7 +578,7 @@ def test_merge_tables_are_made_anew(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_many_columns(my_start: MyStart, log: LogMaker, my_target: Target) -> None:
-    """A table of very many columns, of text each."""
+    """A table may have very many columns of text."""
     count = 600
     names = [(f"c{number}", "text", "string") for number in range(count)]
     shape = relation(("id", "integer", "int32"), *names)

@@ -1,4 +1,4 @@
-"""Changes of shape carried to MySQL and MariaDB, whose DDL commits: cut, repeated, killed."""
+"""Changes of shape applied to MySQL and MariaDB, whose DDL commits: cut off, repeated, killed."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ TABLES = (
 
 
 def shape(target: MyApplying) -> list[str]:
-    """The names of the columns of t."""
+    """Return the names of the columns of t."""
     return [row[0] for row in target.rows("show columns from t")]
 
 
 def seen(target: MyApplying) -> MyApplying:
-    """A loader that has seen a first batch of the table's old shape: what comes is a change."""
+    """Let a loader apply a first batch of the table's old shape, so that the next one
+    is a change.
+    """
     target.batch()
     return target
 
 
 def begun(my_start: MyStart, log: LogMaker, **more: Any) -> MyApplying:
-    """A target with row 1, in its first shape."""
+    """Return a target with row 1, in its first shape."""
     target = my_start(TABLES, **more)
     log.transaction(insert(OLD, 1, "a"))
     log.close_segment()
@@ -63,7 +65,7 @@ def apply_cut_off(target: MyApplying, place: str) -> None:
 
 
 def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) -> None:
-    """Rows before the change, the change, rows behind it: three moments of the source."""
+    """Rows before the change, the change, and rows after it are three moments of the source."""
     target = begun(my_start, log)
     log.transaction(insert(OLD, 2, "b"), insert(OTHER, 1))
     log.transaction(insert(OTHER, 2))
@@ -89,7 +91,7 @@ def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) ->
 
 
 def test_a_change_without_rows(my_start: MyStart, log: LogMaker) -> None:
-    """A column that nobody has written yet comes with the value that old rows have."""
+    """A column without written rows has the value of old rows."""
     target = begun(my_start, log)
     added = Column(name="n", source_type="integer", neutral="int32", nullable=False, missing="7")
     log.transaction(
@@ -103,7 +105,7 @@ def test_a_change_without_rows(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_a_transaction_that_changes_a_shape_midway(my_start: MyStart, log: LogMaker) -> None:
-    """It is not divided: the target is altered ahead of it, and all its rows come together."""
+    """The transaction is not divided: the target is altered in advance, all rows come together."""
     target = begun(my_start, log)
     log.transaction(insert(OTHER, 1))
     log.transaction(insert(OLD, 2, "b"), insert(WIDE, 3, "c", 3), insert(OTHER, 2))
@@ -121,7 +123,7 @@ def test_a_transaction_that_changes_a_shape_midway(my_start: MyStart, log: LogMa
 
 
 def test_a_column_that_goes_in_mid_transaction(my_start: MyStart, log: LogMaker) -> None:
-    """Values of a column that the target has no more by then are left out."""
+    """Values of a column that the target no longer has are left out."""
     target = begun(my_start, log)
     log.transaction(insert(OLD, 2, "b"), update(NARROW, 2, 22), delete(NARROW, 1, None))
     log.close_segment()
@@ -134,7 +136,7 @@ def test_a_column_that_goes_in_mid_transaction(my_start: MyStart, log: LogMaker)
 def test_an_alter_that_is_cut_off_is_not_done_twice(
     my_start: MyStart, log: LogMaker, place: str
 ) -> None:
-    """Wherever it stops, the next try finds what is done, and goes on."""
+    """The next try finds the steps that are done, and continues."""
     target = begun(my_start, log)
     log.transaction(update(NARROW, 1, 5))
     log.close_segment()
@@ -150,7 +152,7 @@ def test_an_alter_that_is_cut_off_is_not_done_twice(
 
 
 def test_another_loader_does_not_alter(my_start: MyStart, log: LogMaker) -> None:
-    """A loader that was overtaken does not bring an older shape back."""
+    """A loader that was overtaken does not restore an older shape."""
     target = begun(my_start, log)
     log.transaction(update(WIDE, 1, "x", 5))
     log.close_segment()
@@ -179,7 +181,7 @@ def test_a_type_that_grows(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_a_reload_into_a_type_that_the_rows_do_not_fit(my_start: MyStart, log: LogMaker) -> None:
-    """The rows are dropped anyway: the column is made anew."""
+    """The rows are dropped anyway, so the column is recreated."""
     text = relation(("id", "integer", "int32"), ("v", "text", "string"))
     number = relation(("id", "integer", "int32"), ("v", "integer", "int32"), version=2)
     target = my_start("create table t (id int primary key, v text)")
@@ -207,7 +209,7 @@ def test_a_missing_column_is_named(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_types_are_compared_by_what_they_are() -> None:
-    """Display widths and spellings are nothing; lengths, signs and labels are."""
+    """Display widths and spellings are ignored; lengths, signs and labels are compared."""
     for left, right in (
         ("int(11)", "int"),
         ("INTEGER", "int"),
@@ -251,7 +253,7 @@ def test_new_columns_with_values_of_old_rows(
     expected: object,
     place: str,
 ) -> None:
-    """Every kind of type comes with the value that old rows have, cut off anywhere."""
+    """Every kind of type has the value of old rows, wherever the change is cut off."""
     chosen = {"not a number": "null", "dates out of range": "null"}
     target = begun(my_start, log, choices=parse_choices(chosen, Engine.POSTGRESQL))
     added = Column(name="n", source_type=source, neutral=neutral, missing=missing)
@@ -265,7 +267,7 @@ def test_new_columns_with_values_of_old_rows(
 
 
 def test_a_loss_that_nobody_has_chosen_for(my_start: MyStart, log: LogMaker) -> None:
-    """A new column that may lose something is not begun; with a choice it is."""
+    """A new column with a possible loss is not added unless the user has chosen."""
     target = begun(my_start, log)
     added = Column(name="n", source_type="real", neutral="float32")
     new = replace(OLD, columns=(*OLD.columns, added), version=2)
@@ -287,7 +289,7 @@ def test_a_loss_that_nobody_has_chosen_for(my_start: MyStart, log: LogMaker) -> 
 def test_a_table_may_be_called_as_our_statements_call_things(
     my_start: MyStart, log: LogMaker, name: str
 ) -> None:
-    """An alias of a statement does not stand for the target's table."""
+    """An alias of a statement does not hide the target's table."""
     target = my_start(f"create table {name} (id int primary key, v int)")
     shape_of = relation(("id", "integer", "int32"), ("v", "integer", "int32"), name=name)
     log.transaction(insert(shape_of, 1, 1), insert(shape_of, 2, 2))
@@ -302,7 +304,7 @@ def test_a_table_may_be_called_as_our_statements_call_things(
 
 
 def test_a_collation_follows_the_source(my_target: Target, tmp_path: Path) -> None:
-    """Rows that differ in case alone are two rows from then on."""
+    """Rows that differ only in case are two rows from then on."""
     log = LogMaker(tmp_path / "log", engine="mysql")
     kind = "varchar(9) character set latin1 collate latin1_swedish_ci"
     my_target.execute(f"create table t (v {kind} primary key)")
@@ -330,7 +332,7 @@ def test_a_collation_follows_the_source(my_target: Target, tmp_path: Path) -> No
 
 
 def test_a_unique_key_that_the_source_dropped_is_dropped(my_start: MyStart, log: LogMaker) -> None:
-    """Before the first rows that are equal in it."""
+    """The key is dropped before the first rows that are equal in it."""
     target = my_start("create table t (id int primary key, v int, unique key k (v))")
     first = relation(("id", "integer", "int32"), ("v", "integer", "int32"))
     log.transaction(insert(replace(first, unique=(("v",),)), 1, 7))
@@ -347,7 +349,7 @@ def test_a_unique_key_that_the_source_dropped_is_dropped(my_start: MyStart, log:
 def test_names_are_swapped_once_wherever_it_is_cut_off(
     my_start: MyStart, log: LogMaker, place: str
 ) -> None:
-    """DDL commits: the names that columns have for the time being tell how far it came."""
+    """DDL commits: the temporary names of columns show its progress."""
     target = my_start("create table t (id int primary key, a int, b int)")
     number, a, b = (
         Column(name=name, source_type="integer", neutral="int32", id=place, nullable=place > 1)

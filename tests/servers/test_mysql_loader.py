@@ -42,7 +42,7 @@ HISTORY = (
 
 
 class Model:
-    """What the source holds: written to with the log, compared with the target."""
+    """Rows of the source, written together with the log and compared with the target."""
 
     def __init__(self, log: LogMaker, chance: random.Random, *, unique: bool) -> None:
         self.log = log
@@ -52,7 +52,7 @@ class Model:
         self.heap: Counter[tuple[int, str | None]] = Counter()
 
     def transaction(self) -> None:
-        """Some changes of both tables, as a source could commit them."""
+        """Write some changes of both tables, as a source could commit them."""
         changes = [self._change() for _ in range(self.chance.randint(1, 8))]
         self.log.transaction(*[change for change in changes if change is not None])
 
@@ -103,7 +103,7 @@ class Model:
         return self.chance.choice([None, "", "a", "A", "a ", "tab\t\\N", "ü😀"])
 
     def check(self, rows: Callable[[str], list[tuple[object, ...]]]) -> None:
-        """The target is equal."""
+        """Check that the target is equal."""
         found = rows("select id, u, doc from hist order by id")
         assert found == [(key, *self.rows[key]) for key in sorted(self.rows)]
         heap = Counter(rows("select v, w from heap"))
@@ -112,7 +112,9 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories(my_start: MyStart, log: LogMaker, seed: int) -> None:
-    """Inserts, updates, key changes, takeovers, truncations: equal after every batch."""
+    """Inserts, updates, key changes, takeovers and truncations leave the target equal after every
+    batch.
+    """
     unique = seed % 2 == 1
     ways: dict[int, dict[str, Any]] = {
         2: {"rows_directory": None},
@@ -132,7 +134,7 @@ def test_random_histories(my_start: MyStart, log: LogMaker, seed: int) -> None:
 
 
 def test_files_are_applied_and_removed(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
-    """The loop ends when the log is done; each file once."""
+    """The loop ends when the log is done; each file is applied once."""
     my_target.execute(COUNTED)
     for number in range(6):
         add(log, number)
@@ -168,7 +170,7 @@ KILL_POINTS = [
 @pytest.mark.faults
 @pytest.mark.parametrize("point", KILL_POINTS)
 def test_kills_at_every_step(my_target: Target, log: LogMaker, tmp_path: Path, point: str) -> None:
-    """Killed anywhere, the next loader ends equal: every row once."""
+    """The next loader ends equal after a kill anywhere: every row once."""
     my_target.execute(COUNTED)
     for number in range(4):
         add(log, number)
@@ -192,7 +194,7 @@ def test_kills_at_every_step(my_target: Target, log: LogMaker, tmp_path: Path, p
 def test_kills_around_an_alter(
     my_target: Target, log: LogMaker, tmp_path: Path, point: str
 ) -> None:
-    """DDL commits by itself: killed beside it, nothing is lost and nothing done twice."""
+    """DDL commits automatically: a kill around it loses nothing and repeats nothing."""
     old = relation(("id", "integer", "int32"), ("name", "text", "string"))
     new = relation(("id", "integer", "int32"), ("n", "integer", "int32"), version=2)
     bag = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL, name="bag")
@@ -204,7 +206,7 @@ def test_kills_around_an_alter(
     log.close_segment()
     log.writer.finish()
     (tmp_path / "state").mkdir()
-    # The first shape that a table has is recorded, too: the second time is the change.
+    # A table's first shape is recorded, too: the second time is the change.
     killed = run_killed(my_target, tmp_path, f"{point}:3:kill", files=5)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     done = run_killed(my_target, tmp_path, files=5)
@@ -221,7 +223,7 @@ def test_a_lost_answer_is_known_from_the_applied_position(
     point: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether the COMMIT took effect or not: rows that would count twice count once."""
+    """Rows are not applied twice, whether the COMMIT took effect or not."""
     from penstock.host.faults import arming
 
     my_target.execute(COUNTED)
@@ -255,7 +257,7 @@ def kill_sessions(server: MySQLServer) -> None:
 
 @pytest.mark.faults
 def test_killed_sessions(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
-    """The server ends our sessions again and again; all rows arrive, each once."""
+    """The server ends the loader's sessions repeatedly; all rows arrive, each once."""
     my_target.execute(COUNTED)
     running = Running(
         my_target.url, tmp_path, namespaces=my_target.namespaces, max_files_per_batch=2
@@ -274,7 +276,7 @@ def test_killed_sessions(my_target: Target, log: LogMaker, tmp_path: Path) -> No
 def test_a_server_that_restarts(
     own_mysql: Callable[..., MySQLServer], log: LogMaker, tmp_path: Path
 ) -> None:
-    """Killed in mid-load and started again: the loader waits for it and goes on."""
+    """The server is killed during the load and restarted: the loader waits for it and continues."""
     server = own_mysql()
     target = Target(server, server.make_database("load"))
     target.execute(COUNTED)
@@ -297,7 +299,7 @@ def test_a_server_that_restarts(
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_spark")
 def test_the_whole_loader_on_spark(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
-    """Batches through Spark's workers, each with a connection that it keeps."""
+    """Batches go through Spark's workers, each with a connection that it keeps."""
     my_target.execute(COUNTED)
     for number in range(6):
         add(log, number)
@@ -327,7 +329,7 @@ ACCOUNT = relation(("id", "integer", "int32"), ("balance", "bigint", "int64"), n
 def test_a_reader_sees_whole_transactions_only(
     my_target: Target, log: LogMaker, tmp_path: Path
 ) -> None:
-    """Transfers between accounts while a reader adds up: the sum never changes."""
+    """A reader adds up accounts during transfers between them: the sum never changes."""
     my_target.execute("create table account (id int primary key, balance bigint)")
     chance, balances = random.Random(5), dict.fromkeys(range(20), 100)
     log.transaction(*[insert(ACCOUNT, key, value) for key, value in balances.items()])
@@ -366,12 +368,12 @@ def test_a_reader_sees_whole_transactions_only(
     assert found == balances
 
 
-# --- what the documentation of the tables promises ------------------------------------------------
+# --- promises of the tables' documentation --------------------------------------------------------
 
 
 @pytest.mark.promise
 def test_the_published_queries(my_start: MyStart, log: LogMaker) -> None:
-    """They run as printed, in any time zone; the lag is seconds since the last file."""
+    """The queries run as printed, in any time zone; the lag is seconds since the last file."""
     target = my_start(COUNTED)
     add(log, 0)
     log.close_segment()
@@ -398,7 +400,7 @@ def test_the_published_queries(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_the_published_columns(my_start: MyStart) -> None:
-    """wirekite_progress has the columns of the documentation, and updates leave start_time."""
+    """The columns of wirekite_progress are those of the documentation; updates leave start_time."""
     target = my_start(COUNTED)
     rows = target.rows(
         "select column_name, data_type, is_nullable, coalesce(column_key, ''), extra from"
@@ -421,7 +423,7 @@ def test_the_published_columns(my_start: MyStart) -> None:
 
 
 def test_the_action(my_start: MyStart) -> None:
-    """One row RUN; a word is written over it; another word is an error."""
+    """One row has RUN; another word is written over it; an unknown word is an error."""
     target = my_start(COUNTED)
     assert target.rows("select * from wirekite.wirekite_action") == [("RUN",)]
     with connect(target.url, application_name="test") as connection:
@@ -440,7 +442,7 @@ def test_the_action(my_start: MyStart) -> None:
 
 
 def test_the_door_for_other_processes(my_start: MyStart, log: LogMaker) -> None:
-    """The action is watched and the applied position read through the URL alone."""
+    """The action is watched and the applied position read through only the URL."""
     target = my_start(COUNTED)
     add(log, 0)
     log.close_segment()
@@ -458,7 +460,7 @@ def test_the_door_for_other_processes(my_start: MyStart, log: LogMaker) -> None:
         session.set_action("PAUSE")
         assert watch.word() == "PAUSE"
         kill_sessions(target.place.server)
-        assert watch.word() == "PAUSE"  # the last word known, and then a new connection
+        assert watch.word() == "PAUSE"  # the last known word, and then a new connection
         assert watch.word() == "PAUSE"
     finally:
         watch.close()
@@ -473,7 +475,7 @@ def test_another_log_is_refused(my_start: MyStart) -> None:
 
 
 def test_a_user_who_may_not_make_our_database(my_target: Target, log: LogMaker) -> None:
-    """The statements to type are in the hint."""
+    """The hint has the statements to type."""
     from penstock.engines.mysql.target.apply import MySQLTarget
 
     with my_target.server.role(f"all on `{my_target.database}`.*") as url:
@@ -487,7 +489,7 @@ def test_a_user_who_may_not_make_our_database(my_target: Target, log: LogMaker) 
 
 
 def test_least_rights(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
-    """What the documentation lists is enough."""
+    """The rights that the documentation lists suffice."""
     my_target.execute(COUNTED)
     add(log, 0)
     log.close_segment()
@@ -505,7 +507,7 @@ def test_least_rights(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
 def test_a_table_that_cannot_be_applied_is_left_behind(
     my_target: Target, log: LogMaker, tmp_path: Path
 ) -> None:
-    """The target lacks it; the other one has all its rows, and a batch failed once."""
+    """The target lacks the table; the other one has all its rows, and a batch failed once."""
     my_target.execute("create table t (id int primary key, name text)")
     for number in range(4):
         add(log, number)

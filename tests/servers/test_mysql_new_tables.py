@@ -1,4 +1,4 @@
-"""Tables that are made later on a MySQL or MariaDB source, and that a pattern takes in."""
+"""Tables that are created later on a MySQL or MariaDB source, and that a pattern matches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = "create table {} (id int primary key, n int); insert into {} values (1, 
 
 
 class Story:
-    """A pipeline that takes all tables of a database, and both sides."""
+    """A pipeline of all tables of a database, with both sides."""
 
     def __init__(self, mysql: MySQLServer, source: str, target: str, folder: Path) -> None:
         self.mysql, self.source, self.target, self.folder = mysql, source, target, folder
@@ -28,7 +28,7 @@ class Story:
         self.file = self.write("add")
 
     def write(self, policy: str, *names: str) -> Path:
-        """The file, with another policy; names: of the tables, in place of all."""
+        """Write the file with another policy, and with these tables instead of all."""
         sections = {
             "changeExtractor": {"flushIntervalSeconds": 0.3},
             "target.map": {self.place: "public"},
@@ -41,24 +41,24 @@ class Story:
         )
 
     def run(self, *statements: str) -> None:
-        """At the source."""
+        """Run statements at the source."""
         for statement in statements:
             self.mysql.execute(statement, self.place)
 
     def state(self, name: str) -> str:
-        """What `penstock table ls` says."""
+        """Return the state of a table in `penstock table ls`."""
         ran = penstock("table", "ls", self.file, "--json")
         assert ran.code == 0, ran.err
         found = {one["table"]: one for one in map(json.loads, ran.out.splitlines())}
         return str(found.get(f"{self.place}.{name}", {}).get("state", ""))
 
     def add(self, name: str) -> None:
-        """Give the command."""
+        """Add a table by the command."""
         ran = penstock("table", "add", self.file, f"{self.place}.{name}")
         assert ran.code == 0, ran.err
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
-        """Of the target."""
+        """Return the target's rows."""
         query: Any = f"select * from {name} order by id"
         with psycopg.connect(self.target) as connection:
             try:
@@ -67,20 +67,22 @@ class Story:
                 return []
 
     def reach(self, process: Process, name: str, *rows: tuple[Any, ...]) -> None:
-        """Wait until the target's table holds just this."""
+        """Wait until the target's table has exactly these rows."""
         process.until(lambda: self.rows(name) == list(rows), f"{name} holds {rows}")
 
 
 @pytest.fixture
 def story(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) -> Story:
-    """One table, and no process yet."""
+    """Pipeline with one table, and no process yet."""
     made = Story(mysql, mysql_url, target_url, tmp_path)
     made.run(TABLE.format("item", "item"))
     return made
 
 
 def test_new_tables_are_added_or_stop(story: Story) -> None:
-    """While running and at the next start, with their rows; nothing stops the others."""
+    """A new table is added with its rows, at work or at the next start; others are
+    not disturbed.
+    """
     with Process(story.file) as process:
         story.reach(process, "item", *TWO)
         story.run(TABLE.format("born", "born"), "update born set n = 7 where id = 2")
@@ -90,7 +92,7 @@ def test_new_tables_are_added_or_stop(story: Story) -> None:
         story.reach(process, "born", (1, 1), (2, 7), (3, 3))
         story.reach(process, "item", *TWO, (3, 3))
         process.stop()
-    # Its first rows lie in the binlog in another shape than the table has now.
+    # Its first rows are in the binlog in another shape than the table has now.
     story.run(TABLE.format("late", "late"), "alter table late add column more int")
     story.run("insert into late values (3, 3, 3)", "alter table late drop column n")
     with Process(story.file) as process:
@@ -109,7 +111,7 @@ def test_new_tables_are_added_or_stop(story: Story) -> None:
 
 
 def test_a_table_that_the_file_leaves_out_for_a_while_loses_nothing(story: Story) -> None:
-    """What happened to it meanwhile is not in the log: it is copied again."""
+    """The table is copied again, as its changes meanwhile are not in the log."""
     story.run(TABLE.format("bag", "bag"))
     story.write("add", "item", "bag")
     with Process(story.file) as process:

@@ -1,7 +1,7 @@
-"""What is rare and legal, from MySQL and MariaDB through the log into a second database.
+"""Rare but legal cases, from MySQL and MariaDB through the log into a second database.
 
-The log is applied as the loader does it; then both databases are compared, cell by cell, as the
-server prints them.
+The log is applied as by the loader; then both databases are compared, cell by cell, as the server
+prints them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LOOSE = "set sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO'"
 
 
 class Odd(Pipe):
-    """A pipe whose tables the test makes, in both databases alike."""
+    """A pipe whose tables a test creates alike in both databases."""
 
     def make(self, *tables: str) -> None:
-        """Make the tables at both ends; then the log begins."""
+        """Create the tables at both ends; then the log begins."""
         for url in (self.source, self.target):
             for statement in tables:
                 sql(self.server, url, statement)
@@ -39,7 +39,7 @@ class Odd(Pipe):
                 cursor.execute(statement)
 
     def contents(self, url: str) -> dict[str, list[tuple[object, ...]]]:
-        """All rows of all tables, in the order of their text."""
+        """Return all rows of all tables, ordered by their text."""
         database = database_of(url)
         names = self.server.execute(
             "select table_name, column_name, data_type from information_schema.columns"
@@ -65,7 +65,7 @@ class Odd(Pipe):
         }
 
     def check(self) -> None:
-        """Extract, apply, compare."""
+        """Extract, apply and compare."""
         self.extract()
         self.load()
         source, target = self.contents(self.source), self.contents(self.target)
@@ -86,7 +86,7 @@ def odd(mysql: MySQLServer, tmp_path: Path) -> Iterator[Odd]:
 
 @pytest.fixture(params=["FULL", pytest.param("none", marks=pytest.mark.long)])
 def metadata(mysql: MySQLServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """With the log's own names and with the catalogue's alone."""
+    """Setting of metadata: the log has names, or only the catalogue does."""
     least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
     with mysql.globals(binlog_row_metadata="'FULL'" if request.param == "FULL" else least):
         yield request.param
@@ -116,7 +116,7 @@ def test_character_sets_as_values_and_as_keys(odd: Odd, metadata: str) -> None:
     """Rows are found by keys in every character set, and are changed in it."""
     known = {row[0] for row in odd.server.execute("show character set")}
     charsets = {name: values for name, values in CHARSETS.items() if name in known}
-    if metadata == "none":  # the catalogue keeps no label of four bytes: a question mark instead
+    if metadata == "none":  # the catalogue has a question mark for a label of four bytes
         charsets = {
             name: (first.replace("😀", "語"), second) for name, (first, second) in charsets.items()
         }
@@ -140,7 +140,7 @@ def test_character_sets_as_values_and_as_keys(odd: Odd, metadata: str) -> None:
 
 
 def test_values_at_the_edge_of_their_types(odd: Odd, metadata: str) -> None:
-    """Also those that strict mode would not take: zero dates, the empty label."""
+    """Values that strict mode would refuse are included: zero dates, the empty label."""
     members = ",".join(f"'m{number}'" for number in range(64))
     hidden = "h int invisible default 3," if odd.server.is_mariadb else ""
     odd.make(
@@ -177,7 +177,7 @@ def test_values_at_the_edge_of_their_types(odd: Odd, metadata: str) -> None:
     "kind", ["enum('a','b')", "enum('a','b') character set utf16", "enum('0','1')"]
 )
 def test_the_value_0_of_an_enum_as_a_key(odd: Odd, kind: str) -> None:
-    """Rows are found by it, alone, beside others and without a key."""
+    """Rows are found by it alone, with other columns and without a key."""
     odd.make(
         f"create table alone (e {kind} primary key, v int, b text)",
         f"create table beside (e {kind}, n int, v int, b text, primary key (e, n))",
@@ -209,7 +209,7 @@ def test_the_value_0_of_an_enum_as_a_key(odd: Odd, kind: str) -> None:
         check()
         for change in (
             "update {} set v = 10 where e + 0 = 0",
-            "update {} set e = 2 where e + 0 = 0",  # what is not sent goes with the row
+            "update {} set e = 2 where e + 0 = 0",  # unsent values stay with the row
             "update {} set e = 0 where e + 0 = 2",
             "delete from {} where e + 0 = 0",
         ):
@@ -218,7 +218,7 @@ def test_the_value_0_of_an_enum_as_a_key(odd: Odd, kind: str) -> None:
 
 
 def test_many_columns_and_names_of_all_letters(odd: Odd, metadata: str) -> None:
-    """More than 255 columns; quotes, dots, backticks, per cent and reserved words in names."""
+    """There are over 255 columns; names have quotes, dots, backticks, percent, reserved words."""
     columns = ", ".join(f"c{number} varchar(3)" for number in range(600))
     odd_name = "`we\"ird.ta``ble %s 表'`"
     odd.make(
@@ -237,7 +237,7 @@ def test_many_columns_and_names_of_all_letters(odd: Odd, metadata: str) -> None:
 
 
 def test_images_and_shapes_that_change_together(odd: Odd) -> None:
-    """MINIMAL and NOBLOB rows before and behind an ALTER, in one batch and one by one."""
+    """MINIMAL and NOBLOB rows come before and after an ALTER, in one batch and one by one."""
     odd.make(
         "create table t (id int primary key, a int not null, b text, c varchar(10), d blob)",
         "create table u (k varchar(5) primary key, j json, v int)",
@@ -271,7 +271,7 @@ def test_images_and_shapes_that_change_together(odd: Odd) -> None:
 
 @pytest.mark.server("mysql")
 def test_parts_of_json_without_whole_rows_stop_by_name(odd: Odd) -> None:
-    """With FULL images parts are put together; without, nobody knows what they are parts of."""
+    """Parts are merged with FULL images; without them the rest of the value is unknown."""
     long = '{"a": 1, "b": "' + "x" * 60 + '"}'
     odd.make("create table t (id int primary key, j json)")
     odd.run(f"insert into t values (1, '{long}')")
@@ -288,7 +288,9 @@ def test_parts_of_json_without_whole_rows_stop_by_name(odd: Odd) -> None:
 
 
 def test_one_statement_about_several_tables(odd: Odd) -> None:
-    """DROP of captured and uncaptured ones, swaps of uncaptured ones, several clauses."""
+    """One DROP has captured and uncaptured ones; uncaptured ones are swapped; an
+    ALTER has clauses.
+    """
     made = "create table {} (id int primary key, v int)"
     odd.make(*(made.format(name) for name in ("a", "b", "keep")))
     elsewhere = odd.server.make_database("elsewhere")
@@ -309,7 +311,7 @@ def test_one_statement_about_several_tables(odd: Odd) -> None:
 
 
 def test_captured_tables_that_change_places_stop_by_name(odd: Odd) -> None:
-    """Three renames in one statement: each name stands for other rows than before."""
+    """Three renames are in one statement: each name then has other rows."""
     made = "create table {} (id int primary key, v int)"
     odd.make(made.format("a"), made.format("b"))
     odd.run("insert into a values (1, 1);; rename table a to tmp, b to a, tmp to b")
@@ -343,7 +345,7 @@ UNCAPTURED = """
 
 
 def test_nothing_in_other_databases_stops_the_pipeline(odd: Odd) -> None:
-    """Statements of every kind, also those that speak of a captured table without touching it."""
+    """Statements of every kind are ignored, even those that mention a captured table."""
     odd.make("create table t (id int primary key, v int)")
     elsewhere = odd.server.make_database("elsewhere")
     sql(odd.server, elsewhere, "create table u (id int primary key, v int)")
@@ -364,7 +366,7 @@ def test_nothing_in_other_databases_stops_the_pipeline(odd: Odd) -> None:
 
 @pytest.mark.long
 def test_rows_over_16_mb_without_checksums_over_several_files(odd: Odd) -> None:
-    """Packets of several pieces, a log without checksums, and files that end in between."""
+    """Packets have several pieces, the log has no checksums, and files end in between."""
     server = odd.server
     odd.make("create table t (id int primary key, b longblob)")
     with server.globals(max_allowed_packet=str(64 * 2**20)):
@@ -393,7 +395,7 @@ def test_rows_over_16_mb_without_checksums_over_several_files(odd: Odd) -> None:
 
 @pytest.mark.server("mariadb")
 def test_compressed_events_of_all_images_around_statements(odd: Odd) -> None:
-    """MariaDB's compressed events, with rows that are not whole and an ALTER that is compressed."""
+    """MariaDB's compressed events have incomplete rows and a compressed ALTER."""
     with odd.server.globals(log_bin_compress="1", log_bin_compress_min_len="10"):
         odd.make(
             "create table t (id int primary key, u uuid, i inet6, c varchar(500) compressed, "

@@ -1,7 +1,7 @@
 """Every parameter of the two published tables has its effect: MySQL and MariaDB at both ends.
 
-As a user gives them: in the pipeline's file. `replicationSlot`, `startScn` and `startLsn` belong to
-other engines and are refused by name (`test_config_mysql.py`).
+They are given as by a user: in the pipeline's file. `replicationSlot`, `startScn` and `startLsn`
+belong to other engines and are refused by name (`test_config_mysql.py`).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def pipe(mysql: MySQLServer, tmp_path: Path) -> Iterator[Pipe]:
 
 
 def begun(pipe: Pipe, **extractor: Any) -> Pipe:
-    """With these parameters of the extractor, and a log that begins now."""
+    """Return the pipe with these parameters of the extractor, and a log that begins now."""
     pipe.given(extractor)
     pipe.extract()
     return pipe
 
 
 def trickle(pipe: Pipe, count: int = 60) -> threading.Thread:
-    """Rows, one after the other, without a pause that would count as quiet."""
+    """Write rows one after the other, without a pause that would count as idle."""
 
     def write() -> None:
         with pipe.server.connect(database_of(pipe.source)) as connection:
@@ -61,7 +61,7 @@ def trickle(pipe: Pipe, count: int = 60) -> threading.Thread:
 
 
 def flush_points(pipe: Pipe) -> tuple[int, int]:
-    """Segments with rows, and flush points behind rows."""
+    """Return the numbers of segments with rows, and of flush points after rows."""
     with segments_of(pipe.config.directory) as segments:
         held = [segment for segment in segments if segment.end.gsn]
         gsns = {point.point.gsn for segment in held for point in segment.flush_points()}
@@ -72,7 +72,7 @@ def flush_points(pipe: Pipe) -> tuple[int, int]:
 
 
 def test_exit_when_idle_and_idle_wait_seconds(pipe: Pipe) -> None:
-    """It ends after so long without changes, leaving CHANGE.DONE."""
+    """The extractor ends after so long without changes, leaving CHANGE.DONE."""
     begun(pipe)
     pipe.run("insert into a values (1, 'x')")
     for wait_s in (0.5, 3.0):
@@ -106,7 +106,7 @@ def test_without_exit_when_idle_it_goes_on_until_stop(pipe: Pipe) -> None:
 
 @pytest.mark.parametrize(("seconds", "few"), [(0.25, False), (30, True)])
 def test_flush_interval_seconds(pipe: Pipe, seconds: float, few: bool) -> None:
-    """Files are rotated when they are so old."""
+    """Files are rotated at this age."""
     begun(pipe, flushIntervalSeconds=seconds, idleWaitSeconds=1.5)
     thread = trickle(pipe)
     pipe.extract()
@@ -116,7 +116,7 @@ def test_flush_interval_seconds(pipe: Pipe, seconds: float, few: bool) -> None:
 
 
 def test_events_per_flush(pipe: Pipe) -> None:
-    """What comes row by row is durable row by row."""
+    """Rows that come one by one become durable one by one."""
     begun(pipe, eventsPerFlush=1, flushIntervalSeconds=30, idleWaitSeconds=1.5)
     thread = trickle(pipe)
     pipe.extract()
@@ -129,7 +129,7 @@ def test_events_per_flush(pipe: Pipe) -> None:
     ("events", "fewest", "most"), [(1, 90, 101), (10, 10, 13), (100_000, 1, 4)]
 )
 def test_events_per_flush_of_a_backlog(pipe: Pipe, events: int, fewest: int, most: int) -> None:
-    """Also what the server sends all at once is made durable in such pieces."""
+    """A backlog that the server sends at once is made durable in such pieces, too."""
     begun(pipe, eventsPerFlush=events, flushIntervalSeconds=30)
     with pipe.server.connect(database_of(pipe.source)) as connection:
         for number in range(100):
@@ -141,7 +141,7 @@ def test_events_per_flush_of_a_backlog(pipe: Pipe, events: int, fewest: int, mos
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_process_commits(pipe: Pipe, wanted: bool) -> None:
-    """BEGIN and COMMIT are in the files, or not; the loader takes both."""
+    """BEGIN and COMMIT are in the files, or not; the loader accepts both."""
     begun(pipe, processCommits=wanted)
     pipe.run("insert into a values (1, 'x'), (2, 'y');; update a set v = 'z' where id = 1")
     pipe.extract()
@@ -153,7 +153,7 @@ def test_process_commits(pipe: Pipe, wanted: bool) -> None:
 
 
 def test_binlog_file_position_and_server_id(pipe: Pipe) -> None:
-    """A new log begins there, under this id; with the file alone, at its begin."""
+    """A new log begins there, with this id; with only the file, at its begin."""
     pipe.server.execute("flush binary logs")
     start = pipe.server.status()[0]
     pipe.run("insert into a values (1, 'x')")
@@ -173,13 +173,13 @@ def test_binlog_file_position_and_server_id(pipe: Pipe) -> None:
 
 
 def files_of(pipe: Pipe) -> list[str]:
-    """The names of the segments in the log."""
+    """Return the names of the segments in the log."""
     extension = pipe.config.change_loader.change_file_extension
     return [file.path.name for file in list_segments(pipe.config.layout.log, extension)]
 
 
 def filled(pipe: Pipe, loader: dict[str, Any], files: int = 4) -> None:
-    """Files with a row of each table, and these parameters of the loader."""
+    """Write files with a row of each table, with these parameters of the loader."""
     for number in range(files):
         pipe.given(loader=loader)
         pipe.extract()
@@ -190,7 +190,7 @@ def filled(pipe: Pipe, loader: dict[str, Any], files: int = 4) -> None:
 
 @pytest.mark.parametrize(("files", "batches"), [(1, 4), (2, 2), (30, 1)])
 def test_max_files_per_batch(pipe: Pipe, files: int, batches: int) -> None:
-    """So many files at most are applied in one transaction."""
+    """One transaction applies at most so many files."""
     filled(pipe, {"maxFilesPerBatch": files})
     with_rows = len(files_of(pipe))
     state, _ = pipe.load()
@@ -201,7 +201,7 @@ def test_max_files_per_batch(pipe: Pipe, files: int, batches: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_max_threads(pipe: Pipe, threads: int) -> None:
-    """So many tasks at most run at once, of files that are worth it."""
+    """The tasks that run at once are at most so many, for files that are worth it."""
     filled(pipe, {"maxThreads": threads}, files=1)
     rows = 30_000
     for table in TABLES:
@@ -217,7 +217,7 @@ def test_max_threads(pipe: Pipe, threads: int) -> None:
 
 @pytest.mark.parametrize("how", ["kept", "removed", "moved"])
 def test_remove_files_and_done_directory(pipe: Pipe, how: str) -> None:
-    """Applied files stay, go, or go elsewhere: relative to the pipeline's file."""
+    """Applied files stay, are removed, or are moved, relative to the pipeline's file."""
     given = {"removed": {"removeFiles": True}, "moved": {"doneDirectory": "finished"}}.get(how, {})
     filled(pipe, given)
     before = files_of(pipe)
@@ -229,7 +229,7 @@ def test_remove_files_and_done_directory(pipe: Pipe, how: str) -> None:
 
 
 def test_change_file_extension(pipe: Pipe) -> None:
-    """Both halves take it: the files are called so, and so are they looked for."""
+    """Both halves use it: one writes files with this extension, the other reads them."""
     filled(pipe, {"changeFileExtension": "chg"})
     names = files_of(pipe)
     assert names
@@ -244,7 +244,7 @@ def test_change_file_extension(pipe: Pipe) -> None:
 
 
 def test_work_directory(pipe: Pipe) -> None:
-    """Spark's files are there, relative to the pipeline's file; else below run/."""
+    """Spark's files are there, relative to the pipeline's file; otherwise below run/."""
     assert session_options(pipe.given()).work_directory == pipe.config.layout.run / "spark"
     config = pipe.given(loader={"workDirectory": "scratch"})
     assert session_options(config).work_directory == pipe.folder / "scratch"

@@ -1,4 +1,4 @@
-"""Mode pause: a replica stands still while the point of the handover is taken, and goes on."""
+"""Mode pause: a replica is stopped while the point of the handover is taken, and resumes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def primary(own_mysql: Maker) -> MySQLServer:
 
 @pytest.fixture
 def replica(own_mysql: Maker, primary: MySQLServer) -> MySQLServer:
-    """A replica of it that has all of it."""
+    """A replica of the server, with all of its rows."""
     server = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
     follow_primary(server, primary)
     until(lambda: has(server, 2))
@@ -52,13 +52,13 @@ def replica(own_mysql: Maker, primary: MySQLServer) -> MySQLServer:
 
 
 def has(server: MySQLServer, count: int) -> bool:
-    """Whether the server has so many rows in the last table that was made."""
+    """Return whether the server has so many rows in the last table that was created."""
     there = "select count(*) from information_schema.tables where table_schema = 'shop'"
     return server.value(there) == 2 and server.value("select count(*) from shop.u") == count
 
 
 def applying(server: MySQLServer) -> list[str]:
-    """Whether each of the replica's SQL threads runs, in the server's words."""
+    """Return whether each of the replica's SQL threads runs, in the server's words."""
     with server.connect() as connection, connection.cursor() as cursor:
         word = server.replica_word
         cursor.execute("show all slaves status" if server.is_mariadb else f"show {word} status")
@@ -67,7 +67,7 @@ def applying(server: MySQLServer) -> list[str]:
 
 
 def configured(folder: Path, source: str, target: str, handover: str = "pause") -> Config:
-    """A pipeline that pauses its source."""
+    """Return a pipeline that pauses its source."""
     sections = {
         "pipeline": {"handover": handover},
         "changeExtractor": {"exitWhenIdle": True, "idleWaitSeconds": 2},
@@ -77,7 +77,7 @@ def configured(folder: Path, source: str, target: str, handover: str = "pause") 
 
 
 def write(primary: MySQLServer, loaded: threading.Event) -> threading.Thread:
-    """Transactions over both tables, until a moment behind the end of the bulk load."""
+    """Write transactions over both tables until shortly after the end of the bulk load."""
 
     def work() -> None:
         number = 100
@@ -96,7 +96,7 @@ def write(primary: MySQLServer, loaded: threading.Event) -> threading.Thread:
 
 
 def load_beside(config: Config, spark: Session, ended: threading.Event) -> threading.Thread:
-    """The other half, in a thread: it waits for the point and loads."""
+    """Run the other half in a thread: it waits for the point and loads."""
 
     def load() -> None:
         try:
@@ -116,7 +116,7 @@ def both_halves(
 ) -> None:
     """Load and extract while the primary is written; every row is in one of both, once.
 
-    later: the load takes a point behind the log's begin, and the loader skips what it has.
+    later: the load uses a point after the log's begin, and the loader skips the rows it has.
     """
     loaded = threading.Event()
     thread = load_beside(config, spark, loaded)
@@ -146,7 +146,9 @@ def test_a_replica_stands_still_while_the_point_is_taken(
     spark: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And goes on by itself: bulk load and changes have each row of the primary once."""
+    """The replica resumes automatically: bulk load and changes have each row of the
+    primary once.
+    """
     config = configured(tmp_path, replica.url("shop"), target_url)
     seen: list[list[str]] = []
     take = MySQLPlanner.fresh_point
@@ -177,7 +179,7 @@ def test_what_a_killed_handover_has_stopped_goes_on_with_the_next_start(
     spark: Session,
     point: str,
 ) -> None:
-    """It is written down before, so nobody else's stop is undone."""
+    """The stop is recorded before it happens, so that no other stop is undone."""
     config = configured(tmp_path, replica.url("shop"), target_url)
     killed = penstock("extract", config.path, environment={"PENSTOCK_FAULT": f"{point}:1:kill"})
     assert killed.code == -9, killed.err
@@ -191,7 +193,7 @@ def test_what_a_killed_handover_has_stopped_goes_on_with_the_next_start(
 def test_what_somebody_else_has_stopped_stays_stopped(
     primary: MySQLServer, replica: MySQLServer, target_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """Whoever stopped the replica starts it."""
+    """The operator who stopped the replica has to start it."""
     replica.execute(f"stop {replica.replica_word} sql_thread")
     config = configured(tmp_path, replica.url("shop"), target_url)
     thread = load_beside(config, spark, threading.Event())
@@ -210,7 +212,7 @@ def test_what_somebody_else_has_stopped_stays_stopped(
 def test_a_primary_and_an_account_without_the_right_are_refused(
     primary: MySQLServer, replica: MySQLServer, target_url: str, tmp_path: Path
 ) -> None:
-    """By name, with nothing stopped and nothing made; the right that is printed is enough."""
+    """The error names the cause, nothing is stopped or created; the printed right suffices."""
     config = configured(tmp_path, primary.url("shop"), target_url)
     with pytest.raises(NotAReplica) as unfit:
         extract_changes(config, checked=True)
@@ -245,7 +247,7 @@ def test_a_primary_and_an_account_without_the_right_are_refused(
 def test_named_connections_of_mariadb_stand_still_too(
     own_mysql: Maker, primary: MySQLServer, target_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """A replica of several primaries; one that its operator has stopped stays stopped."""
+    """The replica has several primaries; one that its operator has stopped stays stopped."""
     server = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
     server.execute(
         f"change master 'east' to master_host='127.0.0.1', master_port={primary.port}, "

@@ -1,4 +1,4 @@
-"""What the plan lets start is carried; what is not carried, the plan refuses by name. No Spark."""
+"""Everything that the plan accepts is loaded; the plan refuses the rest by name. No Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plugins.mysql import MySQLServer, database_of
 
 @pytest.fixture
 def landing(mysql: MySQLServer) -> Iterator[str]:
-    """A database to load into, and our own, both dropped afterwards."""
+    """A database to load into; it and penstock's own database are dropped afterwards."""
     url = mysql.make_database("landing")
     yield url
     mysql.drop_database(url)
@@ -30,7 +30,7 @@ def landing(mysql: MySQLServer) -> Iterator[str]:
 
 
 def config_for(source: str, target: str, folder: Path, *, into: str, types: str = "") -> Config:
-    """A data pipeline from one database into another, the tables into schema `into`."""
+    """Return a data pipeline from one database into another, the tables into schema `into`."""
     config = between(source, target, folder)
     text = config.path.read_text()
     more = f'[target.map]\n{database_of(source)} = "{into}"\n[target.types]\n{types}\n[dataLoader]'
@@ -42,7 +42,7 @@ def config_for(source: str, target: str, folder: Path, *, into: str, types: str 
 def test_types_that_only_mariadb_has_between_two_servers_of_it(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path
 ) -> None:
-    """UUID, INET4 and INET6: their texts, which LOAD DATA does not take as bytes."""
+    """UUID, INET4 and INET6 are sent as texts, as LOAD DATA does not accept their bytes."""
     mysql.execute(
         "create table t (id int primary key, u uuid unique, a inet4, b inet6);"
         "insert into t values (2, null, null, null),"
@@ -70,7 +70,9 @@ PERIOD = (
 def test_versioned_tables_are_loaded_as_they_are_now_and_not_followed(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path
 ) -> None:
-    """Past rows stay behind; a pipeline that follows changes is refused by name, before it runs."""
+    """Past rows are left out; a pipeline that follows changes is refused by name,
+    before it runs.
+    """
     periods = ("", PERIOD.format("timestamp(6)"), PERIOD.format("bigint unsigned"))
     for number, period in enumerate(periods):
         mysql.execute(
@@ -95,7 +97,7 @@ def test_versioned_tables_are_loaded_as_they_are_now_and_not_followed(
 def test_null_and_removed_characters_as_chosen(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """NULL for zero dates where the source says NOT NULL; labels without their U+0000."""
+    """Zero dates become NULL although the source says NOT NULL; labels lose their U+0000."""
     mysql.execute(
         "set sql_mode = ''; create table t (id int primary key, d date not null,"
         " dt datetime not null default '0000-00-00', e enum('a', 'b\0c') not null,"
@@ -123,7 +125,7 @@ def test_null_and_removed_characters_as_chosen(
 def test_null_in_a_key_is_refused_by_name(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Rows are found by their key: a value of it cannot be left out."""
+    """Rows are found by their key: its values cannot be left out."""
     mysql.execute(
         "create table t (d date primary key, id int);",
         database_of(mysql_url),
@@ -137,7 +139,7 @@ def test_null_in_a_key_is_refused_by_name(
 def test_generated_columns_that_a_strict_server_refuses_are_named(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path
 ) -> None:
-    """Rows of a session that was not strict: computed again in the target they would stop it."""
+    """Rows of a session that was not strict would stop the target, which computes them again."""
     mysql.execute(
         "create table t (id int primary key, name varchar(20),"
         " fine int as (length(name) % 7) virtual, doubtful int as (name + 1) virtual,"
@@ -183,7 +185,7 @@ REFUSED = {
 def test_each_kind_of_computed_value_is_tried_under_the_strict_rules(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, name: str
 ) -> None:
-    """The expression is fine, and its value has no place in the column's type."""
+    """The expression is valid, but its value does not fit the column's type."""
     database = database_of(mysql_url)
     type_text, expression = REFUSED[name]
     fine, odd = (11, 3) if name == "u" else (1, 9)
@@ -196,7 +198,7 @@ def test_each_kind_of_computed_value_is_tried_under_the_strict_rules(
     config = config_for(mysql_url, landing, tmp_path, into=database_of(landing))
     assert make_plan(config).problems == ()
     mysql.execute(f"set sql_mode = ''; insert into t (id, n) values (3, {odd})", database)
-    with pytest.raises(pymysql.Error):  # so the target would say, too
+    with pytest.raises(pymysql.Error):  # the target would give the same error
         mysql.execute(
             "set sql_mode = 'strict_all_tables,no_zero_in_date,no_zero_date';"
             f"insert into t (id, n) values (4, {odd})",
@@ -212,7 +214,7 @@ def test_each_kind_of_computed_value_is_tried_under_the_strict_rules(
 def test_a_table_that_cannot_be_copied_leaves_the_others_alone(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, isolates: bool
 ) -> None:
-    """Without onTableError = "isolate" it ends the load."""
+    """The load ends then, without onTableError = "isolate"."""
     mysql.execute(
         "set sql_mode = '';"
         "create table a (id int primary key); insert into a values (1);"

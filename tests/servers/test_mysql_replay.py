@@ -1,4 +1,4 @@
-"""Rows that MariaDB takes as events of the binlog, like a replica's applier."""
+"""Rows that MariaDB applies as events of the binlog, like a replica's applier."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AT = dt.datetime
 
 
 def files_of(staged: StagedBatch, *, events: bool = True) -> list[RowsFile]:
-    """The files of a batch; each holds events, or none does."""
+    """Return the files of a batch; check that all or none of them hold events."""
     found = [
         file
         for phase in staged.phases
@@ -42,7 +42,7 @@ def files_of(staged: StagedBatch, *, events: bool = True) -> list[RowsFile]:
 
 
 def test_all_kinds_of_changes_in_one_file(my_start: MyStart, log: LogMaker) -> None:
-    """New rows, changed ones, moved keys, deletes; the merge table stays empty."""
+    """New, changed and deleted rows and moved keys are in one file; the merge table stays empty."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)")
     log.transaction(
         insert(ITEM, 4, "tab\t\\N\n\0", 4),
@@ -70,7 +70,7 @@ def test_all_kinds_of_changes_in_one_file(my_start: MyStart, log: LogMaker) -> N
 def test_buckets_statements_and_truncations(
     my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each bucket has a file of many statements; a table that was emptied is emptied before."""
+    """Each bucket has a file of many statements; a truncated table is emptied first."""
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
     monkeypatch.setattr("penstock.engines.mysql.target.row_events.STATEMENT_BYTES", 500)
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")
@@ -90,7 +90,9 @@ def test_buckets_statements_and_truncations(
 def test_one_bucket_as_events_and_another_not(
     my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value that events do not tell: that bucket's rows, deletes too, wait in the table."""
+    """A bucket with a value that events cannot represent keeps its rows and deletes
+    in the table.
+    """
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
     shape = relation(("id", "x", "int32"), ("at", "x", "timestamp"))
     target = my_start(
@@ -111,7 +113,7 @@ def test_one_bucket_as_events_and_another_not(
     assert found == [(number, AT(2024, 1, 1, 0, 0, 1)) for number in range(20)]
 
 
-# By neutral type and column: what its events tell. Every length, sign, fraction and border.
+# By neutral type and column: values that events hold. Every length, sign, fraction and limit.
 VALUES: list[tuple[str, str, list[Any]]] = [
     ("bool", "tinyint(1)", [True, False]),
     ("int16", "tinyint", [-128, 127]),
@@ -188,12 +190,12 @@ VALUES: list[tuple[str, str, list[Any]]] = [
 def test_values_are_those_that_go_through_a_merge_table(
     my_start: MyStart, log: LogMaker, row: int
 ) -> None:
-    """Of every type: both ways leave the same behind, new and updated, and so do NULLs."""
+    """Both paths give the same new and updated rows and NULLs for every type."""
     ddl = ", ".join(f"c{place} {sql}" for place, (_, sql, _) in enumerate(VALUES))
     ddl = ddl.replace("timestamp", "timestamp null").replace("null(", "(")
     for digits in range(7):
         ddl = ddl.replace(f"timestamp ({digits})", f"timestamp({digits}) null")
-    zero = "enum('a','b')"  # of which the source has the value 0, too
+    zero = "enum('a','b')"  # the source has the value 0 of it, too
     columns = [
         (f"c{place}", sql if sql == zero else "x", neutral)
         for place, (neutral, sql, _) in enumerate(VALUES)
@@ -209,8 +211,8 @@ def test_values_are_those_that_go_through_a_merge_table(
             assert direct[1][1] is None
 
 
-# Neutral type, column, a value that no event tells; then what the merge table makes of it, or the
-# error that it ends with.
+# Neutral type, column, a value that no event holds; then its form by the merge table, or the
+# error that results.
 INEXACT: list[tuple[str, str, Any, Any]] = [
     ("int32", "tinyint", 128, ValueRefused),
     ("int32", "int unsigned", -1, ValueRefused),
@@ -244,7 +246,7 @@ INEXACT: list[tuple[str, str, Any, Any]] = [
 def test_values_that_no_event_tells(
     my_start: MyStart, log: LogMaker, neutral: str, sql: str, value: Any, expected: Any
 ) -> None:
-    """Their rows go through the merge table, and end as they do there."""
+    """Rows with such values go through the merge table, with the same result as there."""
     shape = relation(("id", "x", "int32"), ("v", "x", neutral))
     target = my_start(f"create table t (id int primary key, v {sql}) charset utf8mb4")
     log.transaction(insert(shape, 1, value), insert(shape, 2, value))
@@ -280,7 +282,7 @@ UNFIT = [
 
 @pytest.mark.parametrize("columns", UNFIT)
 def test_tables_that_take_no_events(my_start: MyStart, log: LogMaker, columns: str) -> None:
-    """Their rows go as lines, or through a merge table, and come out as they should."""
+    """Their rows are sent as lines, or through a merge table, and arrive correctly."""
     key = (0, 2) if "(id, name)" in columns else (0,)
     shape = relation(("id", "x", "int32"), ("v", "x", "int16"), ("name", "x", "string"), key=key)
     target = my_start(f"create table t ({columns}) charset utf8mb4")
@@ -294,7 +296,7 @@ def test_tables_that_take_no_events(my_start: MyStart, log: LogMaker, columns: s
 
 
 def test_a_table_that_keeps_its_history(my_start: MyStart, log: LogMaker) -> None:
-    """Neither events nor lines know of the columns that system versioning hides."""
+    """Neither events nor lines have the columns that system versioning hides."""
     target = my_start(ITEMS + " with system versioning")
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -319,7 +321,7 @@ UNEXPECTED = [
 def test_rows_that_are_there_or_not_against_the_log(
     my_start: MyStart, log: LogMaker, change: Any
 ) -> None:
-    """Nothing of the batch stays, what came before neither; as lines, all of it is taken."""
+    """No event of the batch stays; as lines, the whole batch is accepted."""
     target = my_start(ITEMS + "; insert into t values (1, 'a', 1)")
     log.transaction(insert(ITEM, 7, "g", 7), change)
     log.close_segment()
@@ -340,7 +342,7 @@ def test_rows_that_are_there_or_not_against_the_log(
 
 
 def test_the_loader_goes_on_by_itself(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
-    """Changes that the target has in part, as behind a copy without a lock."""
+    """The target already has part of the changes, as after a copy without a lock."""
     my_target.execute(ITEMS)
     my_target.execute("insert into t values (1, 'later', 1), (3, 'later', 3)")
     log.transaction(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "b", 2), update(ITEM, 1, "c", 3))
@@ -362,7 +364,7 @@ def test_the_loader_goes_on_by_itself(my_target: Target, log: LogMaker, tmp_path
 def test_killed_while_it_applies(
     my_target: Target, log: LogMaker, tmp_path: Path, fault: str
 ) -> None:
-    """Events and the applied position stay together, or none of them."""
+    """Events and the applied position are stored together, or neither is."""
     my_target.execute(ITEMS)
     for number in range(4):
         log.transaction(insert(ITEM, number, "a", 0))
@@ -380,7 +382,7 @@ def test_killed_while_it_applies(
 
 
 def test_foreign_keys_do_not_act(my_start: MyStart, log: LogMaker) -> None:
-    """Rows come in any order, and no cascade runs: what it did is in the log."""
+    """Rows come in any order, and no cascade runs: its changes are in the log."""
     parent = relation(("id", "x", "int32"), name="parent")
     child = relation(("id", "x", "int32"), ("parent", "x", "int32"), name="child")
     target = my_start(
@@ -397,7 +399,7 @@ def test_foreign_keys_do_not_act(my_start: MyStart, log: LogMaker) -> None:
 
 
 def test_numbers_that_the_server_would_count(my_start: MyStart, log: LogMaker) -> None:
-    """The 0 of a key that counts by itself stays 0, and what is inserted later counts on."""
+    """The 0 of an AUTO_INCREMENT key stays 0, and later inserts continue counting."""
     target = my_start("create table t (id int primary key auto_increment, name text, n int)")
     log.transaction(insert(ITEM, 0, "a", 1), insert(ITEM, 7, "b", 2))
     log.close_segment()
@@ -407,7 +409,7 @@ def test_numbers_that_the_server_would_count(my_start: MyStart, log: LogMaker) -
 
 
 def test_a_table_in_pieces(my_start: MyStart, log: LogMaker) -> None:
-    """Partitions, with indexes that are not unique."""
+    """The table has partitions, with indexes that are not unique."""
     target = my_start(
         ITEMS.removesuffix(")") + ", key (n), key (name)) partition by hash (id) partitions 3"
     )
@@ -431,7 +433,7 @@ def test_a_table_in_pieces(my_start: MyStart, log: LogMaker) -> None:
 def test_a_change_of_shape(
     my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch that alters the table has lines; those behind it have events again."""
+    """The batch that alters the table has lines; later ones have events again."""
     monkeypatch.setattr("penstock.engines.mysql.target.direct.UNSETTLED_S", 0.0)
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1))
@@ -450,17 +452,17 @@ def test_a_change_of_shape(
 
 
 def wider(target: Applying) -> None:
-    """A type that rows would have been written otherwise for."""
+    """Widen a type, for which rows would have been written differently."""
     target.execute("alter table t modify name varchar(300)")
 
 
 def check(target: Applying) -> None:
-    """A check, which events pass by."""
+    """Add a check, which events bypass."""
     target.execute("alter table t add check (n > 5)")
 
 
 def reordered(target: Applying) -> None:
-    """Columns of one type in another order."""
+    """Reorder columns of one type."""
     target.execute("alter table t modify n int after id")
 
 
@@ -468,7 +470,7 @@ def reordered(target: Applying) -> None:
 def test_a_table_that_was_altered_meanwhile(
     my_start: MyStart, log: LogMaker, alter: Callable[[Applying], None]
 ) -> None:
-    """Who applies looks once more; staged anew, all is well."""
+    """The table is checked again before applying; staged again, the batch succeeds."""
     target = my_start("create table t (id int primary key, name varchar(9), n int)")
     log.transaction(insert(ITEM, 1, "a", 7))
     log.close_segment()
@@ -493,7 +495,7 @@ LENIENT = [
 def test_servers_that_would_pass_over_rows(
     my_start: MyStart, log: LogMaker, settings: dict[str, str]
 ) -> None:
-    """Where events are not strict, or packets small: lines."""
+    """Lines are sent if events are not strict, or packets are small."""
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
     starting = my_start("create table other (id int)")
@@ -504,7 +506,9 @@ def test_servers_that_would_pass_over_rows(
 
 
 def test_a_server_that_becomes_lenient(my_start: MyStart, log: LogMaker) -> None:
-    """Between writing and applying: nothing is, though the server says nothing."""
+    """The server becomes lenient between writing and applying: no row is applied,
+    without an error.
+    """
     target = my_start(ITEMS)
     log.transaction(update(ITEM, 1, "a", 1))
     log.close_segment()
@@ -519,7 +523,7 @@ def test_a_server_that_becomes_lenient(my_start: MyStart, log: LogMaker) -> None
 
 
 def test_an_account_without_the_right(my_start: MyStart, my_target: Target, log: LogMaker) -> None:
-    """BINLOG REPLAY is not among what a loader needs: without it rows go as lines."""
+    """BINLOG REPLAY is not among the rights of a loader: without it rows are sent as lines."""
     my_target.execute(ITEMS)
     rights = ("all on wirekite.*", f"all on `{my_target.database}`.*", "create on *.*")
     for more in ((), ("binlog replay on *.*",), ("binlog replay, binlog admin on *.*",)):
@@ -535,7 +539,7 @@ def test_an_account_without_the_right(my_start: MyStart, my_target: Target, log:
 
 @pytest.mark.parametrize("end", [-1, 2])
 def test_a_spoiled_file_is_not_applied(my_start: MyStart, log: LogMaker, end: int) -> None:
-    """A file that is shorter, or not made of whole statements."""
+    """The file is shorter, or does not consist of whole statements."""
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "b", 2))
     log.close_segment()
@@ -551,7 +555,7 @@ def test_a_spoiled_file_is_not_applied(my_start: MyStart, log: LogMaker, end: in
 
 
 def test_another_unique_key(my_start: MyStart, log: LogMaker) -> None:
-    """Made between writing and applying, it is no reason to pass anything over."""
+    """A key created between writing and applying does not make the loader skip rows."""
     target = my_start(ITEMS + "; insert into t values (9, 'a', 9)")
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()

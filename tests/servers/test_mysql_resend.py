@@ -1,4 +1,4 @@
-"""Rows of MySQL and MariaDB that are asked for again: at one exact place, consumers end equal."""
+"""Rows of MySQL and MariaDB that are resent: at one exact position, and consumers end equal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = "create table t (id int primary key, n int, note varchar(40));; create table
 
 @pytest.fixture
 def table(mysql: MySQLServer, mysql_url: str) -> str:
-    """The name of a table with 2000 rows, which the log never had; beside it the empty table u."""
+    """Name of a table with 2000 rows that the log never had, beside an empty table u."""
     sql(mysql, mysql_url, T)
     values = ", ".join(f"({number}, {number}, 'row {number}')" for number in range(1, 2001))
     sql(mysql, mysql_url, f"insert into t values {values}")
@@ -43,24 +43,24 @@ def table(mysql: MySQLServer, mysql_url: str) -> str:
 
 
 def source_rows(mysql: MySQLServer, url: str) -> dict[Any, dict[str, Any]]:
-    """The table as the source has it."""
+    """Return the table as the source has it."""
     rows = mysql.execute("select id, n, note from t", database_of(url))
     return {(row[0],): dict(zip(("id", "n", "note"), row, strict=True)) for row in rows}
 
 
 def asked(directory: Path, table: str) -> int:
-    """The number of the last request that was answered."""
+    """Return the number of the last request that was answered."""
     answer = answers(directory).get(table)
     return answer.resend_id if answer is not None else 0
 
 
 def came(directory: Path, other: str) -> bool:
-    """Whether a row of a table is in the log: all in front of it is, too."""
+    """Return whether a row of a table is in the log, and so everything before it."""
     return bool(View(other).read(directory).rows)
 
 
 class Writer:
-    """Changes rows of all kinds on a thread, for a with block."""
+    """A thread that makes changes of all kinds, for a with block."""
 
     def __init__(self, mysql: MySQLServer, url: str) -> None:
         self._mysql, self._url = mysql, url
@@ -93,7 +93,7 @@ class Writer:
 
 @contextmanager
 def extracting(url: str, directory: Path, **more: Any) -> Iterator[Any]:
-    """An extractor that runs until the end of the with block."""
+    """Run an extractor until the end of the with block."""
     stop = Stop()
     extractor = extractor_of(url, directory, options=LIVE, stop=stop, **more)
     with running(extractor):
@@ -105,14 +105,14 @@ def extracting(url: str, directory: Path, **more: Any) -> Iterator[Any]:
 
 
 def resent(directory: Path, table: str, number: int = 1) -> Any:
-    """The answer to a request that is made now."""
+    """Return the answer to a new request."""
     ask(directory, table, number=number)
     until(lambda: asked(directory, table) == number)
     return answers(directory)[table]
 
 
 def is_at(extractor: Any, mysql: MySQLServer) -> bool:
-    """Whether the stream is where the binlog ends."""
+    """Return whether the stream is at the end of the binlog."""
     stream = extractor._engine._stream
     file, offset = mysql.status()
     return stream is not None and stream.known_end >= BinlogPosition.at(file, offset).ordinal
@@ -122,7 +122,7 @@ def is_at(extractor: Any, mysql: MySQLServer) -> bool:
 def test_after_resend_with_updates_meanwhile_the_view_equals_the_source(
     mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
 ) -> None:
-    """Rows that the log never had are there, and each later change wins."""
+    """Rows that the log never had are there, and each later change overrides them."""
     with extracting(mysql_url, tmp_path) as extractor:
         with Writer(mysql, mysql_url):
             until(lambda: extractor.progress.row_count > 200)
@@ -149,7 +149,7 @@ def test_a_snapshot_that_the_stream_has_overtaken_is_taken_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its rows would come behind changes that they do not have, and win."""
+    """The snapshot's rows would come after changes that they lack, and override them."""
     original = requests.open_reload
     given: list[int] = []
     with extracting(mysql_url, tmp_path) as extractor, ExitStack() as stack:
@@ -182,7 +182,9 @@ def test_a_snapshot_that_the_stream_has_overtaken_is_taken_again(
 def test_an_idle_server_whose_binlog_was_rotated(
     mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
 ) -> None:
-    """No transaction comes any more: by the stream that saw the new file, and by the next one."""
+    """No transaction comes any more: the stream that saw the new file answers, and so does the
+    next.
+    """
     sql(mysql, mysql_url, "insert into u values (1)")
     for number in (1, 2):
         with extracting(mysql_url, tmp_path) as extractor:
@@ -198,7 +200,7 @@ def test_an_idle_server_whose_binlog_was_rotated(
 def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
     mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path, place: str
 ) -> None:
-    """By the next attempt: sent twice at worst, and never answered before."""
+    """The next attempt carries it out: rows are sent twice at worst, and never answered before."""
     extractor_of(mysql_url, tmp_path).run()
     ask(tmp_path, table)
     with faults.arming(f"{place}:1:error"), extracting(mysql_url, tmp_path):
@@ -215,7 +217,7 @@ def test_rows_that_break_off_are_taken_out_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection lost in the middle: carried out again. An error of the server: answered."""
+    """A request is repeated after a lost connection, and answered after an error of the server."""
     original = reload.ReloadJob._blocks
     breaks: list[PenstockError] = [
         ConnectionLost("cut", hint="again"),
@@ -248,7 +250,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not captured, gone, another shape just then, no snapshots; the log goes on."""
+    """The table is not captured, dropped, just altered, or has no snapshots; the log continues."""
     database = database_of(mysql_url)
     original = requests.open_reload
 
@@ -293,7 +295,7 @@ def test_a_table_that_is_rewritten_behind_the_point_is_read_at_a_later_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Between snapshot and hold it was emptied: its rows at the point are gone."""
+    """The table was emptied between snapshot and lock: its rows at the point are lost."""
     original, statements = reload._hold, ["truncate table t", "insert into t values (1, 2, 'x')"]
 
     def emptied(*words: Any) -> Any:
@@ -329,7 +331,7 @@ def test_an_account_that_gets_no_exact_position_is_told_what_to_grant(
 def test_values_of_every_type_are_those_of_the_stream(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """Every column of SHOW CREATE TABLE, also where a value makes its column text."""
+    """Every column of SHOW CREATE TABLE is equal, even if a value makes its column text."""
     made = ManyColumns(mysql, mysql_url, columns_for(is_mariadb=mysql.is_mariadb))
     extractor_of(mysql_url, tmp_path).run()
     made.fill()
@@ -348,7 +350,7 @@ def test_values_of_every_type_are_those_of_the_stream(
 def test_tables_without_a_key_and_in_partitions(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """Copies of a row come as often as they are there; partitions come as one table."""
+    """Each copy of a row comes; partitions come as one table."""
     ddl = """
         create table bare (a int, b varchar(9));;
         create table parts (id int primary key, v int) partition by hash (id) partitions 3
@@ -382,7 +384,7 @@ def test_tables_without_a_key_and_in_partitions(
 def test_rows_come_in_runs_of_bounded_size(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table is never whole in memory, and its rows are one transaction all the same."""
+    """A table is never whole in memory, but its rows are one transaction."""
     sql(mysql, mysql_url, "create table t (id int primary key, note text)")
     for thousand in range(12):
         values = ", ".join(f"({thousand * 1000 + n}, repeat('x', 1000))" for n in range(1000))
@@ -426,7 +428,7 @@ def test_killed_in_the_middle_and_started_again(
     monkeypatch: pytest.MonkeyPatch,
     place: str,
 ) -> None:
-    """The log holds the rows whole, and the view equals the source."""
+    """The log holds all rows, and the view equals the source."""
     sql(mysql, mysql_url, "alter table t modify note text;; update t set note = repeat('x', 3000)")
     path = write_pipeline(
         tmp_path, mysql_url, None, tables=[table], sections={"changeExtractor": LIVELY}
@@ -453,7 +455,7 @@ def test_killed_in_the_middle_and_started_again(
 def test_the_command_returns_when_the_rows_are_in_the_log(
     mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path
 ) -> None:
-    """Beside a running extractor; refused in the published words, each with the next command."""
+    """The command works beside an extractor; refusals have published words and the next command."""
     path = write_pipeline(
         tmp_path, mysql_url, None, tables=[table], sections={"changeExtractor": LIVELY}
     )

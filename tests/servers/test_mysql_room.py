@@ -1,4 +1,4 @@
-"""Servers that give little room: no tables without a primary key, and few sessions."""
+"""Servers with restrictions: no tables without a primary key, and few sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAG = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL, name="
 
 @pytest.fixture
 def keyed(mysql: MySQLServer) -> Iterator[None]:
-    """The server takes no table without a primary key, as managed services have it."""
+    """Setting of the server that refuses tables without a primary key, like managed services."""
     with mysql.globals(sql_require_primary_key="1"):
         yield
 
@@ -36,7 +36,7 @@ def keyed(mysql: MySQLServer) -> Iterator[None]:
 def test_all_our_tables_have_a_primary_key_where_the_server_wants_it(
     keyed: None, my_start: MyStart, my_target: Target, log: LogMaker
 ) -> None:
-    """Progress, action, and merge tables of tables with and without a key."""
+    """Progress, action, and merge tables of tables with and without a key have one."""
     target = my_start(
         f"{ITEMS}; set sql_require_primary_key = 0; create table bag (v int)", rows_directory=None
     )
@@ -62,7 +62,7 @@ def test_all_our_tables_have_a_primary_key_where_the_server_wants_it(
 def test_changelogs_are_filled_where_the_server_wants_keys(
     keyed: None, mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """A number in front of FlexCDC's columns, which nothing else sees."""
+    """FlexCDC's columns are preceded by a number, which only penstock uses."""
     database = f"flex_{mysql_url.rpartition('/')[2]}"
     flex = Flex(mysql_url, mysql.url(), tmp_path, database=database)
     try:
@@ -81,7 +81,7 @@ def test_changelogs_are_filled_where_the_server_wants_keys(
 def test_doctor_names_tables_that_the_target_would_refuse(
     mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """Those without a primary key that are not there yet."""
+    """Doctor names tables without a primary key that do not exist yet."""
     name = mysql_url.rpartition("/")[2]
     mysql.execute("create table t (id int); create table k (id int primary key)", name)
     with connect(mysql.url(), application_name="doctor") as connection:
@@ -108,7 +108,7 @@ def test_doctor_names_tables_that_the_target_would_refuse(
 def test_an_account_with_few_sessions_is_told_how_many_a_run_needs(
     mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """By doctor before, and by the error itself."""
+    """Doctor says so before the run, and so does the error itself."""
     mysql.execute("create user few@'127.0.0.1' identified by %s", parameters=(PASSWORD,))
     mysql.execute("grant all on *.* to few@'127.0.0.1'")
     mysql.execute("alter user few@'127.0.0.1' with max_user_connections 5")

@@ -1,4 +1,4 @@
-"""`penstock run` with MySQL or MariaDB at both ends, as its user watches and steers it by SQL."""
+"""`penstock run` with MySQL or MariaDB at both ends, as a user watches and controls it by SQL."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Shop:
             thread.join()
 
     def sums(self, database: str) -> list[tuple[Any, ...]]:
-        """All rows of both tables, as numbers that differ where rows do."""
+        """Return all rows of both tables, as numbers that differ if rows do."""
         return self.server.execute(
             "select count(*), sum(id), sum(n), sum(crc32(concat_ws(':', id, n, t))) from item"
             " union all select count(*), sum(id), 0, sum(crc32(concat_ws(':', id, t))) from note",
@@ -77,7 +77,7 @@ class Shop:
         )
 
     def applied(self) -> int:
-        """The applied GSN; 0 before there is one."""
+        """Return the applied GSN; 0 before there is one."""
         there = self.server.execute(
             "select 1 from information_schema.tables where table_schema = 'wirekite'"
             " and table_name = 'wirekite_log'"
@@ -90,14 +90,16 @@ class Shop:
 
 @pytest.fixture
 def shop(own_mysql: Maker) -> Iterator[Shop]:
-    """On a server whose commits wait for the disk: they are logged well before they are seen."""
+    """Shop on a server whose commits wait for the disk: they are logged well before they are
+    visible.
+    """
     made = Shop(own_mysql(durable=True))
     with made:
         yield made
 
 
 def written(folder: Path, source: str, target: str, **extractor: Any) -> Path:
-    """The pipeline's file, with a database of another name at the target."""
+    """Write the pipeline's file, with a database of another name at the target."""
     return write_pipeline(
         folder,
         source,
@@ -115,7 +117,7 @@ def written(folder: Path, source: str, target: str, **extractor: Any) -> Path:
 
 @pytest.mark.promise
 def test_run_pause_stop_and_the_published_queries(shop: Shop, tmp_path: Path) -> None:
-    """With an account that may lock nothing: what is done instead is said before it begins.
+    """The account may not lock: penstock says beforehand what it does instead.
 
     Customers write all the time; at the end both databases are equal.
     """
@@ -140,7 +142,7 @@ def test_run_pause_stop_and_the_published_queries(shop: Shop, tmp_path: Path) ->
 
 
 def handed_over(shop: Shop, path: Path, run: Process) -> None:
-    """Four steps, in order; how the point was taken is told with it."""
+    """Check that four steps came in order; the message says how the point was taken."""
     run.until(
         lambda: [e for e in run.events if e.startswith("bulk load done")], "the bulk load is done"
     )
@@ -155,7 +157,7 @@ def handed_over(shop: Shop, path: Path, run: Process) -> None:
 
 
 def watched_by_sql(server: MySQLServer, run: Process) -> None:
-    """The document's queries and columns, letter by letter, in a session of any time zone."""
+    """Check the document's queries and columns, letter by letter, in a session of any time zone."""
 
     def finished() -> bool:
         return all(
@@ -183,7 +185,7 @@ def watched_by_sql(server: MySQLServer, run: Process) -> None:
 
 
 def steered_by_sql(shop: Shop, run: Process) -> None:
-    """PAUSE holds both halves, RUN lets them go on."""
+    """Check that PAUSE holds both halves, and that RUN lets them continue."""
     server = shop.server
     server.execute("update wirekite.wirekite_action set action = 'PAUSE'")
     still_since: list[float] = [time.monotonic()]
@@ -202,7 +204,7 @@ def steered_by_sql(shop: Shop, run: Process) -> None:
 
 @pytest.mark.promise
 def test_into_postgresql_steered_by_sql(shop: Shop, target_url: str, tmp_path: Path) -> None:
-    """The same words in a target of another engine; SIGTERM ends well, too."""
+    """The same words work in a target of another engine; SIGTERM ends the run in order, too."""
     path = written(tmp_path, shop.server.url("shop"), target_url)
     with psycopg.connect(target_url, autocommit=True) as target, Process(path) as run:
 

@@ -1,4 +1,4 @@
-"""Between servers of one engine a column keeps its type, with all that stands behind it."""
+"""A column keeps its type with all its attributes between servers of one engine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.model import TableName
 from penstock.ports.server_pair import ServerPair
 from plugins.mysql import MySQLServer, database_of
 
-WHOLE = {"year(2)": "year(4)"}  # which holds what the other one prints two digits of
+WHOLE = {"year(2)": "year(4)"}  # it holds the year that the other one prints in two digits
 
 
 def types_of(server: MySQLServer, database: str, table: str) -> dict[str, tuple[str, str, str]]:
-    """Type, character set and collation of the columns."""
+    """Return type, character set and collation of the columns."""
     found = server.execute(
         "select column_name, column_type, character_set_name, collation_name "
         f"from information_schema.columns where table_schema = '{database}' "
@@ -31,7 +31,7 @@ def types_of(server: MySQLServer, database: str, table: str) -> dict[str, tuple[
 
 
 def test_every_column_keeps_its_type(mysql: MySQLServer, mysql_url: str) -> None:
-    """With character set, collation, compression and signs, whatever stands behind a type."""
+    """Character set, collation, compression and signs are kept, whatever attribute a type has."""
     columns, computed = columns_for(is_mariadb=mysql.is_mariadb), generated_columns()
     plain = {name: values for name, values in columns.items() if name not in computed}
     made, target_url = ManyColumns(mysql, mysql_url, plain), mysql.make_database("same")
@@ -64,7 +64,7 @@ def pipe(mysql: MySQLServer, tmp_path: Path) -> Iterator[Pipe]:
 
 @pytest.mark.long
 def test_every_column_keeps_its_values_when_they_change(mysql: MySQLServer, pipe: Pipe) -> None:
-    """By changes alone, computed columns too: both databases print the same."""
+    """Changes alone, including computed columns, make both databases print the same."""
     made = ManyColumns(mysql, pipe.source, columns_for(is_mariadb=mysql.is_mariadb))
     server, target = server_of(pipe.source), database_of(pipe.target)
     servers = ServerPair(source=server, target=server, choices=Choices(everything="error"))

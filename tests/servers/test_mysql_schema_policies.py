@@ -31,13 +31,13 @@ from plugins.mysql_loader import MyApplying, MyStart
 
 @pytest.fixture
 def begin(my_start: MyStart) -> Begin:
-    """Make tables and a loader."""
+    """Maker of tables and a loader."""
     return my_start
 
 
 @pytest.fixture
 def again() -> Iterator[Callable[..., Applying]]:
-    """Another loader of the same target and log."""
+    """Maker of another loader of the same target and log."""
     opened = []
 
     def make(target: MyApplying, **more: Any) -> Applying:
@@ -71,7 +71,7 @@ class TestInPlace(InPlace):
         policy: Policy,
         again: Callable[..., Applying],
     ) -> None:
-        """The second time finds it done, and values where they belong."""
+        """The second attempt finds it done, and each value in its column."""
         target = begun(begin, log, Policies(default=policy))
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
@@ -83,10 +83,10 @@ class TestInPlace(InPlace):
 
 
 class TestLeniently(Leniently):
-    """What the policies promise of columns and values."""
+    """Promises of the policies for columns and values."""
 
     def test_a_loss_that_nobody_has_chosen_for(self, begin: Begin, log: LogMaker) -> None:
-        """lenient: a new column of such a type is text, which loses nothing."""
+        """A new column of such a type is text under lenient, which loses nothing."""
         target = begun(begin, log, Policies(default=Policy.LENIENT))
         real = Column(name="r", source_type="real", neutral="float32")
         log.transaction(insert(shaped(ID, NAME, N, real, version=2), 2, "b", 20, float("nan")))
@@ -98,7 +98,9 @@ class TestLeniently(Leniently):
     def test_cut_off_and_repeated(
         self, begin: Begin, log: LogMaker, place: str, again: Callable[..., Applying]
     ) -> None:
-        """Leniently dropped, added and converted: the second time finds it done."""
+        """Columns are dropped, added and converted under lenient: the second attempt
+        finds it done.
+        """
         target = begun(begin, log, Policies(default=Policy.LENIENT))
         uuid = Column(name="n", source_type="uuid", neutral="uuid")
         log.transaction(insert(shaped(ID, uuid, version=2), 2, b"\1" * 16))

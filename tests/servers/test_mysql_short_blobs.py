@@ -1,4 +1,4 @@
-"""Values longer than a TEXT or BLOB of MySQL and MariaDB, that go through merge tables."""
+"""Values longer than a TEXT or BLOB of MySQL and MariaDB, sent through merge tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from plugins.mysql_loader import MyStart
 def test_values_longer_than_a_text_or_blob(
     my_start: MyStart, log: LogMaker, neutral: str, column: str, longest: int, way: str
 ) -> None:
-    """Refused: from column to column the servers would keep what a length of a byte or two says."""
+    """Such values are refused: servers would copy only as much as a length of one or two bytes
+    says.
+    """
     shape = relation(("id", "x", "int32"), ("v", "x", neutral), ("n", "x", "int32"))
     target = my_start(
         f"create table t (id int primary key, v {column}, n int{way}) charset utf8mb4",

@@ -1,4 +1,4 @@
-"""Snapshots at one point: every strategy against writers, every set of rights, locks let go."""
+"""Snapshots at one point: every strategy with writers, every set of rights, released locks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OF_MARIADB = (
 
 @pytest.fixture
 def tables(mysql: MySQLServer, mysql_url: str) -> list[TableDefinition]:
-    """Two tables of one whole number each."""
+    """Two tables with one whole number in each row."""
     name = database_of(mysql_url)
     mysql.execute("create table a (id int primary key); create table b (id int primary key)", name)
     with open_catalog(mysql_url) as connection:
@@ -55,7 +55,9 @@ def tables(mysql: MySQLServer, mysql_url: str) -> list[TableDefinition]:
 
 @contextmanager
 def writers(server: MySQLServer, database: str, *, pause_s: float = 0.002) -> Iterator[None]:
-    """Sessions that put the same number into both tables, one transaction after the other."""
+    """Run sessions that insert the same number into both tables, one transaction
+    after the other.
+    """
     stop = threading.Event()
 
     def write(first: int) -> None:
@@ -81,7 +83,7 @@ def writers(server: MySQLServer, database: str, *, pause_s: float = 0.002) -> It
 
 
 def seen(snapshots: Snapshots) -> list[set[int]]:
-    """The numbers that each connection sees, in both tables alike."""
+    """Return the numbers that each connection sees, equal in both tables."""
     found = []
     for reader in snapshots.connections:
         a, b = ({row["id"] for row in rows(reader, f"select id from {table}", doing="x")}
@@ -92,7 +94,7 @@ def seen(snapshots: Snapshots) -> list[set[int]]:
 
 
 def logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
-    """The numbers that were written behind the snapshots' point, from the binlog."""
+    """Return the numbers that were written after the snapshots' point, from the binlog."""
     options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
     found = set()
     with open_binlog(server.url(), options=options, position=snapshots.status.position) as stream:
@@ -100,7 +102,7 @@ def logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
             if event is None or mysqlwire.event_head(event).kind not in WRITE_ROWS:
                 continue
             at = mysqlwire.EVENT_HEAD_BYTES + 6 + 2  # table id, flags
-            at += 2 if event[4] == 30 else 0  # length of what version 2 may add
+            at += 2 if event[4] == 30 else 0  # length of the data that version 2 may add
             # One column, all present, not null; then the checksum.
             body = event[at + 2 : -4]
             found |= {int.from_bytes(body[i + 1 : i + 5], "little") for i in range(0, len(body), 5)}
@@ -112,7 +114,7 @@ def logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
 def test_every_recipe_of_mysql(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
-    """What the snapshots see and what is logged behind the point is everything, nothing twice."""
+    """The snapshots and the log after the point have everything, and nothing twice."""
     check_one_point(mysql, mysql_url, tables, strategy)
 
 
@@ -121,14 +123,14 @@ def test_every_recipe_of_mysql(
 def test_every_recipe_of_mariadb(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
-    """What the snapshots see and what is logged behind the point is everything, nothing twice."""
+    """The snapshots and the log after the point have everything, and nothing twice."""
     check_one_point(mysql, mysql_url, tables, strategy)
 
 
 def check_one_point(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
-    """Take snapshots while others write; without a lock what is seen and what follows overlap."""
+    """Take snapshots while others write; without a lock snapshots and log may overlap."""
     name = database_of(mysql_url)
     told: list[Choice] = []
     with (
@@ -157,9 +159,9 @@ def check_one_point(
 
 
 def test_again_and_again_under_load(own_mysql: Callable[..., MySQLServer]) -> None:
-    """Where each commit waits for the disk a transaction is in the log well before it is seen.
+    """A transaction is in the log well before it is visible if each commit waits for the disk.
 
-    Nothing keeps changes away here: a position read a moment too early or too late would show.
+    No lock keeps changes away here: a position read a moment too early or too late would show.
     """
     server = own_mysql(durable=True)
     server.execute("create database d; create table d.a (id int primary key)")
@@ -186,11 +188,11 @@ def test_again_and_again_under_load(own_mysql: Callable[..., MySQLServer]) -> No
             assert taken.choice.strategy is Strategy.LOCK_FREE or not view & behind
 
 
-# -- which strategy --------------------------------------------------------------------------------
+# -- strategies ------------------------------------------------------------------------------------
 
 
 def offered(url: str, tables: list[TableDefinition]) -> list[Choice]:
-    """The strategies for the account in a URL."""
+    """Return the strategies for the account in a URL."""
     with connect(url, application_name="t") as connection:
         return read_choices(connection, tables)
 
@@ -198,7 +200,7 @@ def offered(url: str, tables: list[TableDefinition]) -> list[Choice]:
 def test_the_superuser_takes_the_gentlest(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """All strategies are there, the one that nobody notices first."""
+    """All strategies are available, the least intrusive one first."""
     found = offered(mysql_url, tables)
     assert [choice.strategy for choice in found] == list(
         OF_MARIADB if mysql.is_mariadb else OF_MYSQL
@@ -211,7 +213,7 @@ def test_the_superuser_takes_the_gentlest(
 def test_rights_decide_on_mysql(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """A missing right leaves out its strategy, and the choice says which one it would have been."""
+    """A missing right excludes its strategy, and the choice names that strategy."""
     name = database_of(mysql_url)
     client, reads = "replication client on *.*", f"select on `{name}`.*"
     locks = f"lock tables on `{name}`.*"
@@ -240,7 +242,7 @@ def test_rights_decide_on_mysql(
 def test_rights_decide_on_mariadb(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """The right to read is enough: each snapshot knows its own position."""
+    """The right to read suffices: each snapshot knows its own position."""
     name = database_of(mysql_url)
     with mysql.role(f"select on `{name}`.*") as url:
         assert [choice.strategy for choice in offered(url, tables)] == [
@@ -251,9 +253,9 @@ def test_rights_decide_on_mariadb(
         with open_snapshots(url + name, tables, count=3) as taken:
             assert taken.choice.strategy is Strategy.OWN_POSITIONS
             point = taken.status.position
-            # What an earlier test's session leaves behind at its end may still come in.
+            # Events from the end of an earlier test's session may still arrive.
             assert before <= point <= BinlogPosition.at(*mysql.status())
-            # Null where an earlier test's event is longer than max_allowed_packet: empty, then.
+            # Null if an earlier test's event is longer than max_allowed_packet: empty, then.
             at_point = f"select binlog_gtid_pos('{point.file}', {point.offset})"
             assert taken.status.gtids == (mysql.value(at_point) or "")
 
@@ -261,7 +263,7 @@ def test_rights_decide_on_mariadb(
 def test_tables_that_cannot_be_caught_up_or_read_at_one_point(
     mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """Without a key no lock-free way; an engine without snapshots is named."""
+    """Tables without a key have no way without locks; an engine without snapshots is named."""
     name = database_of(mysql_url)
     mysql.execute("create table k (id int); create table m (id int primary key) engine = myisam",
                   name)  # fmt: skip
@@ -295,7 +297,7 @@ def test_without_gtids_it_is_not_known_what_is_visible(
 def test_a_prepared_transaction_is_in_no_snapshot_and_not_behind_it(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """Its rows are in the log before the point: with one of them there is no point."""
+    """The rows are in the log before the point: there is no point while one is prepared."""
     name = database_of(mysql_url)
     statements = "xa start 'x'; insert into a values (1); xa end 'x'; xa prepare 'x'"
     with mysql.connect(name) as session, session.cursor() as cursor:
@@ -313,7 +315,7 @@ def test_a_prepared_transaction_is_in_no_snapshot_and_not_behind_it(
 def test_coordinators_that_come_and_go(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """Between two of their transactions there is a point; nothing of any is lost."""
+    """There is a point between two of their transactions; nothing of any is lost."""
     name = database_of(mysql_url)
     stop = threading.Event()
 
@@ -355,7 +357,7 @@ def test_coordinators_that_come_and_go(
 def test_prepared_transactions_that_cannot_be_seen_are_spoken_of(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """Before it begins: the right is missing to know."""
+    """The message before the load says that the right to see them is missing."""
     grants = (
         "replication client on *.*",
         "reload on *.*",
@@ -369,7 +371,7 @@ def test_prepared_transactions_that_cannot_be_seen_are_spoken_of(
 
 @pytest.mark.server("mariadb")
 def test_a_server_without_a_binlog_has_no_point(own_mysql: Callable[..., MySQLServer]) -> None:
-    """Its snapshots are at no place."""
+    """Snapshots of such a server have no position."""
     server = own_mysql()
     server.execute("create database d; create table d.a (id int primary key)")
     server.embedded.unset("log_bin", "log_slave_updates")
@@ -381,7 +383,7 @@ def test_a_server_without_a_binlog_has_no_point(own_mysql: Callable[..., MySQLSe
         pass
 
 
-# -- when it does not work -----------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------------
 
 
 def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
@@ -390,7 +392,7 @@ def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
     tables: list[TableDefinition],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A statement that takes long keeps the lock from us; we do not keep others waiting for it."""
+    """A long statement keeps the lock from us; other sessions are not kept waiting for it."""
     monkeypatch.setattr("penstock.engines.mysql.source.snapshot.LOCK_TIMEOUT_S", 1)
     name = database_of(mysql_url)
     told: list[Choice] = []
@@ -411,7 +413,7 @@ def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
 def test_locks_are_let_go_when_we_fail(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition], strategy: Strategy
 ) -> None:
-    """An error while they are held does not leave them behind."""
+    """An error while they are held releases them."""
     with (
         faults.arming("snapshot.locked:1:error"),
         pytest.raises(FaultInjected),
@@ -438,7 +440,7 @@ with open_snapshots(url, tables, count=2, among=[Choice(strategy=Strategy.GLOBAL
 def test_locks_are_let_go_when_we_are_killed(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """The server ends the sessions of a process that is gone."""
+    """The server ends the sessions of a killed process."""
     name = database_of(mysql_url)
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, mysql_url, f"{name}.*"],
@@ -453,7 +455,7 @@ def test_locks_are_let_go_when_we_are_killed(
 def test_a_table_altered_behind_the_snapshot_is_an_error(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
-    """The server refuses to read it; the same again, at a later point, may succeed."""
+    """The server refuses to read it; the same attempt may succeed at a later point."""
     name = database_of(mysql_url)
     with open_snapshots(mysql_url, tables, count=1) as taken:
         mysql.execute("alter table a add column x int, algorithm = copy", name)

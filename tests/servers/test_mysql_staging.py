@@ -1,4 +1,4 @@
-"""Merge tables of MySQL and MariaDB between two attempts of a task: one of them counts."""
+"""Merge tables of MySQL and MariaDB between two attempts of a task: only one of them counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plugins.mysql_loader import ITEMS, MyStart, Target
 
 
 def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
-    """As a worker begins: in a transaction that stays open."""
+    """Begin like a worker: in a transaction that stays open."""
     worker.begin()
     sending._check_stamp(
         worker,
@@ -34,7 +34,7 @@ def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
 
 
 def staged_item(my_start: MyStart, log: LogMaker) -> tuple[Connection, MergeSpec]:
-    """A batch of one row that is staged: the session that would apply it, and its merge table."""
+    """Stage a batch of one row; return the session that would apply it, and its merge table."""
     target = my_start(ITEMS, rows_directory=None)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -47,7 +47,7 @@ def staged_item(my_start: MyStart, log: LogMaker) -> tuple[Connection, MergeSpec
 def test_a_worker_that_still_sends_is_waited_for(
     my_start: MyStart, my_target: Target, log: LogMaker
 ) -> None:
-    """Its rows, committed behind the count, would be applied too; other merge tables are free."""
+    """The worker's rows, committed after the count, would be applied too; other tables are free."""
     connection, merge = staged_item(my_start, log)
     expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
     run(
@@ -70,7 +70,7 @@ def test_a_worker_that_still_sends_is_waited_for(
 
 
 def test_a_worker_that_hangs_is_ended(my_start: MyStart, my_target: Target, log: LogMaker) -> None:
-    """It was given up: who has waited for it ends it, and what it has sent does not count."""
+    """The abandoned worker is ended after a wait, and its rows do not count."""
     connection, merge = staged_item(my_start, log)
     expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
     for then in (
@@ -95,7 +95,7 @@ def test_a_worker_that_hangs_is_ended(my_start: MyStart, my_target: Target, log:
 
 
 def test_merge_tables_are_emptied_ahead(my_start: MyStart, log: LogMaker) -> None:
-    """The next batch takes them as they are; workers of the batch before are refused."""
+    """The next batch uses them as they are; workers of the previous batch are refused."""
     target = my_start(ITEMS, rows_directory=None)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()
@@ -122,7 +122,7 @@ def test_merge_tables_are_emptied_ahead(my_start: MyStart, log: LogMaker) -> Non
 
 
 def test_another_loader_uses_an_emptied_merge_table(my_start: MyStart, log: LogMaker) -> None:
-    """Its rows are not taken for the batch's."""
+    """The other loader's rows are not mistaken for the batch's."""
     target = my_start(ITEMS, rows_directory=None)
     for number in (1, 2):
         log.transaction(insert(ITEM, number, "a", 1))

@@ -1,4 +1,4 @@
-"""Where the binlog stands, and whether a server still has what we would go on from."""
+"""The end of the binlog, and whether a server still has the changes after a stored position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plugins.mysql import MySQLServer
 
 @pytest.fixture
 def fresh(tuned_mysql: MySQLServer) -> MySQLServer:
-    """A server whose binlog begins anew: one file, a table d.t with a row."""
+    """A server whose binlog begins again: one file, a table d.t with a row."""
     tuned_mysql.reset_log()
     tuned_mysql.execute("drop database if exists d; create database d")
     tuned_mysql.execute("create table d.t (id int primary key); insert into d.t values (0)")
@@ -35,7 +35,7 @@ def connection(fresh: MySQLServer) -> Iterator[Connection]:
 
 
 def resume_point(server: MySQLServer, connection: Connection) -> st.ResumePoint:
-    """What is stored when we have read up to the end of the log."""
+    """Return the stored position of a reader that has read up to the end of the log."""
     status = st.read_status(connection)
     return st.ResumePoint(
         position=status.position,
@@ -46,12 +46,12 @@ def resume_point(server: MySQLServer, connection: Connection) -> st.ResumePoint:
 
 
 def check(server: MySQLServer, connection: Connection, point: st.ResumePoint) -> None:
-    """Whether the server would let us go on there."""
+    """Raise an error unless the server would let us resume there."""
     st.check_resume(connection, server.url(), point)
 
 
 def by_file(point: st.ResumePoint) -> st.ResumePoint:
-    """The same point on a server without GTIDs."""
+    """Return the same point on a server without GTIDs."""
     return replace(point, gtids="")
 
 
@@ -70,12 +70,12 @@ def by_file(point: st.ResumePoint) -> st.ResumePoint:
     ],
 )
 def test_the_statement_follows_the_version(version: str, statement: str) -> None:
-    """Each is the only form, or the newer one, that its server knows."""
+    """Each statement is the only form, or the newer one, that its server knows."""
     assert st.status_statement(ServerVersion.parse(version)) == statement
 
 
 def test_status_and_files(fresh: MySQLServer, connection: Connection) -> None:
-    """Position, GTIDs and files as the server has them."""
+    """Position, GTIDs and files are those of the server."""
     status = st.read_status(connection)
     assert (status.position.file, status.position.offset) == fresh.status()
     assert (status.do_databases, status.ignored_databases) == ("", "")
@@ -90,7 +90,9 @@ def test_status_and_files(fresh: MySQLServer, connection: Connection) -> None:
 
 
 def test_capture_is_the_handovers_step(fresh: MySQLServer, connection: Connection) -> None:
-    """SHOW MASTER STATUS, then FLUSH BINARY LOGS: the position ends the file before the new one."""
+    """The position after SHOW MASTER STATUS and FLUSH BINARY LOGS ends the file
+    before the new one.
+    """
     status = st.capture(connection)
     assert status.position.file == "binlog.000001"
     assert [file.name for file in st.binlog_files(connection)] == [
@@ -101,7 +103,7 @@ def test_capture_is_the_handovers_step(fresh: MySQLServer, connection: Connectio
 
 
 def test_without_the_right_the_grant_is_named(fresh: MySQLServer) -> None:
-    """With the account as the server knows it."""
+    """The GRANT has the account as the server knows it."""
     with fresh.role() as url, connect(url, application_name="t") as poor:
         with pytest.raises(PrivilegeMissing) as caught:
             st.read_status(poor)
@@ -114,7 +116,7 @@ def test_without_the_right_the_grant_is_named(fresh: MySQLServer) -> None:
 
 
 def test_identity(fresh: MySQLServer, connection: Connection) -> None:
-    """MySQL has a uuid, MariaDB a number alone."""
+    """MySQL has a uuid, MariaDB only a number."""
     identity = st.read_identity(connection)
     assert identity.version == fresh.version
     assert identity.server_id == 1
@@ -127,7 +129,9 @@ def test_identity(fresh: MySQLServer, connection: Connection) -> None:
 def test_a_file_keeps_its_identity_until_it_is_written_anew(
     own_mysql: Callable[..., MySQLServer],
 ) -> None:
-    """While it is written, behind a restart, closed; not behind RESET MASTER."""
+    """The identity stays while the file is written, after a restart and closed; RESET MASTER
+    changes it.
+    """
     server = own_mysql()
     first = st.read_log_identity(server.url(), "binlog.000001")
     server.execute("create database d")
@@ -136,18 +140,18 @@ def test_a_file_keeps_its_identity_until_it_is_written_anew(
     server.embedded.start()
     assert st.read_log_identity(server.url(), "binlog.000001") == first
     assert st.read_log_identity(server.url(), "binlog.000002") != first
-    time.sleep(1.1)  # it holds the second of its making
+    time.sleep(1.1)  # it contains the second of its creation
     server.reset_log()
     assert st.read_log_identity(server.url(), "binlog.000001") != first
     with pytest.raises(dump_errors.LogPurged):
         st.read_log_identity(server.url(), "binlog.000009")
 
 
-# -- going on ------------------------------------------------------------------------------------
+# -- resuming ------------------------------------------------------------------------------------
 
 
 def test_going_on_where_we_were(fresh: MySQLServer, connection: Connection) -> None:
-    """With GTIDs and without, at once and after more was written and files were rotated."""
+    """A reader resumes with GTIDs and without, at once and after more writes and rotations."""
     point = resume_point(fresh, connection)
     for _ in range(2):
         check(fresh, connection, point)
@@ -156,7 +160,7 @@ def test_going_on_where_we_were(fresh: MySQLServer, connection: Connection) -> N
 
 
 def test_a_purged_file(fresh: MySQLServer, connection: Connection) -> None:
-    """The oldest position left is named."""
+    """The error has the oldest remaining position."""
     point = resume_point(fresh, connection)
     fresh.execute("insert into d.t values (1); flush binary logs")
     purge(fresh, "binlog.000002")
@@ -168,13 +172,15 @@ def test_a_purged_file(fresh: MySQLServer, connection: Connection) -> None:
 
 
 def purge(server: MySQLServer, file: str) -> None:
-    """Have the server delete its files before this one; MariaDB may need a moment to let go."""
+    """Let the server delete its files before this one; MariaDB may need a moment to
+    release them.
+    """
     while server.execute("show binary logs")[0][0] != file:
         server.execute(f"purge binary logs to '{file}'")
 
 
 def test_what_was_purged_may_have_been_seen(fresh: MySQLServer, connection: Connection) -> None:
-    """By GTID a file may go that held nothing new for us."""
+    """A file may be deleted if by GTID it had nothing new for us."""
     fresh.execute("flush binary logs")
     point = resume_point(fresh, connection)
     purge(fresh, "binlog.000002")
@@ -182,7 +188,7 @@ def test_what_was_purged_may_have_been_seen(fresh: MySQLServer, connection: Conn
 
 
 def test_reset_master(fresh: MySQLServer, connection: Connection) -> None:
-    """Whatever the new files look like, they are not the ones that we read."""
+    """The new files are not the ones that we read, whatever they look like."""
     point = resume_point(fresh, connection)
     later = replace(point, position=BinlogPosition.at("binlog.000007", 4))
     time.sleep(1.1)
@@ -199,7 +205,7 @@ def test_reset_master(fresh: MySQLServer, connection: Connection) -> None:
 
 
 def test_a_file_that_lost_its_end(fresh: MySQLServer, connection: Connection) -> None:
-    """A crash without sync_binlog = 1 may unsay what was sent."""
+    """A crash without sync_binlog = 1 may lose events that were sent."""
     point = by_file(resume_point(fresh, connection))
     beyond = BinlogPosition.at(point.position.file, point.position.offset + 1)
     with pytest.raises(dump_errors.PositionUnfit, match="lies outside its file"):
@@ -207,7 +213,7 @@ def test_a_file_that_lost_its_end(fresh: MySQLServer, connection: Connection) ->
 
 
 def test_another_server(fresh: MySQLServer, connection: Connection) -> None:
-    """Without GTIDs a position means nothing on another server; with them it is not looked at."""
+    """A position means nothing on another server without GTIDs; with them it is ignored."""
     point = replace(resume_point(fresh, connection), server="somebody else")
     with pytest.raises(dump_errors.ServerReplaced):
         check(fresh, connection, by_file(point))
@@ -215,7 +221,9 @@ def test_another_server(fresh: MySQLServer, connection: Connection) -> None:
 
 
 def test_a_server_that_lacks_transactions(fresh: MySQLServer, connection: Connection) -> None:
-    """Of its own, or of a server that it should have followed: MySQL itself checks its own only."""
+    """The server lacks its own transactions, or those of a former primary: MySQL checks only its
+    own.
+    """
     point = resume_point(fresh, connection)
     if fresh.is_mariadb:
         strange = ["0-1-999", "0-1-2,7-1-1"]
@@ -230,7 +238,7 @@ def test_a_server_that_lacks_transactions(fresh: MySQLServer, connection: Connec
 
 @pytest.mark.server("mariadb")
 def test_a_domain_that_we_have_not_begun(fresh: MySQLServer, connection: Connection) -> None:
-    """Transactions of another domain that are purged are missing to us, too."""
+    """Purged transactions of another domain are missing for us, too."""
     point = resume_point(fresh, connection)
     fresh.execute("set gtid_domain_id = 5; insert into d.t values (1); flush binary logs")
     check(fresh, connection, point)

@@ -1,4 +1,4 @@
-"""`penstock table add` that a MySQL or MariaDB source refuses, and once more when it can be had."""
+"""A `penstock table add` that a MySQL or MariaDB source refuses, and its repetition."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ TABLE = "create table {} (id int primary key, n int)"
 def test_an_addition_that_was_refused_can_be_repeated(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """The table is gone when the extractor looks at it; that is told, and the others flow."""
+    """The table does not exist when the extractor looks at it; this is reported, and others
+    continue.
+    """
     place = database_of(mysql_url)
     late = f"{place}.late"
     for name in ("item", "late"):

@@ -1,4 +1,4 @@
-"""`penstock table` on a pipeline at work whose source is MySQL or MariaDB, or whose target is."""
+"""`penstock table` on a running pipeline whose source or target is MySQL or MariaDB."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Side:
         self.schema = "public" if server is None else database_of(url)
 
     def run(self, *statements: str) -> None:
-        """Each in a transaction of its own."""
+        """Run each statement in a transaction of its own."""
         if self.server is None:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 for statement in statements:
@@ -46,7 +46,7 @@ class Side:
                 cursor.execute(statement)
 
     def rows(self, name: str, schema: str) -> list[tuple[Any, ...]]:
-        """All rows, in order of their keys."""
+        """Return all rows, ordered by their keys."""
         query = QUERY.format(name=f"{schema}.{name}")
         if self.server is None:
             with psycopg.connect(self.url) as connection:
@@ -60,7 +60,7 @@ class Side:
 
 
 class Story:
-    """A pipeline of two processes, and somebody who writes to the source all the time."""
+    """A pipeline of two processes, with a constant writer at the source."""
 
     def __init__(self, folder: Path, source: Side, target: Side) -> None:
         self.source, self.target = source, target
@@ -93,12 +93,12 @@ class Story:
                 )
 
     def request(self, what: str, name: str) -> None:
-        """Give a command."""
+        """Run a command for a table."""
         ran = penstock("table", what, self.path, f"{self.source.schema}.{name}", "--json")
         assert ran.code == 0, ran.err
 
     def state(self, name: str) -> str:
-        """What `penstock table ls` says, once the table is on its way nowhere else."""
+        """Return the state in `penstock table ls`; empty while the table changes its state."""
         ran = penstock("table", "ls", self.path, "--json")
         assert ran.code == 0, ran.err
         found = [json.loads(text) for text in ran.out.splitlines()]
@@ -107,12 +107,12 @@ class Story:
         return "" if one.get("wanted") else one.get("state", "")
 
     def equal(self, name: str) -> bool:
-        """Whether both sides have the same rows of a table."""
+        """Return whether both sides have the same rows of a table."""
         there = self.target.rows(name, self.target.schema)
         return self.source.rows(name, self.source.schema) == there
 
     def run(self) -> None:
-        """All commands, one after the other, while rows are written."""
+        """Run all commands, one after the other, while rows are written."""
         with Process(self.path, "extract") as extract, Process(self.path, "load") as load:
 
             def until(condition: Callable[[], bool], what: str) -> None:
@@ -149,13 +149,13 @@ class Story:
         try:
             return len(self.target.rows(name, self.target.schema)) >= 500
         except (psycopg.Error, pymysql.Error):
-            return False  # not made yet
+            return False  # does not exist yet
 
 
 def test_from_mysql_to_postgres(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """The binlog is read on; copies are taken at a place of it."""
+    """The binlog is read continuously; copies are taken at a position of it."""
     Story(tmp_path, Side(mysql_url, mysql), Side(target_url, None)).run()
 
 
@@ -163,6 +163,6 @@ def test_from_mysql_to_postgres(
 def test_from_postgres_to_mysql(
     mysql: MySQLServer, mysql_url: str, source_url: str, tmp_path: Path
 ) -> None:
-    """The table's own place is moved in the transaction of its rows there as well."""
+    """The table's own position also moves in the transaction of its rows there."""
     with mysql.globals(local_infile="1"):
         Story(tmp_path, Side(source_url, None), Side(mysql_url, mysql)).run()

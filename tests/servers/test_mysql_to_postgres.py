@@ -43,7 +43,7 @@ select id, big::text, bits::int::text, amount::text, round(ratio::numeric, 9)::f
 
 @contextmanager
 def written(mysql: MySQLServer, url: str) -> Iterator[None]:
-    """A session that inserts, updates, moves keys and deletes for the time of the block."""
+    """Run a session that inserts, updates, moves keys and deletes for the time of the block."""
     ended = threading.Event()
 
     def write() -> None:
@@ -71,7 +71,7 @@ def written(mysql: MySQLServer, url: str) -> Iterator[None]:
 def test_every_row_arrives_as_the_source_has_it(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """Bulk load, changes beside it, changes of keys and of the shape; then both are equal."""
+    """Bulk load and concurrent changes, also of keys and the shape, leave both sides equal."""
     database = database_of(mysql_url)
     sql(mysql, mysql_url, TABLE)
     rows = ", ".join(ROW.format(id=number) for number in range(300))

@@ -1,7 +1,7 @@
-"""Tables that are made at the source later and that a pattern takes in, PostgreSQL to itself.
+"""Tables that are created later at the source and that a pattern matches, within one PostgreSQL.
 
-The tests share a pipeline and come in any order: each has tables of its own, says its policy, and
-drops what it has left out.
+The tests share a pipeline and run in any order: each has its own tables, sets its policy, and drops
+the tables that it has left out.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def halted(pair: Pair, word: str) -> None:
 
 
 def started(pair: Pair, word: str) -> Process:
-    """The pipeline at work with this `newTables`."""
+    """Start the pipeline with this `newTables`."""
     halted(pair, word)
     return pair.start()
 
 
 def left_out(pair: Pair, name: str, code: str) -> bool:
-    """Whether the table is left out for that reason, and status says so."""
+    """Return whether the table is left out for that reason, and status says so."""
     found = line(pair, name)
     if found.get("state") != "left out":
         return False
@@ -71,7 +71,7 @@ def left_out(pair: Pair, name: str, code: str) -> bool:
 
 
 def test_a_new_table_is_added_while_others_flow(pair: Pair) -> None:
-    """As by `table add`; one that cannot be followed is left out with its reason."""
+    """A table is added as by `table add`; one that cannot be followed is left out with a reason."""
     process = started(pair, "add")
     with Customers(pair, "item") as customers:
         pair.run("create table keyless (id int)")
@@ -89,7 +89,7 @@ def test_a_new_table_is_added_while_others_flow(pair: Pair) -> None:
 
 
 def test_a_table_made_while_nothing_ran_is_added_at_the_start(pair: Pair) -> None:
-    """Also one that could not be followed, and can be now."""
+    """This includes one that could not be followed earlier, and can be now."""
     process = started(pair, "add")
     pair.run("create table unkeyed (id int)")
     process.until(lambda: left_out(pair, "public.unkeyed", "PG12"), "unkeyed left out")
@@ -123,7 +123,9 @@ def test_a_table_that_goes_again_is_forgotten_and_a_renamed_one_is_new(pair: Pai
 
 
 def test_a_renamed_table_stops_a_pipeline_that_adds_none(pair: Pair) -> None:
-    """By name; as the hint says, the next start follows it once its new name is captured."""
+    """The table is named; as the hint says, the next start follows it once its new name is
+    captured.
+    """
     started(pair, "add")
     pair.run(BORN.format(name="moving"))
     reach(pair, "public.moving", "following")
@@ -146,7 +148,7 @@ def test_a_renamed_table_stops_a_pipeline_that_adds_none(pair: Pair) -> None:
 
 
 def test_a_new_table_is_left_out(pair: Pair) -> None:
-    """With a warning in status, until somebody adds it."""
+    """Status has a warning until the table is added."""
     halted(pair, "leave")
     pair.run(BORN.format(name="early"))
     process = pair.start()
@@ -164,12 +166,12 @@ def test_a_new_table_is_left_out(pair: Pair) -> None:
 
 
 def test_a_new_table_stops_the_pipeline_where_that_is_wanted(pair: Pair) -> None:
-    """Nothing is lost: added, the table has its rows and its changes."""
+    """An added table has its rows and its changes: nothing is lost."""
     process = started(pair, "leave")
     pair.run(BORN.format(name="before"))
     process.until(lambda: left_out(pair, "public.before", "CT69"), "left out")
     halted(pair, "stop")
-    request(pair, "add", "public.before")  # a table left out before stops nobody once it is added
+    request(pair, "add", "public.before")  # a table left out earlier stops nothing once it is added
     process = pair.start()
     reach(pair, "public.before", "following")
     pair.run(BORN.format(name="halt"))
@@ -181,7 +183,7 @@ def test_a_new_table_stops_the_pipeline_where_that_is_wanted(pair: Pair) -> None
     assert '"CT68"' in report.out
     again = penstock("run", pair.path, "--json")
     assert (again.code, again.error["code"]) == (1, "CT68")
-    told = penstock("verify", pair.path, "--json")  # the rest is compared, and this one named
+    told = penstock("verify", pair.path, "--json")  # the others are compared, and this one is named
     assert (told.code, list(told.result["not_compared"])) == (1, ["public.halt"]), told.err
     assert "public.item" in [one["table"] for one in told.result["tables"] if one["equal"]]
     ran = penstock("table", "pause", pair.path, "public.nowhere", "--json")

@@ -1,4 +1,4 @@
-"""A pipeline without [target] on real servers: extraction alone, its progress in a SQLite file."""
+"""A pipeline without [target] on real servers: only extraction, its progress in a SQLite file."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ class Shop:
         )
 
     def buy(self, count: int = 10) -> None:
-        """As many transactions of one row."""
+        """Run so many transactions of one row."""
         for _ in range(count):
             self.bought += 1
             self.place.run(f"insert into item values ({self.bought}, 0)")
 
     @property
     def file(self) -> Path:
-        """Where progress is kept."""
+        """File that has the progress."""
         return self.folder / "shop" / "state" / "wirekite.db"
 
     def asked(self, query: str) -> list[tuple[Any, ...]]:
-        """What a SQLite program of somebody else answers, with the file as `wirekite`."""
+        """Return another SQLite program's answer, with the file as `wirekite`."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         try:
             connection.execute("attach ? as wirekite", (str(self.file),))
@@ -82,31 +82,31 @@ class Shop:
         self.asked(f"update wirekite.wirekite_action set action = '{word}'")
 
     def pid(self, name: str) -> int:
-        """The process id of one process; 0 where it does not run."""
+        """Return the process id of one process; 0 if it does not run."""
         return next(one.pid for one in processes(load_config(self.path)) if one.name == name)
 
     def status(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return the status as `--json` prints it."""
         found: dict[str, Any] = penstock("status", self.path, "--json").result
         return found
 
     def logged(self) -> list[int]:
-        """Numbers of the inserted rows, of closed segments, in the log's order."""
+        """Return the numbers of the inserted rows in closed segments, in the log's order."""
         found = log_changes(load_config(self.path).directory)
         assert [change.gsn for change in found] == list(range(1, len(found) + 1))
         return [int(change.after["id"]) for change in found]
 
     def in_log(self) -> int:
-        """The last gsn in the log, of the open segment as well."""
+        """Return the last GSN in the log, including the open segment."""
         gsn: int = self.status()["log"]["gsn"]
         return gsn
 
     def begun(self, run: Process) -> None:
-        """Wait until its extraction has a place: what is bought from now on is in the log."""
+        """Wait until its extraction has a position: later purchases are in the log."""
         run.until(lambda: self.status()["log"]["log_id"] and self.pid("extract"), "it extracts")
 
     def finish(self) -> None:
-        """Extract what is left, until the source is idle."""
+        """Extract the remaining changes, until the source is idle."""
         self.written(exitWhenIdle=True, idleWaitSeconds=0.7)
         ran = penstock("run", self.path, "--json")
         assert ran.code == 0, ran
@@ -117,7 +117,7 @@ class Shop:
 def shop(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Shop]:
-    """On a server of each engine."""
+    """Shop on a server of each engine."""
     with new_place(shared_servers, request.param) as place:
         made = Shop(place, request.param, tmp_path)
         yield made
@@ -126,7 +126,7 @@ def shop(
 
 @pytest.mark.promise
 def test_run_extracts_alone_and_obeys_the_file(shop: Shop) -> None:
-    """From its first row to Ctrl-C: rows, the published queries, lag, pause and resume."""
+    """Rows, the published queries, lag, pause and resume work from the first row to Ctrl-C."""
     with Process(shop.path) as run:
         extracts_alone(shop, run)
         paused(shop, run)
@@ -138,7 +138,7 @@ def test_run_extracts_alone_and_obeys_the_file(shop: Shop) -> None:
 
 
 def extracts_alone(shop: Shop, run: Process) -> None:
-    """Rows come into the log; who asks SQLite is told the same as who asks penstock."""
+    """Check that rows come into the log; SQLite and penstock give the same answers."""
     shop.begun(run)
     shop.buy()
     assert run.events[0] == "checking source and this machine for pipeline shop"
@@ -155,13 +155,13 @@ def extracts_alone(shop: Shop, run: Process) -> None:
 
 
 def paused(shop: Shop, run: Process) -> None:
-    """PAUSE holds it, and the lag says so; RUN lets it go on."""
+    """Check that PAUSE holds it, the lag says so, and RUN lets it continue."""
     shop.act("PAUSE")
     log = shop.folder / "shop" / "run" / "extract.log"
     run.until(lambda: "extraction paused" in log.read_text(), "it pauses")
     before = shop.in_log()
     shop.buy()
-    time.sleep(1.5)  # a chance to do what it must not
+    time.sleep(1.5)  # time in which nothing may happen
     assert (shop.in_log(), shop.status()["action"]) == (before, "PAUSE")
     assert lag_of(shop)["lag_seconds"] != 0
     shop.act("RUN")
@@ -169,7 +169,7 @@ def paused(shop: Shop, run: Process) -> None:
 
 
 def lag_of(shop: Shop) -> dict[str, Any]:
-    """As `penstock lag --json` prints it: of the log, nothing is said of a target."""
+    """Return the lag as `penstock lag --json` prints it: of the log, without a target."""
     found: dict[str, Any] = penstock("lag", shop.path, "--json").result
     if "applied_position" in found:
         applied = ("applied_position", "applied_lag_bytes", "rows_outstanding")
@@ -180,7 +180,9 @@ def lag_of(shop: Shop) -> dict[str, Any]:
 @pytest.mark.promise
 @pytest.mark.faults
 def test_killed_again_and_again_it_has_each_row_once(shop: Shop) -> None:
-    """Kill -9 on the extract process, and on `penstock run`: the log and its rows are whole."""
+    """The log and its rows are whole after kill -9 of the extract process, and of
+    `penstock run`.
+    """
     with Process(shop.path) as run:
         shop.begun(run)
         for _ in range(ROUNDS):
@@ -208,7 +210,7 @@ def test_killed_again_and_again_it_has_each_row_once(shop: Shop) -> None:
 
 
 def test_stop_ends_it_and_nonsense_is_refused(shop: Shop) -> None:
-    """STOP ends `penstock extract` well; a word that is none is an error, before it begins."""
+    """STOP ends `penstock extract` in order; an unknown word is an error before it begins."""
     with Process(shop.path, "extract") as extract:
         shop.begun(extract)
         extract.until(shop.file.exists, "the file is there")
@@ -222,7 +224,7 @@ def test_stop_ends_it_and_nonsense_is_refused(shop: Shop) -> None:
 
 
 def test_a_progress_file_that_is_lost_or_broken(shop: Shop) -> None:
-    """Lost: made again from the log. Broken: doctor and extract name it, and the command."""
+    """A lost file is recreated from the log; a broken one is named with the command."""
     shop.finish()
     shop.buy()
     shop.finish()
@@ -244,7 +246,7 @@ def test_a_progress_file_that_is_lost_or_broken(shop: Shop) -> None:
 
 
 def test_commands_about_a_target_are_refused_by_name(shop: Shop) -> None:
-    """Each with the command that may be meant; the others do what they can."""
+    """Each error has the command that may be meant; other commands do as much as possible."""
     shop.finish()
     item = f"{shop.place.namespace}.item"
     for command in (
@@ -269,11 +271,11 @@ def test_commands_about_a_target_are_refused_by_name(shop: Shop) -> None:
     reset = penstock("reset", shop.path, "--yes", "--json")
     assert reset.code == 0, reset
     assert not shop.folder.joinpath("shop").exists()
-    shop.finish()  # and afresh
+    shop.finish()  # and from the start
 
 
 def test_tables_come_and_go(shop: Shop) -> None:
-    """Added and removed while it runs: captured from then on, and no copy is waited for."""
+    """Tables added or removed at work are captured from then on, and no copy is waited for."""
     shop.place.run("create table other (id int primary key, n int)")
     other = f"{shop.place.namespace}.other"
 
@@ -298,7 +300,7 @@ def test_tables_come_and_go(shop: Shop) -> None:
 
 
 def tables(shop: Shop) -> list[dict[str, Any]]:
-    """What `penstock table ls` says."""
+    """Return the lines of `penstock table ls`."""
     ran = penstock("table", "ls", shop.path, "--json")
     assert ran.code == 0, ran
     return [json.loads(line) for line in ran.out.splitlines()]
@@ -306,7 +308,7 @@ def tables(shop: Shop) -> list[dict[str, Any]]:
 
 @contextmanager
 def new_target(servers: SharedServers, kind: str) -> Iterator[Place]:
-    """A fresh database, of which nothing is known where one schema of ours serves a server."""
+    """Make a fresh database; if penstock's schema serves a whole server, it is dropped before."""
     with new_place(servers, kind) as place:
         own = "schema if exists wirekite cascade"
         place.run(f"drop {own if place.namespace == 'public' else 'database if exists wirekite'}")
@@ -317,7 +319,7 @@ def new_target(servers: SharedServers, kind: str) -> Iterator[Place]:
 def test_progress_is_as_with_a_target(
     shop: Shop, shared_servers: SharedServers, tmp_path: Path
 ) -> None:
-    """Beside a pipeline with one: the published query tells of each log's segments alike."""
+    """The published query returns the same segments for pipelines with and without target."""
     folder = tmp_path / "with"
     folder.mkdir()
     names = {"replicationSlot": "beside", "publication": "beside"}
@@ -349,7 +351,7 @@ def test_progress_is_as_with_a_target(
 
 
 def marks_of(path: Path) -> list[str]:
-    """The ends of a log's newest segments as the source writes them, the newest first."""
+    """Return the ends of a log's newest segments as the source writes them, the newest first."""
     config, found = load_config(path), []
     for file in list_segments(config.layout.log)[: -SHOWN_MAX - 1 : -1]:
         with open_segment(file.path, extension="ckt") as segment:
@@ -370,7 +372,7 @@ finally:
 
 
 def test_spark_is_never_imported(shop: Shop) -> None:
-    """Nor what else loading needs: an installation without it can extract."""
+    """Other modules that only loading needs are not imported either: extraction works without."""
     shop.written(**IDLE)
     for command in ("extract", "run", "status", "lag", "doctor"):
         done = subprocess.run(
@@ -385,7 +387,7 @@ def test_spark_is_never_imported(shop: Shop) -> None:
 
 
 def test_segments_end_where_they_end_with_a_target(shop: Shop) -> None:
-    """What is in the log is durable and confirmed: the source keeps nothing that is not needed."""
+    """The log is durable and confirmed: the source keeps only what is needed."""
     shop.finish()
     shop.buy()
     shop.finish()
@@ -404,9 +406,9 @@ def test_segments_end_where_they_end_with_a_target(shop: Shop) -> None:
 
 @pytest.mark.promise
 def test_a_target_is_added_and_taken_away_again(shop: Shop, shared_servers: SharedServers) -> None:
-    """Added, all of the log is applied; removed, extraction goes on; added again, the loader does.
+    """All of the log is applied once a target is added; extraction goes on without it.
 
-    The log's first change is behind the slot's position: rows before it must be there already.
+    The log's first change is after the slot's position: earlier rows must be there already.
     """
     with new_target(shared_servers, shop.kind) as target:
         shop.finish()
@@ -430,7 +432,7 @@ def test_a_target_is_added_and_taken_away_again(shop: Shop, shared_servers: Shar
         loaded(with_target())
         assert rows(target) == rows(shop.place) == list(range(1, shop.bought + 1))
         shop.buy()
-        shop.finish()  # without
+        shop.finish()  # without a target
         assert len(rows(target)) == shop.bought - 10
         extracted = penstock("extract", with_target(), "--json")
         assert extracted.code == 0, extracted
@@ -442,7 +444,7 @@ def test_a_target_is_added_and_taken_away_again(shop: Shop, shared_servers: Shar
 
 
 def test_a_renamed_table_is_whole_in_the_log(shop: Shop) -> None:
-    """Under its new name all of its rows follow, and each change after them; stopped or not."""
+    """All of its rows follow under its new name, and each later change, stopped or not."""
     shop.finish()
     shop.buy()
     with Process(shop.path) as run:
@@ -467,14 +469,14 @@ def logged_as(shop: Shop, table: str) -> set[int]:
 
 
 def rows(place: Place) -> list[int]:
-    """Numbers of the items."""
+    """Return the numbers of the items."""
     return [row[0] for row in place.run("select id from item order by id")]
 
 
 def test_a_target_for_a_log_that_lost_its_beginning(
     shop: Shop, shared_servers: SharedServers
 ) -> None:
-    """A segment that was removed is missed by name: nothing is applied behind a hole."""
+    """The error names the segment that was removed: nothing after a gap is applied."""
     with new_target(shared_servers, shop.kind) as target:
         for _ in range(2):
             shop.finish()
@@ -499,6 +501,6 @@ def test_a_target_for_a_log_that_lost_its_beginning(
 
 
 def rows_of(path: Path) -> int:
-    """How many row changes a segment has."""
+    """Return the number of row changes in a segment."""
     with open_segment(path, extension="ckt") as segment:
         return segment.end.gsn - segment.start.gsn

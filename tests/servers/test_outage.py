@@ -1,4 +1,4 @@
-"""A pipeline whose servers go away while it runs, and come back."""
+"""A pipeline whose servers become unavailable while it runs, and come back."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def told(pair: Pair, command: str) -> dict[str, Any]:
-    """What a command says with --json, however it ends."""
+    """Return a command's --json output, however it ends."""
     found: dict[str, Any] = json.loads(penstock(command, pair.path, "--json").out)
     return found
 
 
 def fetch(url: str) -> str:
-    """A page's text."""
+    """Return a page's text."""
     with urlopen(url, timeout=30) as answer:
         return str(answer.read().decode())
 
 
 def waits(pair: Pair, side: str, process: str) -> bool:
-    """Whether the status names the server, since when, and who tries again."""
+    """Return whether the status names the server, since when, and the process that retries."""
     found = told(pair, "status")
     sides = {one["side"]: one["since"] for one in found["unreachable"]}
     return bool(sides.get(side)) and process in [one["process"] for one in found["tried_again"]]
 
 
 def test_each_server_goes_away_and_comes_back(postgres: Server, tmp_path: Path) -> None:
-    """Said by the run, `status`, `lag`, the page and its metrics; nobody starts anything again."""
+    """The run, `status`, `lag`, the page and its metrics report it; no process is
+    started manually.
+    """
     extractor = {"changeExtractor": {"replicationSlot": "outage"}}
     pair = Pair(tmp_path, postgres, tables=["public.*"], sections=extractor)
     pair.run("create table item (id int primary key, note text)")

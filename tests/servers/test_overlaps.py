@@ -1,4 +1,6 @@
-"""Changes that a copied table has in part: copied at several moments, without a lock."""
+"""Changes that a copied table already has in part: it was copied at several moments, without a
+lock.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ COPIED = "insert into {} values (1, 'copied', 1)"
 
 
 def ended_without_them(log: LogMaker) -> None:
-    """One row that the copy read in between, one that it did not, and one that stays."""
+    """Write a row that the copy read in between, one that it did not, and one that stays."""
     log.transaction(insert(ITEM, 1, "copied", 1), insert(ITEM, 2, "never", 1))
     log.transaction(delete(ITEM, 1, None, None), delete(ITEM, 2, None, None))
     log.transaction(insert(ITEM, 3, "stays", 1))
@@ -25,7 +27,7 @@ def ended_without_them(log: LogMaker) -> None:
 def test_a_row_that_was_copied_between_its_insert_and_its_delete_goes(
     start: Start, log: LogMaker
 ) -> None:
-    """The copy's moment lies inside the batch, which ends without the row."""
+    """The copy's moment is inside the batch, which ends without the row."""
     target = start(f"{TABLE}; {COPIED.format('public.t')}", settled={T: 1_500})
     ended_without_them(log)
     target.batch()
@@ -33,7 +35,7 @@ def test_a_row_that_was_copied_between_its_insert_and_its_delete_goes(
 
 
 def test_so_it_does_in_mysql_and_mariadb(my_start: MyStart, log: LogMaker) -> None:
-    """As lines: events of the binlog would be refused, and staged again as lines."""
+    """Lines are used: events of the binlog would be refused, and staged again as lines."""
     ddl = f"{ITEMS}; {COPIED.format('t')}"
     target = my_start(ddl, settled={T: 1_500}, unsure=frozenset({T}))
     ended_without_them(log)

@@ -1,4 +1,4 @@
-"""docs/own-servers.md: the rights that it grants are those that doctor wants."""
+"""docs/own-servers.md: the rights that it grants are those that doctor requires."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ PASSWORD = "of this test"
 
 
 def statements(block: int) -> Iterator[str]:
-    """The statements of the page's SQL block of this number."""
+    """Yield the statements of the page's SQL block of this number."""
     text = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[block]
     text = re.sub(r"--.*", "", text).replace("'...'", f"'{PASSWORD}'")
     yield from (part.strip() for part in text.split(";") if part.strip())
 
 
 def errors(config: Config) -> list[str]:
-    """What doctor would stop a run for at the two servers."""
+    """Return the errors for which doctor would stop a run at the two servers."""
     report = examine(config)
     return [f"{e.code} {e.what}: {e.command}" for e in report.errors if e.side is not Side.HOST]
 
 
 def url_for(url: str, user: str) -> str:
-    """The same database for a user of the page."""
+    """Return the same database for a user of the page."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{user}:{PASSWORD.replace(' ', '%20')}@{rest.rpartition('@')[2]}"
 
 
 @pytest.mark.server("postgres >= 15")
 def test_rights_at_postgresql(own_postgres: Server, tmp_path: Path) -> None:
-    """Source and target, for the users that the page makes."""
+    """The rights suffice at source and target, for the users that the page creates."""
     source, target = own_postgres.make_database("source"), own_postgres.make_database("target")
     with psycopg.connect(source, autocommit=True) as connection:
         connection.execute("create table orders (id int primary key)")
@@ -55,11 +55,11 @@ def test_rights_at_postgresql(own_postgres: Server, tmp_path: Path) -> None:
     config = pipeline(tmp_path, url_for(source, "repl"), url_for(target, "loader"))
     assert errors(config) == []
     [publication] = look(config, with_tables=False).source
-    assert "belongs to role" in publication.by_hand  # the administrator's, and left
+    assert "belongs to role" in publication.by_hand  # the administrator's, which stays
 
 
 def test_rights_at_mysql_and_mariadb(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
-    """Source and target, for the users that the page makes."""
+    """The rights suffice at source and target, for the users that the page creates."""
     source, target = database_of(mysql_url), database_of(mysql.make_database("target"))
     mysql.execute("drop database if exists wirekite")  # of another test on this server
     mysql.execute("create table orders (id int primary key)", source)

@@ -1,4 +1,4 @@
-"""Values in binary form, compared with what the server's own send functions make of them."""
+"""Values in binary form, compared with the results of the server's own send functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DESCRIBED = """
     from pg_attribute a join pg_type t on t.oid = a.atttypid
     where a.attrelid = 'public.one'::regclass and a.attname = 'v'
 """
-# What is sent in binary form where the log has the values in their own form.
+# Types that are sent in binary form if the log has the values in their own form.
 HAVE = {
     *("boolean", "smallint", "integer", "bigint", "oid", "xid", "cid", "xid8", "real"),
     *("double precision", "numeric", "numeric(12,2)", "numeric(38,0)", "text", "varchar(5)"),
@@ -36,7 +36,7 @@ HAVE = {
 
 @pytest.fixture
 def connection(postgres: Server) -> Iterator[psycopg.Connection]:
-    """A database with types of users."""
+    """Connection to a database with user types."""
     url = postgres.make_database("binary")
     try:
         with psycopg.connect(url, autocommit=True) as found:
@@ -52,7 +52,7 @@ def connection(postgres: Server) -> Iterator[psycopg.Connection]:
 def test_values_are_those_of_the_send_functions(
     connection: psycopg.Connection, postgres: Server
 ) -> None:
-    """Every type and value that has a binary form here; a type of users has none."""
+    """Every type and value with a binary form here is equal; a user type has none."""
     compared: set[str] = set()
     for kind, texts in values_for(postgres.version, set(), with_xml=has_xml(connection)).items():
         connection.execute(f"create table public.one (v {kind})")  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from penstock.codec.postgres.pgtypes import neutral_type
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect
 from penstock.model import Column, Identity, Relation
 
-# Per type: its neutral type, values that fit it, values that make the column text.
+# Per type: its neutral type, values that fit it, values that turn the column into text.
 TYPES: dict[str, tuple[str, list[str], list[str]]] = {
     "boolean": ("bool", ["true", "false"], []),
     "smallint": ("int16", ["-32768", "32767"], []),
@@ -86,14 +86,14 @@ def kind(request: pytest.FixtureRequest) -> type[Decoder]:
 @pytest.fixture
 def source(source_url: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection with exact text settings, as the stream and the copies have."""
-    # synchronous_commit: a slot is read by SQL up to what is flushed.
+    # synchronous_commit: a slot is read by SQL up to the flushed position.
     settings = {**EXACT_TEXT_SETTINGS, "search_path": "public", "synchronous_commit": "on"}
     with connect(source_url, application_name="test", options=settings) as connection:
         yield connection
 
 
 def relation_of(message: RelationMessage) -> Relation:
-    """The relation that a Relation message describes."""
+    """Return the relation that a Relation message describes."""
     identity = Identity(message.identity)
     return Relation(
         schema=message.schema,
@@ -115,18 +115,18 @@ def relation_of(message: RelationMessage) -> Relation:
 
 
 def start(source: psycopg.Connection[Any]) -> None:
-    """Make the publication and the slot, which must come before the changes."""
+    """Create the publication and the slot, which must precede the changes."""
     source.execute("create publication p for all tables")
     source.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot(source),))
 
 
 def slot(source: psycopg.Connection[Any]) -> str:
-    """A slot name of this database's own."""
+    """Return the name of this database's own slot."""
     return f"values_{source.info.dbname}"
 
 
 def block_of(source: psycopg.Connection[Any]) -> bytes:
-    """All changes since `start`, as the walsender frames them."""
+    """Return all changes since `start`, as the walsender frames them."""
     rows = source.execute(
         """
         select data
@@ -156,7 +156,7 @@ def decode(decoder: Decoder, block: bytes) -> list[Any]:
 def test_every_type_decodes_to_its_neutral_form_and_back(
     source: psycopg.Connection[Any], kind: type[Decoder]
 ) -> None:
-    """Each value, printed again by the server from what was decoded, is the value that was put."""
+    """The server prints each decoded value as the value that was inserted."""
     start(source)
     expected: dict[str, list[str]] = {}
     for number, (name, (_, fine, unfit)) in enumerate(TYPES.items()):
@@ -180,7 +180,7 @@ def test_every_type_decodes_to_its_neutral_form_and_back(
 
 
 def _printed(source: psycopg.Connection[Any], name: str, rows: Any) -> list[str]:
-    """What the server prints for decoded values, each given back in a neutral way."""
+    """Return the server's text of decoded values, each passed back in a neutral way."""
     array = rows.batch.column("after").field(0)
     neutral = rows.relation.columns[0].neutral
     expressions = {
@@ -238,7 +238,7 @@ def test_copy_and_stream_give_equal_batches(
 def test_keys_toast_and_full_identity_as_the_server_sends_them(
     source: psycopg.Connection[Any], kind: type[Decoder]
 ) -> None:
-    """Key changes, unchanged toasted values and whole old rows, from real messages."""
+    """Real messages have key changes, unchanged toasted values and complete old rows."""
     start(source)
     source.execute("create table d (id int primary key, big text, n int)")
     source.execute("alter table d alter big set storage external")

@@ -1,4 +1,6 @@
-"""libpq, as psycopg has it, logs in at the server's end of the protocol and reads rows from it."""
+"""Login of libpq, as psycopg uses it, at the server's end of the protocol, and rows
+read from it.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,23 @@ LIMIT = 1 << 20
 
 
 class Connection:
-    """One client, served until it goes: each query is answered with its own text and a NULL."""
+    """A client that is served until it leaves: each query is answered with its own
+    text and a NULL.
+    """
 
     def __init__(self, client: socket.socket) -> None:
         self.client, self.buffer = client, bytearray()
         self.startup: wire.Startup | None = None
 
     def more(self) -> None:
-        """Wait for bytes."""
+        """Wait for more bytes."""
         data = self.client.recv(65_536)
         if not data:
             raise EOFError
         self.buffer += data
 
     def start(self) -> wire.Startup:
-        """Until the client has said who it is."""
+        """Read until the client has identified itself."""
         while True:
             found = wire.start_packet(self.buffer)
             if found is None:
@@ -46,7 +50,7 @@ class Connection:
             self.client.sendall(wire.NO_ENCRYPTION)
 
     def message(self) -> tuple[int, bytes]:
-        """The next one."""
+        """Return the next message."""
         while (frame := wire.frame_at(self.buffer, 0, len(self.buffer), LIMIT)) is None:
             self.more()
         body = bytes(self.buffer[frame.start : frame.end])
@@ -54,7 +58,7 @@ class Connection:
         return frame.kind, body
 
     def serve(self) -> None:
-        """From the first byte to the last."""
+        """Serve the client from the first byte to the last."""
         try:
             startup = self.start()
             self.log_in(startup)
@@ -69,7 +73,7 @@ class Connection:
             self.client.close()
 
     def log_in(self, startup: wire.Startup) -> None:
-        """By SCRAM."""
+        """Log the client in by SCRAM."""
         if startup.minor or startup.unknown_options:
             self.client.sendall(wire.negotiate(startup.unknown_options))
         exchange = ScramServer(Verifier.of(PASSWORD))
@@ -88,7 +92,7 @@ class Connection:
         self.client.sendall(b"".join(greeting))
 
     def answer(self, sql: str) -> None:
-        """A row, or the error that was asked for."""
+        """Answer with a row, or with the error that the query asks for."""
         if sql.startswith("fail"):
             error = wire.Refused("0A000", sql, hint="ask for less")
             self.client.sendall(wire.error_response(error) + wire.ready())
@@ -104,7 +108,7 @@ class Connection:
 
 @contextmanager
 def served() -> Iterator[int]:
-    """A port that takes one client after the other."""
+    """Listen at a port that serves one client after the other; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:
@@ -125,14 +129,14 @@ def served() -> Iterator[int]:
 
 
 def connect(port: int, password: str, **more: str) -> psycopg.Connection:
-    """As a user would; the simple protocol, as a replication connection has it."""
+    """Connect as a user would, with the simple protocol of a replication connection."""
     return psycopg.connect(
         host="127.0.0.1", port=port, user="repl", dbname="shop", password=password, **more
     )
 
 
 def test_libpq_logs_in_and_reads() -> None:
-    """It proves its password, and checks that the server knows it, too."""
+    """The client proves its password, and checks that the server knows it, too."""
     with served() as port, connect(port, PASSWORD, autocommit=True) as connection:  # type: ignore[arg-type]
         found = connection.pgconn.exec_("grüße".encode())
         assert (found.get_value(0, 0), found.get_value(0, 1)) == ("grüße".encode(), None)
@@ -144,7 +148,7 @@ def test_libpq_logs_in_and_reads() -> None:
 
 
 def test_libpq_with_another_password_is_refused() -> None:
-    """By its SQLSTATE, and the next client is served."""
+    """The refusal has its SQLSTATE, and the next client is served."""
     with served() as port:
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             connect(port, "wrong")
@@ -152,6 +156,6 @@ def test_libpq_with_another_password_is_refused() -> None:
 
 
 def test_libpq_asks_for_more_than_there_is() -> None:
-    """Where it insists on encryption it goes away by itself."""
+    """A client that insists on encryption disconnects."""
     with served() as port, pytest.raises(psycopg.OperationalError, match="SSL"):
         connect(port, PASSWORD, sslmode="require")

@@ -1,4 +1,4 @@
-"""`penstock plan`: what becomes of each column, asked of real servers, and who may start."""
+"""`penstock plan`: the target's type of each column, asked of real servers, and blocked starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOSEN = {"target.types": {'"*"': "error"}}
 
 
 def from_mysql(folder: Path, source: str, target: str, **sections: dict[str, str]) -> Config:
-    """A pipeline from MySQL to PostgreSQL."""
+    """Return a pipeline from MySQL to PostgreSQL."""
     named = {
         f"target.{name}": {f'"{k}"': v for k, v in keys.items()} for name, keys in sections.items()
     }
@@ -31,21 +31,21 @@ def from_mysql(folder: Path, source: str, target: str, **sections: dict[str, str
 
 
 def ended(*arguments: str) -> int:
-    """The exit code of a command line."""
+    """Return the exit code of a command line."""
     with pytest.raises(SystemExit) as caught:
         cli.run_guarded(list(arguments))
     return int(caught.value.code or 0) if isinstance(caught.value.code, int | None) else 1
 
 
 def text(plan: Plan) -> str:
-    """The plan as it is printed."""
+    """Return the plan as it is printed."""
     return "\n".join(plan_lines(plan))
 
 
 def test_mysql_to_postgres(
     tmp_path: Path, mysql: MySQLServer, mysql_url: str, target_url: str
 ) -> None:
-    """Every column with its type there; what may get lost stops a run until it is chosen."""
+    """Every column has its type there; a possible loss stops a run until the user chooses."""
     database = database_of(mysql_url)
     mysql.execute(
         "create table item (id bigint unsigned primary key, day date, name varchar(20))", database
@@ -77,7 +77,7 @@ def test_mysql_to_postgres(
 def test_the_pasted_choices_are_enough(
     tmp_path: Path, mysql: MySQLServer, mysql_url: str, target_url: str
 ) -> None:
-    """What the plan prints below [target.types] can be put into the file as it stands."""
+    """The lines that the plan prints below [target.types] can be put into the file unchanged."""
     mysql.execute("create table t (a date, b text, c int primary key)", database_of(mysql_url))
     path = from_mysql(tmp_path, mysql_url, target_url).path
     printed = text(make_plan(load_config(path)))
@@ -88,7 +88,7 @@ def test_the_pasted_choices_are_enough(
 def test_postgres_to_mysql(
     tmp_path: Path, source_url: str, mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """Keys without a length, enums and what is held as text are told."""
+    """Keys without a length, enums and values stored as text are reported."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create type mood as enum ('sad')")
         source.execute("create table t (k text primary key, m mood, j jsonb, at timestamptz)")
@@ -99,13 +99,13 @@ def test_postgres_to_mysql(
     assert columns["j"].target_type.startswith("longtext")
     assert columns["at"].target_type == "datetime(6)"
     assert plan.may_run
-    # Every type of the plan is one that the target takes.
+    # The target accepts every type of the plan.
     body = ", ".join(f"`{name}` {mapping.target_type}" for name, mapping in columns.items())
     mysql.execute(f"create table t ({body}, primary key (k))", database_of(mysql_url))
 
 
 def test_one_engine_has_the_same_types(tmp_path: Path, source_url: str, target_url: str) -> None:
-    """Between PostgreSQL servers a table is one line, and nothing is asked before a run."""
+    """A table between PostgreSQL servers is one line, and a run needs no choice."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table t (k int primary key, v numeric, w text[])")
     config = pipeline(tmp_path, source_url, target_url)
@@ -118,7 +118,7 @@ def test_one_engine_has_the_same_types(tmp_path: Path, source_url: str, target_u
 def test_mysql_to_itself_has_the_same_types(
     tmp_path: Path, mysql: MySQLServer, mysql_url: str
 ) -> None:
-    """No choice is needed where the engine is the same, whatever the types."""
+    """Within the same engine no choice is needed, whatever the types."""
     name = database_of(mysql_url)
     mysql.execute("create table t (k int primary key, d date, j json, s varchar(9))", name)
     plan = make_plan(from_mysql(tmp_path, mysql_url, mysql_url))
@@ -129,7 +129,7 @@ def test_mysql_to_itself_has_the_same_types(
 def test_names_that_would_be_one_are_refused(
     tmp_path: Path, source_url: str, mysql_url: str
 ) -> None:
-    """MySQL does not tell columns apart by case: both are named."""
+    """MySQL does not distinguish columns by case: both are named."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute('create table t (k int primary key, "Name" text, name text)')
     config = pipeline(tmp_path, source_url, mysql_url, sections=CHOSEN)
@@ -139,7 +139,7 @@ def test_names_that_would_be_one_are_refused(
 
 
 def test_what_is_not_there_is_reported(tmp_path: Path, source_url: str, mysql_url: str) -> None:
-    """A table or a column that is named and does not exist is no silent nothing."""
+    """A named table or column that does not exist is not ignored silently."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table t (k int primary key)")
     types = {"target.types": {'"public.t.x not a number"': "null"}}
@@ -157,7 +157,7 @@ def test_the_command_line(
     mysql_url: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit code 1 with something to choose, 0 without; JSON says the same; run refuses."""
+    """The exit code is 1 with a choice to make, 0 without; JSON says the same; run refuses."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table t (k int primary key, v real)")
     path = write_pipeline(tmp_path, source_url, mysql_url)

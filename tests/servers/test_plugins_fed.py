@@ -1,7 +1,7 @@
-"""The shipped plugins, fed from a database by a `penstock flexcdc run` that is killed and killed.
+"""The shipped plugins, fed from a database by a `penstock flexcdc run` that is killed repeatedly.
 
-Whatever a plugin delivered adds up to the table; a kill repeats at most one transaction and loses
-none.
+The rows that a plugin delivered add up to the table; a kill repeats at most one transaction and
+loses none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 class Shop:
-    """Small transactions over one table until told to stop."""
+    """A thread of small transactions over one table until it is stopped."""
 
     def __init__(self, url: str, namespace: str) -> None:
         self._url, self._namespace = url, namespace
@@ -89,7 +89,7 @@ class Shop:
 
 
 class Fed:
-    """One source with the table, and FlexCDC over it with a plugin."""
+    """A source with the table, and FlexCDC over it with a plugin."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.folder = url, folder
@@ -105,14 +105,14 @@ class Fed:
 
     @property
     def out(self) -> str:
-        """What the processes have printed."""
+        """Output of the processes so far."""
         assert self.command is not None
         return self.command.out.read_text()
 
     def run(
         self, plugin: str, section: str, keys: Row, *, adds_up: Callable[[], bool]
     ) -> list[Row]:
-        """Feed the plugin under load and kills, until it adds up; the table's rows then."""
+        """Feed the plugin under load and kills until it adds up; return the table's rows then."""
         sections: dict[str, Row] = {
             "flexcdc": {"dest": self.url, "plugin": f"penstock.consume.plugins:{plugin}"},
             f"flexcdc.{section}": keys,
@@ -144,7 +144,7 @@ class Fed:
         return self.rows()
 
     def rows(self) -> list[Row]:
-        """The table's rows, values as JSON has them."""
+        """Return the table's rows, with values as JSON has them."""
         with session_at(self.url) as reader:
             found = reader.rows(
                 f"select * from {reader.quote(self.namespace, 'item')} order by id",
@@ -161,7 +161,7 @@ class Fed:
         ]
 
     def units(self) -> list[int]:
-        """The transactions that had rows, by number."""
+        """Return the numbers of the transactions that had rows."""
         units = self._flex.state_rows("mview_uow", "uow_id")
         return [
             one["uow_id"]
@@ -170,14 +170,14 @@ class Fed:
         ]
 
     def close(self) -> None:
-        """End what runs."""
+        """End the running processes."""
         if self.command is not None:
             self.command.close()
 
 
 @pytest.fixture(params=["mariadb", "postgres"])
 def fed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fed]:
-    """A server of the test's own."""
+    """Feed from a server of the test's own."""
     with make_server(request.param) as server:
         name = dialect_of(server.url("x")).namespace
         made = Fed(make_database(server, name), tmp_path)
@@ -186,13 +186,13 @@ def fed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fed]:
 
 
 class Replica:
-    """What a consumer makes of row images in order."""
+    """A consumer's copy of the table, made from row images in order."""
 
     def __init__(self) -> None:
         self._rows: dict[int, Row] = {}
 
     def apply(self, action: str, row: Row) -> None:
-        """One image; old rows must be there as they are told."""
+        """Apply one image; the old row must exist as the image has it."""
         if action == "T":
             self._rows.clear()
         elif action in ("D", "UB"):
@@ -202,26 +202,26 @@ class Replica:
             self._rows[row["id"]] = row
 
     def rows(self) -> list[Row]:
-        """By id."""
+        """Return the rows, ordered by id."""
         return [self._rows[number] for number in sorted(self._rows)]
 
 
 def json_lines(path: Path) -> list[Row]:
-    """The whole lines of a file that may be written to at this moment."""
+    """Return the whole lines of a file that may be written to at this moment."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def adding_up(replayed: Callable[[], list[Row]], fed: Fed) -> Callable[[], bool]:
-    """Whether what was delivered comes to the table's rows."""
+    """Return a function that tells whether the delivered rows are those of the table."""
     return lambda: replayed() == fed.rows()
 
 
 @pytest.mark.promise
 @pytest.mark.timeout(240)
 def test_json_lines(fed: Fed) -> None:
-    """Every image once, in the order of its numbers."""
+    """Every image comes once, in the order of its numbers."""
     path = fed.folder / "changes.json"
 
     def replayed() -> list[Row]:
@@ -242,7 +242,7 @@ def test_json_lines(fed: Fed) -> None:
 
 @pytest.mark.timeout(240)
 def test_debezium(fed: Fed) -> None:
-    """Every event once, with the source block of the connector, and a tombstone per delete."""
+    """Every event comes once, with the connector's source block, and a tombstone per delete."""
     path = fed.folder / "events.json"
     dates = {"2024-02-29": 19782}  # days since 1970
 
@@ -299,9 +299,9 @@ OF_CONNECTOR = {
 
 @pytest.mark.timeout(240)
 def test_webhook(fed: Fed) -> None:
-    """A receiver that fails now and then: every transaction, in order; one that comes again, alike.
+    """A receiver that fails now and then gets every transaction in order; a repeated one is equal.
 
-    Only what it answered with 2xx counts as delivered.
+    Only a transaction that it answered with 2xx counts as delivered.
     """
     receiver = Receiver()
     refusals = [(503, {}, "later"), None, (429, {"Retry-After": "0"}, "")]
@@ -311,7 +311,7 @@ def test_webhook(fed: Fed) -> None:
     planned = list(receiver.answers)
 
     def taken() -> list[Row]:
-        """The transactions that it has, in order; each once."""
+        """Return the transactions that the receiver has, in order, each once."""
         found: dict[int, Row] = {}
         keys: dict[str, int] = {}
         for (headers, body), answer in zip(list(receiver.requests), planned, strict=False):
@@ -347,7 +347,7 @@ def test_webhook(fed: Fed) -> None:
 
 @pytest.mark.timeout(240)
 def test_redis(fed: Fed) -> None:
-    """At the end the cache has the table's rows, and nothing else."""
+    """The cache has the table's rows at the end, and nothing else."""
     folder = fed.folder / "redis"
     folder.mkdir()
     server = RedisServer(folder, password="a-password")
@@ -365,7 +365,7 @@ def test_redis(fed: Fed) -> None:
         assert cached() == rows
     finally:
         server.stop()
-    # It ends by name when the cache is gone.
+    # It ends with an error that names the cache when that is down.
     assert fed.command is not None
     fed.command.start()
     with session(fed.url, fed.namespace) as connection:
@@ -377,7 +377,7 @@ def test_redis(fed: Fed) -> None:
 
 @pytest.mark.timeout(240)
 def test_the_example(fed: Fed) -> None:
-    """Every transaction printed, in order; one that a kill cut short is printed again."""
+    """Every transaction is printed in order; one that a kill interrupted is printed again."""
 
     def committed() -> list[int]:
         if fed.command is None or not fed.command.out.exists():
@@ -394,7 +394,7 @@ def test_the_example(fed: Fed) -> None:
         ):
             units.setdefault(unit, []).append((dml, int(number or 0)))
         for unit in sorted(units, key=int):
-            # Of one that was printed again, the last time.
+            # Only the last print of a repeated one counts.
             for dml, number in units[unit]:
                 if dml == "TRUNCATE":
                     rows.clear()
@@ -415,7 +415,7 @@ def test_the_example(fed: Fed) -> None:
 
 
 def everything_shown(fed: Fed) -> str:
-    """What the process printed and wrote, and what commands show of the pipeline."""
+    """Return what the process printed and wrote, and what commands show of the pipeline."""
     assert fed.command is not None
     shown = [fed.out, repr(open_flexcdc(fed.command.file))]
     for folder in ("run", "state"):

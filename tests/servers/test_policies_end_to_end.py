@@ -1,4 +1,4 @@
-"""Tables altered while the pipeline stands still: noticed at its start, and the policies hold."""
+"""Tables altered while the pipeline is stopped: its start notices it, and the policies hold."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_by_policies(
     alter: Callable[[str], Any],
     types: Mapping[str, str],
 ) -> None:
-    """Loaded, stopped, altered; refused by one policy, carried out by others."""
+    """Load, stop, alter the tables; one policy refuses the change, the others apply it."""
     file = write_pipeline(
         tmp_path,
         source,
@@ -84,7 +84,7 @@ def run_by_policies(
 
 
 def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -> None:
-    """The catalogue is compared with what was seen last."""
+    """The catalogue is compared with its last known state."""
 
     def alter(sql: str) -> None:
         with psycopg.connect(source_url, autocommit=True) as connection:
@@ -97,7 +97,7 @@ def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -
 def test_a_mysql_source(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """The binlog holds the statements."""
+    """The binlog contains the statements."""
     database = database_of(mysql_url)
 
     def alter(sql: str) -> None:

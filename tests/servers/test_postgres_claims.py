@@ -1,6 +1,6 @@
-"""Sessions of workers that hang at a PostgreSQL target: who comes after them ends them.
+"""Hanging workers' sessions at a PostgreSQL target, which their successors end.
 
-And nobody else's: not of another chunk, plan, merge table, role, database or program.
+Sessions of another chunk, plan, merge table, role, database or program are not ended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROLES = ("plain_loader", "other_loader")
 
 @pytest.fixture
 def plain_urls(postgres: Server, target_url: str) -> Iterator[tuple[str, str]]:
-    """Of two roles that may log in and use schemas public and wirekite, and nothing else."""
+    """URLs of two roles that may log in and use schemas public and wirekite, and nothing else."""
     database = urlsplit(target_url).path.lstrip("/")
     for role in ROLES:
         postgres.execute(f"drop role if exists {role}; create role {role} login password 'p'")
@@ -60,7 +60,7 @@ def plain_urls(postgres: Server, target_url: str) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def session(url: str, name: str = APPLICATION_NAME) -> Iterator[psycopg.Connection]:
-    """A session in a transaction, which does not wait long for what others have locked."""
+    """Open a session in a transaction that does not wait long for locks."""
     options = {"lock_timeout": "500"}
     with connect(url, application_name=name, options=options, autocommit=False) as connection:
         try:
@@ -70,14 +70,14 @@ def session(url: str, name: str = APPLICATION_NAME) -> Iterator[psycopg.Connecti
 
 
 def run(connection: psycopg.Connection, statement: str) -> list[tuple[Any, ...]]:
-    """Run it as a worker does; rows, if there are any."""
+    """Run a statement as a worker does; return rows, if there are any."""
     with server_errors("x"):
         cursor = connection.execute(statement)  # type: ignore[arg-type]
         return cursor.fetchall() if cursor.description else []
 
 
 def is_alive(connection: psycopg.Connection) -> bool:
-    """Whether the session is there, with its transaction."""
+    """Return whether the session exists, with its transaction."""
     try:
         return run(connection, "select 1") == [(1,)]
     except ConnectionLost:
@@ -85,7 +85,7 @@ def is_alive(connection: psycopg.Connection) -> bool:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """Wait for it."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline
@@ -96,12 +96,12 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def test_who_takes_over_ends_the_session_of_before(plain_urls: tuple[str, str]) -> None:
-    """What the first had locked is free, and what it had written is gone."""
+    """The first session's locks are released, and its rows are removed."""
     url, _ = plain_urls
     with session(url) as first, session(url) as second, session(url) as third:
         claim_chunk(first, TASK)
         run(first, "insert into t values (1)")
-        claim_chunk(second, TASK)  # not repeated: whoever is at work stays there
+        claim_chunk(second, TASK)  # not repeated: a working session stays
         with pytest.raises(StatementInterrupted):
             run(second, "insert into t values (1)")
         second.rollback()
@@ -116,7 +116,7 @@ def test_who_takes_over_ends_the_session_of_before(plain_urls: tuple[str, str]) 
 
 
 def test_who_waits_behind_a_session_of_before_is_ended_too(plain_urls: tuple[str, str]) -> None:
-    """A second attempt that came when the first was at work, and then hung as well."""
+    """A second attempt came when the first was at work, and then hung as well."""
     url, _ = plain_urls
     with session(url) as first, session(url) as second, session(url) as third:
         claim_chunk(first, TASK)
@@ -131,7 +131,7 @@ def test_who_waits_behind_a_session_of_before_is_ended_too(plain_urls: tuple[str
 def test_a_session_does_not_end_itself_nor_another_s(
     postgres: Server, plain_urls: tuple[str, str]
 ) -> None:
-    """Not at another chunk, nor of another plan, role or database."""
+    """Sessions at another chunk, or of another plan, role or database, are not ended."""
     url, others = plain_urls
     elsewhere = postgres.make_database("elsewhere")
     try:
@@ -156,7 +156,7 @@ def test_a_session_does_not_end_itself_nor_another_s(
 
 
 def plan_of(name: str, *given_up: str) -> TablePlan:
-    """A plan of a table, without chunks."""
+    """Return a plan of a table, without chunks."""
     return TablePlan(
         source=TABLE,
         target=TABLE,
@@ -173,7 +173,9 @@ def plan_of(name: str, *given_up: str) -> TablePlan:
 
 @pytest.mark.parametrize("ending", ["begun afresh", "finished"])
 def test_a_table_does_not_wait_for_who_hangs_at_a_chunk(target_url: str, ending: str) -> None:
-    """Neither when it is begun afresh, for those of its older plans, nor when it is finished."""
+    """The table does not wait when it is restarted, for workers of older plans, nor when it is
+    finished.
+    """
     with session(target_url) as driver, session(target_url) as hung, session(target_url) as other:
         driver.autocommit = True
         driver.execute("create table t (id int)")
@@ -194,7 +196,11 @@ def test_a_table_does_not_wait_for_who_hangs_at_a_chunk(target_url: str, ending:
 
 
 class Numbers:
-    """Lines of one column, as a reader and its rows. pause: called between the first two."""
+    """Lines of one column, as a reader and its rows.
+
+    Attributes:
+        pause: Function that is called between the first two lines.
+    """
 
     row_count = 2**17 + 1
 
@@ -202,17 +208,17 @@ class Numbers:
         self._pause = pause
 
     def lines(self, *_: object) -> Numbers:
-        """The rows of any chunk."""
+        """Return the rows of any chunk."""
         return self
 
     def __iter__(self) -> Iterator[bytes]:
-        yield b"1\n" * 2**17  # more than libpq keeps to itself
+        yield b"1\n" * 2**17  # more than libpq buffers
         self._pause()
         yield b"2\n"
 
 
 def test_a_chunk_is_copied_beside_a_worker_that_hangs(target_url: str) -> None:
-    """In the middle of its rows. When it goes on, it is told to try again: the chunk is there."""
+    """The worker hangs among its rows; later it is told to try again, and finds the chunk done."""
     reached, resumed = threading.Event(), threading.Event()
     task = replace(chunk_task(table=TABLE, plan="one"), columns=("id",))
     settings = {**TARGET_SETTINGS, "lock_timeout": "5000"}
@@ -253,9 +259,9 @@ def test_a_chunk_is_copied_beside_a_worker_that_hangs(target_url: str) -> None:
 def test_only_workers_at_these_merge_tables_are_ended(
     postgres: Server, target_url: str, plain_urls: tuple[str, str]
 ) -> None:
-    """Own sessions of this name that hold one of them; not who looks at it, nor at other tables.
+    """Own sessions of this name with a lock on one of them are ended, not those at other tables.
 
-    A superuser could end those of all, and leaves them.
+    Readers of the tables stay. A superuser could end all sessions, and leaves the others.
     """
     url, others = plain_urls
     with session(url) as maker:
@@ -292,9 +298,10 @@ def test_only_workers_at_these_merge_tables_are_ended(
 def test_a_batch_is_staged_beside_a_worker_that_hangs(
     target_url: str, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """It hangs between two batches of rows, behind them or before its commit; then it goes on.
+    """The worker hangs between two batches of rows, after them or before its commit; then
+    continues.
 
-    Its error is one that has its batch staged again, and it finds another's merge table then.
+    Its error causes its batch to be staged again, and it finds another's merge table then.
     """
     layout, reached, resumed = MergeLayout(ITEM), threading.Event(), threading.Event()
     batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
@@ -349,7 +356,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
 def test_a_role_without_the_right_leaves_sessions_alone(
     postgres: Server, plain_urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A URL may take another role on, which may end none: it waits as before, without an error."""
+    """A URL may switch to a role that cannot end sessions: it waits as before, without an error."""
     url, _ = plain_urls
     postgres.execute(f"grant {ROLES[1]} to {ROLES[0]}")
     monkeypatch.setattr(claims, "END_TIMEOUT_MS", 100)

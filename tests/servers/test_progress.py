@@ -67,7 +67,7 @@ def recorder(config: Config) -> Iterator[CeRecorder]:
 
 
 class Log:
-    """A change log that is written by hand: one transaction of one row at a time."""
+    """A change log that is written manually: one transaction of one row at a time."""
 
     def __init__(self, config: Config) -> None:
         self.writer = Writer.open(
@@ -79,7 +79,7 @@ class Log:
         self.gsn = 0
 
     def commit(self, position: int, *, commit_us: int = 1_700_000_000_000_000) -> None:
-        """One row, committed at this position."""
+        """Commit one row at this position."""
         self.gsn += 1
         number = self.gsn
         batch = pa.RecordBatch.from_arrays(
@@ -99,7 +99,7 @@ class Log:
         self.writer.write(Run(rows=rows, transactions=told, end=end))
 
     def close_segment(self, position: int) -> Any:
-        """A segment with one row."""
+        """Close a segment with one row, and return it."""
         self.commit(position)
         return self.writer.rotate()
 
@@ -113,7 +113,7 @@ def log(config: Config) -> Iterator[Log]:
 
 
 def rows(config: Config) -> list[tuple[Any, ...]]:
-    """The CE rows."""
+    """Return the CE rows."""
     with psycopg.connect(config.target.url) as connection:
         return connection.execute(CE_ROWS).fetchall()
 
@@ -121,7 +121,9 @@ def rows(config: Config) -> list[tuple[Any, ...]]:
 def test_a_segment_is_recorded_when_it_opens_and_when_it_closes(
     config: Config, recorder: CeRecorder, log: Log
 ) -> None:
-    """mark: first where it can be rebuilt from, then behind its last commit; slot and file name."""
+    """The mark is the position to rebuild from, later the end of the last commit; with slot and
+    file.
+    """
     slot = "wirekite_replication_slot"
     recorder.note_opened(0, 0x10)
     assert rows(config) == [(slot, "0.ckt", "0/10", False, 0)]
@@ -130,7 +132,7 @@ def test_a_segment_is_recorded_when_it_opens_and_when_it_closes(
 
 
 def test_recording_twice_changes_nothing(config: Config, recorder: CeRecorder, log: Log) -> None:
-    """Both calls may be repeated: the extractor tries again what may have succeeded."""
+    """Both calls may be repeated: the extractor retries calls that may have succeeded."""
     closed = log.close_segment(0x100)
     for _ in range(2):
         recorder.note_closed(closed)
@@ -139,7 +141,7 @@ def test_recording_twice_changes_nothing(config: Config, recorder: CeRecorder, l
 
 
 def test_a_segment_begun_again_counts_a_restart(config: Config, recorder: CeRecorder) -> None:
-    """A row that a crash left open is taken up by the next process."""
+    """A row that a crash left open is continued by the next process."""
     for _ in range(3):
         recorder.note_opened(4, 0x10)
     [row] = rows(config)
@@ -149,7 +151,7 @@ def test_a_segment_begun_again_counts_a_restart(config: Config, recorder: CeReco
 def test_rows_left_out_by_a_crash_are_mended_from_the_segments(
     config: Config, recorder: CeRecorder, log: Log
 ) -> None:
-    """A crash between rename and record: the next process writes what is missing."""
+    """The next process writes a row that is missing after a crash between rename and record."""
     recorder.note_opened(0, 0)
     for number in range(3):
         log.close_segment(0x100 * (number + 1))
@@ -166,7 +168,7 @@ def test_rows_left_out_by_a_crash_are_mended_from_the_segments(
 def test_a_target_that_is_away_is_a_typed_error_and_comes_back(
     tmp_path: Path, source_url: str, own_postgres: Server, second_postgres: Server
 ) -> None:
-    """The recorder raises, and goes on once the target is there, mending what it missed."""
+    """The recorder raises, and continues once the target is available, with the missing rows."""
     config = pipeline(tmp_path, source_url, own_postgres.url(), mode="change")
     log, recorder = Log(config), CeRecorder(config)
     try:
@@ -192,7 +194,7 @@ def test_a_target_that_is_away_is_a_typed_error_and_comes_back(
 @pytest.fixture
 def act(config: Config, recorder: CeRecorder) -> Callable[[str], None]:
     """Set the action, as an operator does."""
-    recorder.add_missing()  # makes the tables
+    recorder.add_missing()  # creates the tables
 
     def to(word: str) -> None:
         with psycopg.connect(config.target.url, autocommit=True) as connection:
@@ -202,7 +204,9 @@ def act(config: Config, recorder: CeRecorder) -> Callable[[str], None]:
 
 
 def test_the_action_is_read_at_intervals(config: Config, act: Callable[[str], None]) -> None:
-    """RUN at first, without tables too; a change is seen after the interval, or at once."""
+    """The action is RUN at first, even without tables; a change is seen after the interval or at
+    once.
+    """
     clock = Hands()
     watch = ActionWatch(config.target.url, name="test", interval_s=60, clock=clock)
     try:
@@ -220,7 +224,7 @@ def test_the_action_is_read_at_intervals(config: Config, act: Callable[[str], No
 
 
 def test_a_word_that_is_none_is_an_error(config: Config, act: Callable[[str], None]) -> None:
-    """With the statement that puts it right."""
+    """The error has the statement that corrects it."""
     act("HALT")
     watch = ActionWatch(config.target.url, name="test")
     try:
@@ -232,7 +236,7 @@ def test_a_word_that_is_none_is_an_error(config: Config, act: Callable[[str], No
 
 
 def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None:
-    """What cannot be read must not stop an extraction, nor let a paused one go on."""
+    """An unreadable action neither stops an extraction nor resumes a paused one."""
     url = own_postgres.url()
     watch = ActionWatch(url, name="test", interval_s=0)
     try:
@@ -259,7 +263,7 @@ def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None
 
 
 def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeRecorder) -> None:
-    """The oldest row in the log that is not applied makes the seconds; its slot the bytes."""
+    """The oldest row in the log that is not applied gives the seconds; its slot gives the bytes."""
     recorder.add_missing()
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute("create table a (id int primary key)")
@@ -284,7 +288,7 @@ def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeR
 
 
 def test_source_state_is_that_of_the_published_query(config: Config, postgres: Server) -> None:
-    """Bytes behind the slot as document 000 counts them; no slot, no lag."""
+    """Bytes of lag are counted as in document 000; without a slot there is no lag."""
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute("set synchronous_commit = on")  # its WAL is written at once
         connection.execute("create table a (id int primary key)")
@@ -332,7 +336,7 @@ def test_the_lag_query_in_postgresqls_words(config: Config, postgres: Server) ->
 
 
 def test_status_before_anything_has_begun(config: Config) -> None:
-    """A pipeline that was never run has a status: nothing."""
+    """The status of a pipeline that was never run is empty."""
     found = read_status(config)
     assert [process.pid for process in found.processes] == [0, 0, 0]
     assert found.log.end == FlushPoint(position=0)

@@ -1,4 +1,4 @@
-"""A table read again into the stream, while it is being written."""
+"""A table that is read again into the stream while it is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TableName("public", "t")
 
 @dataclass
 class Reader:
-    """A stream's assembler in small: feeds a decoder, collects runs, applies them to a dict."""
+    """A small assembler of a stream: it feeds a decoder, collects runs, applies them to a dict."""
 
     resolver: RelationResolver
     decoder: Decoder = field(default_factory=make_decoder)
@@ -61,7 +61,7 @@ class Reader:
         )
 
     def introduce(self, relation: Relation) -> None:
-        """The rows' relation says it here."""
+        """Introduce the rows' relation directly."""
 
     def cut(self) -> None:
         end = None
@@ -104,7 +104,7 @@ class Reader:
 
 
 def _split(messages: list[bytes], position: int) -> tuple[list[bytes], list[bytes]]:
-    """What commits before position, and the rest."""
+    """Return the messages that commit before position, and the rest."""
     for index, message in enumerate(messages):
         if message[:1] == b"B" and int.from_bytes(message[1:9]) >= position:
             return messages[:index], messages[index:]
@@ -137,7 +137,7 @@ def capture(source_url: str) -> Iterator[Capture]:
 def test_a_reload_is_the_table_at_its_position(
     source_url: str, catalog: psycopg.Connection, capture: Capture
 ) -> None:
-    """Stream before, contents at X, stream behind: whatever is written meanwhile, it adds up."""
+    """Stream before, content at X and later stream add up, whatever is written meanwhile."""
     catalog.execute("create table public.t (id int primary key, n int, pad text)")
     catalog.execute(
         "insert into public.t select i, 0, repeat('p', i % 50) from generate_series(1, 3000) i"
@@ -168,7 +168,7 @@ def test_a_reload_is_the_table_at_its_position(
                 reason="test",
                 row_limit=500,
             )
-        assert reader.table == streamed  # nothing was lost: the same rows again, all of them
+        assert reader.table == streamed  # nothing was lost: all of the same rows again
         assert count == len(streamed)
         runs = reader.runs[run_count:]
         assert len(runs) >= 6
@@ -186,7 +186,9 @@ def test_a_reload_is_the_table_at_its_position(
 def test_rows_rewritten_in_silence_are_made_good(
     source_url: str, catalog: psycopg.Connection, capture: Capture
 ) -> None:
-    """ALTER TYPE ... USING, another column, a value that no neutral type holds, partitions."""
+    """ALTER TYPE ... USING, another column, a value without neutral type, and partitions are
+    covered.
+    """
     catalog.execute("create table public.t (id int, v int, at timestamp) partition by list (id)")
     catalog.execute("create table public.one partition of public.t for values in (1, 2)")
     catalog.execute("create table public.two (at timestamp, gone int, v int, id int)")
@@ -224,7 +226,7 @@ def test_rows_rewritten_in_silence_are_made_good(
 def test_an_empty_table_is_a_marker_alone(
     source_url: str, catalog: psycopg.Connection, capture: Capture
 ) -> None:
-    """Its rows are gone from the log's readers, too."""
+    """The log's readers lose the table's rows, too."""
     catalog.execute("create table public.t (id int primary key)")
     reader = _reader(source_url, catalog)
     reader.table[1] = (1,)
@@ -241,7 +243,7 @@ def test_an_empty_table_is_a_marker_alone(
 
 
 def test_a_table_that_is_gone_cannot_be_read(source_url: str) -> None:
-    """The watch will tell that it was dropped."""
+    """The watch will report that it was dropped."""
     with pytest.raises(TableVanished, match=r"public\.t"):
         open_reload(source_url, T, 4_000_000)
 
@@ -275,7 +277,7 @@ def test_a_change_between_snapshot_and_lock_needs_a_later_point(
 
 
 def test_a_held_table_keeps_its_shape(source_url: str, catalog: psycopg.Connection) -> None:
-    """Rows may be written, and the slot is gone already."""
+    """Rows may be written, and the slot is already dropped."""
     catalog.execute("create table public.t (id int primary key)")
     source_id = captured_tables(catalog, ["public.t"])[0].source_id
     with open_reload(source_url, T, source_id):

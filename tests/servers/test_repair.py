@@ -1,4 +1,6 @@
-"""verify --repair from PostgreSQL to PostgreSQL: rows come from the source, all or none."""
+"""Repairs by verify --repair between PostgreSQL databases: rows come from the source,
+all or none.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def run(url: str, *statements: str) -> None:
 
 
 def pipeline(folder: Path, source: str, target: str) -> Config:
-    """A loaded pipeline of mode data."""
+    """Return a loaded pipeline of mode data."""
     file = write_pipeline(folder, source, target, mode="data", tables=["public.*"])
     config = load_config(file)
     REAL_FILES.make_directory(config.layout.state)
@@ -58,14 +60,14 @@ def pipeline(folder: Path, source: str, target: str) -> Config:
 
 @pytest.fixture
 def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
-    """Both sides filled alike."""
+    """Pipeline whose sides have the same rows."""
     for url in (source_url, target_url):
         run(url, *TABLES)
     return pipeline(tmp_path, source_url, target_url)
 
 
 def spoil(config: Config) -> None:
-    """Rows that differ, are missing and are too many, in every table."""
+    """Make rows differ, be missing and be surplus in every table."""
     run(
         config.target.url,
         "set session_replication_role = replica",
@@ -83,7 +85,9 @@ def spoil(config: Config) -> None:
 
 
 def test_every_kind_of_row_is_repaired(config: Config) -> None:
-    """Unique values that were exchanged, generated and identity columns, parents and children."""
+    """Unique values were swapped; generated and identity columns, parents and
+    children are covered.
+    """
     spoil(config)
     result = verify(config, repair=True)
     assert not result.equal
@@ -99,7 +103,7 @@ def test_every_kind_of_row_is_repaired(config: Config) -> None:
 
 
 def test_many_rows_are_repaired_by_buckets(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More keys than are kept one by one."""
+    """There are more keys than are kept one by one."""
     from penstock.control.verify import hashed_rows
 
     monkeypatch.setattr(hashed_rows, "KEYS_MAX", 10)
@@ -112,7 +116,7 @@ def test_many_rows_are_repaired_by_buckets(config: Config, monkeypatch: pytest.M
 
 
 def test_the_command_says_what_it_did(config: Config) -> None:
-    """And a second verify finds nothing."""
+    """A second verify finds nothing."""
     spoil(config)
     before = penstock("verify", config.path)
     assert before.code == 1
@@ -125,7 +129,7 @@ def test_the_command_says_what_it_did(config: Config) -> None:
 
 @pytest.mark.parametrize("fault", ["verify.repair.deleted:2:kill", "verify.repair.written:1:kill"])
 def test_a_crash_leaves_nothing_half_done(config: Config, fault: str) -> None:
-    """As long as the transaction is not committed nobody sees anything of it."""
+    """No session sees any of it until the transaction is committed."""
     spoil(config)
     found = verify(config).tables
     killed = penstock("verify", config.path, "--repair", environment={"PENSTOCK_FAULT": fault})
@@ -145,7 +149,7 @@ def test_an_error_leaves_nothing_half_done_either(config: Config) -> None:
 
 
 def test_another_shape_is_refused(config: Config) -> None:
-    """A wider type is compared, and not repaired; a column of the target's own would be lost."""
+    """A wider type is compared but not repaired; the target's own column would be lost."""
     run(config.target.url, "alter table public.parent add column own int",
         "delete from public.parent where id = 150")  # fmt: skip
     with pytest.raises(RepairRefused, match="own"):
@@ -159,7 +163,7 @@ def test_another_shape_is_refused(config: Config) -> None:
 def test_without_the_right_foreign_keys_would_act(
     config: Config, postgres: Server, role: str
 ) -> None:
-    """A role that may not set session_replication_role: refused, rather than cascades."""
+    """A role that may not set session_replication_role is refused, because of cascades."""
     run(
         config.target.url,
         "update public.parent set name = 'x' where id = 1",

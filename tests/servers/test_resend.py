@@ -1,4 +1,4 @@
-"""Rows that are asked for again come into the log at one exact place, and consumers end equal."""
+"""Resent rows come into the log at one exact position, and consumers end equal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DDL = """
 
 
 def source_rows(sql: Any) -> dict[Any, dict[str, Any]]:
-    """The table as the source has it."""
+    """Return the table as the source has it."""
     rows = sql.execute("select id, n, note from t").fetchall()
     return {(row[0],): dict(zip(("id", "n", "note"), row, strict=True)) for row in rows}
 
@@ -38,7 +38,7 @@ def source_rows(sql: Any) -> dict[Any, dict[str, Any]]:
 def test_after_resend_with_updates_meanwhile_the_view_equals_the_source(
     source_url: str, tmp_path: Path
 ) -> None:
-    """Rows that the log never had are there, and each later change wins."""
+    """Rows that the log never had are there, and each later change overrides them."""
     set_up(source_url, DDL)
     stop, writing = Stop(), threading.Event()
     errors: list[BaseException] = []
@@ -88,7 +88,7 @@ def _asked(directory: Path) -> int:
 def test_what_cannot_be_sent_is_answered_in_the_published_words(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that is not captured, and one whose shape changes just then; the log goes on."""
+    """The table is not captured, or its shape changes just then; the log continues."""
     set_up(source_url, DDL)
     stop = Stop()
     extractor = extractor_of(source_url, tmp_path, options=LIVE, stop=stop)
@@ -134,7 +134,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
 def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
     source_url: str, tmp_path: Path, place: str
 ) -> None:
-    """By the next attempt or the next start: sent twice at worst, and never answered before."""
+    """The next attempt or start carries it out: sent twice at worst, and never answered before."""
     set_up(source_url, DDL)
     extractor_of(source_url, tmp_path).run()
     ask(tmp_path, "public.t")
@@ -158,7 +158,9 @@ def _pid(path: Path) -> int:
 
 
 def test_the_command_returns_when_the_rows_are_in_the_log(source_url: str, tmp_path: Path) -> None:
-    """Beside a running extractor; refused in the published words, each with the next command."""
+    """The command runs beside an extractor; refusals have the published words and the
+    next command.
+    """
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, DDL)
     path = write_pipeline(

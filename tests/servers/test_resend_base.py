@@ -1,4 +1,4 @@
-"""`penstock resend` where the log has a base: rows come from there, and the source is not read."""
+"""`penstock resend` with a log that has a base: rows come from there, not from the source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from plugins.shared import SharedServers
 def based(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Based]:
-    """A source with rows of before, extracted, with a base."""
+    """A source with existing rows, extracted, with a base."""
     with new_place(shared_servers, request.param) as place:
         place.run(ITEM.format(""), OTHER.format(""))
         fill(place, 1, 50)
@@ -39,16 +39,20 @@ def based(
 
 
 class View(CdcConsumer):
-    """The rows of a table by key, forgotten where they come anew. resent: keys that came again."""
+    """A consumer with a table's rows by key, dropped when they are resent.
+
+    Attributes:
+        resent: Keys that came again.
+    """
 
     def __init__(self) -> None:
-        """Nothing came yet."""
+        """Begin without rows."""
         self.rows: dict[Any, dict[str, Any]] = {}
         self.resent: set[Any] = set()
         self.reloads = 0
 
     def on_events(self, events: Any) -> bool:
-        """Apply each as it is; a row is made once."""
+        """Apply each event as it is; check that a row is created once."""
         for event in events:
             if event.value is None:
                 del self.rows[event.key]
@@ -60,7 +64,7 @@ class View(CdcConsumer):
         return True
 
     def on_reload(self, table: str) -> None:
-        """Rows follow anew."""
+        """Drop the rows, which follow again."""
         self.reloads += table.endswith(".item")
         self.rows.clear()
 
@@ -76,18 +80,18 @@ def with_view(based: Based) -> None:
 
 
 def wanted(place: Place) -> dict[Any, Any]:
-    """What the view should have."""
+    """Return the rows that the view should have."""
     names = ("id", "n", "note")
     return {(row[0],): dict(zip(names, row, strict=True)) for row in rows(place, "item")}
 
 
 def extracts(based: Based) -> bool:
-    """Whether an extractor is at work: without one the command is refused."""
+    """Return whether an extractor is at work: without one the command is refused."""
     return any(one.name == "extract" and one.pid for one in processes(load_config(based.path)))
 
 
 def resent(based: Based) -> None:
-    """Give the command, and see that it succeeds."""
+    """Run the command, and check that it succeeds."""
     with Process(based.path, "resend", "--tables", f"{based.place.namespace}.item") as process:
         assert process.ended() == 0, process.err
 
@@ -109,7 +113,7 @@ def until_seen(based: Based, view: View) -> None:
 
 @pytest.mark.long
 def test_the_source_is_not_read(based: Based) -> None:
-    """Nobody reads the table at the source, and its rows come all the same, each once."""
+    """No session reads the table at the source, but its rows come, each once."""
     place = based.place
     with_view(based)
     view = View()
@@ -127,7 +131,7 @@ def test_the_source_is_not_read(based: Based) -> None:
         scans = "select seq_scan + coalesce(idx_scan, 0) from pg_stat_user_tables"
         before = place.run(f"{scans} where relname = 'item'")
         resent(based)
-        time.sleep(1.5)  # a session tells its scans within a second, or at its end
+        time.sleep(1.5)  # a session reports its scans within a second, or at its end
         assert place.run(f"{scans} where relname = 'item'") == before
     else:
         with session(place.url, place.namespace) as holder:
@@ -142,7 +146,7 @@ def test_the_source_is_not_read(based: Based) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["extract.resend.rows", "extract.resend.before"])
 def test_killed_meanwhile(based: Based, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next extractor carries the request out: rows of the base, whole, and what came since."""
+    """The next extractor carries the request out: all rows of the base, and the later changes."""
     place = based.place
     with_view(based)
     view = View()
@@ -170,7 +174,7 @@ def test_killed_meanwhile(based: Based, point: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.long
 def test_rows_are_equal_with_writes_meanwhile(based: Based) -> None:
-    """Again and again, while rows change and the base moves on: for a consumer and in the base."""
+    """Consumer and base stay equal while rows change and the base moves forward."""
     place = based.place
     with_view(based)
     view = View()

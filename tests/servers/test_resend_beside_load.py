@@ -1,4 +1,4 @@
-"""`penstock resend` beside the load: neither the target nor a consumer has a row less, or twice."""
+"""`penstock resend` beside the load: neither the target nor a consumer misses or repeats a row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TABLES = ("item", "bare", "parts")
 NOTE = "x" * 600  # item takes several blocks to read
 ITEMS, PARTS = 4000, 300
-# Killed once each: while rows are read, when they are durable and nobody knows, when it is known.
+# Killed once at each: rows are being read; rows are durable but not reported; rows are reported.
 KILLS = ("extract.resend.rows:2", "extract.resend.before:1", "extract.resend.after:2")
 RANGES = {"low": "100", "middle": "200", "high": "1000"}
-# All rows in SQLite, once each: what was taken is remembered in the transaction of the rows.
+# All rows in SQLite, once each: the position is stored in the transaction of the rows.
 CLASS = """
 import json, sqlite3
 from penstock.consume import CdcConsumer
@@ -80,8 +80,8 @@ class View(CdcConsumer):
 class Shop:
     """Three kinds of tables at a source, a pipeline into a target, and a consumer beside it.
 
-    What the customers do leaves the sum of n over item and parts as it is, and the two rows of
-    bare whose a is 0.
+    Customers change neither the sum of n over item and parts, nor the two rows of bare whose a is
+    0.
     """
 
     def __init__(self, source: Place, target: Place, folder: Path) -> None:
@@ -114,30 +114,30 @@ class Shop:
         )
 
     def settle(self, run: Process) -> None:
-        """Until all that is committed at the source is in the target."""
+        """Wait until everything committed at the source is in the target."""
         number = next(self._fences)
         self.source.run(f"insert into fence values ({number})")
         with session(self.target.url, self.target.namespace) as target:
             run.until(lambda: (number,) in rows_of(target, "fence"), f"fence {number} has come")
 
     def start(self, run: Process) -> None:
-        """Until the rows of before are in the target: the first fence may be one of them."""
+        """Wait until the existing rows are in the target: the first fence may be one of them."""
         self.settle(run)
         self.settle(run)
 
     def resend(self) -> None:
-        """All tables, by the command."""
+        """Resend all tables by the command."""
         names = ",".join(f"{self.source.namespace}.{table}" for table in TABLES)
         ran = penstock("resend", self.path, "--tables", names)
         assert ran.code == 0, ran
 
     def lines(self, table: str) -> list[str]:
-        """A table as the consumer has it, each row as a line, sorted."""
+        """Return a table of the consumer, each row as a line, sorted."""
         found = self._asked("select value from line where name = ?", table)
         return sorted(row[0] for row in found)
 
     def reloads(self, table: str) -> int:
-        """How often the consumer was told that a table comes anew."""
+        """Return how often the consumer was told that a table is resent."""
         return len(self._asked("select 1 from reload where name = ?", table))
 
     def _asked(self, query: str, table: str) -> list[Any]:
@@ -148,7 +148,7 @@ class Shop:
             data.close()
 
     def check(self, run: Process) -> None:
-        """Target and consumer have what the source has."""
+        """Check that target and consumer have the source's rows."""
         self.settle(run)
         with (
             session(self.source.url, self.source.namespace) as source,
@@ -178,7 +178,7 @@ def _make_parts(place: Place) -> None:
 
 
 def rows_of(place: Session, table: str) -> list[tuple[Any, ...]]:
-    """All rows; none of a table that is not there yet."""
+    """Return all rows; none if the table does not exist yet."""
     try:
         return place.execute(f"select * from {table}")
     except NothingThere:
@@ -186,7 +186,7 @@ def rows_of(place: Session, table: str) -> list[tuple[Any, ...]]:
 
 
 class Beside:
-    """A thread that does something again and again, with one session, for a with block."""
+    """A thread that repeats something with one session, for a with block."""
 
     def __init__(self, place: Place) -> None:
         self.count = 0
@@ -214,12 +214,12 @@ class Beside:
             self._errors.append(error)
 
     def once(self, place: Session, number: int) -> None:
-        """What is done; number: how often before, from 1."""
+        """Do it once; number: how often so far, from 1."""
         raise NotImplementedError
 
 
 class Customers(Beside):
-    """Changes of all kinds in all tables."""
+    """A thread with changes of all kinds in all tables."""
 
     def once(self, place: Session, number: int) -> None:
         """See Beside."""
@@ -238,7 +238,7 @@ class Customers(Beside):
 
 
 class Guests(Beside):
-    """Look at the target and find it as the source was at some moment."""
+    """A thread that checks that the target equals the source at some moment."""
 
     def once(self, place: Session, number: int) -> None:
         """See Beside."""
@@ -252,12 +252,12 @@ class Guests(Beside):
 def shop(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Shop]:
-    """Between two databases of a server of each engine."""
+    """Shop between two databases of a server of each engine."""
     with ExitStack() as stack:
         source, target = (
             stack.enter_context(new_place(shared_servers, request.param)) for _ in range(2)
         )
-        drop = "drop schema if exists wirekite"  # which servers have for all databases together
+        drop = "drop schema if exists wirekite"  # servers have one for all databases
         target.run(drop)
         yield Shop(source, target, tmp_path)
         source.forget_log()
@@ -266,7 +266,7 @@ def shop(
 
 
 def test_the_target_stays_and_a_consumer_becomes_what_the_source_is(shop: Shop) -> None:
-    """Customers write all the time. The consumer never had the rows that the bulk load took."""
+    """Customers write all the time. The consumer never had the rows of the bulk load."""
     with Process(shop.path) as run:
         shop.start(run)
         with Guests(shop.target) as guests, Customers(shop.source) as customers:
@@ -285,7 +285,9 @@ def test_the_target_stays_and_a_consumer_becomes_what_the_source_is(shop: Shop) 
 def test_an_extractor_that_is_killed_meanwhile_carries_it_out(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it reads, before it says that it is done and behind it; then all is equal as well."""
+    """An extractor is killed while it reads, before it reports the end and after; then all is
+    equal.
+    """
     once = shop.folder / "once"
     once.mkdir()
     monkeypatch.setenv("PENSTOCK_FAULT", ",".join(f"{kill}:kill" for kill in KILLS))

@@ -1,4 +1,4 @@
-"""`penstock reset`: what a pipeline made is taken back, and recoveries that are one command."""
+"""`penstock reset` removes what a pipeline created, and some recoveries are one command."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ ORDERS, ITEMS = TableName("public", "orders"), TableName("public", "items")
 
 
 class Killed(BaseException):
-    """The reset is killed here."""
+    """Error that kills the reset."""
 
 
 def killed_after(count: int) -> Callable[[str], None]:
-    """Told of what is gone; dies with the one of that number."""
+    """Return a function that is told of each removed object; it raises at the one of
+    that number.
+    """
     left = [count]
 
     def told(_: str) -> None:
@@ -55,7 +57,7 @@ def killed_after(count: int) -> Callable[[str], None]:
 
 
 def fill_directory(config: Config) -> None:
-    """Something in each folder of the pipeline."""
+    """Write a file into each folder of the pipeline."""
     layout = config.layout
     for path in (layout.state, layout.log, layout.spill, layout.run, layout.consumers):
         path.mkdir(parents=True, exist_ok=True)
@@ -65,7 +67,7 @@ def fill_directory(config: Config) -> None:
 
 @pytest.fixture
 def made(source_url: str, target_url: str, tmp_path: Path) -> Iterator[Config]:
-    """A pipeline as a run has left it, put together by hand: fast, and without Spark."""
+    """A pipeline as a run has left it, put together without Spark, which is fast."""
     config = pipeline(tmp_path, source_url, target_url)
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table orders (id int primary key)")
@@ -95,7 +97,7 @@ def made(source_url: str, target_url: str, tmp_path: Path) -> Iterator[Config]:
 
 
 def left(config: Config) -> dict[str, Any]:
-    """What of the pipeline is there still."""
+    """Return what is left of the pipeline."""
     with psycopg.connect(config.source.url) as source, psycopg.connect(config.target.url) as target:
         one = lambda connection, sql: connection.execute(sql).fetchone()[0]  # noqa: E731
         has_items = one(target, "select to_regclass('items') is not null")
@@ -118,7 +120,9 @@ GONE = {"slot": 0, "publication": 0, "wirekite": False, "child": 1, "files": ["n
 
 
 def test_a_reset_takes_back_what_the_pipeline_made(made: Config) -> None:
-    """Slot, publication, schema wirekite, directory; the target's rows and other files stay."""
+    """Slot, publication, schema wirekite and directory are removed; target rows and other files
+    stay.
+    """
     ran = penstock("reset", made.path, "--yes")
     assert ran.code == 0, ran.err
     for statement in (
@@ -133,14 +137,16 @@ def test_a_reset_takes_back_what_the_pipeline_made(made: Config) -> None:
 
 
 def test_the_target_is_emptied_where_asked_for(made: Config) -> None:
-    """Tables that penstock made are dropped, others emptied; what inherits from them keeps rows."""
+    """Tables created by penstock are dropped, others emptied; tables that inherit from them keep
+    rows.
+    """
     ran = penstock("reset", made.path, "--target", "--yes", "--json")
     assert ran.code == 0, ran.err
     assert left(made) == {**GONE, "orders": 0, "items": None}
 
 
 def test_a_slot_of_another_pipeline_stays(made: Config) -> None:
-    """One that says so is refused; one of our name, without a log, has to be looked at."""
+    """A slot that says so is refused; one of our name, without a log, has to be checked."""
     with psycopg.connect(made.source.url, autocommit=True) as source:
         claim_slot(source, PUBLICATION, SLOT, SlotOwner(pipeline="other", log_id="log-2"))
     before = left(made)
@@ -170,7 +176,9 @@ def test_it_asks_first_and_changes_nothing_meanwhile(made: Config) -> None:
 
 
 def test_a_target_that_may_be_anothers_is_asked_for(made: Config) -> None:
-    """The directory is gone, the target follows some log: --yes is no answer, a person is."""
+    """The directory is missing, the target follows some log: --yes is not an answer,
+    a person is.
+    """
     made.layout.log.joinpath("LOG.json").unlink()
     before = left(made)
     refused = penstock("reset", made.path, "--yes", "--json")
@@ -183,7 +191,7 @@ def test_a_target_that_may_be_anothers_is_asked_for(made: Config) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_a_reset_that_is_killed_is_repeated(made: Config, count: int) -> None:
-    """Behind whichever step: the same command takes back the rest."""
+    """The same command removes the rest after a kill at any step."""
     with pytest.raises(Killed), at_rest(made):
         carry_out(made, look(made, with_tables=True), on_done=killed_after(count))
     ran = penstock("reset", made.path, "--target", "--yes")
@@ -192,7 +200,7 @@ def test_a_reset_that_is_killed_is_repeated(made: Config, count: int) -> None:
 
 
 def test_what_is_not_this_pipelines_stays(made: Config) -> None:
-    """A slot that somebody reads from, a target of another log, a publication of all tables."""
+    """A slot with a reader, a target of another log, and a publication of all tables stay."""
     with psycopg.connect(made.source.url, autocommit=True) as source:
         source.execute(f"drop publication {PUBLICATION}")
         source.execute(f"create publication {PUBLICATION} for all tables")
@@ -209,7 +217,7 @@ def test_what_is_not_this_pipelines_stays(made: Config) -> None:
 
 
 def write_state(config: Config, log_id: str) -> None:
-    """Say that the directory's log is this one."""
+    """Record this log as the directory's."""
     from penstock.log.state import LogState, save_state
     from penstock.model import FlushPoint
 
@@ -224,7 +232,9 @@ def write_state(config: Config, log_id: str) -> None:
 def test_a_reset_of_mysql_on_both_sides(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, with_tables: bool
 ) -> None:
-    """Database wirekite and the directory; tables that foreign keys bind; repeated, nothing."""
+    """Database wirekite and the directory are removed; tables have foreign keys; a repeat does
+    nothing.
+    """
     source, target = mysql_url, mysql.make_database("target")
     here, there = database_of(source), database_of(target)
     for database in (here, there):
@@ -274,7 +284,7 @@ def test_a_reset_of_mysql_on_both_sides(
 
 
 def follow(error: dict[str, Any]) -> list[str]:
-    """The commands of a hint, as a reader would type them."""
+    """Return the commands of a hint, as a reader would type them."""
     found = re.search(r"(penstock reset \S+ --target), then (penstock run \S+)", error["hint"])
     assert found, error
     return [found[1], found[2]]
@@ -288,7 +298,7 @@ def typed(command: str, *more: str) -> Ran:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_hints_lead_back_to_a_running_pipeline(postgres: Server, tmp_path: Path) -> None:
-    """PG54: the command of the hint, then `penstock run`, and both sides are equal."""
+    """After the command of PG54's hint and `penstock run` both sides are equal."""
     pair = Pair(tmp_path, postgres)
     try:
         pair.run("create table item (id int primary key, n int); insert into item values (1, 1)")
@@ -297,9 +307,9 @@ def test_hints_lead_back_to_a_running_pipeline(postgres: Server, tmp_path: Path)
         refused = penstock("reset", pair.path, "--yes", "--json")
         assert refused.error["code"] == "CT02"
         pair.stop()
-        # Somebody else takes changes out of the slot.
+        # Another reader consumes changes of the slot.
         pair.run("insert into item values (2, 2)")
-        pair.run("checkpoint")  # a slot goes no further than what is flushed
+        pair.run("checkpoint")  # a slot does not move past the flushed position
         pair.run(f"select pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())")
         process = pair.start()
         assert process.ended() == 1

@@ -1,4 +1,4 @@
-"""What the source keeps of its log for a slot."""
+"""The part of the source's log that is kept for a slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SLOT = "keeps"
 
 
 def test_bytes_and_age_grow_with_what_is_not_confirmed(postgres: Server, source_url: str) -> None:
-    """None without a slot; a role that may not list files learns the bytes alone."""
+    """Both are unknown without a slot; a role that may not list files learns only the bytes."""
     with connect(source_url, application_name="test") as connection:
         assert read_retention(connection, SLOT) is None
         connection.execute(f"select pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")

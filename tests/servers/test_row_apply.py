@@ -1,4 +1,4 @@
-"""Mutations applied row by row: what `ports.row_apply` promises, on every engine."""
+"""Mutations applied row by row: the promises of `ports.row_apply`, on every engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from plugins.row_apply import Rows, delete, documents, upsert
 
 
 def test_rows_come_change_and_go(target: Rows) -> None:
-    """A row that is there is replaced, and a key that is not there can be deleted."""
+    """An existing row is replaced, and a missing key can be deleted."""
     target.run("create table t (id bigint primary key, v varchar(20))")
     assert target.upsert(upsert({"id": 1, "v": "a"}), upsert({"id": 2, "v": "b"})) == []
     assert target.upsert(upsert({"id": 2, "v": None}), upsert({"id": 3, "v": "ü%s"})) == []
@@ -33,14 +33,16 @@ def test_rows_come_change_and_go(target: Rows) -> None:
 
 
 def test_the_last_of_two_with_one_key_counts(target: Rows) -> None:
-    """Within one call, though their columns differ."""
+    """This holds within one call, though their columns differ."""
     target.run("create table t (id bigint primary key, v int, w int)")
     target.upsert(upsert({"id": 1, "v": 1, "w": 1}), upsert({"id": 1, "v": 2}))
     assert target.rows("select * from t") == [(1, 2, None)]
 
 
 def test_absent_columns_keep_what_they_have(target: Rows) -> None:
-    """In a new row the default; what is not in the source does not become NULL or anew."""
+    """A new row gets the default; a column missing in the source does not become NULL or the
+    default.
+    """
     target.run("create table t (id bigint primary key, v int, d int default 7, n int not null)")
     target.upsert(upsert({"id": 1, "v": 1, "n": 5}))
     assert target.rows("select * from t") == [(1, 1, 7, 5)]
@@ -50,7 +52,7 @@ def test_absent_columns_keep_what_they_have(target: Rows) -> None:
 
 
 def test_generated_columns_are_left_to_the_target(target: Rows) -> None:
-    """Whatever the source says of them."""
+    """The target computes them, whatever the source says of them."""
     stored = "generated always as (v * 2) stored"
     target.run(f"create table t (id bigint primary key, v int, twice int {stored})")
     target.upsert(upsert({"id": 1, "v": 4, "twice": 99}))
@@ -58,7 +60,7 @@ def test_generated_columns_are_left_to_the_target(target: Rows) -> None:
 
 
 def test_names_differ_by_case(target: Rows) -> None:
-    """A property finds its column, and odd names are names."""
+    """A property finds its column, and odd names are valid."""
     quote = target.session.quote
     target.run(f"create table t ({quote('Id')} bigint primary key, {quote('a %s b')} int)")
     target.upsert(upsert({"id": 1, "A %s B": 5}))
@@ -67,7 +69,9 @@ def test_names_differ_by_case(target: Rows) -> None:
 
 
 def test_another_shape_is_schema_drift(target: Rows) -> None:
-    """Unknown properties, missing keys, keys of another width: nothing is written."""
+    """Unknown properties, missing keys and keys of another width are refused: nothing
+    is written.
+    """
     target.run("create table t (a int, id int, v int, primary key (id, a))")
     row = {"id": 1, "a": 2, "v": 3}
     name = f"{target.table().name}"
@@ -86,14 +90,14 @@ def test_another_shape_is_schema_drift(target: Rows) -> None:
 
 
 def test_a_table_without_a_key_is_refused(target: Rows) -> None:
-    """No row of it can be found."""
+    """Rows of a table without a key cannot be found."""
     target.run("create table t (id int)")
     with pytest.raises(RowKeyMissing, match="no primary key"):
         target.upsert(upsert({"id": 1}))
 
 
 def test_keys_of_several_columns_are_in_the_order_of_the_primary_key(target: Rows) -> None:
-    """Which is not that of the table's columns."""
+    """The order of the primary key may differ from that of the table's columns."""
     target.run("create table t (a int, id varchar(5), primary key (id, a))")
     target.upsert(upsert({"id": "x", "a": 2}, key=["x", 2]), upsert({"id": "x", "a": 3}))
     assert target.delete(delete("x", 2), delete("y", 3)) == 1
@@ -101,7 +105,7 @@ def test_keys_of_several_columns_are_in_the_order_of_the_primary_key(target: Row
 
 
 def test_a_key_in_another_order_than_the_sources_is_refused(target: Rows) -> None:
-    """A delete would hit another row: with the row that a line has, it is seen."""
+    """A delete would remove another row: the row in the line shows this."""
     target.run("create table t (a int, id int, primary key (id, a))")
     target.run("insert into t values (2, 1), (1, 2)")
     with pytest.raises(SchemaDrift, match="in another order than the source's"):
@@ -112,7 +116,7 @@ def test_a_key_in_another_order_than_the_sources_is_refused(target: Rows) -> Non
 
 
 def test_many_rows_in_statements_of_few(target: Rows) -> None:
-    """The module's row limit."""
+    """The module's row limit divides them."""
     target.run("create table t (id int primary key, v int)")
     rules = RowRules(row_limit=7)
     target.upsert(*(upsert({"id": n, "v": n}) for n in range(2_500)), rules=rules)
@@ -131,7 +135,7 @@ def test_another_unique_key_is_respected(target: Rows) -> None:
 
 
 def test_a_missing_parent_has_an_error_of_its_own(target: Rows) -> None:
-    """It may come later; and a parent with children cannot go."""
+    """The parent may come later; and a parent with children cannot be deleted."""
     target.run(
         "create table p (id int primary key)",
         "create table t (id int primary key, p int, foreign key (p) references p (id))",
@@ -145,7 +149,7 @@ def test_a_missing_parent_has_an_error_of_its_own(target: Rows) -> None:
 
 
 def test_nothing_of_a_transaction_that_fails(target: Rows) -> None:
-    """And the session works on."""
+    """No row is written, and the session remains usable."""
     target.run("create table t (id int primary key)")
 
     def both() -> None:
@@ -164,7 +168,7 @@ def test_nothing_of_a_transaction_that_fails(target: Rows) -> None:
 
 
 def test_compare_and_set_writes_what_is_newer(target: Rows) -> None:
-    """Absent rows and strictly greater tuples; deletes are not asked."""
+    """Absent rows and strictly greater tuples are written; deletes are not compared."""
     target.run("create table t (id int primary key, major int, minor int, v varchar(9))")
     rules = RowRules(cas=("major", "minor"))
 
@@ -183,7 +187,7 @@ def test_compare_and_set_writes_what_is_newer(target: Rows) -> None:
 
 
 def test_numbers_are_compared_as_numbers(target: Rows) -> None:
-    """Not as texts, nor as floats."""
+    """Numbers are compared neither as texts nor as floats."""
     target.run("create table t (id int primary key, c bigint)")
     rules = RowRules(cas=("c",))
     target.upsert(upsert({"id": 1, "c": 9}), rules=rules)
@@ -212,7 +216,7 @@ def test_deadlines_drop_what_is_old(target: Rows) -> None:
 
 
 def test_conflicts_are_spelt_alike(target: Rows) -> None:
-    """The target's row, what was proposed and what was before: equal values are equal texts."""
+    """The target's row, the proposed and the previous one have equal texts for equal values."""
     types = (
         "d numeric(12,2), at timestamptz, local timestamp(3), b bytea, c char(4), j jsonb, x jsonb"
         if target.is_postgres
@@ -251,7 +255,7 @@ def test_conflicts_are_spelt_alike(target: Rows) -> None:
     assert there["b"] == row["b"]
     assert there["j"] == row["j"]
     assert there.keys() == row.keys() - {"gone"}
-    # What is shown can be written again, and the other row of the call was written.
+    # The shown row can be written again, and the other row of the call was written.
     final = Mutation(time=Hlc(3), key="[1]", after=lost.target)
     before_rows = target.rows("select * from t where id = 1")
     target.upsert(final, rules=RowRules(extras="x"))
@@ -260,7 +264,7 @@ def test_conflicts_are_spelt_alike(target: Rows) -> None:
 
 
 def test_expressions_take_the_place_of_values(target: Rows) -> None:
-    """$0 is the value; an expression without it needs none. Keys, too."""
+    """$0 is the value; an expression without it needs none. Keys have expressions, too."""
     target.run("create table t (id int primary key, v int, w int, made varchar(20))")
     rules = RowRules(exprs={"id": "$0 + 100", "v": "$0 * 2 + mod($0, 10)", "made": "'us%s'"})
     target.upsert(upsert({"id": 1, "v": 4, "w": 1}), upsert({"id": 2, "w": 2}), rules=rules)
@@ -271,7 +275,7 @@ def test_expressions_take_the_place_of_values(target: Rows) -> None:
 
 
 def test_extras_and_ignored_properties(target: Rows) -> None:
-    """What has no column goes into the extras, what is ignored goes nowhere."""
+    """Properties without a column go into the extras; ignored ones are dropped."""
     json_type = "jsonb" if target.is_postgres else "json"
     target.run(f"create table t (id int primary key, v int, rest {json_type}, w int)")
     rules = RowRules(extras="rest", ignore=frozenset({"v", "secret"}))
@@ -298,17 +302,17 @@ def test_extras_and_ignored_properties(target: Rows) -> None:
     ],
 )
 def test_rules_name_columns_that_are_there(target: Rows, rules: RowRules, kind: str) -> None:
-    """Else nothing is written."""
+    """A rule that names a missing column writes nothing."""
     target.run("create table t (id int primary key)")
     with pytest.raises(RulesUnfit, match=rf"{kind} column name x not found in table \S+\.t$"):
         target.upsert(upsert({"id": 1}), rules=rules)
 
 
-# --- besides --------------------------------------------------------------------------------------
+# --- others ------------------------------------------------------------------------------------
 
 
 def test_only_one_applies_at_a_time(target: Rows) -> None:
-    """Who asks for a table that another has waits, and whoever asks for another one does not."""
+    """A session waits for a table that another one applies to, but not for other tables."""
     mine, other = StagedTable(target.group, "t"), StagedTable(target.group, "u")
     order: list[str] = []
 
@@ -333,7 +337,7 @@ def test_only_one_applies_at_a_time(target: Rows) -> None:
 
 
 def test_dead_letters(target: Rows) -> None:
-    """With images as they came, JSON null where there is none."""
+    """Images are as they came, JSON null if there is none."""
     json_type = "jsonb" if target.is_postgres else "json"
     target.run(
         "create table replicator_dlq (dlq_name varchar(40) not null, source_nanos bigint not null,"

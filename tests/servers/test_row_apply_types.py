@@ -1,4 +1,4 @@
-"""Every type that a changefeed's JSON has, into every type that a target may have for it."""
+"""Every type in a changefeed's JSON, written into every type that a target may have for it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ POSTGRES: Sequence[tuple[str, str, str]] = (
     ("positive", "5", "5"),
     ("pair", '{"f1":1,"f2":"x y"}', '(1,"x y")'),
 )
-# type, JSON, an expression of the column v, what it gives
+# type, JSON, an expression of the column v, its result
 MYSQL: Sequence[tuple[str, str, str, str]] = (
     ("tinyint(1)", "true", "v", "1"),
     ("tinyint(1)", "false", "v", "0"),
@@ -135,7 +135,7 @@ MYSQL_REFUSED = (
 
 
 def test_every_value_arrives(target: Rows) -> None:
-    """In one row, and NULL for each column in another; twice, as updates are."""
+    """One row has the values, another has NULL for each column; twice, as for updates."""
     if target.is_postgres:
         target.run(
             "create type \"Mood\" as enum ('open', 'on-hold')",
@@ -163,7 +163,7 @@ def test_every_value_arrives(target: Rows) -> None:
 
 
 def test_values_that_a_column_cannot_hold_are_refused(target: Rows) -> None:
-    """Nothing is rounded to an integer, cut short or guessed; a key is not, either."""
+    """No value is rounded to an integer, cut short or guessed, in keys neither."""
     if target.is_postgres:
         target.run(
             "create type \"Mood\" as enum ('open', 'on-hold')",
@@ -207,7 +207,7 @@ MYSQL_KEYS = (
 
 
 def test_rows_are_found_by_keys_of_every_type(target: Rows) -> None:
-    """For a second write, for a comparison and for a delete."""
+    """Rows are found for a second write, for a comparison and for a delete."""
     for n, (kind, text) in enumerate(
         (*KEYS, *(POSTGRES_KEYS if target.is_postgres else MYSQL_KEYS))
     ):

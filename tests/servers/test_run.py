@@ -29,7 +29,7 @@ LIVELY = {"flushIntervalSeconds": 0.3, "idleWaitSeconds": 1.5}
 
 @contextmanager
 def running(path: Path, command: str = "run") -> Iterator[subprocess.Popen[str]]:
-    """The command in a process of its own, killed in the end if it still runs."""
+    """Run the command in a separate process; kill it after the block if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", command, str(path), "--json"],
         stdout=subprocess.PIPE,
@@ -58,7 +58,7 @@ def running(path: Path, command: str = "run") -> Iterator[subprocess.Popen[str]]
 
 
 def events(process: subprocess.Popen[str]) -> list[str]:
-    """What the run has told so far."""
+    """Return the events of the run so far."""
     objects = [json.loads(line) for line in process.lines]  # type: ignore[attr-defined]
     return [item["text"] for item in objects if "text" in item]
 
@@ -80,7 +80,7 @@ def ended(process: subprocess.Popen[str], code: int, within_s: float = WAIT_S) -
 
 
 def pids(path: Path) -> dict[str, int]:
-    """The process ids of run, extract and load; 0 for one that does not run."""
+    """Return the process ids of run, extract and load; 0 for one that does not run."""
     return {process.name: process.pid for process in processes(load_config(path))}
 
 
@@ -99,7 +99,7 @@ class Shop:
         self.next_id = 10_000
 
     def buy(self, count: int = 20) -> None:
-        """A few transactions: inserts, updates, a key change, deletes, rows without key."""
+        """Run a few transactions: inserts, updates, a key change, deletes, rows without key."""
         for _ in range(count):
             self.next_id += 1
             with self.source.transaction():
@@ -122,7 +122,7 @@ class Shop:
     """
 
     def equal(self) -> bool:
-        """Whether both sides have the same sums now."""
+        """Return whether both sides have the same sums now."""
         try:
             there = self.target.execute(self.SUMS).fetchone()
         except psycopg.errors.UndefinedTable:
@@ -130,7 +130,7 @@ class Shop:
         return there == self.source.execute(self.SUMS).fetchone()
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both connections."""
         self.source.close()
         self.target.close()
 
@@ -144,13 +144,13 @@ def shop(source_url: str, target_url: str) -> Iterator[Shop]:
 
 
 def shop_file(folder: Path, source: str, target: str, **options: Any) -> Path:
-    """A pipeline over the shop that flushes often."""
+    """Write a pipeline over the shop that flushes often."""
     sections = {"changeExtractor": {**LIVELY, **options.pop("extractor", {})}}
     return write_pipeline(folder, source, target, sections=sections, **options)
 
 
 def gone(numbers: list[int]) -> bool:
-    """Whether none of these processes runs any more."""
+    """Return whether none of these processes runs any more."""
     return not any(process_alive(pid) for pid in numbers)
 
 
@@ -160,7 +160,9 @@ def gone(numbers: list[int]) -> bool:
 def test_the_life_of_a_pipeline(
     shop: Shop, tmp_path: Path, source_url: str, target_url: str
 ) -> None:
-    """Bulk load, handover, changes, kills, pause, verify, stop, and on from there to the end."""
+    """A pipeline loads, hands over, follows, survives kills, pauses, verifies, stops
+    and continues.
+    """
     path = shop_file(tmp_path, source_url, target_url)
     with running(path) as run:
         while_loading(shop, run)
@@ -190,7 +192,7 @@ def test_the_life_of_a_pipeline(
 
 
 def while_loading(shop: Shop, run: subprocess.Popen[str]) -> None:
-    """Customers buy from the first moment on; where the changes begin is told, and no more."""
+    """Let customers buy from the start; only the beginning of the changes is reported."""
     until(lambda: (shop.buy(3), applied(shop) > 0)[1], "changes are applied", run)
     until(shop.equal, "the target follows", run)
     assert not any(event.startswith("handover") for event in events(run))
@@ -198,7 +200,7 @@ def while_loading(shop: Shop, run: subprocess.Popen[str]) -> None:
 
 
 def watched_by_sql(shop: Shop, path: Path) -> None:
-    """The published queries run as printed; status and lag say the same."""
+    """Check that the published queries run as printed, and that status and lag agree."""
     for operation in ("CE", "CL"):
         rows = shop.target.execute(
             f"""
@@ -233,7 +235,7 @@ def watched_by_sql(shop: Shop, path: Path) -> None:
 
 
 def refused_beside(path: Path, run: subprocess.Popen[str]) -> None:
-    """Neither a second run nor a half of its own may work on the same directory."""
+    """Check that neither a second run nor a single half may work on the same directory."""
     for command in ("run", "extract", "load"):
         ran = penstock(command, path, "--json")
         assert (ran.code, ran.error["code"]) == (1, "CT02")
@@ -241,7 +243,7 @@ def refused_beside(path: Path, run: subprocess.Popen[str]) -> None:
 
 
 def survives_kills(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
-    """A half that is killed is started again, and nothing is lost or applied twice."""
+    """Kill each half; it is restarted, and nothing is lost or applied twice."""
     for half in ("extract", "load"):
         before = pids(path)[half]
         os.kill(before, signal.SIGKILL)
@@ -256,13 +258,13 @@ def survives_kills(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
 
 
 def is_paused(folder: Path) -> bool:
-    """Whether the loader says that it stands still."""
+    """Return whether the loader reports that it is paused."""
     state = read_loader_state(folder)
     return state is not None and state.state == "paused"
 
 
 def paused(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
-    """PAUSE holds both halves, RUN lets them go on."""
+    """Check that PAUSE holds both halves, and that RUN lets them continue."""
     act = "update wirekite.wirekite_action set action = %s"
     shop.target.execute(act, ("PAUSE",))
     folder = load_config(path).layout.run
@@ -271,7 +273,7 @@ def paused(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
     applied = "select applied_gsn from wirekite.wirekite_log"
     before = shop.target.execute(applied).fetchone()
     shop.buy()
-    time.sleep(3)  # a chance to do what it must not
+    time.sleep(3)  # time in which nothing may happen
     assert shop.target.execute(applied).fetchone() == before
     assert run.poll() is None
     shop.target.execute(act, ("RUN",))
@@ -283,7 +285,7 @@ def paused(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
 def test_halves_end_when_the_run_is_killed(
     shop: Shop, tmp_path: Path, source_url: str, target_url: str
 ) -> None:
-    """Kill -9 on `penstock run` leaves nothing behind that works on; the next run goes on."""
+    """No process keeps working after kill -9 of `penstock run`; the next run continues."""
     path = shop_file(tmp_path, source_url, target_url)
     with running(path) as run:
         until(lambda: all(pids(path).values()), "both halves run", run)
@@ -307,7 +309,7 @@ def test_halves_end_when_the_run_is_killed(
 def test_stop_and_nonsense_in_the_action_table(
     shop: Shop, tmp_path: Path, source_url: str, target_url: str
 ) -> None:
-    """STOP ends a run well; a word that is none ends it with the error of the half."""
+    """STOP ends a run in order; an unknown word ends it with the error of the half."""
     path = shop_file(tmp_path, source_url, target_url, mode="change")
     shop.target.execute("create table item (id int primary key, n int not null, t text)")
     shop.target.execute("create table note (t text)")
@@ -328,7 +330,7 @@ def test_stop_and_nonsense_in_the_action_table(
 
 
 def applied(shop: Shop) -> int:
-    """The last GSN that is applied; 0 before any."""
+    """Return the last GSN that is applied; 0 before any."""
     try:
         row = shop.target.execute("select applied_gsn from wirekite.wirekite_log").fetchone()
     except psycopg.errors.UndefinedTable:
@@ -341,7 +343,7 @@ def applied(shop: Shop) -> int:
 def test_mode_data_copies_once(
     shop: Shop, tmp_path: Path, source_url: str, target_url: str
 ) -> None:
-    """Mode data makes no slot and no publication, and ends with 0; again there is nothing to do."""
+    """Mode data creates no slot and no publication, and ends with 0; a repeat has nothing to do."""
     path = shop_file(tmp_path, source_url, target_url, mode="data")
     ran = penstock("run", path, timeout_s=WAIT_S)
     assert ran.code == 0, ran
@@ -361,7 +363,7 @@ def test_mode_data_copies_once(
 def test_interrupt_before_anything_has_begun(
     shop: Shop, tmp_path: Path, source_url: str, target_url: str
 ) -> None:
-    """Ctrl-C at any early moment ends with 0, twice at once; it can be taken up again."""
+    """Ctrl-C at any early moment ends with 0, twice at once; the pipeline can be continued."""
     path = shop_file(tmp_path, source_url, target_url, extractor={"exitWhenIdle": True})
     moments: dict[str, Callable[[subprocess.Popen[str]], Any]] = {
         "it has said something": events,

@@ -1,4 +1,4 @@
-"""Target tables made from definitions, or checked against them, on a real server."""
+"""Target tables created from definitions, or checked against them, on a real server."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def target(target_url: str) -> Iterator[psycopg.Connection]:
 
 
 def column(name: str, type_text: str, **more: object) -> ColumnDefinition:
-    """A column as the catalogue tells it."""
+    """Return a column as the catalogue has it."""
     return ColumnDefinition(name=name, type_text=type_text, type_oid=0, typmod=-1, **more)  # type: ignore[arg-type]
 
 
 def definition(name: str, *columns: ColumnDefinition, **more: object) -> TableDefinition:
-    """A table in schema public."""
+    """Return a table in schema public."""
     return TableDefinition(
         name=TableName("public", name),
         source_id=1,
@@ -109,7 +109,9 @@ ORDER = definition(
 
 
 def test_tables_are_made_in_the_mapped_schema(target: psycopg.Connection) -> None:
-    """Types, identity, generated columns, defaults, sequences, keys and foreign keys."""
+    """Tables have types, identity, generated columns, defaults, sequences, keys and
+    foreign keys.
+    """
     created = schema.create_tables(target, [CUSTOMER, ORDER], SHOP)
     assert created.notes == []
     assert PostgresProgress(target).made_tables() == set(created.made)
@@ -136,7 +138,7 @@ def test_tables_are_made_in_the_mapped_schema(target: psycopg.Connection) -> Non
 
 
 def test_a_table_that_is_there_is_checked_and_left_alone(target: psycopg.Connection) -> None:
-    """Differing columns are named, all of them, and nothing is made."""
+    """All columns that differ are named, and nothing is created."""
     target.execute("create table public.customer (id bigint, price numeric(10,2), extra int)")
     with pytest.raises(TargetShapeDiffers) as caught:
         schema.create_tables(target, [ORDER, CUSTOMER], {})
@@ -148,7 +150,7 @@ def test_a_table_that_is_there_is_checked_and_left_alone(target: psycopg.Connect
 
 
 def test_same_shape_is_accepted_and_recorded(target: psycopg.Connection) -> None:
-    """An existing table of the right shape is not marked as ours."""
+    """An existing table of the right shape is not marked as created by penstock."""
     target.execute('create table public."Order" (id uuid primary key, customer bigint, own text)')
     created = schema.create_tables(target, [ORDER], {})
     assert created.found == [TableName("public", "Order")]
@@ -158,7 +160,7 @@ def test_same_shape_is_accepted_and_recorded(target: psycopg.Connection) -> None
 
 
 def test_unknown_type_is_refused_by_name(target: psycopg.Connection) -> None:
-    """A type of an extension that the target lacks; nothing is left behind."""
+    """The type's extension is missing in the target; no table is left."""
     table = definition("place", column("at", "public.geometry(Point,4326)"))
     with pytest.raises(TargetTypeMissing) as caught:
         schema.create_tables(target, [ORDER, table], {})
@@ -174,7 +176,9 @@ def test_unknown_type_is_refused_by_name(target: psycopg.Connection) -> None:
 def test_an_index_on_a_function_that_the_target_lacks(
     target: psycopg.Connection, is_key: bool, over: str
 ) -> None:
-    """It is refused before the first row, and nothing is created; the hint prints the function."""
+    """The index is refused before the first row, nothing is created; the hint prints
+    the function.
+    """
     kind = "UNIQUE INDEX" if is_key else "INDEX"
     sql = f"CREATE {kind} odd ON public.t USING btree {over}"
     key = UniqueKey(name="odd", columns=(), definition=sql, is_constraint=False, is_whole=False)
@@ -205,7 +209,7 @@ def test_a_default_that_fails_is_a_note(target: psycopg.Connection) -> None:
 
 
 def test_foreign_key_to_a_table_not_captured_is_a_note(target: psycopg.Connection) -> None:
-    """It cannot be made; the table is loaded all the same."""
+    """The key cannot be created, but the table is loaded."""
     schema.create_tables(target, [ORDER], {})
     (note,) = schema.add_foreign_keys(target, [ORDER], {})
     assert "public.customer is not captured" in note
@@ -217,7 +221,7 @@ def carry(
     relation: Relation,
     table: TargetTable,
 ) -> list[str]:
-    """Bring a table from an old shape to the relation's; the statements."""
+    """Alter a table from an old shape to the relation's, and return the statements."""
     record = TableRecord(
         source=table.name, target=table.name, merge_name="m", made=False, columns=old
     )
@@ -232,7 +236,7 @@ def carry(
 
 
 def test_relation_changes_become_alterations(target: psycopg.Connection) -> None:
-    """Added with the value old rows have, dropped, widened; a repeat does nothing."""
+    """Columns are added with old rows' value, dropped and widened; a repeat does nothing."""
     target.execute("create table public.t (a int primary key, b int, gone text, own text)")
     target.execute("insert into public.t values (1, 2, 'x', 'y')")
     old = (("a", "integer"), ("b", "integer"), ("gone", "text"))
@@ -259,7 +263,9 @@ def test_relation_changes_become_alterations(target: psycopg.Connection) -> None
 
 
 def test_a_column_the_target_lost_is_not_made_up(target: psycopg.Connection) -> None:
-    """The log does not say that it is new, so its old values are unknown: stop."""
+    """The log does not say that the column is new, so its old values are unknown: the
+    load stops.
+    """
     target.execute("create table public.t (a int primary key)")
     relation = Relation(
         schema="public",

@@ -32,7 +32,7 @@ from penstock.ports.refusals import ShapeNotApplicable
 
 
 class PgApplying(Applying):
-    """As Applying; what tests ask and do goes over a connection of their own."""
+    """Applying for PostgreSQL; tests ask and act on a connection of their own."""
 
     def execute(self, sql: str) -> None:
         """Run SQL."""
@@ -40,14 +40,14 @@ class PgApplying(Applying):
             connection.execute(sql.encode())
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What another session sees."""
+        """Return the rows that another session sees."""
         with psycopg.connect(self.url) as connection:
             return connection.execute(query.encode()).fetchall()
 
 
 @pytest.fixture
 def opened() -> Iterator[list[PgApplying]]:
-    """Loaders, closed in the end."""
+    """Loaders, closed at the end."""
     made: list[PgApplying] = []
     yield made
     for one in made:
@@ -56,7 +56,7 @@ def opened() -> Iterator[list[PgApplying]]:
 
 @pytest.fixture
 def begin(target_url: str, log: LogMaker, opened: list[PgApplying]) -> Begin:
-    """Make tables and a loader."""
+    """Maker of tables and a loader."""
 
     def make(ddl: str, **more: Any) -> PgApplying:
         opened.append(PgApplying(target_url, log.directory, **more))
@@ -68,7 +68,7 @@ def begin(target_url: str, log: LogMaker, opened: list[PgApplying]) -> Begin:
 
 @pytest.fixture
 def again(opened: list[PgApplying]) -> Callable[..., Applying]:
-    """Another loader of the same target and log."""
+    """Maker of another loader of the same target and log."""
 
     def make(target: Applying, **more: Any) -> PgApplying:
         target.close()
@@ -91,10 +91,10 @@ class TestInPlace(InPlace):
 
 
 class TestLeniently(Leniently):
-    """What the policies promise of columns and values."""
+    """Promises of the policies for columns and values."""
 
     def test_a_column_that_a_view_needs(self, begin: Begin, log: LogMaker) -> None:
-        """try_evolve: it cannot be dropped, and stays."""
+        """The column cannot be dropped under try_evolve, and stays."""
         target = begun(begin, log, Policies(default=Policy.TRY_EVOLVE))
         target.execute("create view v as select name from t")
         log.transaction(insert(shaped(ID, N, version=2), 2, 20))
@@ -106,7 +106,7 @@ class TestLeniently(Leniently):
         assert record_of(target).kept == ("name",)
 
     def test_a_type_that_the_target_lacks(self, begin: Begin, log: LogMaker) -> None:
-        """lenient: a new column of such a type is text."""
+        """A new column of such a type is text under lenient."""
         target = begun(begin, log, Policies(default=Policy.LENIENT))
         strange = Column(name="s", source_type="public.strange", neutral="string", missing="x")
         log.transaction(insert(shaped(ID, NAME, N, strange, version=2), 2, "b", 20, "(1,2)"))
@@ -115,7 +115,7 @@ class TestLeniently(Leniently):
         assert target.rows("select s from t order by id") == [("x",), ("(1,2)",)]
 
     def test_a_default_that_is_not_of_the_new_type(self, begin: Begin, log: LogMaker) -> None:
-        """It is dropped: rows bring their values."""
+        """The default is dropped: rows have their values."""
         target = begin("create table t (id int primary key, name text, n int default 1)")
         log.transaction(insert(BASE, 1, "a", 10))
         other = replace(N, source_type="boolean", neutral="bool")
@@ -140,12 +140,12 @@ RANK = Column(name="r", source_type="public.rank", neutral="int32", base_type="i
 
 
 def typed(*types: TypeDefinition, version: int) -> Relation:
-    """A shape with columns of the user's types."""
+    """Return a shape with columns of the user's types."""
     return replace(shaped(ID, NAME, N, MOOD, RANK, version=version), types=types)
 
 
 def enum_of(*labels: str) -> TypeDefinition:
-    """The enum as the source has it."""
+    """Return the enum as the source has it."""
     listed = ", ".join(f"'{label}'" for label in labels)
     sql = f"create type public.mood as enum ({listed})"
     return TypeDefinition(schema="public", name="mood", kind="e", create_sql=sql, labels=labels)
@@ -161,7 +161,7 @@ class TestTypes:
     """Types that the source got after the target's tables were created."""
 
     def test_are_created_with_the_columns(self, begin: Begin, log: LogMaker) -> None:
-        """Also in a target that has a log of before."""
+        """This holds in a target with an earlier log, too."""
         target = begun(begin, log, Policies())
         relation = typed(enum_of("sad", "glad"), DOMAIN, version=2)
         log.transaction(insert(relation, 2, "b", 20, "sad", 3))
@@ -181,7 +181,7 @@ class TestTypes:
         assert target.rows("select m::text from t order by id") == [("glad",), ("low",)]
 
     def test_that_the_target_refuses_are_named(self, begin: Begin, log: LogMaker) -> None:
-        """The column is refused, by name, and the statement is the hint."""
+        """The column is refused by name, and the hint is the statement."""
         target = begun(begin, log, Policies())
         bad = replace(DOMAIN, create_sql="create domain public.rank as public.nowhere")
         log.transaction(insert(typed(enum_of("sad", "glad"), bad, version=2), 2, "b", 20, "sad", 3))

@@ -1,4 +1,4 @@
-"""Subscribers copy what there was from the log's base, at the point where their streams begin."""
+"""Subscribers copy existing rows from the log's base, at the point where their streams begin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from plugins.shared import SharedServers
 def based(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Based]:
-    """A source with rows of before, extracted, based and served."""
+    """A source with existing rows, extracted, based and served."""
     with new_place(shared_servers, request.param) as place:
         place.run(ITEM.format(""))
         place.run(OTHER.format(""))
@@ -42,7 +42,7 @@ def based(
 
 @pytest.mark.long
 def test_a_subscriber_copies_and_follows(based: Based, postgres: Server) -> None:
-    """With writes meanwhile, of files that were moved forward; a table made later, with REFRESH."""
+    """Writes come meanwhile; files were moved forward; a later table is added with REFRESH."""
     place = based.place
     prefix = f"{place.namespace}."
     late = "create table {}late (id int primary key, at timestamp)"
@@ -90,14 +90,14 @@ def copied(subscriber: Subscriber) -> None:
 
 
 class Seen(CdcConsumer):
-    """Keeps rows by key; a creation comes for each row once."""
+    """A consumer that keeps rows by key; each row is created once."""
 
     def __init__(self) -> None:
-        """Nothing came yet."""
+        """Begin without rows."""
         self.rows: dict[Any, dict[str, Any]] = {}
 
     def on_events(self, events: Any) -> bool:
-        """Apply each as it is."""
+        """Apply each event as it is."""
         for event in events:
             if event.value is None:
                 del self.rows[event.key]
@@ -111,7 +111,7 @@ class Seen(CdcConsumer):
 def test_a_new_consumer_begins_with_the_rows_of_the_base(
     based: Based, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source is not read again; changes before and behind come once."""
+    """The source is not read again; changes before and after come once."""
     place = based.place
     consumer = (
         "\n[consumers.seen]\n"
@@ -144,7 +144,7 @@ def test_a_new_consumer_begins_with_the_rows_of_the_base(
 
 @pytest.fixture(params=[kind for kind in ENGINES if kind.startswith("pg")])
 def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iterator[Place]:
-    """A source with rows of before."""
+    """A source with existing rows."""
     with new_place(shared_servers, request.param) as found:
         found.run(ITEM.format(""), OTHER.format(""))
         fill(found, 1, 50)
@@ -157,7 +157,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 def test_run_keeps_the_base(
     place: Place, postgres: Server, tmp_path: Path, with_target: bool
 ) -> None:
-    """`penstock run` reads it and moves it on, beside a target and without one."""
+    """`penstock run` reads the base and moves it forward, beside a target and without one."""
     target = postgres.make_database("target") if with_target else ""
     made = Based(place, tmp_path, target=target)
     made.listen_at(free_port())

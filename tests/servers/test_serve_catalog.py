@@ -1,4 +1,4 @@
-"""Real clients ask the server about its tables, publications and slots."""
+"""Real clients query the server's tables, publications and slots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 @pytest.fixture
 def served(place: Place, tmp_path: Path) -> Iterator[Served]:
-    """It is extracted and served."""
+    """Served log of the source."""
     made = Served(place, tmp_path)
     try:
         made.extract()
@@ -42,7 +42,7 @@ def served(place: Place, tmp_path: Path) -> Iterator[Served]:
 
 
 def test_psql(served: Served, shared_servers: SharedServers) -> None:
-    """Its backslash commands are answered, those of old and new clients."""
+    """The backslash commands of old and new clients are answered."""
     for version in (15, 18):
         psql = first_server(shared_servers, version).bindir / "psql"
         for command in PSQL:
@@ -53,7 +53,7 @@ def test_psql(served: Served, shared_servers: SharedServers) -> None:
                 text=True,
                 check=False,
             )
-            missing = "Did not find any" in done.stderr  # of the tables that PSQL names
+            missing = "Did not find any" in done.stderr  # for the tables that PSQL names
             assert missing or (done.returncode, done.stderr) == (0, ""), (version, shown)
         described = subprocess.run(
             [str(psql), "-X", "-c", rf"\d {served.place.namespace}.item", served.connection()],
@@ -66,7 +66,7 @@ def test_psql(served: Served, shared_servers: SharedServers) -> None:
 
 
 def test_psycopg(served: Served) -> None:
-    """Parameters, binary results, types, a prepared statement that is deallocated."""
+    """Parameters, binary results and types work, and a prepared statement that is deallocated."""
     namespace = served.place.namespace
     with psycopg.connect(served.connection()) as connection:
         query = "select relname, relnatts from pg_class where relname = %s and relnatts > %s"
@@ -91,13 +91,13 @@ def test_psycopg(served: Served) -> None:
 
 
 def test_jdbc(served: Served, tmp_path: Path) -> None:
-    """The metadata of JDBC."""
+    """The metadata of JDBC is answered."""
     address = f"jdbc:postgresql://127.0.0.1:{served.port}/shop?user=repl&password={PASSWORD}"
     java(tmp_path, str(PGJDBC), "Metadata", address)
 
 
 def test_publications_of_clients(served: Served, postgres: Server, place: Place) -> None:
-    """What CREATE and ALTER PUBLICATION say is what a subscriber is sent, after a restart too."""
+    """A subscriber gets what CREATE and ALTER PUBLICATION say, also after a restart."""
     prefix = f"{place.namespace}."
     subscriber = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
     try:

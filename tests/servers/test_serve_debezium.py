@@ -1,6 +1,6 @@
 """Debezium's PostgreSQL connector follows a served log of another engine.
 
-Its jars come through Maven, once, into build/debezium (`tests/catalog/pom.xml`).
+Maven gets its jars once, into build/debezium (`tests/catalog/pom.xml`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOURCE = ROOT / "tests/catalog/Follow.java"
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The class path: Debezium's jars, and the program that uses them."""
+    """Class path of Debezium's jars, and of the program that uses them."""
     jars = ROOT / "build/debezium"
     if not list(jars.glob("debezium-connector-postgres-*.jar")):
         copy = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
@@ -49,7 +49,9 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 
 class Connector:
-    """One run of the connector, which goes on where the last one ended; so many events end it."""
+    """One run of the connector, which continues after the previous one and ends after so many
+    events.
+    """
 
     def __init__(
         self, classes: str, served: Served, folder: Path, count: int, mode: str = "no_data"
@@ -73,7 +75,7 @@ class Connector:
             time.sleep(0.2)
 
     def events(self) -> list[dict[str, Any]]:
-        """The change events, when it has ended."""
+        """Return the change events after the connector has ended."""
         out, _ = self._process.communicate(timeout=2 * WAIT_S)
         assert self._process.returncode == 0, out[-3000:]
         lines = [line for line in out.splitlines() if line.startswith("EVENT ")]
@@ -82,7 +84,7 @@ class Connector:
 
 @pytest.mark.long
 def test_debezium(classes: str, place: Place, tmp_path: Path) -> None:
-    """It makes its publication, and its events are the changes, also over a restart of both."""
+    """Debezium creates its publication, and its events are the changes, over a restart of both."""
     served = Served(place, tmp_path)
     try:
         served.extract()
@@ -121,7 +123,9 @@ def test_debezium(classes: str, place: Place, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_debezium_with_a_snapshot(classes: str, place: Place, tmp_path: Path) -> None:
-    """It makes its slot, reads the rows of that moment from the base, and goes on with changes."""
+    """Debezium creates its slot, reads the current rows from the base, and continues
+    with changes.
+    """
     insert(place, "item", [(n, n, f"note {n}") for n in range(1, 21)])
     served = Based(place, tmp_path)
     try:

@@ -1,8 +1,8 @@
-"""Functions and statements that vendors' set-up pages type, answered as a PostgreSQL does.
+"""Functions and statements of vendors' set-up pages, answered as by a PostgreSQL.
 
-The same statements go to both servers. Equal are the names and types of the columns, the number of
-rows, the values but for numbers that are each server's own (positions, processes, transactions,
-times), and the SQLSTATE of a refusal.
+The same statements go to both servers. They return the same names and types of columns, the same
+number of rows, the same values except numbers of each server (positions, processes, transactions,
+times), and the same SQLSTATE of a refusal.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ PARAMETERS = (
 
 
 def run(connection: psycopg.Connection, query: str, values: Any = None) -> Any:
-    """What a server answers: columns and rows, a tag, or a SQLSTATE."""
+    """Return a server's answer: columns and rows, a tag, or a SQLSTATE."""
     try:
         found = connection.execute(query, values)  # type: ignore[arg-type]
     except psycopg.Error as error:
@@ -168,14 +168,14 @@ def run(connection: psycopg.Connection, query: str, values: Any = None) -> Any:
 
 
 def _shown(name: str, cell: Any) -> Any:
-    """A value; what is each server's own by its kind."""
+    """Return a value, or only its type if each server has its own."""
     is_own = name in _NUMBERS or (isinstance(cell, str) and _OWN.search(cell))
     return type(cell).__name__ if is_own else cell
 
 
 @pytest.fixture
 def real(source_url: str) -> Iterator[psycopg.Connection]:
-    """A PostgreSQL with the table and the publication."""
+    """PostgreSQL server with the table and the publication."""
     with closing(psycopg.connect(source_url, autocommit=True)) as connection:
         connection.execute("set search_path = public")
         connection.execute("set timezone = 'UTC'")
@@ -193,7 +193,7 @@ def real(source_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[psycopg.Connection]:
-    """A server of ours whose table has the same rows."""
+    """Server of penstock whose table has the same rows."""
     write_log(tmp_path / "log", numbered([inserts(1, first=6)]))
     with closing(source_log(tmp_path)) as log:
         write_base(tmp_path, {ITEM: OLD}, log.head().log_id)
@@ -215,15 +215,15 @@ NOT_ANSWERED = {
     "select extract(epoch from interval '1 day 2 hours')",
     "select date_trunc('nothing', timestamp '2024-02-29 12:34:56')",
 }
-"""They are refused as not supported, and never answered in another way."""
+"""Statements that are refused as not supported, and never answered otherwise."""
 
 
-@pytest.mark.parametrize("postgres_version", [15], indirect=True)  # the server that is imitated
+@pytest.mark.parametrize("postgres_version", [15], indirect=True)  # the imitated server
 @pytest.mark.parametrize("of", ["slots", "sessions", "statements", "queries", "parameters"])
 def test_answers_are_those_of_a_server(
     of: str, ours: psycopg.Connection, real: psycopg.Connection
 ) -> None:
-    """In the order in which they are typed, on one connection each."""
+    """Both servers get the statements in the same order, on one connection each."""
     real.execute("insert into item values (6, 'note 6')")
     statements: list[tuple[str, Any]] = {
         "slots": [(one, None) for one in SLOTS],

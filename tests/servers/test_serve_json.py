@@ -1,4 +1,4 @@
-"""Every engine's changes as wal2json's objects, into pg_recvlogical: they say what was written."""
+"""Every engine's changes as wal2json's objects in pg_recvlogical: they equal the written rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 
 def received(served: Served, slot: str, end: str, *options: str) -> list[dict[str, object]]:
-    """The objects up to an LSN."""
+    """Return the objects up to an LSN."""
     program = shutil.which("pg_recvlogical")
     assert program is not None, "no pg_recvlogical"
     command = [
@@ -39,7 +39,7 @@ def received(served: Served, slot: str, end: str, *options: str) -> list[dict[st
 
 
 def test_rows_of_every_engine(place: Place, tmp_path: Path) -> None:
-    """In both formats: names, numbers and texts of one table; not those of another."""
+    """Both formats have names, numbers and texts of one table, and nothing of another."""
     served = Served(place, tmp_path)
     try:
         served.extract()
@@ -54,7 +54,7 @@ def test_rows_of_every_engine(place: Place, tmp_path: Path) -> None:
         position = "select pg_current_wal_lsn()::text from pg_replication_slots limit 1"
         count = "select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/1000000')::text"
         assert served.extractor is not None
-        # Four transactions have three boundaries each, and five rows: more than that is there.
+        # Four transactions have three boundaries each, and five rows: the log has more than that.
         served.extractor.until(
             lambda: int(served.asked(count)[0][0]) >= 4 * 3 + 5, "all is extracted"
         )

@@ -1,4 +1,4 @@
-"""pg_recvlogical at a real server and at ours: what its plugin says is equal, line by line."""
+"""The lines of a plugin in pg_recvlogical are equal from a real server and from penstock's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.servers.subscribers import Served
 from plugins.postgres import Server
 from plugins.shared import SharedServers
 
-# Where the server has the plugin: Debian's build of this version.
+# The server that has the plugin: Debian's build of this version.
 pytestmark = pytest.mark.server("postgres == 15")
 
 
@@ -31,7 +31,7 @@ def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
 def received(
     postgres: Server, connection: str, slot: str, end: str, options: Sequence[str]
 ) -> list[str]:
-    """What pg_recvlogical writes up to an LSN, with its programs' own settings."""
+    """Return the output of pg_recvlogical up to an LSN, with its programs' own settings."""
     command = [
         *(str(postgres.bindir / "pg_recvlogical"), "-d", connection, f"--slot={slot}", "--start"),
         *("-f", "-", f"--endpos={end}", "--no-loop"),
@@ -43,7 +43,7 @@ def received(
 
 
 def numbered(lines: Sequence[str]) -> list[str]:
-    """The same with transactions counted: their ids and times are those of each server."""
+    """Return the lines with transactions counted: ids and times differ between servers."""
     found, count = [], 0
     for line in lines:
         count += line.startswith("BEGIN")
@@ -53,7 +53,7 @@ def numbered(lines: Sequence[str]) -> list[str]:
 
 
 def without_empty(lines: Sequence[str]) -> list[str]:
-    """The lines without transactions of nothing: they are not in a log."""
+    """Return the lines without empty transactions, which a log does not have."""
     found: list[str] = []
     for line in lines:
         if line.startswith("COMMIT") and found and found[-1].startswith("BEGIN"):
@@ -98,13 +98,13 @@ TABLES = (
 def test_test_decoding(
     place: Place, postgres: Server, tmp_path: Path, options: Sequence[str]
 ) -> None:
-    """Rows with and without old images, names in quotes, unchanged TOAST, TRUNCATE."""
+    """Rows have old images or not, names have quotes; TOAST is unchanged; TRUNCATE is included."""
     place.run(*TABLES)
     compared(place, postgres, tmp_path, STATEMENTS, options)
 
 
 def test_test_decoding_with_every_type(place: Place, postgres: Server, tmp_path: Path) -> None:
-    """Types, and how the values of each are printed."""
+    """Types and the text of each type's values are equal."""
     values = values_for(postgres.version, set(), with_xml=True)
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(values))
     place.run(SETUP, f"create table public.item (id int primary key, {columns})")
@@ -117,7 +117,7 @@ def test_test_decoding_with_every_type(place: Place, postgres: Server, tmp_path:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what}"
@@ -127,7 +127,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 def compared(
     place: Place, postgres: Server, folder: Path, statements: Sequence[str], options: Sequence[str]
 ) -> None:
-    """Both slots begin at one point; then the statements; then the lines of both are equal."""
+    """Check that both slots give equal lines for statements after one point."""
     served = Served(place, folder)
     try:
         served.extract()

@@ -1,4 +1,4 @@
-"""pg_recvlogical follows a served log: no row is lost or comes twice."""
+"""pg_recvlogical follows a served log: no row is lost or repeated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
 
 
 def started(place: Place, folder: Path) -> Served:
-    """It is extracted and served."""
+    """Extract and serve a source."""
     made = Served(place, folder)
     made.extract()
     made.serve()
@@ -35,7 +35,7 @@ def started(place: Place, folder: Path) -> Served:
 
 
 class Receiver:
-    """pg_recvlogical. what: more of its command line."""
+    """pg_recvlogical with a slot of a served log."""
 
     def __init__(self, postgres: Server, served: Served) -> None:
         self.program = postgres.bindir / "pg_recvlogical"
@@ -46,11 +46,11 @@ class Receiver:
         self.served = served
 
     def command(self, *what: str) -> list[str]:
-        """Its command line."""
+        """Return its command line; what: more arguments."""
         return [str(self.program), "-d", self.served.connection(), "--slot=rl", *what]
 
     def run(self, *what: str) -> None:
-        """To its end, which is a good one."""
+        """Run it until it ends without an error."""
         done = subprocess.run(self.command(*what), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
@@ -65,7 +65,7 @@ class Receiver:
 
 
 def inserted(file: Path) -> list[bytes]:
-    """The first cells of the inserts in what was received: each message ends with a newline."""
+    """Return the first cells of the received inserts: each message ends with a newline."""
     found = []
     data = file.read_bytes() if file.exists() else b""
     at = 0
@@ -77,7 +77,7 @@ def inserted(file: Path) -> list[bytes]:
 
 
 def until(what: Any, within_s: float = 60) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + within_s
     while not what():
         assert time.monotonic() < deadline
@@ -85,7 +85,9 @@ def until(what: Any, within_s: float = 60) -> None:
 
 
 def test_pg_recvlogical(place: Place, postgres: Server, tmp_path: Path) -> None:
-    """Created, received, interrupted, received on, dropped: no row is lost or comes twice."""
+    """The client creates, receives, is interrupted, continues, drops: no row is lost
+    or repeated.
+    """
     place.run("create table item (id int primary key, note varchar(200))")
     served = started(place, tmp_path)
     try:
@@ -98,7 +100,7 @@ def test_pg_recvlogical(place: Place, postgres: Server, tmp_path: Path) -> None:
             running = receiver.start(file)
             insert(place, "item", rows)
             until(lambda f=file: len(inserted(f)) == 50)
-            time.sleep(2.5)  # more than what it confirms in
+            time.sleep(2.5)  # longer than its interval of confirmations
             running.send_signal(signal.SIGINT)
             assert running.wait(30) == 0
             wanted += [str(n).encode() for n, _ in rows]

@@ -1,4 +1,4 @@
-"""Conditions and queries as a PostgreSQL answers them: every difference is a refusal, by name."""
+"""Conditions and queries are answered as by a PostgreSQL; every difference is a refusal by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plugins.postgres import Server
 
 @pytest.fixture
 def real(source_url: str) -> Iterator[psycopg.Connection]:
-    """A server with a table of every type, which prints values as the log's source does."""
+    """Server with a table of every type, which prints values like the log's source."""
     with psycopg.connect(source_url, autocommit=True) as connection:
         for name, value in EXACT_TEXT_SETTINGS.items():
             connection.execute("select set_config(%s, %s, false)", (name, value))
@@ -39,14 +39,14 @@ def real(source_url: str) -> Iterator[psycopg.Connection]:
 
 
 def printed(connection: psycopg.Connection) -> list[tuple[str | None, ...]]:
-    """The table's rows as the server prints them."""
+    """Return the table's rows as the server prints them."""
     with connection.cursor().copy("copy (select * from item order by id) to stdout") as copy:
         copy.set_types(["text"] * (len(KINDS) + 1))
         return [tuple(row) for row in copy.rows()]
 
 
 def answer(connection: psycopg.Connection, condition: str) -> list[bool] | str:
-    """Which rows fulfil a condition, unknown being false; or the SQLSTATE."""
+    """Return which rows satisfy a condition, unknown being false; or the SQLSTATE."""
     query = f"select coalesce(({condition}), false) from item order by id"
     try:
         return [row[0] for row in connection.execute(query).fetchall()]  # type: ignore[arg-type]
@@ -55,7 +55,9 @@ def answer(connection: psycopg.Connection, condition: str) -> list[bool] | str:
 
 
 def test_conditions_are_those_of_a_server(real: psycopg.Connection) -> None:
-    """Over every type with NaN, infinities, -0 and NULL; what is not refused is equal."""
+    """Every type is tried with NaN, infinities, -0 and NULL; conditions that are accepted are
+    equal.
+    """
     shape, values = relation_of(printed(real))
     different, refused, equal = [], 0, 0
     for condition in conditions(random.randrange(2**31), 400):
@@ -75,14 +77,14 @@ def test_conditions_are_those_of_a_server(real: psycopg.Connection) -> None:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[Running]:
-    """A server of ours with a real catalogue."""
+    """Server of penstock with a real catalogue."""
     write_log(tmp_path / "log", numbered([inserts(3)]))
     with Running(tmp_path, relations=[ITEM]) as running:
         yield running
 
 
 def refusal(url: str, command: str) -> str:
-    """The SQLSTATE of a command's refusal, on a connection of its own."""
+    """Return the SQLSTATE of a command's refusal, on a separate connection."""
     connection = psycopg.connect(url, autocommit=True)
     try:
         result = connection.pgconn.exec_(command.encode())
@@ -94,7 +96,7 @@ def refusal(url: str, command: str) -> str:
 def test_malformed_commands_are_refused_as_by_a_server(
     ours: Running, source_url: str, postgres: Server
 ) -> None:
-    """With its SQLSTATE, and not another one that a client would take for something else."""
+    """The SQLSTATE is the right one: a client would misinterpret another one."""
     replication = ours.url(replication="database")
     create = "CREATE_REPLICATION_SLOT here LOGICAL pgoutput (SNAPSHOT 'nothing')"
     if postgres.version < 15:
@@ -110,7 +112,7 @@ def test_malformed_commands_are_refused_as_by_a_server(
 
 
 def selects(seed: int) -> Iterator[tuple[str, str]]:
-    """Queries for both sides; theirs with the order of texts that ours have, by their bytes."""
+    """Yield queries for both sides; the real server's sort texts by bytes, like penstock's."""
     drawn = random.Random(seed)
     for name in KINDS:
         theirs = f'{name} collate "C"' if name in ("t", "v", "c") else name
@@ -135,7 +137,7 @@ def selects(seed: int) -> Iterator[tuple[str, str]]:
 
 
 def result(connection: psycopg.Connection, query: str) -> tuple[list[str], str]:
-    """The rows, of which -0 and 0 are alike, and the SQLSTATE."""
+    """Return the rows, in which -0 and 0 are alike, and the SQLSTATE."""
     try:
         rows = connection.execute(query).fetchall()  # type: ignore[arg-type]
     except psycopg.Error as error:
@@ -146,7 +148,7 @@ def result(connection: psycopg.Connection, query: str) -> tuple[list[str], str]:
 
 
 def test_selects_are_those_of_a_server(real: psycopg.Connection, tmp_path: Path) -> None:
-    """Sorted, limited, counted, with conditions; what is not refused is equal."""
+    """Queries are sorted, limited, counted, with conditions; those that are accepted are equal."""
     shape, values = relation_of(printed(real))
     shape = replace(shape, name="wide")  # the log has another table `item`
     write_log(tmp_path / "log", numbered([inserts(1)]))

@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 @pytest.fixture
 def served(place: Place, tmp_path: Path) -> Iterator[Served]:
-    """It is extracted and served."""
+    """Served log of the source."""
     made = Served(place, tmp_path)
     try:
         made.extract()
@@ -46,7 +46,7 @@ def served(place: Place, tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def subscriber(postgres: Server, served: Served) -> Iterator[Subscriber]:
-    """With a subscription."""
+    """Subscriber with a subscription."""
     prefix = f"{served.place.namespace}."
     made = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
     try:
@@ -56,12 +56,12 @@ def subscriber(postgres: Server, served: Served) -> Iterator[Subscriber]:
 
 
 def rows(place: Place, table: str) -> list[tuple[object, ...]]:
-    """The rows of a source's table."""
+    """Return the rows of a source's table."""
     return sorted(place.run(f"select * from {table}"))
 
 
 def followed(subscriber: Subscriber) -> None:
-    """Wait until the subscriber has what the source has."""
+    """Wait until the subscriber has the source's rows."""
     place = subscriber.served.place
 
     def equal() -> bool:
@@ -75,7 +75,9 @@ def followed(subscriber: Subscriber) -> None:
 
 @pytest.mark.long
 def test_a_subscriber_follows(served: Served, subscriber: Subscriber) -> None:
-    """Rows, keys, TRUNCATE; restarts and kills of the server; enable and disable; DROP."""
+    """A subscriber follows rows, keys, TRUNCATE, the server's restarts and kills,
+    disable and DROP.
+    """
     place = served.place
     subscriber.subscribe()
     fill(place, 1)
@@ -107,7 +109,7 @@ def test_a_subscriber_follows(served: Served, subscriber: Subscriber) -> None:
 
 
 def test_two_subscribers(served: Served, subscriber: Subscriber, postgres: Server) -> None:
-    """Each at its own pace, with what they may ask for."""
+    """Each has its own pace and its own options."""
     prefix = f"{served.place.namespace}."
     other = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
     try:
@@ -150,7 +152,7 @@ def shop(
 
 
 def test_columns_rows_and_publications_that_change(shop: Served, postgres: Server) -> None:
-    """What the file publishes, what a client publishes, and REFRESH."""
+    """The file's and a client's publications take effect, and REFRESH."""
     subscriber = Subscriber(
         postgres,
         shop,
@@ -203,7 +205,7 @@ def test_columns_rows_and_publications_that_change(shop: Served, postgres: Serve
 
 
 def test_run_serves_beside_its_extraction(place: Place, postgres: Server, tmp_path: Path) -> None:
-    """It is started, started again when it is killed, and does not keep an idle run from ending."""
+    """The server is started, restarted after a kill, and does not keep an idle run from ending."""
     served = Served(place, tmp_path, exitWhenIdle=True, idleWaitSeconds=15)
     prefix = f"{place.namespace}."
     subscriber = None

@@ -1,4 +1,4 @@
-"""Values of every type, from every engine, into a subscriber: equal by each server's own text."""
+"""Values of every type, from every engine, into a subscriber: equal in each server's own text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def postgres_place(
 def test_every_type_of_another_engine(
     mysql_place: Place, postgres: Server, tmp_path: Path, form: str
 ) -> None:
-    """What the table of types maps a column to takes what is sent."""
+    """The type to which a column is mapped accepts the sent values."""
     place = mysql_place
     values = values_for(types_at(place.url) == Engine.MARIADB)
     columns = ", ".join(f"c{n} {kind} null" for n, kind in enumerate(values))
@@ -95,7 +95,7 @@ def test_every_type_of_another_engine(
 
 
 def begin(served: Served, fill: Callable[[], None]) -> None:
-    """Start what goes before the server; rows that are copied are there before it."""
+    """Start the parts before the server; rows that are copied exist before it."""
     if isinstance(served, Based):
         fill()
     served.extract()
@@ -111,7 +111,7 @@ def _text(value: object) -> object:
 def test_every_type_of_the_same_engine(
     postgres_place: Place, postgres: Server, tmp_path: Path, form: str
 ) -> None:
-    """Printed the same way at both ends; old images, too: a whole one finds its row."""
+    """Both ends print the values alike; a complete old image finds its row, too."""
     place = postgres_place
     with psycopg.connect(place.url) as source, psycopg.connect(postgres.url()) as target:
         both = min(source.info.server_version // 10_000, postgres.version)
@@ -150,7 +150,7 @@ def test_every_type_of_the_same_engine(
 
 
 def printed(url: str, count: int) -> list[tuple[str | None, ...]]:
-    """All rows as the server prints them: a cast would keep the declaration of an xml."""
+    """Return all rows as the server prints them: a cast would keep the declaration of an xml."""
     texts = ", ".join(
         f"case when c{n} is not null then format('%s', c{n}) end" for n in range(count)
     )

@@ -1,4 +1,4 @@
-"""The Spark session: start, jobs, death of its processes, end. No database."""
+"""The Spark session: start, jobs, death of its processes, end. It needs no database."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ GIVE_UP_S = 8.0  # a start takes 5 to 20; ending it, next to nothing on an idle 
 
 Work = Callable[[Iterator[int]], Iterable[int]]
 
-# Nested functions travel to the workers by value: workers cannot import test modules.
+# Nested functions are sent to the workers by value: workers cannot import test modules.
 
 
 def double() -> Work:
-    """Twice each task."""
+    """Return work that doubles each task."""
     return lambda tasks: [2 * task for task in tasks]
 
 
 def die() -> Work:
-    """Kill the worker process."""
+    """Return work that kills the worker process."""
 
     def work(tasks: Iterator[int]) -> Iterable[int]:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -53,7 +53,7 @@ def die() -> Work:
 
 
 def stumble() -> Work:
-    """Fail in a way nobody foresaw."""
+    """Return work that fails with an unexpected error."""
 
     def work(tasks: Iterator[int]) -> Iterable[int]:
         raise ValueError(f"no good: {next(tasks)}")
@@ -74,7 +74,7 @@ def test_java_ends_up_in_a_session_of_its_own(spark: Session) -> None:
 
 
 def test_a_worker_that_dies_is_a_typed_error_and_the_session_goes_on(spark: Session) -> None:
-    """SIGKILL in a task: to be tried again, in the same session."""
+    """SIGKILL in a task gives an error that allows a retry, in the same session."""
     with pytest.raises(sessions.WorkerLost) as caught:
         spark.run([[1], [2]], die())
     assert caught.value.retry == "backoff"
@@ -82,14 +82,16 @@ def test_a_worker_that_dies_is_a_typed_error_and_the_session_goes_on(spark: Sess
 
 
 def test_an_unknown_failure_tells_its_last_line(spark: Session) -> None:
-    """What has no type of its own is shown in one line, not as a Java stack."""
+    """An error without a type of its own is shown in one line, not as a Java stack."""
     with pytest.raises(sessions.SparkJobFailed) as caught:
         spark.run([[7]], stumble())
     assert caught.value.message.endswith("ValueError: no good: 7")
 
 
 def test_a_killed_java_is_a_typed_error_and_a_new_session_starts(tmp_path: Path) -> None:
-    """SIGKILL of the JVM; nothing is left in the current directory. Runs in its own process."""
+    """SIGKILL of the JVM leaves no file in the current directory. The test runs in
+    its own process.
+    """
     script = f"""
 import os, signal
 from pathlib import Path
@@ -121,7 +123,7 @@ with start_session(options) as session:
 
 @pytest.mark.parametrize("after_s", [0.0, 0.7, 2.5, 4.0])
 def test_a_start_that_is_given_up_ends_at_once(tmp_path: Path, after_s: float) -> None:
-    """Its JVM is killed, wherever the start is; another session can be started afterwards."""
+    """The JVM is killed at any step of the start; another session can be started afterwards."""
     script = f"""
 import os, time
 from pathlib import Path
@@ -160,7 +162,7 @@ with start_session(options) as session:
 def test_missing_and_wrong_java_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a JVM is started, with what to install."""
+    """Both errors come before a JVM is started, and say what to install."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(java.JavaMissing) as missing:
         start_session(SessionOptions(work_directory=tmp_path / "work"))
@@ -174,10 +176,10 @@ def test_missing_and_wrong_java_are_distinguished(
     assert "openjdk-17" in wrong.value.hint
 
 
-# PySpark leaves the socket that its rows came through to the garbage collector.
+# PySpark leaves the socket of its rows to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_change_log_becomes_a_spark_data_frame(spark: Session, tmp_path: Path) -> None:
-    """`read_log(...).to_spark(session)`: every type of the log, NULL and what was not sent."""
+    """`read_log(...).to_spark(session)` has every type of the log, NULL and unsent values."""
     columns = {"small": "int16", "big": "uint64", "day": "date", "hour": "time", "token": "uuid"}
     wide = replace(
         ITEM,

@@ -1,4 +1,4 @@
-"""Starting Spark with a user's properties: one session at a time, none of them shared."""
+"""The start of Spark with a user's properties: one session at a time, none of them shared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_spark")]
 
 
 def test_properties_are_no_arguments_of_any_process(tmp_path: Path) -> None:
-    """They may hold secrets, and everybody on the machine can read arguments."""
+    """Properties may have secrets, and every user of the machine can read arguments."""
     secret = "top=secret # \\ é🙂 \n"
     options = SessionOptions(
         work_directory=tmp_path, conf={"spark.hadoop.a.key": secret, "spark.driver.memory": "700m"}
@@ -36,7 +36,7 @@ def test_properties_are_no_arguments_of_any_process(tmp_path: Path) -> None:
         seen |= arguments()
         assert session.context._jsc.hadoopConfiguration().get("a.key") == secret
         assert "-Xmx700m" in " ".join(seen)
-        # Others may run a Spark of theirs meanwhile.
+        # Other users may run their own Spark meanwhile.
         [program] = [one for one in seen if "deploy.SparkSubmit" in one and "-Xmx700m" in one]
         file = Path(program.split("--properties-file ")[1].split()[0])
         assert not file.exists(), "the file is gone once it was read"
@@ -44,7 +44,7 @@ def test_properties_are_no_arguments_of_any_process(tmp_path: Path) -> None:
 
 
 def arguments() -> set[str]:
-    """The arguments of every process."""
+    """Return the arguments of every process."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -75,7 +75,7 @@ def arguments() -> set[str]:
 def test_a_wrong_property_is_a_typed_error_that_tells_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], name: str, said: str
 ) -> None:
-    """What Java says is asked for before it is ended; not tried again."""
+    """Java's message is collected before the process ends; penstock does not retry."""
     tries = []
     launch = sessions._launch
     monkeypatch.setattr(sessions, "_launch", lambda *told: tries.append(1) or launch(*told))
@@ -97,7 +97,7 @@ def test_a_wrong_property_is_a_typed_error_that_tells_which(
 def test_a_port_that_is_in_use(
     tmp_path: Path, enabled: dict[str, str], name: str, said: str
 ) -> None:
-    """Where Spark may try no other."""
+    """Spark is not allowed to try another port."""
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = str(busy.getsockname()[1])
         conf = {**enabled, name: port, "spark.port.maxRetries": "0"}
@@ -107,7 +107,9 @@ def test_a_port_that_is_in_use(
 
 
 def test_spark_s_pages_tell_what_jobs_did(tmp_path: Path) -> None:
-    """On when asked for: descriptions in groups, and a job without tasks for the figures."""
+    """Spark's pages are on if asked for: descriptions in groups, a job without tasks for the
+    figures.
+    """
     options = SessionOptions(work_directory=tmp_path, ui=True, reporter=Reporter(tmp_path / "run"))
     with start_session(options) as session:
         bulk = session.named("bulk load")
@@ -134,12 +136,12 @@ def test_spark_s_pages_tell_what_jobs_did(tmp_path: Path) -> None:
 
 
 def twice() -> Callable[[Iterator[int]], Iterable[int]]:
-    """Twice each task; travels by value."""
+    """Return work that doubles each task, sent by value."""
     return lambda tasks: [2 * task for task in tasks]
 
 
 def asked(url: str) -> Any:
-    """What Spark's interface says as JSON."""
+    """Return the JSON of Spark's interface."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)
 
@@ -162,7 +164,7 @@ def test_a_start_that_fails_for_no_property(
 def test_a_master_that_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
-    """Spark's words, and the key by its name."""
+    """The error has Spark's words and the name of the key."""
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     with pytest.raises(SparkPropertyRefused, match="master = ") as caught:
         start_session(SessionOptions(work_directory=tmp_path, master=master))

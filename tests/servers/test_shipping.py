@@ -1,4 +1,4 @@
-"""`[spark] log`: executors that see nothing of the pipeline's directory, and such that do."""
+"""`[spark] log`: executors that cannot see the pipeline's directory, and executors that can."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ MYSQL = pytest.param("mysql", marks=pytest.mark.long)
 def test_spark_carries_frames(
     spark: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_max: int
 ) -> None:
-    """With the partitions, or as broadcasts: the log is gone when the tasks run."""
+    """Frames are sent with the partitions, or as broadcasts: the log is deleted when
+    the tasks run.
+    """
     monkeypatch.setattr(shipping, "INLINE_BYTES_MAX", inline_max)
     monkeypatch.setattr(shipping, "PIECE_BYTES_MAX", 6000)
     task = task_of_log(tmp_path / "log")
@@ -47,14 +49,14 @@ def test_spark_carries_frames(
 
 
 def spark_sections(python: Path, log: str) -> Mapping[str, Mapping[str, Any]]:
-    """A cluster with this Python."""
+    """Return the sections of a cluster with this Python."""
     return {"spark": {**CLUSTER, "python": str(python), "log": log}, "spark.conf": CONF}
 
 
 def flow_and_end(bank: BankPipeline) -> None:
     """Load the bank, let changes flow, and compare."""
     bank.extract.start()
-    log = bank.directory / "log"  # made by one who has the slot, which load looks at
+    log = bank.directory / "log"  # created once the slot exists, which load checks
     bank.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
     bank.load.start()
     bank.until(lambda: bank.reader.read_count > 0, "the bank in the target", 400)
@@ -67,7 +69,7 @@ def flow_and_end(bank: BankPipeline) -> None:
 def test_executors_that_do_not_see_the_directory(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, target: str
 ) -> None:
-    """Bulk load and changes, by ship; and without it the start is refused."""
+    """Bulk load and changes are shipped; without shipping the start is refused."""
     python = python_that_sees(tmp_path_factory.mktemp("python"), hidden=tmp_path)
     sections = spark_sections(python, "ship")
     with BankPipeline(tmp_path, 1902, target=target, sections=sections) as bank:
@@ -87,7 +89,9 @@ def test_executors_that_do_not_see_the_directory(
 def test_executors_with_the_directory_mounted(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Each executor in a mount namespace of its own, which of our files has the directory alone."""
+    """Each executor is in its own mount namespace, which has only the directory of penstock's
+    files.
+    """
     python = python_that_sees(
         tmp_path_factory.mktemp("python"), hidden=tmp_path, shared=tmp_path / "bank"
     )

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.each_server
 
 
 def test_publication_is_made_and_then_found(source_url: str) -> None:
-    """With awkward names too; by root for partitioned tables, for every operation."""
+    """A publication with awkward names has partitioned tables under their root, and every
+    operation.
+    """
     table = TableName('Sche ma"', "tä.ble")
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, 'create schema "Sche ma""";; create table "Sche ma"""."tä.ble" (i int)')
@@ -51,7 +53,7 @@ def test_publication_is_made_and_then_found(source_url: str) -> None:
     ["publish = 'insert, update, delete'", "publish_via_partition_root = false"],
 )
 def test_unfit_publication_names_the_statement_that_mends_it(source_url: str, options: str) -> None:
-    """The SQL in the hint does mend it."""
+    """The SQL in the hint fixes the publication."""
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, "create table t (i int);; create table u (i int)")
         sql.execute(f"create publication p for table t with ({options})".encode())
@@ -64,7 +66,7 @@ def test_unfit_publication_names_the_statement_that_mends_it(source_url: str, op
 
 
 def test_slot_is_made_read_and_dropped(source_url: str) -> None:
-    """What pg_replication_slots shows, on every version."""
+    """The slot is shown by pg_replication_slots on every version."""
     with open_replication(source_url, application_name="test") as replication:
         created = create_slot(replication, source_url, "one", snapshot=False)
         state = read_slot(replication, "one")
@@ -82,7 +84,7 @@ def test_slot_is_made_read_and_dropped(source_url: str) -> None:
 
 
 def test_consistent_point_shows_the_database_exactly_there(source_url: str) -> None:
-    """Rows committed before are seen by every importer, later ones by none, until it is closed."""
+    """Every importer sees rows committed before, none sees later ones, until it is closed."""
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, "create table t (i int);; insert into t values (1)")
         with consistent_point(source_url, "point") as held:
@@ -111,7 +113,7 @@ def _count(url: str, snapshot: str) -> int:
 
 
 def test_temporary_slot_goes_with_its_block(source_url: str, postgres: Server) -> None:
-    """Nothing is left on the server."""
+    """No slot is left on the server after the block."""
     with consistent_point(source_url, "passing", temporary=True) as held:
         assert held.position > 0
     for _ in range(100):
@@ -124,7 +126,7 @@ def test_temporary_slot_goes_with_its_block(source_url: str, postgres: Server) -
 def test_slot_whose_snapshot_could_not_be_kept_is_dropped(
     source_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot nobody knows of would hold the server's WAL for ever."""
+    """An unknown slot would hold the server's WAL forever."""
     from penstock.host import faults
 
     with (
@@ -140,7 +142,7 @@ def test_slot_whose_snapshot_could_not_be_kept_is_dropped(
 def test_running_transactions_are_logged_where_it_is_granted(
     postgres: Server, source_url: str
 ) -> None:
-    """They are on the server's disk then. Without the grant, and before 16, nothing happens."""
+    """The record is on the server's disk then; without the grant, and before 16, there is none."""
     name = conninfo_to_dict(source_url)["dbname"]
     postgres.execute("drop role if exists onlooker")
     postgres.execute("create role onlooker login replication password 'x'")

@@ -1,4 +1,4 @@
-"""Whose slot it is: two pipelines on one slot are refused before the second changes anything."""
+"""Owners of slots: two pipelines on one slot are refused before the second changes anything."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def first(source_url: str, target_url: str, tmp_path: Path) -> Config:
 
 
 def _copy(first: Config, tmp_path: Path, mode: str = "change") -> Config:
-    """The same file with another directory."""
+    """Return the same file with another directory."""
     return pipeline(
         tmp_path, first.source.url, first.target.url, mode=mode, directory="copy", file="copy.toml"
     )
 
 
 def _extractor(config: Config, **more: object) -> Extractor:
-    """What `penstock extract` makes, ending when idle."""
+    """Return an extractor as `penstock extract` makes it, which ends when idle."""
     tables = source_tables(config)
     start = ensure_slot(pipeline_of(config), tables)
     options = ExtractOptions(
@@ -84,9 +84,9 @@ def _owner(config: Config) -> SlotOwner | None:
 
 
 def test_an_extraction_says_whose_the_slot_is(first: Config, tmp_path: Path) -> None:
-    """A copy of the pipeline with another directory is refused, by doctor too; the first goes on.
+    """A copy of the pipeline with another directory is refused, by doctor too; the first continues.
 
-    Whether the first runs at that time or not; with the slot dropped the copy makes its own.
+    This holds whether or not the first runs; once the slot is dropped the copy creates its own.
     """
     _extractor(first).run()
     state = load_state(first.layout.log)
@@ -115,7 +115,7 @@ def test_an_extraction_says_whose_the_slot_is(first: Config, tmp_path: Path) -> 
 
 
 def test_a_slot_that_went_to_another_log_is_not_read(first: Config) -> None:
-    """The owner is looked at before each connection, ahead of anything that moves the slot."""
+    """The owner is checked before each connection, before anything moves the slot."""
     extractor = _extractor(first)
     with connect(first.source.url, application_name="test") as sql:
         claim_slot(sql, PUBLICATION, SLOT, SlotOwner(pipeline="other", log_id="x"))
@@ -126,7 +126,7 @@ def test_a_slot_that_went_to_another_log_is_not_read(first: Config) -> None:
 
 
 def test_a_slot_in_use_is_not_adopted(first: Config, tmp_path: Path) -> None:
-    """By an extraction that says nobody's name; told at once, and by doctor."""
+    """An extraction without a recorded owner is refused at once, and doctor reports it."""
     set_up(first.source.url, "create table u (id int)", slot=SLOT)
     stop = Stop()
     options = ExtractOptions(slot=SLOT, publication="p", flush_interval_s=0.3)
@@ -146,7 +146,7 @@ def test_a_slot_in_use_is_not_adopted(first: Config, tmp_path: Path) -> None:
 
 
 def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_path: Path) -> None:
-    """One that is there is refused with nothing changed, unless it is left of a killed start."""
+    """An existing slot is refused with nothing changed, unless a killed start left it."""
     set_up(first.source.url, "create table u (id int)", slot=SLOT)
     config = _copy(first, tmp_path, "data+change")
     before = _slot(config)
@@ -171,7 +171,9 @@ def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_
 
 
 def test_the_owner_stands_beside_what_others_wrote(first: Config) -> None:
-    """Lines of other slots and people stay; who does not own the publication says nothing."""
+    """Lines of other slots and people stay; a role that does not own the publication writes
+    nothing.
+    """
     ours = SlotOwner(pipeline="shop", log_id="1")
     with connect(first.source.url, application_name="test") as sql:
         sql.execute(f"create publication {PUBLICATION} for table t")
@@ -201,7 +203,7 @@ def test_the_owner_stands_beside_what_others_wrote(first: Config) -> None:
 
 @pytest.fixture
 def elsewhere(postgres: Server) -> Iterator[str]:
-    """The URL of another database of the server, which has the default slot."""
+    """URL of another database of the server, which has the default slot."""
     url = postgres.make_database("elsewhere")
     with connect(url, application_name="test") as sql:
         sql.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
@@ -218,7 +220,9 @@ def test_a_slot_of_another_database_is_left_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server has one slot of a name: init chooses others, doctor names them, reset drops none."""
+    """A server has one slot of a name: init chooses another, doctor names it, reset does not drop
+    it.
+    """
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, DDL)
     path = tmp_path / "shop.toml"
@@ -248,7 +252,9 @@ def test_a_slot_of_another_database_is_left_alone(
 
 
 def test_free_names_avoid_what_is_there(source_url: str) -> None:
-    """Slots of the server and publications of the database, with one suffix, within 63 bytes."""
+    """Slots of the server and publications of the database are avoided by one suffix, within 63
+    bytes.
+    """
     with connect(source_url, application_name="test") as sql:
         assert free_names(sql, "s", "p") == ("s_2", "p_2")
         sql.execute("create publication p_2")

@@ -48,7 +48,7 @@ def _read(connection: psycopg.Connection, chunks: list[StorageChunk], *columns: 
 def test_chunks_hold_every_row_once_while_others_write(
     source_url: str, catalog: psycopg.Connection
 ) -> None:
-    """Under one snapshot, rows that move between chunks are neither lost nor read twice."""
+    """Rows that move between chunks under one snapshot are neither lost nor read twice."""
     catalog.execute("create table public.t (id int primary key, n int, pad text)")
     catalog.execute(
         "insert into public.t select i, 0, repeat('x', 200) from generate_series(1, 20000) as i"
@@ -69,7 +69,7 @@ def test_chunks_hold_every_row_once_while_others_write(
         assert len(chunks) > 10
         lines: list[bytes] = []
         rounds = writer.round_count
-        for chunk in chunks:  # each chunk on a connection of its own, as Spark's tasks do
+        for chunk in chunks:  # each chunk on its own connection, as in Spark's tasks
             with open_snapshot(source_url, point.snapshot_id) as reader:
                 lines += _read(reader, [pickle.loads(pickle.dumps(chunk))], "id", "n")
         assert writer.round_count > rounds
@@ -78,7 +78,7 @@ def test_chunks_hold_every_row_once_while_others_write(
 
 
 def test_chunks_are_counted_over_all_partitions(catalog: psycopg.Connection) -> None:
-    """Each leaf is cut by itself; columns come in the root's order; foreign leaves are whole."""
+    """Each leaf is cut separately; columns are in the root's order; foreign leaves are whole."""
     for statement in (
         "create table public.root (id int, v text) partition by list (id)",
         "create table public.one partition of public.root for values in (1)",
@@ -98,7 +98,7 @@ def test_chunks_are_counted_over_all_partitions(catalog: psycopg.Connection) -> 
 
 
 def test_values_stored_out_of_line_count(catalog: psycopg.Connection) -> None:
-    """A chunk is about as large as told, TOAST included."""
+    """A chunk is about as large as requested, TOAST included."""
     catalog.execute("create table public.t (id int primary key, big text)")
     catalog.execute("alter table public.t alter big set storage external")
     catalog.execute(
@@ -112,7 +112,7 @@ def test_values_stored_out_of_line_count(catalog: psycopg.Connection) -> None:
 
 
 def test_an_empty_table_is_one_open_chunk(catalog: psycopg.Connection) -> None:
-    """Rows that come between planning and reading are read, too."""
+    """Rows inserted between planning and reading are read, too."""
     catalog.execute('create table public."T t" (id int, "B b" text)')
     (chunk,) = plan_chunks(catalog, _table(catalog, "public.T t"))
     assert (chunk.first_block, chunk.last_block) == (0, None)
@@ -128,7 +128,7 @@ def test_an_empty_table_is_one_open_chunk(catalog: psycopg.Connection) -> None:
 
 
 def test_inheritance_children_are_tables_of_their_own(catalog: psycopg.Connection) -> None:
-    """A parent's chunk holds the parent's rows only."""
+    """A parent's chunk has only the parent's rows."""
     for statement in (
         "create table public.parent (id int)",
         "create table public.child () inherits (public.parent)",
@@ -170,7 +170,7 @@ def test_a_point_is_where_snapshot_and_stream_meet(
 
 
 def test_a_snapshot_that_is_gone_says_so(source_url: str) -> None:
-    """Its keeper ended; or there never was one of this name."""
+    """The snapshot's keeper has ended, or none ever had this name."""
     with temporary_consistent_point(source_url) as point:
         open_snapshot(source_url, point.snapshot_id).close()
     for snapshot_id in (point.snapshot_id, "00000003-0000001B-1", "nonsense"):
@@ -193,7 +193,7 @@ def test_a_snapshot_that_is_gone_says_so(source_url: str) -> None:
 def test_tables_changed_behind_the_snapshot_are_reported(
     source_url: str, catalog: psycopg.Connection, change: str
 ) -> None:
-    """Such a table would be read empty or changed: TRUNCATE and ALTER heed no snapshot."""
+    """Such a table would be read empty or changed: TRUNCATE and ALTER ignore snapshots."""
     for statement in (
         "create table public.t (id int, n int)",
         "create table public.root (id int) partition by list (id)",
@@ -221,7 +221,9 @@ def test_tables_changed_behind_the_snapshot_are_reported(
 
 
 def test_locked_tables_stay_as_they_are(source_url: str, catalog: psycopg.Connection) -> None:
-    """Rows may be written, the table's shape not; the wait for a change in progress is bounded."""
+    """Rows may be written, but the shape cannot change; the wait for a change in progress is
+    bounded.
+    """
     catalog.execute("create table public.t (id int)")
     table = _table(catalog, "public.t")
     with (

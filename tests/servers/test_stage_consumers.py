@@ -1,6 +1,6 @@
-"""Consumers beside `penstock stage`: each has every change of a feed once and in order.
+"""Consumers beside `penstock stage`: each gets every change of a feed once and in order.
 
-In every mode, whichever instance applies, and killed again and again.
+This holds in every mode, whichever instance applies, and under repeated kills.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ SETTLE_S = 90.0
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Ends servers behind the test."""
+    """A stack that ends servers after the test."""
     with ExitStack() as made:
         yield made
 
 
 def _consuming(stage: Stage, folder: Path) -> None:
-    """Give the instances' files a consumer."""
+    """Add a consumer to the instances' files."""
     (folder / "keeper.py").write_text(KEEPER)
     for one in stage.instances:
         with one.file.open("a") as file:
@@ -64,7 +64,7 @@ def _consuming(stage: Stage, folder: Path) -> None:
 
 
 def _recorded(stage: Stage) -> list[dict[str, Any]]:
-    """The messages of the history, in the list as they are made."""
+    """Return the list of the history's messages, which grows as they are made."""
     messages: list[dict[str, Any]] = []
     bodies = stage.feed.bodies
 
@@ -77,7 +77,9 @@ def _recorded(stage: Stage) -> list[dict[str, Any]]:
 
 
 def _events(folder: Path, one: Instance) -> list[list[Any]]:
-    """What a consumer has, each once: [position, table, key, value]. Its gsns have no gap."""
+    """Return a consumer's events [position, table, key, value], each once; check its
+    GSNs for gaps.
+    """
     path = folder / f"{one.name}.events"
     found: list[list[Any]] = []
     last = 0
@@ -125,7 +127,7 @@ def _kill_consumer(one: Instance) -> None:
 
 
 def _commands(one: Instance, count: int) -> None:
-    """What people look at a feed's consumers with, and Python."""
+    """Run the commands and the Python calls that show a feed's consumers."""
     (line,) = _said(one, "consumers", "ls")
     assert line["consumer"] == "keep", line
     _said(one, "consumers", "pause", "keep")
@@ -166,7 +168,7 @@ def _said(one: Instance, *words: str, code: int = 0) -> list[dict[str, Any]]:
 def test_consumers_get_every_change_once_and_in_order(
     stack: ExitStack, tmp_path: Path, mode: str, target: str
 ) -> None:
-    """One instance after the other is killed and comes back; each has a consumer of its own."""
+    """Each instance is killed and comes back in turn; each has its own consumer."""
     stage = Stage(stack, tmp_path, mode, target, 7)
     _consuming(stage, tmp_path)
     messages = _recorded(stage)

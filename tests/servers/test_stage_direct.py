@@ -1,4 +1,4 @@
-"""The modes that write straight into the target, and what the user's module does there."""
+"""The modes that write straight into the target, and the user's module in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Make = Callable[..., Stage]
 
 @pytest.fixture
 def make(target: Rows, tmp_path: Path) -> Iterator[Make]:
-    """Make a sequencer: mode, and the text of a user's module."""
+    """Maker of a sequencer from a mode and the text of a user's module."""
     with ExitStack() as stack:
 
         def made(mode: StageMode = StageMode.IMMEDIATE, text: str = "", **more: Any) -> Stage:
@@ -46,7 +46,7 @@ SINGLE = "create table t (id int primary key, v int)"
 
 
 def test_immediate_writes_a_request_in_one_transaction(make: Make, target: Rows) -> None:
-    """Parents before children, whatever the order of the lines; nothing is left to be staged."""
+    """Parents precede children, whatever the order of the lines; no row is left to be staged."""
     target.run(*FAMILY)
     stage = make()
     assert stage.post(c=[row(1, 5, p=1)], p=[row(2, 1, v=7)]) == {"c": (1, 0), "p": (1, 0)}
@@ -63,7 +63,7 @@ def test_immediate_writes_a_request_in_one_transaction(make: Make, target: Rows)
 def test_what_is_written_directly_is_staged_for_consumers(
     make: Make, target: Rows, mode: StageMode
 ) -> None:
-    """Whole rows, marked applied; without consumers there are stubs."""
+    """Whole rows are staged and marked applied; without consumers there are stubs."""
     target.run(SINGLE)
     stage = make(mode, stages_all=True)
     stage.post(t=row(1, 1, v=1))
@@ -75,7 +75,7 @@ def test_what_is_written_directly_is_staged_for_consumers(
 
 
 def test_immediate_leaves_out_what_was_applied(make: Make, target: Rows) -> None:
-    """An old line that comes again does not undo a newer one."""
+    """A repeated old line does not undo a newer one."""
     target.run(SINGLE)
     stage = make()
     stage.post(t=row(1, 1, v=1))
@@ -85,7 +85,7 @@ def test_immediate_leaves_out_what_was_applied(make: Make, target: Rows) -> None
 
 
 def test_immediate_refuses_what_cannot_be_written(make: Make, target: Rows) -> None:
-    """The whole request, so that the feed sends it again; then it counts."""
+    """The whole request is refused, so that the feed sends it again; then it counts."""
     target.run(*FAMILY)
     stage = make()
     with pytest.raises(ReferenceMissing):
@@ -101,7 +101,7 @@ def test_immediate_refuses_what_cannot_be_written(make: Make, target: Rows) -> N
 def test_a_table_that_is_altered_is_looked_at_again(
     make: Make, target: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A column that was added in the target is there at the next line."""
+    """A column that was added in the target is known at the next line."""
     target.run(SINGLE)
     stage = make()
     stage.post(t=row(1, 1, v=1))
@@ -112,12 +112,12 @@ def test_a_table_that_is_altered_is_looked_at_again(
 
 
 def RowSequencerOf(stage: Stage) -> type:  # noqa: N802
-    """The class of the sequencer."""
+    """Return the class of the sequencer."""
     return type(stage.sequencer)
 
 
 def test_a_table_that_is_not_there(make: Make, target: Rows) -> None:
-    """By its name."""
+    """The error names the table."""
     target.run(SINGLE)
     with pytest.raises(TableNotThere, match=r"\.nowhere\) which does not exist"):
         make().post(nowhere=row(1, 1))
@@ -127,7 +127,7 @@ def test_a_table_that_is_not_there(make: Make, target: Rows) -> None:
 
 
 def test_best_effort_writes_single_tables_at_once(make: Make, target: Rows) -> None:
-    """Marked as applied, so that it is not applied again."""
+    """Written rows are marked as applied, so that they are not applied again."""
     target.run(SINGLE)
     stage = make(StageMode.BEST_EFFORT)
     assert stage.post(t=[row(1, 1, v=1), row(2, 2, v=1)]) == {"t": (2, 0)}
@@ -138,7 +138,7 @@ def test_best_effort_writes_single_tables_at_once(make: Make, target: Rows) -> N
 
 
 def test_best_effort_stages_what_it_cannot_write(make: Make, target: Rows) -> None:
-    """And what comes later for these keys queues behind it."""
+    """Later rows of these keys wait in the queue as well."""
     target.run("create table t (id int primary key, v int not null)")
     stage = make(StageMode.BEST_EFFORT)
     assert stage.post(t=[row(1, 1, v=None), row(1, 2, v=1)]) == {"t": (2, 0)}
@@ -156,7 +156,7 @@ def test_best_effort_stages_what_it_cannot_write(make: Make, target: Rows) -> No
 
 
 def test_connected_tables_are_staged_and_swept(make: Make, target: Rows) -> None:
-    """As far as the resolved timestamp says; in order of foreign keys."""
+    """Connected tables are swept up to the resolved timestamp, in the order of foreign keys."""
     target.run(*FAMILY)
     stage = make(StageMode.BEST_EFFORT)
     stage.post(c=[row(1, 5, p=1), row(9, 6, p=2)], p=[row(1, 1, v=7), row(9, 2, v=7)])
@@ -172,7 +172,7 @@ def test_connected_tables_are_staged_and_swept(make: Make, target: Rows) -> None
 
 
 def test_before_any_checkpoint_what_is_a_minute_old_is_swept(make: Make, target: Rows) -> None:
-    """And nothing is committed by that."""
+    """The sweep commits no checkpoint."""
     target.run(*FAMILY)
     stage = make(StageMode.BEST_EFFORT)
     future = 2**62
@@ -186,7 +186,7 @@ def test_before_any_checkpoint_what_is_a_minute_old_is_swept(make: Make, target:
 def test_keys_that_wait_hold_up_only_themselves(
     make: Make, target: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row without its parent, and what comes behind it; checkpoints stop in front of it."""
+    """A row without its parent waits with later ones of its key; checkpoints stop before it."""
     monkeypatch.setattr("penstock.stage.apply.sweep.FLUSH_ROWS", 1)
     target.run(*FAMILY)
     stage = make(StageMode.BEST_EFFORT)
@@ -199,7 +199,7 @@ def test_keys_that_wait_hold_up_only_themselves(
         assert target.rows("select id from c") == []
         assert stage.waiting("c") == [(3, "[5]"), (4, "[5]")]
         assert stage.staging.window(stage.group).committed == Hlc(2)
-    with pytest.raises(MutationLate):  # no row can bring the parent any more
+    with pytest.raises(MutationLate):  # no later row can add the parent
         stage.post(p=[row(2, 2, v=1)])
     target.run("insert into p values (2, 1)")
     assert stage.sweep() == Hlc(6)
@@ -207,7 +207,7 @@ def test_keys_that_wait_hold_up_only_themselves(
 
 
 def test_a_sweep_applies_nothing_twice(make: Make, target: Rows) -> None:
-    """What was applied while it read is left out."""
+    """Rows applied while it read are left out."""
     target.run(*FAMILY)
     stage = make(StageMode.BEST_EFFORT)
     stage.post(p=[row(1, 1, v=1)])
@@ -231,7 +231,7 @@ def test_a_sweep_applies_nothing_twice(make: Make, target: Rows) -> None:
 
 
 def test_auto_is_consistent_once_it_has_caught_up(make: Make, target: Rows) -> None:
-    """It begins with best effort; a window is one transaction, and is marked."""
+    """The mode begins with best effort; then a window is one transaction, and is marked."""
     target.run(SINGLE)
     stage = make(StageMode.AUTO)
     assert stage.sequencer.mode(stage.staging, stage.group) is StageMode.BEST_EFFORT
@@ -250,7 +250,7 @@ def test_auto_is_consistent_once_it_has_caught_up(make: Make, target: Rows) -> N
 
 
 def test_a_window_that_fails_leaves_nothing(make: Make, target: Rows) -> None:
-    """Neither rows nor marks."""
+    """A failed window leaves neither rows nor marks."""
     target.run(*FAMILY)
     stage = make(StageMode.CONSISTENT)
     stage.post(p=[row(1, 1, v=1)], c=[row(2, 5, p=9)])
@@ -262,7 +262,7 @@ def test_a_window_that_fails_leaves_nothing(make: Make, target: Rows) -> None:
     assert stage.staging.window(stage.group).committed < Hlc(5)
 
 
-# What is done twice shows in n.
+# A repeated change shows in n.
 COUNTING = """
 def count(ops):
     tx = get_tx()
@@ -274,7 +274,7 @@ configure_table("t", apply=count)
 
 
 def test_a_window_that_was_not_marked_is_not_applied_again(make: Make, target: Rows) -> None:
-    """The target's own word counts, whatever was lost behind its commit."""
+    """The target's record decides, whatever was lost after its commit."""
     target.run(SINGLE, "insert into t values (1, 0)")
     stage = make(StageMode.CONSISTENT, COUNTING)
     stage.post(t=row(1, 1, v=1))
@@ -295,12 +295,14 @@ def test_a_window_that_was_not_marked_is_not_applied_again(make: Make, target: R
 
 
 def lost(*_: object, **__: object) -> int:
-    """The staging server is gone."""
+    """Raise an error, as if the staging server were gone."""
     raise ConnectFailed("it is gone", hint="")
 
 
 def test_who_was_taken_over_applies_nothing_more(make: Make, target: Rows) -> None:
-    """It may have read a window long ago: applied behind later ones, it would undo them."""
+    """An old holder may have read a window long ago: applied after later ones, it
+    would undo them.
+    """
     target.run(SINGLE)
     stage = make(StageMode.CONSISTENT)
     before = stage.take_over()
@@ -321,7 +323,7 @@ VERSIONED = "create table t (id int primary key, v int, a varchar(9), b varchar(
 
 
 def test_losers_are_dropped_without_a_merge(make: Make, target: Rows) -> None:
-    """And counted."""
+    """Dropped losers are counted."""
     target.run(VERSIONED)
     stage = make(text="configure_table('t', cas=['v'])")
     stage.post(t=row(1, 1, v=5, a="x"))
@@ -332,7 +334,7 @@ def test_losers_are_dropped_without_a_merge(make: Make, target: Rows) -> None:
 
 
 def test_standard_merge_brings_both_sides_together(make: Make, target: Rows) -> None:
-    """What only one side changed is kept of each; what both did is an error, nothing is written."""
+    """One-sided changes of each side are kept; a change on both is an error, nothing is written."""
     target.run(VERSIONED)
     stage = make(text="configure_table('t', cas=['v'], merge=standard_merge())")
     base = {"v": 1, "a": "x", "b": "x"}
@@ -349,7 +351,7 @@ def test_standard_merge_brings_both_sides_together(make: Make, target: Rows) -> 
 
 
 def test_a_merge_may_send_to_dead_letters(make: Make, target: Rows) -> None:
-    """A table of the target schema, whose absence is said."""
+    """The dead letters are a table of the target schema; if it is missing, the error says so."""
     target.run(VERSIONED)
     text = (
         "configure_table('t', cas=['v'], merge=standard_merge("
@@ -378,7 +380,7 @@ def test_a_merge_may_send_to_dead_letters(make: Make, target: Rows) -> None:
 
 
 def test_functions_change_rows_and_keys(make: Make, target: Rows) -> None:
-    """Or leave them out; in the time of a call get_tx() gives the transaction."""
+    """Functions may drop rows, too; get_tx() returns the transaction during a call."""
     target.run(VERSIONED, "create table calls (what varchar(40))")
     stage = make(
         text="""
@@ -404,7 +406,9 @@ configure_table("t", map=change, delete_key=other)
 
 
 def test_a_function_may_write_itself(make: Make, target: Rows) -> None:
-    """With all that is known of each operation; what it leaves to us is written as usual."""
+    """A function gets everything known of each operation; rows that it leaves are
+    written as usual.
+    """
     target.run(VERSIONED)
     stage = make(
         text="""
@@ -442,7 +446,7 @@ configure_table("t", apply=write)
     ],
 )
 def test_a_function_that_fails(make: Make, target: Rows, rules: str, said: str) -> None:
-    """Nothing of the request is written."""
+    """No row of the request is written."""
     target.run(VERSIONED, "insert into t values (1, 9, null, null)")
     stage = make(text=f"configure_table('t', {rules})")
     with pytest.raises(UserModuleFailed, match=said):
@@ -451,7 +455,7 @@ def test_a_function_that_fails(make: Make, target: Rows, rules: str, said: str) 
 
 
 def test_a_feed_may_be_dispatched(make: Make, target: Rows) -> None:
-    """In every mode before anything else: what is staged is staged for the tables of the target."""
+    """Dispatch comes first in every mode: rows are staged for the tables of the target."""
     target.run(*FAMILY)
     text = (
         "configure_source('feed', deletes_to='c', dispatch=lambda doc, meta: "

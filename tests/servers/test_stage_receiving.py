@@ -22,7 +22,7 @@ SAMPLES = [
     .read_text(encoding="utf-8")
     .splitlines()[1:]
 ]
-# Those that do not rely on what an earlier one has left.
+# Samples that do not depend on the result of an earlier one.
 SCENARIOS = (
     "basic",
     "types",
@@ -47,7 +47,7 @@ TARGET = """
 
 
 def answer(url: str, body: str) -> tuple[int, str]:
-    """Status and text."""
+    """Return status and text of an answer."""
     request = urllib.request.Request(url, body.encode(), method="POST")
     try:
         with urllib.request.urlopen(request) as found:
@@ -58,7 +58,7 @@ def answer(url: str, body: str) -> tuple[int, str]:
 
 
 def counted(url: str, name: str) -> int:
-    """The sum of a counter over its tables."""
+    """Return the sum of a counter over its tables."""
     with urllib.request.urlopen(f"{url}/_/varz") as page:
         text = page.read().decode()
     return sum(int(float(one)) for one in re.findall(rf"^{name}{{.*}} (\S+)$", text, re.MULTILINE))
@@ -66,7 +66,7 @@ def counted(url: str, name: str) -> int:
 
 @pytest.mark.promise
 def test_samples_are_staged_in_a_real_database(postgres: Server, tmp_path: Path) -> None:
-    """Each has its answer, and what is counted is what the tables have."""
+    """Each sample has its answer, and the counters equal the tables' rows."""
     target = postgres.make_database("target")
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute(TARGET)

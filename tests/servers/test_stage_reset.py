@@ -1,4 +1,4 @@
-"""`penstock reset` of changefeeds, as it is typed."""
+"""`penstock reset` of changefeeds, as a user types it."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Feeds:
         (folder / "feeds" / "groups" / "x").mkdir(parents=True)
 
     def reset(self, *more: str) -> Ran:
-        """Type it."""
+        """Run the command."""
         return penstock("reset", self.path, "--yes", *more)
 
     def staged(self) -> list[bool]:
-        """Return of each staged row whether it is marked applied."""
+        """Return for each staged row whether it is marked applied."""
         with psycopg.connect(self.staging) as sql:
             (name,) = sql.execute(
                 "select quote_ident(table_name) from information_schema.tables "
@@ -67,7 +67,7 @@ class Feeds:
 
 @pytest.fixture
 def feeds(tmp_path: Path, postgres: Server) -> Iterator[Feeds]:
-    """The pipeline; both databases are dropped afterwards."""
+    """Feeds of a pipeline; both databases are dropped afterwards."""
     made = Feeds(tmp_path, postgres)
     yield made
     for url in (made.staging, made.target):
@@ -75,7 +75,7 @@ def feeds(tmp_path: Path, postgres: Server) -> Iterator[Feeds]:
 
 
 def test_everything_staged_is_applied_again(feeds: Feeds) -> None:
-    """The directory is gone, rows stay on both sides; a second time there is no directory."""
+    """The directory is deleted, rows stay on both sides; a second time there is no directory."""
     assert feeds.staged() == [True]
     done = feeds.reset()
     assert done.code == 0, done.err
@@ -87,7 +87,7 @@ def test_everything_staged_is_applied_again(feeds: Feeds) -> None:
 
 
 def test_it_begins_with_nothing(feeds: Feeds) -> None:
-    """Only the fed tables are emptied; then there is nothing to take back."""
+    """Only the fed tables are emptied; then there is nothing to undo."""
     done = feeds.reset("--target")
     assert done.code == 0, done.err
     assert (feeds.staged(), feeds.rows("orders"), feeds.rows("others")) == ([], 0, 1)
@@ -96,7 +96,7 @@ def test_it_begins_with_nothing(feeds: Feeds) -> None:
 
 
 def test_tables_of_another_pipeline_stay(feeds: Feeds) -> None:
-    """One that loads into the same target has made a table, and remembers it there."""
+    """The other pipeline loads into the same target, created a table, and recorded it there."""
     others = TableName("public", "others")
     with psycopg.connect(feeds.target, autocommit=True) as sql:
         progress = PostgresProgress(sql)

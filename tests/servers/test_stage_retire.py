@@ -1,4 +1,4 @@
-"""Retiring on a real server: what each mode has applied, beside work, and after a lost session."""
+"""Retiring on a real server: applied rows of each mode, beside work, and after a lost session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def retiring(url: str, after_s: float = 10) -> Iterator[None]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something. Raises TimeoutError."""
+    """Wait until a condition holds. Raises TimeoutError."""
     deadline = time.monotonic() + WITHIN_S
     while not is_so():
         if time.monotonic() > deadline:
@@ -55,20 +55,20 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def keys(url: str) -> list[str]:
-    """What the mutation table has."""
+    """Return the keys in the mutation table."""
     return [key for (key,) in rows(url, KEYS)]
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small steps, short rests."""
+    """Use small steps and short pauses."""
     monkeypatch.setattr(mutations, "RETIRE_ROWS_MAX", 3)
     monkeypatch.setattr(retire, "INTERVAL_S", 0.1)
     monkeypatch.setattr(retire, "AGAIN_S", 0.1)
 
 
 def test_what_rows_and_windows_have_applied_is_retired(url: str) -> None:
-    """Staged and marked row by row, never staged at all, or marked by a window; nothing else."""
+    """Rows marked one by one, rows never staged, and rows of a window are retired; nothing else."""
     with PostgresStaging(url).open_session() as session:
         swept = [change(1, key) for key in range(1, 6)]
         window = [change(2, key) for key in range(11, 16)]
@@ -95,7 +95,7 @@ def test_what_rows_and_windows_have_applied_is_retired(url: str) -> None:
 def test_retiring_outlives_its_session_and_rows_sent_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new one begins in front; so it finds stubs of rows that were retired before."""
+    """A new session begins at the start, and so finds stubs of rows that were retired before."""
     monkeypatch.setattr(retire, "FROM_START_S", 0.5)
     with PostgresStaging(url).open_session() as session:
         old = [change(number, number) for number in range(1, 6)]

@@ -1,4 +1,4 @@
-"""Every sample of a changefeed, posted and applied: what it says of the target's rows is true.
+"""Every sample of a changefeed, posted and applied: its statements on the target's rows are true.
 
 The staging database is a real one, the target is PostgreSQL, MySQL and MariaDB. Not here: samples
 that are only answered (tests/unit/test_stage_receiver.py).
@@ -122,7 +122,7 @@ class Site:
         self.begin()
 
     def begin(self, rules: str = "", mode: StageMode = StageMode.CONSISTENT) -> None:
-        """Go on with these rules of a user's module, in this mode."""
+        """Continue with these rules of a user's module, in this mode."""
         sessions = self._stack.enter_context(Sessions(row_target_at(self.target.url), 4))
         self.sequencer = RowSequencer(
             sessions,
@@ -142,23 +142,23 @@ class Site:
         self._client = TestClient(receiver.app)
 
     def post(self, sample: dict[str, Any]) -> None:
-        """A sample; it has its answer."""
+        """Post a sample, and check its answer."""
         path = sample["path"].replace("/shop/public", "/" + "/".join(self.group), 1)
         found = self._client.post(path, content=sample["body"], headers=sample.get("headers"))
         assert found.status_code == sample["expect"]["status"], (sample["n"], found.text)
 
     def resolve(self, time: Hlc) -> None:
-        """Everything up to a time is here."""
+        """Record that everything up to a time has arrived."""
         self.staging.advance(self.group, ".".join(self.group), time)
 
     def apply(self, holder: TakenOver) -> int:
-        """A round; how many staged rows it has marked."""
+        """Run a round; return how many staged rows it has marked."""
         before = self.applied_count()
         self.sequencer.round(self.staging, self.group, lambda: holder)
         return self.applied_count() - before
 
     def applied_count(self) -> int:
-        """Of all mutation tables."""
+        """Return the number of applied rows in all mutation tables."""
         count = 0
         for table in self.staging.staged_tables(self.group):
             name = f'public."_{"_".join(self.group)}_{table.name.lower()}"'
@@ -170,7 +170,7 @@ class Site:
         return count
 
     def keys(self) -> dict[str, list[str]]:
-        """The keys of the rows that the target has, by table."""
+        """Return the keys of the target's rows, by table."""
         found = {}
         for table, columns in KEYS.items():
             names = ", ".join(self.target.session.quote(one) for one in columns)
@@ -180,7 +180,7 @@ class Site:
         return found
 
     def account(self, number: int) -> tuple[Any, ...]:
-        """balance, note and version of an account."""
+        """Return balance, note and version of an account."""
         sql = f"select balance, note, version from accounts where id = {number}"
         (row,) = self.target.rows(sql)
         return row
@@ -198,7 +198,7 @@ def _key(row: tuple[Any, ...]) -> str:
 
 @pytest.fixture
 def site(target: Rows, postgres: Server, tmp_path: Path) -> Iterator[Site]:
-    """Empty tables on both sides."""
+    """Site with empty tables on both sides."""
     staging = postgres.make_database("staging")
     with ExitStack() as stack:
         yield Site(stack, target, staging, tmp_path)
@@ -206,14 +206,14 @@ def site(target: Rows, postgres: Server, tmp_path: Path) -> Iterator[Site]:
 
 
 def holder(site: Site) -> TakenOver:
-    """Who may apply windows."""
+    """Return the right to apply windows."""
     with closing(open_shared_progress(site.target.url, application_name="test")) as progress:
         return take_over(log_id_of(site.group), progress)
 
 
 @pytest.mark.parametrize("scenario", APPLIED)
 def test_a_checkpoint_applies_what_the_sample_says(site: Site, scenario: str) -> None:
-    """So many rows, and then these keys are in the target."""
+    """The stated number of rows is applied, and then these keys are in the target."""
     ours = holder(site)
     for sample in (one for one in SAMPLES if one["scenario"] == scenario):
         site.post(sample)
@@ -248,14 +248,16 @@ def test_what_cannot_be_applied_stays_unapplied(site: Site, number: int, said: s
     assert site.keys() == {}
     assert site.applied_count() == 0
     assert site.staging.window(site.group).committed < time
-    if number == 85:  # it was deferred, and is applied behind its parent
+    if number == 85:  # it was deferred, and is applied after its parent
         assert error.value.code == "ST62"
         site.target.run("insert into orders (region, order_no) values ('zz', 9)")
         assert site.apply(ours) == 1
 
 
 def test_a_resolved_time_behind_what_cannot_be_applied_is_not_reported(site: Site) -> None:
-    """Of any mode; it is noted, and nothing at or below it counts as applied."""
+    """This holds in any mode; the error is recorded, and no time at or after that row
+    is applied.
+    """
     for mode in (StageMode.CONSISTENT, StageMode.BEST_EFFORT):
         site.begin(mode=mode)
         for number in range(82, 87):
@@ -271,7 +273,7 @@ CAS = "configure_table('accounts', cas=['version']{more})"
 
 
 def test_compare_and_set_and_merges(site: Site) -> None:
-    """As the samples say, one after the other."""
+    """The samples run one after the other."""
     site.begin(CAS.format(more=""))
     ours = holder(site)
     site.post(BY_NUMBER[87])
@@ -304,7 +306,7 @@ def test_compare_and_set_and_merges(site: Site) -> None:
 
 
 def test_values_of_every_type_arrive(site: Site) -> None:
-    """The row that the feed has sent, as the target prints it."""
+    """The target prints the row that the feed has sent."""
     ours = holder(site)
     for number in (9, 10, 11):
         site.post(BY_NUMBER[number])
@@ -325,7 +327,7 @@ def test_values_of_every_type_arrive(site: Site) -> None:
 
 @pytest.mark.parametrize("name", ["accounts", "audit-log", "order_lines"])
 def test_the_target_says_which_tables_it_has(site: Site, name: str) -> None:
-    """With their keys in order; an unknown schema has none."""
+    """Tables have their keys in order; an unknown schema has no tables."""
     schemas = site._tables.catalog
     assert schemas.keys(site.group)[name] == KEYS[name]
     assert schemas.group_parts == len(site.group)

@@ -1,4 +1,4 @@
-"""What a binary COPY is given for a merge table, the server gives back byte for byte."""
+"""Bytes of a binary COPY into a merge table, which the server returns byte for byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.codec.postgres.copy_binary import HEADER, TRAILER, RowWriter
 from plugins.postgres import Server
 
 MINUTE_US = 60_000_000
-# The type in a merge table, the type of the batch, values as integers where they lie so in memory.
+# The type in a merge table, the type of the batch, values as integers if memory has them so.
 CASES: list[tuple[str, Any, list[Any]]] = [
     ("boolean", pa.bool_(), [True, False]),
     ("smallint", pa.int16(), [-(2**15), -1, 0, 2**15 - 1]),
@@ -49,7 +49,7 @@ NUMBERS = [
 
 
 def decimals() -> list[tuple[str, Any, list[Any]]]:
-    """Short and long numbers with each scale, with zeros at their ends."""
+    """Return short and long numbers with each scale, with zeros at their ends."""
     return [
         (
             "numeric",
@@ -61,7 +61,7 @@ def decimals() -> list[tuple[str, Any, list[Any]]]:
 
 
 def arrays() -> list[tuple[str, Any, list[Any]]]:
-    """Of the types that columns of wide tables are packed into."""
+    """Return arrays of the types into which columns of wide tables are packed."""
     return [
         (f"{sql}[]", pa.list_(kind), [values, [*values, None], [None], [], values[:1]])
         for sql, kind, values in CASES
@@ -69,7 +69,7 @@ def arrays() -> list[tuple[str, Any, list[Any]]]:
 
 
 def column(kind: Any, values: list[Any]) -> Any:
-    """An Arrow array that begins with NULL; numbers are taken as what lies in memory."""
+    """Return an Arrow array that begins with NULL; numbers are given as they are in memory."""
     values = [None, *values]
     element = kind.value_type if pa.types.is_list(kind) else kind
     if not pa.types.is_temporal(element):
@@ -90,7 +90,7 @@ if copy_binary.COMPILED:
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_what_is_written_is_read_back(postgres: Server, kind: type[RowWriter]) -> None:
-    """Every type of a merge table, extremes and NULLs; so the server kept the same values."""
+    """Every type of a merge table, extremes and NULLs are equal; so the server kept the values."""
     url = postgres.make_database("staged_bytes")
     try:
         with psycopg.connect(url, autocommit=True) as connection:
@@ -100,7 +100,7 @@ def test_what_is_written_is_read_back(postgres: Server, kind: type[RowWriter]) -
                 sent = b"".join(kind(batch.schema).blocks(batch))
                 got = there_and_back(connection, sql, HEADER + sent + TRAILER)
                 assert got == HEADER + sent + TRAILER, (sql, str(arrow))
-            # The server sends jsonb as it prints it, behind the same head.
+            # The server sends jsonb as it prints it, after the same head.
             batch = pa.RecordBatch.from_arrays([pa.array([b'{"a": 1}', None])], ["c"])
             sent = HEADER + b"".join(kind(batch.schema, [b"\1"]).blocks(batch)) + TRAILER
             assert there_and_back(connection, "jsonb", sent) == sent
@@ -109,7 +109,7 @@ def test_what_is_written_is_read_back(postgres: Server, kind: type[RowWriter]) -
 
 
 def there_and_back(connection: Any, sql: str, data: bytes) -> bytes:
-    """What the server gives back of a table of one column."""
+    """Return what the server returns of a table with one column."""
     connection.execute(f"drop table if exists m; create table m (c {sql})")
     with connection.cursor().copy("copy m from stdin with (format binary)") as copy:
         copy.write(data)

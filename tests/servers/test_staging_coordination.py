@@ -32,15 +32,15 @@ class SetClock:
         self.now = NOW
 
     def now_us(self) -> int:
-        """Wall time."""
+        """Return the wall time."""
         return int((self.now - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
 
     def monotonic_s(self) -> float:
-        """Not asked for."""
+        """Fail, as it is not used."""
         raise NotImplementedError
 
     def sleep(self, seconds: float) -> None:
-        """Not asked for."""
+        """Fail, as it is not used."""
         raise NotImplementedError
 
 
@@ -55,26 +55,26 @@ def url(postgres: Server) -> Iterator[str]:
 
 @pytest.fixture
 def clock() -> SetClock:
-    """The clock of both sessions."""
+    """Clock of both sessions."""
     return SetClock()
 
 
 @pytest.fixture
 def session(url: str, clock: SetClock) -> Iterator[PostgresStagingSession]:
-    """One session."""
+    """Session of an instance."""
     with PostgresStaging(url, clock=clock).open_session() as opened:
         yield opened
 
 
 @pytest.fixture
 def other(url: str, clock: SetClock) -> Iterator[PostgresStagingSession]:
-    """Another one, as of another instance."""
+    """Session of another instance."""
     with PostgresStaging(url, clock=clock).open_session() as opened:
         yield opened
 
 
 def at_once(*work: Callable[[], Any]) -> list[Any]:
-    """What each returns, or the error that it raises, all begun at one moment."""
+    """Return the result or the error of each function, all started at one moment."""
     begin = threading.Barrier(len(work))
     found: list[Any] = [None] * len(work)
 
@@ -99,7 +99,7 @@ def at_once(*work: Callable[[], Any]) -> list[Any]:
 def test_a_window_goes_from_what_is_applied_to_what_is_here(
     session: PostgresStagingSession, url: str
 ) -> None:
-    """Equal where nothing waits; a commit marks what is not later, once."""
+    """Both are equal if nothing waits; a commit marks those that are not later, once."""
     assert session.window(GROUP) == Window(committed=ZERO, proposed=ZERO)
     for number in (1, 2, 3):
         session.advance(GROUP, "shop.public", at(number, 42))
@@ -117,7 +117,7 @@ def test_a_window_goes_from_what_is_applied_to_what_is_here(
 
 
 def test_a_checkpoint_does_not_go_back(session: PostgresStagingSession) -> None:
-    """Equal is accepted, also when it is applied; other groups and partitions are apart."""
+    """An equal one is accepted, even if it is applied; other groups and partitions are separate."""
     session.advance(GROUP, "p", at(5, 7))
     session.commit(GROUP, at(5, 7))
     session.advance(GROUP, "p", at(5, 7))
@@ -136,7 +136,7 @@ def test_a_checkpoint_does_not_go_back(session: PostgresStagingSession) -> None:
 def test_partitions_wait_for_the_slowest(
     session: PostgresStagingSession, other: PostgresStagingSession
 ) -> None:
-    """The end is the least of their ends, and what is committed is so for all of them."""
+    """The end is the least of their ends, and a commit holds for all of them."""
     for name in ("a", "b"):
         session.advance(GROUP, name, at(1))
     session.advance(GROUP, "a", at(10))
@@ -152,7 +152,7 @@ def test_partitions_wait_for_the_slowest(
 def test_a_feed_that_joins_holds_the_window_where_it_is(
     session: PostgresStagingSession, other: PostgresStagingSession
 ) -> None:
-    """What it resolves before that changes nothing, until it resolves something later."""
+    """Earlier times that it resolves change nothing, until it resolves a later one."""
     session.advance(GROUP, "a", at(12))
     session.commit(GROUP, at(12))
     session.advance(GROUP, "a", at(14))
@@ -179,7 +179,9 @@ def test_a_feed_that_joins_holds_the_window_where_it_is(
 def test_a_window_that_is_proposed_gets_no_more_rows(
     session: PostgresStagingSession, other: PostgresStagingSession
 ) -> None:
-    """Whoever stages rows of a feed sees what the feed has resolved; other feeds are apart."""
+    """A session that stages rows of a feed sees what the feed has resolved; other feeds are
+    separate.
+    """
     session.stage({ORDERS: batch(change(3))}, partition="p")
     other.advance(GROUP, "p", at(3))
     with pytest.raises(CheckpointMoved):
@@ -195,7 +197,7 @@ def test_a_window_that_is_proposed_gets_no_more_rows(
 
 
 def rows_of(session: PostgresStagingSession, number: int) -> int:
-    """How many rows are staged up to a time."""
+    """Return how many rows are staged up to a time."""
     slices = session.read([ORDERS], ZERO, at(number), limit=100)
     return sum(one.num_rows for part in slices for one in part.rows.values())
 
@@ -203,7 +205,7 @@ def rows_of(session: PostgresStagingSession, number: int) -> int:
 def test_a_feed_that_resolves_waits_for_rows_that_are_being_staged(
     session: PostgresStagingSession, url: str
 ) -> None:
-    """So that they are in the window."""
+    """The rows are then in the window."""
     with psycopg.connect(url) as staging, PostgresStaging(url).open_session() as other:
         Checkpoints().check_unresolved(staging, "shop.public", "p", at(3))
         thread = threading.Thread(target=other.advance, args=(GROUP, "p", at(3)))
@@ -219,7 +221,9 @@ def test_a_feed_that_resolves_waits_for_rows_that_are_being_staged(
 def test_old_checkpoints_are_forgotten(
     session: PostgresStagingSession, other: PostgresStagingSession, url: str
 ) -> None:
-    """All applied ones but the last of each partition, and the one that it begins with."""
+    """All applied ones are deleted except the last of each partition, and the one that it begins
+    with.
+    """
     session.advance(GROUP, "b", at(1))
     for number in range(1, 6):
         session.advance(GROUP, "a", at(number))
@@ -237,7 +241,7 @@ def test_old_checkpoints_are_forgotten(
 def test_a_group_goes_back(
     session: PostgresStagingSession, other: PostgresStagingSession, url: str
 ) -> None:
-    """What is later is unapplied, stubs are gone, and each feed goes on from there."""
+    """Later rows are unapplied again, stubs are deleted, and each feed continues from there."""
     session.stage({ORDERS: batch(change(1), change(3), change(5, 2))})
     session.mark_applied(ORDERS, batch(change(4, 3)))
     session.mark_applied(ORDERS, batch(change(2, 4)))
@@ -265,7 +269,9 @@ def test_a_group_goes_back(
 def test_a_group_is_forgotten(
     session: PostgresStagingSession, other: PostgresStagingSession, url: str
 ) -> None:
-    """Its rows and checkpoints are gone, those of others stay, and its feeds begin anew."""
+    """A group's rows and checkpoints are deleted, those of others stay, and its feeds
+    begin again.
+    """
     session.stage({ORDERS: batch(change(1), change(3))})
     for group in (GROUP, ("shop", "other")):
         session.advance(group, "a", at(4))
@@ -279,7 +285,7 @@ def test_a_group_is_forgotten(
 
 
 def test_a_late_mutation_has_a_state(session: PostgresStagingSession) -> None:
-    """In the order of the batch."""
+    """The states are in the order of the batch."""
     session.stage({ORDERS: batch(change(1), change(2, 2), change(5, 3))})
     session.mark_applied(ORDERS, batch(change(2, 2), change(5, 3)))
     proposed = batch(
@@ -292,7 +298,7 @@ def test_a_late_mutation_has_a_state(session: PostgresStagingSession) -> None:
 
 
 def test_what_is_marked_may_be_kept_whole(session: PostgresStagingSession) -> None:
-    """Else it is a stub."""
+    """Otherwise a marked row becomes a stub."""
     session.mark_applied(ORDERS, batch(change(1)), keep=True)
     session.mark_applied(ORDERS, batch(change(2)))
     (one,) = session.read([ORDERS], ZERO, at(9), limit=9, with_applied=True)
@@ -302,7 +308,7 @@ def test_what_is_marked_may_be_kept_whole(session: PostgresStagingSession) -> No
 def test_marks_that_an_operator_has_deleted_are_forgotten(
     session: PostgresStagingSession, url: str
 ) -> None:
-    """As the error tells to do, to begin a changefeed at an earlier cursor."""
+    """The operator follows the error's hint to begin a changefeed at an earlier cursor."""
     session.advance(GROUP, "p", at(9))
     session.commit(GROUP, at(9))
     assert session.window(GROUP).proposed == at(9)
@@ -315,7 +321,9 @@ def test_marks_that_an_operator_has_deleted_are_forgotten(
 def test_two_that_advance_at_once_never_go_back(
     session: PostgresStagingSession, other: PostgresStagingSession, url: str
 ) -> None:
-    """Rows come in the order of their times, whoever wins: seen by the order of insertion."""
+    """Rows come in the order of their times, whichever session wins: the order of insertion shows
+    it.
+    """
     rows(url, "alter table public.checkpoints add column place bigserial")
     rng = random.Random(7)
     for number in range(40):
@@ -334,7 +342,7 @@ def test_two_that_advance_at_once_never_go_back(
 
 
 def acquired(session: PostgresStagingSession, *names: str, lifetime_s: float = 60) -> Lease:
-    """A lease that is free."""
+    """Return a lease that is free."""
     found = session.acquire(names, lifetime_s, "host")
     assert isinstance(found, Lease)
     return found
@@ -343,7 +351,7 @@ def acquired(session: PostgresStagingSession, *names: str, lifetime_s: float = 6
 def test_a_lease_is_held_by_one_until_it_expires(
     session: PostgresStagingSession, other: PostgresStagingSession, clock: SetClock, url: str
 ) -> None:
-    """Times are cut to milliseconds; who waits is told until when."""
+    """Times have milliseconds; a session that waits is told until when."""
     lease = acquired(session, *NAMES)
     assert lease.expires == datetime(2026, 5, 1, 12, 1, 0, 123000, tzinfo=UTC)
     assert other.acquire(NAMES[:1], 60, "b") == lease.expires
@@ -359,7 +367,7 @@ def test_a_lease_is_held_by_one_until_it_expires(
 
 
 def test_all_names_or_none(session: PostgresStagingSession, other: PostgresStagingSession) -> None:
-    """A set of which one name is held leaves no trace; released ones are free at once."""
+    """A set with one name that is held leaves no trace; released ones are free at once."""
     lease = acquired(session, NAMES[1])
     assert other.acquire(NAMES, 60, "b") == lease.expires
     acquired(session, NAMES[0])
@@ -370,7 +378,7 @@ def test_all_names_or_none(session: PostgresStagingSession, other: PostgresStagi
 def test_a_renewed_lease_lasts_longer(
     session: PostgresStagingSession, other: PostgresStagingSession, clock: SetClock
 ) -> None:
-    """Counted from now; also one that has expired and that nobody took."""
+    """The lifetime counts from now; an expired lease that no session has taken is renewed, too."""
     lease = acquired(session, *NAMES)
     clock.now += timedelta(seconds=90)
     renewed = session.renew(lease, 60)
@@ -380,7 +388,7 @@ def test_a_renewed_lease_lasts_longer(
 
 
 def test_a_hijacked_lease_is_not_renewed(session: PostgresStagingSession, url: str) -> None:
-    """One name of the set is enough, and the others keep their end."""
+    """One name of the set suffices, and the others keep their end."""
     lease = acquired(session, *NAMES)
     rows(url, f"update public.leases set nonce = gen_random_uuid() where name = '{NAMES[0]}'")
     assert session.renew(lease, 600) is None
@@ -392,7 +400,9 @@ def test_a_hijacked_lease_is_not_renewed(session: PostgresStagingSession, url: s
 def test_of_two_that_ask_at_once_one_gets_it(
     session: PostgresStagingSession, other: PostgresStagingSession, clock: SetClock
 ) -> None:
-    """A free lease, an expired one, and names in another order: never both, and never neither."""
+    """A lease is free or expired, or its names are in another order: exactly one
+    session gets it.
+    """
     for number in range(40):
         found = at_once(
             lambda: session.acquire(NAMES, 60, "a"),
@@ -410,7 +420,7 @@ def test_of_two_that_ask_at_once_one_gets_it(
 def test_memo_keeps_the_last_value(
     session: PostgresStagingSession, other: PostgresStagingSession
 ) -> None:
-    """Of each key, seen by every session."""
+    """The last value of each key is seen by every session."""
     assert session.get_memo("files") is None
     session.put_memo("files", b'{"position":"a"}')
     session.put_memo("files", b'{"position":"b"}')
@@ -428,11 +438,11 @@ def test_keys_that_are_active_and_tokens_that_are_revoked(
     assert (found.public, found.revoked) == (("PEM",), frozenset({"t1", "t2"}))
 
 
-# -- a server that goes away ---------------------------------------------------------------------
+# -- an unavailable server -----------------------------------------------------------------------
 
 
 def test_a_restarted_server_is_an_error_that_may_be_tried_again(own_postgres: Server) -> None:
-    """In every call of the session that met it; a session opened afterwards has what was staged."""
+    """Every call of the affected session fails; a session opened afterwards has the staged rows."""
     url = own_postgres.make_database("staging")
     staging = PostgresStaging(url)
     staging.create()

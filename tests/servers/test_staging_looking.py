@@ -1,4 +1,4 @@
-"""What a look at a staging database says of a target schema, and what it costs."""
+"""A look at a staging database: its facts about a target schema, and its cost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def session(url: str) -> Iterator[PostgresStagingSession]:
 
 
 def test_a_look_says_what_is_there(session: PostgresStagingSession) -> None:
-    """Rows by table, the window, the lease's holder and when the last checkpoint was marked."""
+    """A look gives rows by table, the window, the lease's holder and the last checkpoint's time."""
     session.stage({ORDERS: batch(*(change(n) for n in range(1, 7))), LINES: batch(change(1))})
     for number in (1, 3, 5):
         session.advance(GROUP, PARTITION, at(number))
@@ -61,7 +61,7 @@ def test_a_look_says_what_is_there(session: PostgresStagingSession) -> None:
 
 
 def test_a_group_that_nothing_came_for(session: PostgresStagingSession, url: str) -> None:
-    """Nothing is known, and a look makes nothing."""
+    """The group is unknown, and a look creates nothing."""
     found = session.look(GROUP, LEASE)
     assert (found.window.committed, found.window.proposed) == (ZERO, ZERO)
     assert (found.holder, found.applied_at, found.tables) == (None, None, {})
@@ -71,7 +71,7 @@ def test_a_group_that_nothing_came_for(session: PostgresStagingSession, url: str
 def test_a_large_table_is_estimated(
     session: PostgresStagingSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From some of its pages, each time the same; what is counted exactly stays exact."""
+    """The estimate uses some of its pages, each time the same; exact counts stay exact."""
     count = 20_000
     session.stage({ORDERS: batch(*(change(n, key=n) for n in range(1, count + 1)))})
     session.advance(GROUP, PARTITION, at(count))
@@ -83,7 +83,7 @@ def test_a_large_table_is_estimated(
     assert count * 0.6 < found.rows < count * 1.5
     assert (found.waiting, found.oldest) == (found.rows, at(1))
     assert session.look(GROUP, LEASE).tables[ORDERS] == found
-    # Whatever of the first rows is applied is not found among the next hundred.
+    # Applied rows among the first ones are not found among the next hundred.
     session.mark_applied_through([ORDERS], at(count // 2))
     half = session.look(GROUP, LEASE).tables[ORDERS]
     assert half.rows is not None
@@ -96,7 +96,7 @@ def test_a_large_table_is_estimated(
 
 
 def test_the_part_that_is_read_does_not_grow_with_the_table() -> None:
-    """Nor does it change while a table grows by less than the double."""
+    """The part does not change either while a table grows to less than its double size."""
     shares = {pages: looking._share(pages) for pages in (1, 4_096, 4_097, 8_192, 10**7)}
     assert shares[1] == shares[4_096] == 100
     assert shares[4_097] == shares[8_192] == 50
@@ -106,7 +106,7 @@ def test_the_part_that_is_read_does_not_grow_with_the_table() -> None:
 def test_an_engine_that_cannot_sample(
     session: PostgresStagingSession, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    """Says exactly what can be counted at once, and else that it is not known."""
+    """The look says exactly what can be counted at once, and otherwise that it is not known."""
     del url
     session.stage({ORDERS: batch(*(change(n) for n in range(1, 21)))})
     found = looking._without_size(

@@ -44,18 +44,18 @@ def read_all(
     through: Hlc | None = None,
     limit: int = 100,
 ) -> list[Slice]:
-    """The slices of tables."""
+    """Return the slices of tables."""
     return list(session.read(tables, after, through or at(10**6), limit=limit))
 
 
 def read_one(session: PostgresStagingSession, table: StagedTable, **more: Any) -> list[Mutation]:
-    """The unapplied mutations of a table."""
+    """Return the unapplied mutations of a table."""
     found = read_all(session, table, **more)
     return [one for part in found if table in part.rows for one in mutations_of(part.rows[table])]
 
 
 def test_what_is_staged_is_read_as_it_was_sent(session: PostgresStagingSession) -> None:
-    """Long values and short ones, removals, before images, in order of time and key."""
+    """Long and short values, removals and before images come in order of time and key."""
     long = b'{"text": "%s"}' % (b"long " * 1000)
     sent = [
         change(1),
@@ -70,7 +70,7 @@ def test_what_is_staged_is_read_as_it_was_sent(session: PostgresStagingSession) 
 
 
 def test_values_over_a_kibibyte_are_compressed(session: PostgresStagingSession, url: str) -> None:
-    """By gzip, where that makes them smaller; 1024 bytes are not."""
+    """Long values are compressed by gzip if that makes them smaller; 1024 bytes are not."""
     long, exact = b'{"a": "%s"}' % (b"x" * 1016), b'{"a": "%s"}' % (b"x" * 1015)
     assert (len(long), len(exact)) == (1025, 1024)
     session.stage({ORDERS: batch(change(1, after=long, before=long), change(2, after=exact))})
@@ -80,7 +80,7 @@ def test_values_over_a_kibibyte_are_compressed(session: PostgresStagingSession, 
 
 
 def test_a_value_that_is_no_gzip_is_named(session: PostgresStagingSession, url: str) -> None:
-    """Somebody has written into the table."""
+    """The table was written by another program."""
     session.stage({ORDERS: batch(change(1))})
     rows(url, f"update {NAME} set mut = '\\x1f8b00'")
     with pytest.raises(MutationBroken, match=r"shop\.public\.orders is not a gzip file"):
@@ -88,7 +88,9 @@ def test_a_value_that_is_no_gzip_is_named(session: PostgresStagingSession, url: 
 
 
 def test_what_is_sent_again_changes_nothing(session: PostgresStagingSession, url: str) -> None:
-    """Nor what was applied meanwhile; new ones among them are added, before and after."""
+    """Rows applied meanwhile do not change either; new ones among them are added,
+    before and after.
+    """
     first = session.stage({ORDERS: batch(change(1), change(2))})
     session.mark_applied_through([ORDERS], at(1))
     again = session.stage({ORDERS: batch(change(1), change(2, after=b"{}"), change(3))})
@@ -103,7 +105,7 @@ def test_what_is_sent_again_changes_nothing(session: PostgresStagingSession, url
 
 
 def test_of_repeats_in_a_batch_the_last_one_counts(session: PostgresStagingSession) -> None:
-    """Of one time and key; another time or key is another mutation."""
+    """A repeat has the same time and key; another time or key is another mutation."""
     sent = [change(2, after=b"{}"), change(1), change(2, key=2), change(2)]
     found = session.stage({ORDERS: batch(*sent)})
     assert (found[ORDERS].added, found[ORDERS].duplicates) == (3, 1)
@@ -113,7 +115,7 @@ def test_of_repeats_in_a_batch_the_last_one_counts(session: PostgresStagingSessi
 def test_a_conflict_in_one_table_leaves_none_half_staged(
     session: PostgresStagingSession, url: str
 ) -> None:
-    """The copies of a request are one transaction, and so is the second, careful way."""
+    """The copies of a request are one transaction, and so is the second, slower attempt."""
     session.stage({ORDERS: batch(change(1))})
     session.stage({LINES: batch(change(1)), ORDERS: batch(change(1))})
     assert len(read_one(session, LINES)) == len(read_one(session, ORDERS)) == 1
@@ -125,12 +127,12 @@ def test_a_conflict_in_one_table_leaves_none_half_staged(
 
 
 def _random_text() -> str:
-    """Text that no compression makes fit into a page of an index."""
+    """Return text that does not fit into a page of an index with any compression."""
     return "".join(chr(0x4E00 + number * 7919 % 20000) for number in range(4000))
 
 
 def test_an_empty_key_is_refused(session: PostgresStagingSession) -> None:
-    """And with it the request."""
+    """The whole request is refused."""
     with pytest.raises(KeyEmpty, match="empty key"):
         session.stage({ORDERS: batch(change(1), Mutation(time=at(2), key="", after=b"{}"))})
     assert read_one(session, ORDERS) == []
@@ -138,7 +140,7 @@ def test_an_empty_key_is_refused(session: PostgresStagingSession) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 1000])
 def test_slices_are_whole_times_in_order(session: PostgresStagingSession, limit: int) -> None:
-    """However small the pages are: no time is in two slices, none is missing, none comes early."""
+    """No time is in two slices, missing or early, however small the pages are."""
     orders = [change(n, key) for n in range(1, 9) for key in range(n % 4)]
     lines = [change(n, key) for n in range(0, 12, 3) for key in range(3)]
     session.stage({ORDERS: batch(*orders), LINES: batch(*lines)})
@@ -159,7 +161,7 @@ def test_slices_are_whole_times_in_order(session: PostgresStagingSession, limit:
 
 
 def test_a_slice_without_rows_says_how_far_it_goes(session: PostgresStagingSession) -> None:
-    """The last one ends where it was asked to, also where nothing is there."""
+    """The last slice ends at the requested time, even if there are no rows."""
     (only,) = read_all(session, ORDERS, through=at(5))
     assert (only.through, only.rows) == (at(5), {})
 
@@ -176,7 +178,7 @@ def test_the_session_serves_between_slices(session: PostgresStagingSession) -> N
 
 
 def test_marked_rows_are_marked_once(session: PostgresStagingSession, url: str) -> None:
-    """The time of the first marking stays; after bounds the range from below."""
+    """The time of the first marking stays; after bounds the range begins at its lower end."""
     session.stage({ORDERS: batch(*(change(n) for n in range(1, 6)))})
     assert session.mark_applied_through([ORDERS], at(2)) == {ORDERS: 2}
     first = rows(url, f"select max(applied_at) from {NAME}")
@@ -190,7 +192,7 @@ def test_marked_rows_are_marked_once(session: PostgresStagingSession, url: str) 
 def test_a_row_that_was_never_staged_is_marked_by_a_stub(
     session: PostgresStagingSession, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In parts of 100,000; staged ones keep what they hold."""
+    """Stubs are written in parts of 100,000; staged rows keep their content."""
     monkeypatch.setattr(mutations, "MARK_ROWS_MAX", 2)
     session.stage({ORDERS: batch(change(1))})
     session.mark_applied(ORDERS, batch(change(1, after=b"{}"), change(2), change(3)))
@@ -200,7 +202,7 @@ def test_a_row_that_was_never_staged_is_marked_by_a_stub(
 
 
 def test_applied_proposals_are_left_out(session: PostgresStagingSession) -> None:
-    """By time and key both; the others keep their order."""
+    """A proposal is left out if time and key match; the others keep their order."""
     session.stage({ORDERS: batch(change(1), change(2))})
     session.mark_applied(ORDERS, batch(change(1), change(3, key=9)))
     proposed = [change(3), change(2), change(1), change(1, key=2), change(3, key=9)]
@@ -209,7 +211,7 @@ def test_applied_proposals_are_left_out(session: PostgresStagingSession) -> None
 
 
 def test_what_waits_is_staged_behind_what_waits(session: PostgresStagingSession) -> None:
-    """Only rows whose key has an unapplied mutation; the others come back."""
+    """Only rows whose key has an unapplied mutation are staged; the others are returned."""
     session.stage({ORDERS: batch(change(1, key=1), change(1, key=2))})
     session.mark_applied(ORDERS, batch(change(1, key=2)))
     proposed = [change(2, key=3), change(2, key=1), change(2, key=2), change(3, key=1)]
@@ -221,12 +223,14 @@ def test_what_waits_is_staged_behind_what_waits(session: PostgresStagingSession)
 def test_retired_rows_are_applied_and_older(
     session: PostgresStagingSession, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Part by part, also where one time has more rows than a part; what waits stays."""
+    """Rows are retired part by part, even if a time has more than a part has;
+    unapplied rows stay.
+    """
     monkeypatch.setattr(mutations, "RETIRE_ROWS_MAX", 3)
     many = [change(1, key) for key in range(8)]
     session.stage({ORDERS: batch(*many, change(2), change(3), change(4))})
     session.mark_applied(ORDERS, batch(*many, change(3), change(4)))
-    assert session.stale_count(ORDERS, at(4)) is None  # not before what is due is retired
+    assert session.stale_count(ORDERS, at(4)) is None  # not before all due rows are retired
     parts = [session.retire(ORDERS, at(4)) for _ in range(5)]
     assert parts == [3, 3, 3, 0, 0]
     left = rows(url, f"select nanos, applied from {NAME} order by nanos")
@@ -240,7 +244,7 @@ def test_retired_rows_are_applied_and_older(
 def test_keys_that_were_applied_out_of_order_are_counted(
     session: PostgresStagingSession, url: str
 ) -> None:
-    """Per key the order of times is the order of application; what waits comes last."""
+    """The order of times is the order of application for each key; unapplied rows come last."""
     session.stage({ORDERS: batch(*(change(n, key) for n in (1, 2, 3) for key in (1, 2)))})
     session.mark_applied_through([ORDERS], at(1))
     session.mark_applied_through([ORDERS], at(2))
@@ -254,7 +258,7 @@ def test_keys_that_were_applied_out_of_order_are_counted(
 
 
 def test_a_dropped_mutation_table_is_made_again(session: PostgresStagingSession, url: str) -> None:
-    """The call that meets it fails, and says that trying again helps."""
+    """The call that finds it missing fails, and says that a retry helps."""
     session.stage({ORDERS: batch(change(1))})
     rows(url, f"drop table {NAME}")
     with pytest.raises(MutationTableGone) as caught:
@@ -265,7 +269,7 @@ def test_a_dropped_mutation_table_is_made_again(session: PostgresStagingSession,
 
 
 def test_marking_writes_no_index(session: PostgresStagingSession, url: str) -> None:
-    """No index holds `applied`, and pages have room: the marked version stays beside the first."""
+    """No index has `applied`, and pages have room: the marked version stays beside the first."""
     session.stage({ORDERS: batch(*(change(1, key) for key in range(2000)))})
     session.mark_applied_through([ORDERS], at(1))
     rows(url, "select pg_stat_force_next_flush()")
@@ -284,7 +288,7 @@ def test_marking_writes_no_index(session: PostgresStagingSession, url: str) -> N
 def test_consumers_read_what_is_applied_and_hear_of_what_is_retired(
     session: PostgresStagingSession, url: str
 ) -> None:
-    """Stubs, too; another session knows what was deleted, and it never goes back."""
+    """Consumers read stubs, too; another session knows the deleted range, which never shrinks."""
     session.stage({ORDERS: batch(*(change(number, number) for number in range(1, 6)))})
     session.mark_applied_through([ORDERS], at(4))
     session.mark_applied(ORDERS, batch(change(6, 6)))

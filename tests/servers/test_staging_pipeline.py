@@ -1,4 +1,4 @@
-"""`[staging]` in a pipeline of any source: changes wait in a database until the target has them."""
+"""`[staging]` in a pipeline of any source: a database keeps changes until the target has them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ QUERY = """
 
 
 class Staged:
-    """A source, a pipeline that stages what it changes, and a target that only says how far it is.
+    """A source, a pipeline that stages its changes, and a target that only reports its position.
 
-    Nothing is loaded: the target's progress row is written by the test.
+    Nothing is loaded: the test writes the target's progress row.
     """
 
     def __init__(self, source: Place, target: Place, staging: Place, folder: Path) -> None:
@@ -51,11 +51,11 @@ class Staged:
         self.database = target.url.rpartition("/")[2].partition("?")[0]
 
     def table(self, name: str) -> str:
-        """A mutation table as SQL names it."""
+        """Return the name of a mutation table in SQL."""
         return f'public."_{self.database}_public_{name}"'
 
     def rows(self, name: str) -> list[Row]:
-        """What is staged of a table, in order of time."""
+        """Return the staged rows of a table, in order of time."""
         try:
             return [(row[0], *row[1:]) for row in self.staging.run(QUERY.format(
                 table=self.table(name)))]  # fmt: skip
@@ -63,7 +63,7 @@ class Staged:
             return []
 
     def applies(self, gsn: int) -> None:
-        """The target has everything up to a change."""
+        """Record that the target has everything up to a change."""
         state = load_state(self.folder / "shop" / "log")
         log_id = "other" if state is None else state.log_id
         self.target.run(
@@ -72,7 +72,9 @@ class Staged:
         )
 
     def waiting(self) -> list[bool]:
-        """Of each checkpoint after the first of a partition, which is applied, whether it waits."""
+        """Return whether each checkpoint waits, except a partition's first one, which
+        is applied.
+        """
         found = self.staging.run(
             "select target_applied_at is null from checkpoints where source_hlc > 2"
             " order by source_hlc"
@@ -80,14 +82,14 @@ class Staged:
         return [row[0] for row in found]
 
     def extracting(self) -> Process:
-        """`penstock extract`, from now on."""
+        """Start `penstock extract`."""
         run = Process(self.path, "extract")
         report = self.folder / "shop" / "run" / "extract.json"
         run.until(report.exists, "it extracts")
         return run
 
     def consuming(self) -> Process:
-        """The process that `penstock run` starts for [staging]."""
+        """Return the process that `penstock run` starts for [staging]."""
         return Process(self.path, "consume", "staging")
 
 
@@ -95,18 +97,18 @@ class Staged:
 def staged(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Staged]:
-    """With a source of each engine."""
+    """Staging with a source of each engine."""
     yield from staged_of(request.param, shared_servers, tmp_path)
 
 
 @pytest.fixture
 def staged_postgres(shared_servers: SharedServers, tmp_path: Path) -> Iterator[Staged]:
-    """With a source of one engine."""
+    """Staging with a source of one engine."""
     yield from staged_of(ENGINES[0], shared_servers, tmp_path)
 
 
 def staged_of(engine: str, servers: SharedServers, folder: Path) -> Iterator[Staged]:
-    """Source, target and staging database are dropped behind it."""
+    """Make source, target and staging database, which are dropped afterwards."""
     with ExitStack() as stack:
         source, target, staging = (
             stack.enter_context(new_place(servers, one)) for one in (engine, ENGINES[0], ENGINES[0])
@@ -117,7 +119,7 @@ def staged_of(engine: str, servers: SharedServers, folder: Path) -> Iterator[Sta
 
 @pytest.mark.promise
 def test_changes_wait_until_the_target_has_them(staged: Staged) -> None:
-    """Each with its key, its row and the row before, removals and changed keys too."""
+    """Each change has its key, its row and the old row; removals and changed keys are included."""
     source = staged.source
     source.run("create table item (id int primary key, name varchar(20), price decimal(8,2))")
     source.make_keyless("note", "line varchar(20)")
@@ -160,7 +162,7 @@ def test_changes_wait_until_the_target_has_them(staged: Staged) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_run_stages_what_its_load_has_not_applied(staged: Staged) -> None:
-    """While a table is paused, its changes wait in the staging database; then they are marked."""
+    """Changes of a paused table wait in the staging database; later they are marked."""
     source, target, path = staged.source, staged.target, staged.path
     source.run("create table item (id int primary key, n int)", "insert into item values (1, 0)")
     text = path.read_text().replace('mode = "change"', 'mode = "data+change"')
@@ -186,7 +188,7 @@ def test_a_run_stages_what_its_load_has_not_applied(staged: Staged) -> None:
 
 
 def copied(target: Place) -> list[Any]:
-    """The rows of the target; none where it has no table yet."""
+    """Return the rows of the target; none if it has no table yet."""
     try:
         return target.run("select id, n from item order by id")
     except psycopg.errors.UndefinedTable:
@@ -231,7 +233,9 @@ def test_what_is_read_again_changes_nothing(staged_postgres: Staged) -> None:
 
 
 def test_a_staging_server_that_is_away_ends_only_this_process(staged_postgres: Staged) -> None:
-    """It is told, and started again by `penstock run`; what it has missed is still in the log."""
+    """The failure is reported, and `penstock run` restarts it; missed changes are
+    still in the log.
+    """
     staged = staged_postgres
     staged.source.run("create table item (id int primary key)")
     with staged.extracting() as extract:
@@ -250,7 +254,7 @@ def test_a_staging_server_that_is_away_ends_only_this_process(staged_postgres: S
 
 
 def test_the_target_is_asked_how_far_it_is(staged_postgres: Staged) -> None:
-    """As the loader writes it: the name of the column stands in this file, too."""
+    """The loader's format is used: this file contains the name of the column, too."""
     staged_postgres.source.run("create table item (id int primary key)")
     with staged_postgres.extracting() as extract:
         staged_postgres.applies(5)
@@ -261,7 +265,7 @@ def test_the_target_is_asked_how_far_it_is(staged_postgres: Staged) -> None:
 
 
 def test_a_target_of_another_log_says_nothing(staged_postgres: Staged) -> None:
-    """Its numbers are those of other changes."""
+    """The other log's numbers belong to other changes."""
     staged = staged_postgres
     staged.source.run("create table item (id int primary key)")
     with staged.extracting() as extract, staged.consuming() as consume:
@@ -280,7 +284,7 @@ def test_a_target_of_another_log_says_nothing(staged_postgres: Staged) -> None:
 
 
 def test_a_pipeline_without_target_has_nothing_to_wait_for(tmp_path: Path) -> None:
-    """It is refused, with what to do."""
+    """The refusal says what to do."""
     path = write_pipeline(
         tmp_path,
         "postgresql://a@localhost/shop",

@@ -1,4 +1,4 @@
-"""The staging schema: made, upgraded, named, opened and examined, on a real server."""
+"""The staging schema is created, upgraded, named, opened and examined on a real server."""
 
 from __future__ import annotations
 
@@ -52,13 +52,15 @@ def url(empty_url: str) -> str:
 
 
 def table_names(url: str) -> list[str]:
-    """The tables of schema public."""
+    """Return the tables of schema public."""
     found = rows(url, "select tablename from pg_tables where schemaname = 'public' order by 1")
     return [name for (name,) in found]
 
 
 def test_mutation_tables_have_the_published_columns_and_indexes(url: str) -> None:
-    """Of document 001, in PostgreSQL's dialect; source_time is derived."""
+    """Columns and indexes are those of document 001, in PostgreSQL's dialect; source_time is
+    derived.
+    """
     with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(1), change(2, after=None))})
     name = "_shop_public_orders"
@@ -86,7 +88,9 @@ def test_mutation_tables_have_the_published_columns_and_indexes(url: str) -> Non
 
 
 def test_the_other_tables_are_as_published(url: str) -> None:
-    """Checkpoints with its derived columns, leases, memo with markers, keys and revoked tokens."""
+    """These are checkpoints with derived columns, leases, memo with markers, keys,
+    revoked tokens.
+    """
     assert table_names(url) == [
         "checkpoints", "jwt_public_keys", "jwt_revoked_ids", "leases", "memo",
     ]  # fmt: skip
@@ -109,7 +113,7 @@ def test_the_other_tables_are_as_published(url: str) -> None:
 
 
 def test_the_database_is_made_where_it_is_missing(postgres: Server) -> None:
-    """By two instances at once; a session before that says what to run."""
+    """Two instances create it at once; an earlier session gets the command to run."""
     url = with_database(postgres.url(), f"staging_made_{postgres.version}")
     staging = staging_at(url)
     try:
@@ -147,7 +151,7 @@ def test_the_database_is_made_where_it_is_missing(postgres: Server) -> None:
 def test_doctor_shows_what_an_operator_runs(
     postgres: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a file with [stage]: CREATE DATABASE, and for CockroachDB the time of its tombstones."""
+    """A file with [stage] needs CREATE DATABASE, and for CockroachDB the time of its tombstones."""
     url = with_database(postgres.url(), "_replicator_of_nobody")
     file = tmp_path / "c.toml"
     text = """
@@ -184,7 +188,7 @@ def test_doctor_shows_what_an_operator_runs(
 
 
 def test_a_database_without_tables_is_named(empty_url: str) -> None:
-    """With the command that makes them."""
+    """The error has the command that creates them."""
     with (
         pytest.raises(StagingMissing, match="lacks the table checkpoints"),
         PostgresStaging(empty_url).open_session(),
@@ -198,7 +202,7 @@ def test_a_database_without_tables_is_named(empty_url: str) -> None:
 
 
 def test_another_server_than_the_url_says_is_refused(url: str) -> None:
-    """CockroachDB's tables are not made in PostgreSQL."""
+    """The tables of CockroachDB are not created in PostgreSQL."""
     cockroach = staging_at(url.replace("postgresql://", "cockroachdb://", 1))
     with pytest.raises(StagingUnusable, match="one of CockroachDB, and the server says PostgreSQL"):
         cockroach.create()
@@ -208,7 +212,7 @@ def test_another_server_than_the_url_says_is_refused(url: str) -> None:
 
 
 def test_a_missing_version_marker_is_warned_of(url: str) -> None:
-    """At the start, once, and by doctor; markers are only written on a first start."""
+    """The start warns once, and so does doctor; markers are only written on a first start."""
     rows(url, "delete from public.memo where key = 'version-572'")
     staging = PostgresStaging(url)
     with capture_logs() as logs:
@@ -235,7 +239,7 @@ def test_a_missing_version_marker_is_warned_of(url: str) -> None:
 def test_an_older_mutation_table_is_upgraded_in_place(
     url: str, columns: str, added: list[str]
 ) -> None:
-    """Its rows are kept; what was a removal there still is one."""
+    """The rows are kept; an earlier removal still is one."""
     rows(url, OLD_MUTATIONS.format(columns))
     nanos = at(1).nanos
     rows(url, "insert into public._shop_public_orders (nanos, logical, key, mut)"
@@ -250,7 +254,9 @@ def test_an_older_mutation_table_is_upgraded_in_place(
 
 
 def test_names_never_collide(url: str) -> None:
-    """Neither parts that join alike, nor case, nor names that indexes have; memo remembers."""
+    """Parts that join alike, case, and names of indexes cause no collision; memo
+    records the names.
+    """
     tables = [
         StagedTable(("a_b",), "c"),
         StagedTable(("a",), "b_c"),
@@ -283,7 +289,7 @@ def test_names_never_collide(url: str) -> None:
 
 
 def test_a_foreign_table_of_the_name_is_left_alone(url: str) -> None:
-    """The mutation table gets the hashed name; where that is taken as well, somebody has to act."""
+    """The mutation table gets the hashed name; if that exists as well, an operator has to act."""
     rows(url, "create table public._shop_public_orders (n int)")
     with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(1))})
@@ -298,7 +304,7 @@ def test_a_foreign_table_of_the_name_is_left_alone(url: str) -> None:
 
 
 def test_older_checkpoints_are_taken_over_once(empty_url: str) -> None:
-    """From resolved_timestamps, which then refuses to be written by an old release."""
+    """Checkpoints come from resolved_timestamps, which an old release can no longer write."""
     rows(
         empty_url,
         "create table public.resolved_timestamps (target_schema text, source_nanos bigint,"
@@ -319,7 +325,7 @@ def test_older_checkpoints_are_taken_over_once(empty_url: str) -> None:
 
 
 def test_the_start_of_one_does_not_wait_for_the_work_of_another(url: str) -> None:
-    """A transaction that holds rows of every table: what is there already is not locked."""
+    """A transaction has locked rows of every table: existing tables are not locked."""
     with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(1)), LINES: batch(change(1))})
     with psycopg.connect(url) as working:
@@ -333,6 +339,6 @@ def test_the_start_of_one_does_not_wait_for_the_work_of_another(url: str) -> Non
 
 
 def test_the_registry_has_both_engines() -> None:
-    """A URL's scheme decides which."""
+    """The scheme of a URL selects the engine."""
     assert part("postgresql://u@h/_replicator", "staging") is PostgresStaging
     assert callable(part("cockroachdb://u@h/_replicator", "staging"))

@@ -1,4 +1,4 @@
-"""What a real server sends, as runs."""
+"""Messages of a real server, as runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.each_server
 def test_inserts_updates_and_deletes_come_in_order_as_whole_transactions(
     source_url: str, tmp_path: Path
 ) -> None:
-    """GSN and trx count up without holes; each run ends where a transaction ends."""
+    """GSN and trx increase without gaps; each run ends at the end of a transaction."""
     prepare(source_url, "create table t (id int primary key, name text, amount numeric(10,2))")
     with (
         connect(source_url, application_name="test") as sql,
@@ -69,7 +69,7 @@ def test_unchanged_toast_value_is_absent_not_null(source_url: str, tmp_path: Pat
 def test_identity_full_fills_unchanged_toast_from_the_before_image(
     source_url: str, tmp_path: Path
 ) -> None:
-    """With the whole old row sent, nothing is absent."""
+    """No value is absent if the complete old row is sent."""
     prepare(
         source_url,
         """
@@ -111,7 +111,7 @@ def test_key_update_has_the_old_key(source_url: str, tmp_path: Path) -> None:
 
 
 def test_identity_index_and_nothing(source_url: str, tmp_path: Path) -> None:
-    """INDEX identifies by its columns; NOTHING still sends inserts."""
+    """INDEX identifies rows by its columns; NOTHING still sends inserts."""
     prepare(
         source_url,
         """create table i (a int not null, b int);; create unique index i_a on i (a);;
@@ -141,7 +141,7 @@ def test_identity_index_and_nothing(source_url: str, tmp_path: Path) -> None:
 
 
 def test_truncate_of_several_tables_is_one_marker(source_url: str, tmp_path: Path) -> None:
-    """The marker stands between the rows before and behind it, and names cascaded tables."""
+    """The marker is between the rows before and after it, and names cascaded tables."""
     prepare(
         source_url,
         """
@@ -201,7 +201,7 @@ def test_partitioned_table_comes_under_its_root(source_url: str, tmp_path: Path)
 
 
 def test_generated_columns_are_not_sent(source_url: str, tmp_path: Path) -> None:
-    """A target computes them itself."""
+    """The target computes them itself."""
     prepare(
         source_url,
         """
@@ -219,7 +219,7 @@ def test_generated_columns_are_not_sent(source_url: str, tmp_path: Path) -> None
 
 
 def test_quoted_and_non_ascii_names(source_url: str, tmp_path: Path) -> None:
-    """Names come as the catalogue has them."""
+    """Names are those of the catalogue."""
     prepare(source_url, 'create table "Größe ""x""" ("Schlüssel" int primary key, "a.b" text)')
     with (
         connect(source_url, application_name="test") as sql,
@@ -232,7 +232,7 @@ def test_quoted_and_non_ascii_names(source_url: str, tmp_path: Path) -> None:
 
 
 def test_a_thousand_columns(source_url: str, tmp_path: Path) -> None:
-    """As wide as a table of PostgreSQL gets in practice."""
+    """Few tables of PostgreSQL get as wide in practice."""
     names = ", ".join(f"c{i} text" for i in range(999))
     prepare(source_url, f"create table w (id int primary key, {names})")
     with (
@@ -250,7 +250,7 @@ def test_a_thousand_columns(source_url: str, tmp_path: Path) -> None:
 
 
 def test_added_column_gives_a_new_version(source_url: str, tmp_path: Path) -> None:
-    """Rows before and behind the ALTER lie in batches of different versions."""
+    """Rows before and after the ALTER are in batches of different versions."""
     prepare(source_url, "create table t (id int primary key)")
     with (
         connect(source_url, application_name="test") as sql,
@@ -296,7 +296,7 @@ def test_value_out_of_range_makes_the_column_text(source_url: str, tmp_path: Pat
 
 
 def test_logical_messages_are_ignored_or_kept(source_url: str, tmp_path: Path) -> None:
-    """Kept as markers on demand; our own prefix never shows."""
+    """Messages become markers on demand; penstock's own prefix never shows."""
     prepare(source_url, "create table t (id int primary key)")
     with (
         connect(source_url, application_name="test") as sql,
@@ -319,7 +319,7 @@ def test_logical_messages_are_ignored_or_kept(source_url: str, tmp_path: Path) -
 
 
 def test_a_message_outside_transactions_is_not_sent_twice(source_url: str, tmp_path: Path) -> None:
-    """A source that is asked to go on from the position of the message sends what follows it."""
+    """A source that resumes at the position of the message sends only what follows it."""
     prepare(source_url, "create table t (id int primary key)")
     with connect(source_url, application_name="test") as sql:
         with streaming(source_url, tmp_path, keep_messages=True) as source:
@@ -332,12 +332,12 @@ def test_a_message_outside_transactions_is_not_sent_twice(source_url: str, tmp_p
 
 
 def test_server_version_is_read(postgres: Server) -> None:
-    """The fixture's server is one that penstock reads."""
+    """The fixture's server has a version that penstock reads."""
     assert postgres.version >= 14
 
 
 def test_changes_that_never_pause_are_given_out(source_url: str, tmp_path: Path) -> None:
-    """Commit follows commit, with no silence in between: runs come all the same, and short ones."""
+    """Commit follows commit without a pause: runs still come, and they are short."""
     prepare(source_url, "create table t (id int generated always as identity primary key)")
     commit = "insert into t default values"
     with (

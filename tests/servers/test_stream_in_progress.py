@@ -19,7 +19,7 @@ pytestmark = pytest.mark.each_server
 
 @pytest.fixture
 def small_memory(postgres: object, source_url: str) -> str:
-    """The server streams every transaction of more than 64 kB, for this database's sessions."""
+    """A database whose sessions' transactions above 64 kB are streamed by the server."""
     with connect(source_url, application_name="test") as sql:
         name = sql.info.dbname
         sql.execute(f"alter database \"{name}\" set logical_decoding_work_mem = '64kB'".encode())
@@ -34,7 +34,7 @@ DDL = "create table t (id int, v text);; create table u (id int primary key)"
 
 
 def test_streamed_transaction_comes_whole_at_its_commit(small_memory: str, tmp_path: Path) -> None:
-    """Nothing shows before the commit; all of it shows then, in order, in bounded runs."""
+    """No row shows before the commit; then all of them show, in order, in bounded runs."""
     prepare(small_memory, DDL)
     with (
         connect(small_memory, application_name="test", autocommit=False) as big,
@@ -58,7 +58,7 @@ def test_streamed_transaction_comes_whole_at_its_commit(small_memory: str, tmp_p
 
 
 def test_rolled_back_parts_do_not_show(small_memory: str, tmp_path: Path) -> None:
-    """Savepoints rolled back, nested ones too, leave nothing; released ones stay."""
+    """Savepoints that are rolled back, even nested ones, leave nothing; released ones stay."""
     prepare(small_memory, DDL)
     with (
         connect(small_memory, application_name="test", autocommit=False) as sql,
@@ -94,7 +94,7 @@ def test_rolled_back_parts_do_not_show(small_memory: str, tmp_path: Path) -> Non
 
 
 def test_rolled_back_transaction_leaves_no_file(small_memory: str, tmp_path: Path) -> None:
-    """A streamed transaction that is rolled back costs a file, which goes."""
+    """A streamed transaction that is rolled back uses a file, which is deleted."""
     prepare(small_memory, DDL)
     with (
         connect(small_memory, application_name="test", autocommit=False) as sql,
@@ -112,7 +112,7 @@ def test_rolled_back_transaction_leaves_no_file(small_memory: str, tmp_path: Pat
 def test_streamed_transactions_of_other_replications_come(
     small_memory: str, tmp_path: Path
 ) -> None:
-    """A session with a replication origin, as a subscription or a merge of databases has one."""
+    """A session has a replication origin, like a subscription or a merge of databases."""
     prepare(small_memory, DDL)
     name = f"penstock_test_{uuid.uuid4().hex}"
     with (
@@ -140,7 +140,7 @@ def test_streamed_transactions_of_other_replications_come(
 def test_a_source_that_is_itself_a_subscriber(
     postgres: Server, small_memory: str, tmp_path: Path
 ) -> None:
-    """Rows that its subscription applies come, in transactions as they were further up."""
+    """Rows that its subscription applies come in their original transactions."""
     above = postgres.make_database("above")
     name = "penstock_test_above"
     try:
@@ -200,7 +200,7 @@ def test_interleaved_transactions_come_in_commit_order(small_memory: str, tmp_pa
 
 
 def test_change_of_shape_inside_a_streamed_transaction(small_memory: str, tmp_path: Path) -> None:
-    """Rows before and behind an ALTER in one big transaction; the new shape holds afterwards."""
+    """Rows before and after an ALTER are in one big transaction; the new shape holds afterwards."""
     prepare(small_memory, DDL)
     with (
         connect(small_memory, application_name="test", autocommit=False) as sql,
@@ -249,7 +249,7 @@ def test_value_out_of_range_inside_a_streamed_transaction(
 def test_connection_cut_with_open_transactions_sends_them_again(
     small_memory: str, tmp_path: Path
 ) -> None:
-    """Side files of an earlier connection are wiped; the transaction comes whole all the same."""
+    """Side files of an earlier connection are deleted; the transaction still comes whole."""
     prepare(small_memory, DDL)
     shapes = PlainShapes()
     with connect(small_memory, application_name="test", autocommit=False) as sql:

@@ -1,4 +1,4 @@
-"""Keepalives, acknowledgements and starting positions: what the server believes of us."""
+"""Keepalives, acknowledgements and starting positions: the server's view of the client."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _confirmed(server: Server) -> int:
 
 
 def _stream(url: str, directory: Path, **more: Any) -> PostgresSource:
-    """A stream of the test's slot that is not started yet."""
+    """Return a stream of the test's slot that is not started yet."""
     return PostgresSource(
         url,
         options=StreamOptions(slot=SLOT, publication=PUBLICATION),
@@ -73,7 +73,7 @@ def _until(condition: Callable[[], bool], limit_s: float = 15.0) -> None:
 
 
 def test_connection_survives_a_writer_that_blocks(own_postgres: Server, tmp_path: Path) -> None:
-    """However long nothing is taken out of the full queue, the server hears from us."""
+    """The server gets messages however long the full queue is not read."""
     own_postgres.restart_with(wal_sender_timeout="1s")
     url = own_postgres.make_database("source")
     prepare(url, DDL)
@@ -91,7 +91,7 @@ def test_connection_survives_a_writer_that_blocks(own_postgres: Server, tmp_path
 
 
 def test_idle_connection_survives(own_postgres: Server, tmp_path: Path) -> None:
-    """Nothing to say for several times the timeout."""
+    """The connection has nothing to send for several times the timeout."""
     own_postgres.restart_with(wal_sender_timeout="1s")
     url = own_postgres.make_database("source")
     prepare(url, DDL)
@@ -106,7 +106,7 @@ def test_idle_connection_survives(own_postgres: Server, tmp_path: Path) -> None:
 def test_slot_moves_only_by_what_was_acknowledged(
     postgres: Server, source_url: str, tmp_path: Path
 ) -> None:
-    """Received is not saved: after a reconnect what was not acknowledged comes again."""
+    """Received changes are not saved yet: those not acknowledged come again after a reconnect."""
     prepare(source_url, DDL)
     shapes = PlainShapes()
     with (
@@ -133,7 +133,7 @@ def test_acknowledged_end_is_not_sent_again(source_url: str, tmp_path: Path) -> 
         with streaming(source_url, tmp_path) as source:
             sql.execute("insert into t values (1)")
             got = collect(source, rows(1), acknowledge=True)
-        with streaming(source_url, tmp_path) as source:  # position 0: where the slot stands
+        with streaming(source_url, tmp_path) as source:  # position 0: the slot's position
             sql.execute("insert into t values (2)")
             again = collect(source, rows(1))
     assert got.changes[0].after == {"id": 1, "v": None}
@@ -143,7 +143,7 @@ def test_acknowledged_end_is_not_sent_again(source_url: str, tmp_path: Path) -> 
 def test_idle_position_comes_as_an_empty_run(
     postgres: Server, source_url: str, tmp_path: Path
 ) -> None:
-    """WAL of other databases moves the position, once all of ours was given out."""
+    """WAL of other databases moves the position, once all own changes are passed on."""
     prepare(source_url, DDL)
     with (
         connect(source_url, application_name="test") as sql,
@@ -169,7 +169,7 @@ def test_idle_position_comes_as_an_empty_run(
 def test_fast_shutdown_waits_for_our_position_and_ends(
     own_postgres: Server, tmp_path: Path
 ) -> None:
-    """The server waits for everything to be acknowledged, and then needs no timeout to stop."""
+    """The server waits until everything is acknowledged, and then stops without a timeout."""
     own_postgres.restart_with(wal_sender_timeout="0")
     url = own_postgres.make_database("source")
     prepare(url, DDL)
@@ -196,13 +196,13 @@ def test_fast_shutdown_waits_for_our_position_and_ends(
         env={"LC_ALL": "C"},
         text=True,
     )
-    # A server that would not stop is killed in the end, and remains "in production".
+    # A server that does not stop is killed in the end, and remains "in production".
     assert re.search(r"cluster state: +shut down$", facts, re.MULTILINE)
     own_postgres.start()
 
 
 def test_known_transactions_are_dropped(source_url: str, tmp_path: Path) -> None:
-    """Should a server send what the log has already, it does not get in twice."""
+    """Transactions that the log already has are not written again if a server resends them."""
     prepare(source_url, DDL)
     shapes = PlainShapes()
     with connect(source_url, application_name="test") as sql:
@@ -210,8 +210,8 @@ def test_known_transactions_are_dropped(source_url: str, tmp_path: Path) -> None
             run_sql(sql, "insert into t values (1);; insert into t values (2);; truncate t")
             got = collect(source, lambda c: len(c.markers) == 1)
             run_sql(sql, "insert into t values (3)")
-        # The stream begins where the slot stands, the assembler behind the third transaction:
-        # what a server does that sends again.
+        # The stream begins at the slot's position, the assembler after the third transaction:
+        # so does a server that sends them again.
         source = _stream(source_url, tmp_path, shapes=shapes)
         source._assembler._known_below = got.end.position
         with source:
@@ -222,7 +222,7 @@ def test_known_transactions_are_dropped(source_url: str, tmp_path: Path) -> None
 
 
 def test_missing_slot_is_never_made_again(source_url: str, tmp_path: Path) -> None:
-    """The error says what to do; nothing is made."""
+    """The error says what to do; no slot is created."""
     prepare(source_url, DDL)
     with connect(source_url, application_name="test") as sql:
         sql.execute("select pg_drop_replication_slot(%s)", (SLOT,))
@@ -238,7 +238,7 @@ def test_missing_slot_is_never_made_again(source_url: str, tmp_path: Path) -> No
 
 
 def test_slot_that_somebody_advanced_is_a_gap(source_url: str, tmp_path: Path) -> None:
-    """The server would begin at the slot's position without a word: the hole is seen here."""
+    """The server would silently begin at the slot's position: the gap is detected here."""
     prepare(source_url, DDL)
     with connect(source_url, application_name="test") as sql:
         with streaming(source_url, tmp_path) as source:
@@ -280,7 +280,7 @@ def test_another_server_is_refused(source_url: str, tmp_path: Path) -> None:
 
 
 def test_slot_in_use_names_the_reader(source_url: str, tmp_path: Path) -> None:
-    """After the stated patience the error has the PID to end."""
+    """The error has the PID to end, after the stated patience."""
     prepare(source_url, DDL)
     with streaming(source_url, tmp_path) as first:
         with (
@@ -306,7 +306,7 @@ def test_missing_publication_is_seen_before_the_start(source_url: str, tmp_path:
 def test_publication_dropped_while_streaming_stops_the_stream(
     source_url: str, tmp_path: Path
 ) -> None:
-    """Whether the server fails (to 17) or only warns (18), nothing is passed over."""
+    """No row is skipped, whether the server fails (up to 17) or only warns (18)."""
     prepare(source_url, DDL)
     with connect(source_url, application_name="test") as sql:
         sql.execute("alter role current_user set client_min_messages = error")
@@ -326,7 +326,7 @@ def test_publication_dropped_while_streaming_stops_the_stream(
 def test_slow_slot_creation_names_its_blockers(
     source_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A forgotten transaction holds up the slot: who it is, and the SQL that ends it."""
+    """A forgotten transaction delays the slot: the error names it, and has the SQL that ends it."""
     monkeypatch.setattr("penstock.engines.postgres.source.slot.BLOCKERS_AFTER_S", 1.0)
     seen: list[str] = []
     with connect(source_url, application_name="forgotten", autocommit=False) as blocker:
@@ -345,7 +345,7 @@ def test_slow_slot_creation_names_its_blockers(
 
 
 def test_rows_of_any_size_pass(source_url: str, tmp_path: Path) -> None:
-    """A value larger than the read buffer grows it; memory goes back afterwards."""
+    """A value larger than the read buffer enlarges it; the memory is released afterwards."""
     prepare(source_url, DDL)
     with (
         connect(source_url, application_name="test") as sql,

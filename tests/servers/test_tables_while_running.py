@@ -1,7 +1,7 @@
-"""`penstock table add, remove, pause, resume, resync` on a pipeline at work, PostgreSQL to itself.
+"""`penstock table add, remove, pause, resume, resync` on a running pipeline within one PostgreSQL.
 
-Customers never stop writing: what is told of a table must not be seen at another one, and both
-sides are equal in the end.
+Customers never stop writing: a command for one table must not affect another, and both sides are
+equal in the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator[Pair]:
-    """One pipeline for all tests here: `*.*` would take what `add` is to add."""
+    """Pipeline of all tests here: `*.*` would match the tables that `add` is to add."""
     made = Pair(
         tmp_path_factory.mktemp("tables"),
         postgres,
@@ -39,7 +39,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator
 
 
 def test_a_table_is_added_while_others_flow(pair: Pair) -> None:
-    """Made in the target, its rows copied, its changes of all the time followed; no restart."""
+    """The table is created in the target, its rows copied, its changes followed; no restart."""
     pair.run(LATE.format(name="late"))
     with Customers(pair, "item", "late"):
         request(pair, "add", "public.late")
@@ -51,7 +51,7 @@ def test_a_table_is_added_while_others_flow(pair: Pair) -> None:
 
 
 def held(pair: Pair, table: str) -> bool:
-    """Whether a copy into the target waits for a lock that the test holds."""
+    """Return whether a copy into the target waits for a lock that the test holds."""
     return bool(
         count(
             pair,
@@ -62,7 +62,9 @@ def held(pair: Pair, table: str) -> bool:
 
 
 def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
-    """Rows are changed while their older images are on their way; other tables flow meanwhile."""
+    """Rows are changed while their older images are being copied; other tables
+    continue meanwhile.
+    """
     pair.run(
         "create table big (id int primary key, n int, t text);"
         "insert into big select g, 0, repeat(md5(g::text), 10) from generate_series(1, 60000) as g"
@@ -91,7 +93,9 @@ def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
 
 
 def test_what_sends_no_rows_reaches_tables_in_table_sync(pair: Pair) -> None:
-    """TRUNCATE, new columns and a rewrite, for one that is paused and one that is copied again."""
+    """TRUNCATE, new columns and a rewrite happen to a paused table and to one that is
+    copied again.
+    """
     pair.run(
         "create table shape (id int primary key, n int);"
         "insert into shape select g, 0 from generate_series(1, 100) as g"
@@ -123,7 +127,7 @@ def test_what_sends_no_rows_reaches_tables_in_table_sync(pair: Pair) -> None:
 
 
 def test_a_paused_table_waits_and_loses_nothing(pair: Pair) -> None:
-    """Its segments are kept with removeFiles; afterwards each change is applied once, in order."""
+    """Segments are kept despite removeFiles; afterwards each change is applied once, in order."""
     with Customers(pair, "item"):
         request(pair, "pause", "public.item", "public.bag")
         reach(pair, "public.item", "paused")
@@ -150,12 +154,12 @@ def test_a_paused_table_waits_and_loses_nothing(pair: Pair) -> None:
 
 
 def test_a_table_is_copied_again(pair: Pair) -> None:
-    """Rows that somebody has changed or taken away in the target are right again."""
+    """Rows that were changed or deleted in the target are correct again."""
     pair.settle()
     pair.target.execute("delete from item where id % 2 = 0")
     pair.target.execute("update item set t = 'wrong'")
     pair.target.execute("delete from bag")
-    # Before anybody writes: a row of `bag` that is to be deleted and is not there is an error.
+    # Before the customers write: deleting a row of `bag` that does not exist is an error.
     request(pair, "resync", "public.item", "public.bag")
     with Customers(pair, "item"):
         reach(pair, "public.item", "following")
@@ -164,7 +168,9 @@ def test_a_table_is_copied_again(pair: Pair) -> None:
 
 
 def test_a_removed_table_stays_as_it_is_and_can_be_added_again(pair: Pair) -> None:
-    """It leaves the publication; added again its rows are copied over what the target has."""
+    """The table leaves the publication; added again, its rows are copied over those
+    of the target.
+    """
     pair.run(LATE.format(name="goes"))
     request(pair, "add", "public.goes")
     reach(pair, "public.goes", "following")
@@ -185,7 +191,7 @@ def test_a_removed_table_stays_as_it_is_and_can_be_added_again(pair: Pair) -> No
 
 
 def test_what_cannot_be_added_is_reported_and_disturbs_nobody(pair: Pair) -> None:
-    """A table that is not there, one that is taken, and a target table with rows of others."""
+    """The table does not exist, is already captured, or has foreign rows in the target."""
     ran = penstock("table", "add", pair.path, "public.nowhere", "--json")
     assert (ran.code, ran.error["code"]) == (1, "PG42")
     ran = penstock("table", "add", pair.path, "public.item", "--json")
@@ -211,7 +217,7 @@ def test_what_cannot_be_added_is_reported_and_disturbs_nobody(pair: Pair) -> Non
 
 
 def test_requests_to_a_stopped_pipeline_are_carried_out_at_its_start(pair: Pair) -> None:
-    """Also a table that is added and written to while nothing runs."""
+    """This includes a table that is added and written while no process runs."""
     pair.stop()
     pair.run(LATE.format(name="meanwhile"))
     for what, name in (("add", "meanwhile"), ("pause", "item"), ("resync", "bag")):

@@ -1,7 +1,7 @@
 """`penstock run` with an engine from outside the package, as a source and as a target.
 
-What it is in place of is in `toy_engine`; nothing below src/ knows of it. Not here: what every
-source and every target has to do (`tests/conformance/`).
+The engine is in `toy_engine`; nothing below src/ knows it. Not here: the duties of every source and
+every target (`tests/conformance/`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Toys = tuple[ToyDatabase, ToyDatabase]
 
 
 def pipeline(folder: Path, source: str, target: str, **options: Any) -> Path:
-    """A pipeline file that flushes often and needs little of Spark."""
+    """Write a pipeline that flushes often and needs little of Spark."""
     extractor = {**LIVELY, **options.pop("extractor", {})}
     sections = {"changeExtractor": extractor, "spark": {"master": "local[2]"}}
     return write_pipeline(folder, source, target, sections=sections, **options)
 
 
 def in_postgres(url: str) -> list[tuple[str | None, ...]]:
-    """The items as text, in the order in which a toy gives them."""
+    """Return the items as text, in the order of a toy."""
     with psycopg.connect(url, autocommit=True) as sql:
         if sql.execute("select to_regclass('public.item')").fetchone() == (None,):
             return []
@@ -44,7 +44,7 @@ def in_postgres(url: str) -> list[tuple[str | None, ...]]:
 
 
 def check_commands(path: Path) -> None:
-    """What people ask of a pipeline that runs, at both engines."""
+    """Check the commands for a running pipeline, at both engines."""
     doctor = penstock("doctor", path, "--json")
     assert doctor.result["checks_skipped"] == 0
     assert [one for one in doctor.result["findings"] if one["severity"] == "E"] == []
@@ -62,7 +62,9 @@ def check_commands(path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_toy_is_brought_into_postgres(toys: Toys, target_url: str, tmp_path: Path) -> None:
-    """Its rows, then its changes; those made while nobody looks, too. Both sides say so."""
+    """Rows are loaded, then changes, including those made while no process runs. Both
+    sides agree.
+    """
     source, _ = toys
     source.insert(*MANY)
     path = pipeline(tmp_path, source.url, target_url)
@@ -89,7 +91,7 @@ def test_a_toy_is_brought_into_postgres(toys: Toys, target_url: str, tmp_path: P
 
 
 def write_again(path: Path) -> Path:
-    """The same pipeline, which ends when its source is idle."""
+    """Rewrite the pipeline so that it ends when its source is idle; return its path."""
     text = path.read_text()
     path.write_text(text.replace("[changeExtractor]", "[changeExtractor]\nexitWhenIdle = true"))
     return path
@@ -98,7 +100,7 @@ def write_again(path: Path) -> Path:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_postgres_is_brought_into_a_toy(source_url: str, toys: Toys, tmp_path: Path) -> None:
-    """Its rows, then its changes: keys that move, TRUNCATE, a new column."""
+    """Rows are loaded, then changes: keys that move, TRUNCATE, a new column."""
     _, target = toys
     with psycopg.connect(source_url, autocommit=True) as sql:
         sql.execute("create table item (id int primary key, name text, price numeric(12,2))")
@@ -137,7 +139,7 @@ def test_postgres_is_brought_into_a_toy(source_url: str, toys: Toys, tmp_path: P
 @pytest.mark.faults
 @pytest.mark.parametrize("half", ["extract", "load"])
 def test_a_half_that_is_killed_loses_nothing(half: str, toys: Toys, tmp_path: Path) -> None:
-    """From a toy into a toy: the run starts it again, and every change is there once."""
+    """The run from a toy into a toy restarts the half, and every change is there once."""
     source, target = toys
     source.insert(*MANY)
     path = pipeline(tmp_path, source.url, target.url)
@@ -163,12 +165,12 @@ def test_a_half_that_is_killed_loses_nothing(half: str, toys: Toys, tmp_path: Pa
 
 
 def pids(path: Path) -> dict[str, int]:
-    """The process ids of run, extract and load; 0 for one that does not run."""
+    """Return the process ids of run, extract and load; 0 for one that does not run."""
     return {process.name: process.pid for process in processes(load_config(path))}
 
 
 def test_doctor_and_plan_know_it(toys: Toys, tmp_path: Path) -> None:
-    """Before anything runs."""
+    """Both know the engine before anything runs."""
     source, target = toys
     path = pipeline(tmp_path, source.url, target.url)
     doctor = penstock("doctor", path, "--json")
@@ -182,12 +184,12 @@ def test_doctor_and_plan_know_it(toys: Toys, tmp_path: Path) -> None:
 
 
 def codes(findings: Sequence[dict[str, str]]) -> list[str]:
-    """Of those that stop a run."""
+    """Return the codes of the findings that stop a run."""
     return [one["code"] for one in findings if one["severity"] == "E"]
 
 
 def test_without_its_package_it_is_unknown(toys: Toys, tmp_path: Path) -> None:
-    """By name, as any other scheme that nobody has."""
+    """The scheme is reported by name, like any unknown one."""
     path = pipeline(tmp_path, toys[0].url, toys[1].url)
     found = penstock("plan", path, "--json", environment={"PYTHONPATH": ""})
     assert found.code != 0

@@ -1,4 +1,4 @@
-"""Tables that penstock makes in another engine: their defaults, numbers, indexes, foreign keys."""
+"""Tables that penstock creates in another engine: defaults, numbers, indexes, foreign keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ONE_ROW = "insert into {table} (id) values (5)"
 def made(
     url: str, namespaces: dict[str, str], servers: ServerPair, tables: Sequence[TableDefinition]
 ) -> list[str]:
-    """Make tables, keys and foreign keys, twice: the second time nothing is left to do."""
+    """Create tables, keys and foreign keys twice: the second time nothing is left to do."""
     notes: list[str] = []
     for _ in range(2):
         target = open_bulk_target(url, namespaces, application_name="test", servers=servers)
@@ -59,7 +59,7 @@ def made(
 
 @pytest.fixture
 def landing(mysql: MySQLServer) -> Iterator[str]:
-    """A database to make tables in, and our own, dropped afterwards."""
+    """A database for new tables; it and penstock's own database are dropped afterwards."""
     mysql.execute("drop database if exists wirekite")
     url = mysql.make_database("landing")
     yield url
@@ -68,7 +68,7 @@ def landing(mysql: MySQLServer) -> Iterator[str]:
 
 
 def indexes(mysql: MySQLServer, database: str, table: str) -> dict[str, str]:
-    """Columns by index."""
+    """Return the columns of each index."""
     found = mysql.execute(
         "select index_name, group_concat(column_name order by seq_in_index)"
         f" from information_schema.statistics where table_schema = '{database}'"
@@ -78,7 +78,7 @@ def indexes(mysql: MySQLServer, database: str, table: str) -> dict[str, str]:
 
 
 def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> None:
-    """What MySQL and MariaDB have an equal for is there; the rest is named."""
+    """Everything that has an equivalent in MySQL and MariaDB exists; the rest is named."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute(FROM_POSTGRES.encode())
     with postgres_catalog.open_catalog(source_url) as connection:
@@ -107,7 +107,7 @@ def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> N
 
 
 def test_from_mysql(mysql: MySQLServer, mysql_url: str, target_url: str) -> None:
-    """The same into PostgreSQL."""
+    """The same holds from MySQL to PostgreSQL."""
     database = database_of(mysql_url)
     mysql.execute(FROM_MYSQL, database)
     with mysql_catalog.open_catalog(mysql_url) as connection:
@@ -136,7 +136,7 @@ def test_from_mysql(mysql: MySQLServer, mysql_url: str, target_url: str) -> None
 
 
 def test_within_the_family(mysql: MySQLServer, mysql_url: str, landing: str) -> None:
-    """Between servers of MySQL's family everything has an equal."""
+    """Everything has an equivalent between servers of MySQL's family."""
     database, other = database_of(mysql_url), database_of(landing)
     mysql.execute(FROM_MYSQL, database)
     with mysql_catalog.open_catalog(mysql_url) as connection:

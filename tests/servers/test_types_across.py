@@ -1,4 +1,4 @@
-"""Every type with its edges, carried between real servers by the table of types."""
+"""Every type with its extremes, replicated between real servers by the table of types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plugins.mysql import MySQLServer
 
 Sides = tuple[PostgresSide | MySQLSide, PostgresSide | MySQLSide]
 
-# The values of harness.servers.postgres_types that MySQL and MariaDB have no place for; all
+# The values of harness.servers.postgres_types that MySQL and MariaDB cannot hold; all
 # others arrive.
 LOST_FROM_POSTGRES = {
     "real": {"NaN", "Infinity", "-Infinity"},
@@ -71,7 +71,7 @@ MORE_LOST = {
 
 
 def postgres_values(side: PostgresSide) -> dict[str, list[str]]:
-    """The values by type of PostgreSQL, those above with them."""
+    """Return the values by type of PostgreSQL, including those above."""
     version = side.server.version[0]
     cases = values_for(version, set(), with_xml=has_xml(side.connection))
     old = {"numeric(5,-2)", "numeric(3,5)"} if version < 15 else set()
@@ -82,7 +82,7 @@ def postgres_values(side: PostgresSide) -> dict[str, list[str]]:
 
 
 def fill(source: PostgresSide | MySQLSide, cases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Make one table of each type, named t0, t1 ...; the types in that order."""
+    """Create and fill one table of each type, named t0, t1 ...; return the types in that order."""
     for place, (name, values) in enumerate(cases.items()):
         source.make(f"t{place}", name)
         for number, value in enumerate(values):
@@ -98,7 +98,7 @@ def fill(source: PostgresSide | MySQLSide, cases: Mapping[str, Sequence[str]]) -
 def outcomes(
     sides: Sides, cases: Mapping[str, Sequence[str]], choices: Mapping[str, str], mark: str
 ) -> Iterator[tuple[str, Outcome, set[str]]]:
-    """Each type's outcome, as the log has values and as it has them once widened; what was lost.
+    """Yield each type's outcome with exact and with widened columns, and the losses.
 
     The sources' tables are filled. mark: for the names of the target's.
     """
@@ -115,7 +115,7 @@ def outcomes(
 
 
 def unequal(name: str, outcome: Outcome) -> list[Any]:
-    """What was written and is not the same on both sides."""
+    """Return the written values that differ between the two sides."""
     return [
         (name, text, outcome.target[number])
         for number, text in outcome.source.items()
@@ -126,7 +126,7 @@ def unequal(name: str, outcome: Outcome) -> list[Any]:
 def check_null_and_error(
     sides: Sides, cases: Mapping[str, Sequence[str]], expected: Mapping[str, set[str]]
 ) -> None:
-    """Where values fit they are equal; the others are NULL, or refused, as was chosen."""
+    """Check that values that fit are equal, and others NULL or refused, as chosen."""
     engine = sides[0].server.engine
     names = ("zero dates", "dates out of range", "not a number")
     nulls = dict.fromkeys(names, "null") | {"*": "error"}
@@ -139,7 +139,7 @@ def check_null_and_error(
 
 
 def check_text(sides: Sides, cases: Mapping[str, Sequence[str]]) -> None:
-    """What is held as text by choice arrives whole; floating numbers cannot be."""
+    """Check that values kept as text by choice are unchanged; floating numbers cannot be text."""
     names = ("zero dates", "dates out of range", "not a number", "digits")
     choices = dict.fromkeys(names, "text") | {"*": "error"}
     floats = ("real", "double precision")
@@ -154,7 +154,7 @@ def check_text(sides: Sides, cases: Mapping[str, Sequence[str]]) -> None:
 
 
 def test_postgres_to_mysql(source_url: str, mysql_url: str) -> None:
-    """Every type of PostgreSQL in MySQL and MariaDB: equal, or lost as the table says."""
+    """Every type of PostgreSQL in MySQL and MariaDB is equal, or lost as the table says."""
     with postgres_side(source_url) as source, mysql_side(mysql_url) as target:
         source.connection.execute(SETUP)
         cases = postgres_values(source)
@@ -179,12 +179,12 @@ def test_postgres_to_mysql(source_url: str, mysql_url: str) -> None:
 
 
 def mysql_values(side: MySQLSide) -> dict[str, list[str]]:
-    """The values by type of this server."""
+    """Return the values by type of this server."""
     return mysql_types.values_for(side.server.engine is Engine.MARIADB)
 
 
 def test_mysql_to_postgres(mysql_url: str, target_url: str) -> None:
-    """Every type of MySQL and MariaDB in PostgreSQL: equal, or lost as the table says."""
+    """Every type of MySQL and MariaDB in PostgreSQL is equal, or lost as the table says."""
     with mysql_side(mysql_url) as source, postgres_side(target_url) as target:
         cases = mysql_values(source)
         expected: dict[str, set[str]] = {}
@@ -208,7 +208,7 @@ def test_mysql_to_postgres(mysql_url: str, target_url: str) -> None:
 
 
 def test_mysql_and_mariadb(mysql: MySQLServer, other_mysql: MySQLServer, mysql_url: str) -> None:
-    """Every type of the one in the other, and in a second database of the same server."""
+    """Every type is equal in the other server, and in a second database of the same server."""
     with mysql_side(mysql_url) as source:
         cases = mysql_values(source)
         for extra in (mysql_types.ZERO_DATES, mysql_types.NUL_TEXTS):
@@ -230,7 +230,7 @@ def test_mysql_and_mariadb(mysql: MySQLServer, other_mysql: MySQLServer, mysql_u
 
 
 def test_every_type_of_the_server_has_a_row(mysql: MySQLServer, mysql_url: str) -> None:
-    """What any keyword of the server means as a type is in the table, and among the cases."""
+    """Any keyword that the server accepts as a type is in the table, and among the cases."""
     database = mysql_url.rpartition("/")[2]
     engine = Engine(mysql.kind)
     words = {
@@ -251,7 +251,7 @@ def test_every_type_of_the_server_has_a_row(mysql: MySQLServer, mysql_url: str) 
             for text in (word, f"{word}(1)", f"{word}('a')"):
                 try:
                     cursor.execute(f"create table w (v {text})")
-                except pymysql.Error:  # most words are no types
+                except pymysql.Error:  # most words are not types
                     continue
                 cursor.execute(
                     "select data_type from information_schema.columns where table_name = 'w'"
@@ -269,7 +269,7 @@ def test_every_type_of_the_server_has_a_row(mysql: MySQLServer, mysql_url: str) 
 
 
 def test_every_type_of_postgres_has_a_row(source_url: str) -> None:
-    """What the catalogue has is in the table; what no column can hold is not asked for."""
+    """Every type of the catalogue is in the table, except those that no column can have."""
     with postgres_side(source_url) as side:
         rows = side.connection.execute(
             """

@@ -1,4 +1,4 @@
-"""verify compares at one position: with a loader that stands still for it, and without one."""
+"""verify compares at one position: with a loader that is held for it, and without one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ with psycopg.connect(sys.argv[1], autocommit=True) as c:
 
 
 def make_config(directory: Path, source: str, target: str, mode: str) -> Config:
-    """A pipeline of this mode."""
+    """Return a pipeline of this mode."""
     file = directory / "v.toml"
     file.write_text(
         f"""
@@ -96,7 +96,7 @@ def config(source_url: str, target_url: str, tmp_path: Path) -> Config:
 
 
 def test_equal_sides_at_rest_are_equal(config: Config) -> None:
-    """Nothing is unread and nothing differs."""
+    """All changes are read and no row differs."""
     result = verify(config)
     assert result.equal
     assert (result.tables[0].source_rows, result.tables[0].target_rows) == (100, 100)
@@ -106,7 +106,7 @@ def test_equal_sides_at_rest_are_equal(config: Config) -> None:
 
 
 def test_a_difference_at_rest_is_named(config: Config) -> None:
-    """One byte in the target."""
+    """One byte differs in the target."""
     run(config.target.url, "update public.t set v = '08' where id = 8")
     result = verify(config)
     assert not result.equal
@@ -120,7 +120,7 @@ def test_a_difference_at_rest_is_named(config: Config) -> None:
 def test_changes_that_nobody_has_read_are_not_called_differences(
     config: Config, change: str
 ) -> None:
-    """They wait in the slot: the pipeline has to be started, says the error."""
+    """Unread changes wait in the slot: the error says that the pipeline has to be started."""
     run(config.source.url, change)
     with pytest.raises(ChangesUnapplied, match="replication slot") as caught:
         verify(config)
@@ -128,14 +128,14 @@ def test_changes_that_nobody_has_read_are_not_called_differences(
 
 
 def test_changes_of_other_tables_do_not_count_as_unread(config: Config) -> None:
-    """The slot's publication decides."""
+    """The slot's publication decides which tables count."""
     run(config.source.url, "create table public.other (id int)", "insert into other values (1)")
     run(config.target.url, "create table public.other (id int)", "insert into other values (1)")
     assert verify(config).equal
 
 
 def test_an_unfinished_bulk_load_is_no_difference_either(config: Config) -> None:
-    """It would always differ."""
+    """An unfinished load would always differ."""
     write_ledger(config.layout.state, Ledger(finished=False))
     with pytest.raises(NotLoadedYet):
         verify(config)
@@ -144,7 +144,7 @@ def test_an_unfinished_bulk_load_is_no_difference_either(config: Config) -> None
 def test_changes_in_the_log_that_are_not_applied_are_not_called_differences(
     config: Config,
 ) -> None:
-    """The extractor has read them, no loader has applied them; once applied, verify compares."""
+    """The extractor has read changes that no loader has applied; once applied, verify compares."""
     run(config.source.url, "insert into t values (0, 'zero')")
     options = ExtractOptions(exit_when_idle=True, idle_wait_s=0.3)
     engine = PostgresEngine(config.source.url, tables=source_tables(config), options=options)
@@ -163,7 +163,7 @@ def test_changes_in_the_log_that_are_not_applied_are_not_called_differences(
 
 
 def test_mode_data_compares_what_is_there(source_url: str, target_url: str, tmp_path: Path) -> None:
-    """Without changes in the pipeline, later changes of the source are differences."""
+    """Later changes of the source are differences without changes in the pipeline."""
     for url in (source_url, target_url):
         run(url, "create table public.t (id int primary key)")
     config = make_config(tmp_path, source_url, target_url, "data")
@@ -178,7 +178,7 @@ def test_mode_data_compares_what_is_there(source_url: str, target_url: str, tmp_
 
 
 def inserted(messages: list[tuple[bytes]]) -> list[tuple[str, str]]:
-    """The rows of pgoutput insert messages of a table with two columns."""
+    """Return the rows of pgoutput insert messages of a table with two columns."""
     rows = []
     for (data,) in messages:
         if data[:1] != b"I":
@@ -193,9 +193,9 @@ def inserted(messages: list[tuple[bytes]]) -> list[tuple[str, str]]:
 
 
 class MiniLoader(threading.Thread):
-    """Plays extractor and loader in this process: applies the slot's inserts, obeys a hold.
+    """Acts as extractor and loader in this process: applies the slot's inserts, obeys a hold.
 
-    broken: applies everything at a hold, not only what is before its position.
+    broken: applies everything at a hold, not only the rows before its position.
     """
 
     def __init__(self, config: Config, *, broken: bool = False, deaf: bool = False) -> None:
@@ -238,7 +238,7 @@ class MiniLoader(threading.Thread):
 
 
 def wait_for_a_row(url: str) -> None:
-    """Wait until the first of the writer's rows is there."""
+    """Wait until the first of the writer's rows arrives."""
     deadline = time.monotonic() + 30
     with psycopg.connect(url, autocommit=True) as connection:
         while connection.execute("select exists (select from t where id >= 1000)").fetchone() != (
@@ -250,7 +250,7 @@ def wait_for_a_row(url: str) -> None:
 
 @contextmanager
 def pipeline(config: Config, loader: MiniLoader | None) -> Iterator[None]:
-    """The locks of a running pipeline, its loader, and a writer at the source."""
+    """Hold the locks of a running pipeline, with its loader and a writer at the source."""
     writer = subprocess.Popen([sys.executable, "-c", WRITER, config.source.url])
     with ExitStack() as stack:
         stack.callback(writer.wait)
@@ -266,7 +266,7 @@ def pipeline(config: Config, loader: MiniLoader | None) -> Iterator[None]:
 
 
 def test_a_source_that_is_being_written_is_compared_at_one_position(config: Config) -> None:
-    """The loader stands still at exactly that position, and goes on afterwards."""
+    """The loader stops exactly at that position, and continues afterwards."""
     loader = MiniLoader(config)
     with pipeline(config, loader):
         for _ in range(3):
@@ -279,14 +279,14 @@ def test_a_source_that_is_being_written_is_compared_at_one_position(config: Conf
 
 
 def test_a_loader_that_goes_past_the_position_is_found_out(config: Config) -> None:
-    """Rows behind the position are surplus: the hold is not a formality."""
+    """Rows after the position are surplus: the hold is not a formality."""
     with pipeline(config, MiniLoader(config, broken=True)):
         results = [verify(config, timeout_s=20) for _ in range(3)]
     assert any(result.tables[0].surplus for result in results)
 
 
 def test_a_difference_is_found_while_the_pipeline_runs(config: Config) -> None:
-    """Among all the rows that are being written."""
+    """The difference is found among all the rows that are being written."""
     run(config.target.url, "update public.t set v = 'ninety' where id = 90")
     with pipeline(config, MiniLoader(config)):
         result = verify(config, timeout_s=20)
@@ -294,7 +294,7 @@ def test_a_difference_is_found_while_the_pipeline_runs(config: Config) -> None:
 
 
 def test_a_loader_that_does_not_answer_is_let_go(config: Config) -> None:
-    """After the timeout the hold is taken back and the error says where the loader is."""
+    """The hold is removed after the timeout, and the error has the loader's position."""
     with (
         pipeline(config, MiniLoader(config, deaf=True)),
         pytest.raises(HoldNotReached, match="did not answer"),
@@ -310,7 +310,7 @@ def test_a_loader_without_extractor_is_an_error(config: Config) -> None:
 
 
 def test_a_stop_while_waiting_takes_the_hold_back(config: Config) -> None:
-    """Ctrl-C does not leave the loader standing."""
+    """Ctrl-C does not leave the loader on hold."""
     with (
         pipeline(config, MiniLoader(config, deaf=True)),
         pytest.raises(VerifyStopped),
@@ -320,7 +320,7 @@ def test_a_stop_while_waiting_takes_the_hold_back(config: Config) -> None:
 
 
 def test_the_hold_of_a_verify_that_was_killed_holds_nobody_up(config: Config) -> None:
-    """hold.json without a live holder of its lock does not count."""
+    """A hold.json without a live holder of its lock is ignored."""
     write_hold(config.layout.state, Hold(nonce="left over"))
     assert read_hold(config.layout.state) is None
     with DirectoryLock(config.layout.state, "HOLD.LOCK"):

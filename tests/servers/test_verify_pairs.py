@@ -1,4 +1,4 @@
-"""verify and verify --repair between engines: tables that the bulk load brought over."""
+"""verify and verify --repair between engines, on tables of the bulk load."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ MYSQL_TABLES = (
 
 @pytest.fixture(scope="module")
 def other_mariadb() -> Iterator[MySQLServer]:
-    """A MariaDB beside a MySQL under test."""
+    """MariaDB server beside a MySQL under test."""
     with running("mariadb") as server:
         yield server
 
@@ -76,7 +76,12 @@ Execute = Callable[[str], Any]
 
 
 class Loaded:
-    """A loaded pair. source, target: run a statement there, in the place of the tables."""
+    """A loaded pair.
+
+    Attributes:
+        source: Function that runs a statement at the source, in the tables' schema.
+        target: Function that runs a statement at the target, in the tables' schema.
+    """
 
     def __init__(self, config: Config, source: Execute, target: Execute, place: str) -> None:
         self.config = config
@@ -85,7 +90,7 @@ class Loaded:
         self.place = place
 
     def found(self, **more: Any) -> dict[str, tuple[int, int, int]]:
-        """Missing, surplus and different rows of the tables that are not equal."""
+        """Return missing, surplus and different rows of the tables that are not equal."""
         self.result: VerifyResult = verify(self.config, **more)
         return {
             table.table.name: (table.missing, table.surplus, table.different)
@@ -94,7 +99,7 @@ class Loaded:
         }
 
     def keys(self, table: str) -> set[tuple[str, str]]:
-        """Kind and key of the rows named of a table."""
+        """Return kind and key of the named rows of a table."""
         [found] = [one for one in self.result.tables if one.table.name == table]
         return {(one.kind, one.key) for one in found.named}
 
@@ -119,7 +124,7 @@ def from_postgres(source_url: str) -> None:
 
 
 def change(loaded: Loaded) -> None:
-    """One changed byte, a NULL that was none, missing and surplus rows; a keyless table's too."""
+    """Change a byte, set a NULL, delete and insert rows, also in a table without key."""
     loaded.target("update t set x = concat(x, '.') where id = 77" if has_x(loaded) else
                   "update t set t = concat(t, '.') where id = 77")  # fmt: skip
     loaded.target("update t set n = null where id = 78")
@@ -129,12 +134,12 @@ def change(loaded: Loaded) -> None:
 
 
 def has_x(loaded: Loaded) -> bool:
-    """Whether the tables are those of a source of MySQL's family."""
+    """Return whether the tables are those of a source of MySQL's family."""
     return loaded.config.source.engine.name == "mysql"
 
 
 def change_bag(loaded: Loaded, *, is_postgres: bool) -> None:
-    """Of one row a copy too few, of another one too many; a row that is like no other."""
+    """Remove a copy of one row, add one of another, and make a row unlike any other."""
     if is_postgres:
         loaded.target("delete from bag where ctid = (select ctid from bag where n = 3 limit 1)")
         loaded.target("update bag set v = 'V8' where ctid in (select ctid from bag where n = 8"
@@ -146,7 +151,9 @@ def change_bag(loaded: Loaded, *, is_postgres: bool) -> None:
 
 
 def check(loaded: Loaded, *, is_postgres: bool) -> None:
-    """Equal; every difference is found and named; repaired it is equal, by the rows alone."""
+    """Check that both sides are equal, every difference is found and named, and
+    repair fixes them.
+    """
     assert loaded.found() == {}
     assert "SHA-256" in loaded.result.way
     assert all(table.source_rows > 90 for table in loaded.result.tables)
@@ -155,7 +162,7 @@ def check(loaded: Loaded, *, is_postgres: bool) -> None:
     found = loaded.found()
     assert found["t"] == (1, 1, 2)
     assert found["pair"] == (0, 0, 1)
-    # A keyless row that was changed is one that is missing and one that is surplus.
+    # A changed row without key counts as one missing and one surplus row.
     assert found["bag"] == (2, 2, 0)
     assert loaded.keys("t") == {
         ("different", "(77)"), ("different", "(78)"), ("missing", "(79)"), ("surplus", "(999999)")
@@ -172,7 +179,7 @@ def check(loaded: Loaded, *, is_postgres: bool) -> None:
 def test_postgresql_to_mysql_and_mariadb(
     mysql: MySQLServer, source_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """All kinds of types, a composite key, and a table without one."""
+    """All kinds of types, a composite key, and a table without one are covered."""
     from_postgres(source_url)
     url = mysql.make_database("landing")
     try:
@@ -203,7 +210,7 @@ def test_postgresql_to_mysql_and_mariadb(
 def test_mysql_and_mariadb_to_postgresql(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """The other way, and what a repair refuses: another shape, triggers that would act."""
+    """The repair refuses another shape, and triggers that would fire."""
     place = database_of(mysql_url)
     mysql.execute(MYSQL_TABLES, place)
     config = between(mysql_url, target_url, tmp_path)
@@ -241,7 +248,7 @@ def test_mysql_to_mariadb(
     tmp_path: Path,
     spark: Session,
 ) -> None:
-    """Between the two, whose types are nearly the same."""
+    """The types of the two servers are nearly the same."""
     place = database_of(mysql_url)
     mysql.execute(MYSQL_TABLES, place)
     url = other_mariadb.make_database("landing")
@@ -259,7 +266,7 @@ def test_mysql_to_mariadb(
 def test_long_values_of_several_megabytes_are_compared_whole(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, spark: Session
 ) -> None:
-    """An image may not be longer than a packet, so they enter it as digests."""
+    """An image may not be longer than a packet, so long values enter it as digests."""
     place = database_of(mysql_url)
     mysql.execute("create table long_ones (id int primary key, a longblob, b longtext)", place)
     mysql.execute("insert into long_ones values (1, repeat('a', 9000000), repeat('é', 4000000))",

@@ -76,7 +76,7 @@ class Pair:
 
     @contextmanager
     def extracting(self) -> Iterator[None]:
-        """`penstock extract` in a process of its own, once it has begun its log."""
+        """Run `penstock extract` in a separate process, once it has begun its log."""
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock", "extract", str(self.file)],
             stderr=subprocess.PIPE,
@@ -95,7 +95,7 @@ class Pair:
 
     @contextmanager
     def loading(self) -> Iterator[Running]:
-        """A loader in this process, without Spark."""
+        """Run a loader in this process, without Spark."""
         REAL_FILES.make_directory(self.config.layout.state)
         with DirectoryLock(self.config.layout.state, LOAD_LOCK):
             loader = Running(
@@ -105,12 +105,12 @@ class Pair:
                 yield loader
             finally:
                 loader.end(stop=True)
-        # As its process would have, were it one of its own.
+        # As its process would, if it had one.
         (self.config.layout.state / LOAD_LOCK).write_text("")
 
     @contextmanager
     def written(self) -> Iterator[None]:
-        """A session that inserts, updates and deletes for the time of the block."""
+        """Run a session that inserts, updates and deletes for the time of the block."""
         ended = threading.Event()
 
         def write() -> None:
@@ -143,7 +143,7 @@ def pair(
     target_url: str,
     tmp_path: Path,
 ) -> Iterator[Pair]:
-    """The pair; what penstock keeps in the target is dropped before and afterwards."""
+    """The pair; penstock's data in the target are dropped before and afterwards."""
     mysql.execute("drop database if exists wirekite")
     landing = mysql.make_database("landing")
     target = target_url if request.param == "postgresql" else landing
@@ -161,7 +161,7 @@ def arrived(pair: Pair) -> None:
 
 
 def test_a_source_that_is_written_is_compared_at_one_place_of_its_binlog(pair: Pair) -> None:
-    """The loader stands still at exactly that place; what differs is found, and repaired there."""
+    """The loader stops exactly at that position; differences are found and repaired there."""
     with ExitStack() as stack:
         stack.enter_context(pair.extracting())
         pair.source("insert into t values (1, 'one'), (2, 'two'), (3, 'three')")

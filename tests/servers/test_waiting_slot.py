@@ -1,4 +1,4 @@
-"""A slot that waits for a transaction which somebody left open: who that is, on every page."""
+"""A slot that waits for an open transaction, which every page names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from plugins.doctor import found
 def test_the_open_transaction_is_named_while_it_is_waited_for(
     source_url: str, target_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its process, since when, its statement and what ends it; doctor blames no slot."""
+    """The page has its process, begin, statement and the SQL that ends it; doctor
+    blames no slot.
+    """
     monkeypatch.setattr("penstock.engines.postgres.source.slot.BLOCKERS_AFTER_S", 0.2)
     config = pipeline(tmp_path, source_url, target_url, mode="change")
     with connect(source_url, application_name="test") as sql:

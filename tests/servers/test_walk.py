@@ -1,6 +1,6 @@
 """The files that one change passes, from the source's log to the commit in the target.
 
-docs/internals.md lists them and says how many they are.
+docs/internals.md lists and counts them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ KERNELS = {
     "pg": {"codec/postgres/_copy_binary.pyx", "codec/postgres/_pgoutput.pyx"},
     "my": {"codec/mysql/_binlog.pyx"},
 }
-# What every step leans on, and no change is passed through.
+# Files that every step uses, but that no change passes.
 BESIDE = re.compile(r"(host|model)/|.*__init__\.py\Z")
-# What runs from time to time beside it: reports, and looks at what somebody wants.
+# Files that run beside it from time to time: reports, and looks at requests.
 POLLED = re.compile(
     r"extract/report|ports/(lag|request_files)|engines/mysql/(url|source/(catalog|prepared))"
     r"|engines/postgres/source/source_identity|codec/(postgres/lsn|mysql/binlog_position)"
@@ -38,18 +38,18 @@ ROUNDS = 8
 
 
 class Tracks:
-    """Which of our files a function was called in, round by round. Round 0 is not looked at."""
+    """Files of penstock in which a function was called, round by round. Round 0 is ignored."""
 
     def __init__(self) -> None:
         self.rounds: list[set[str]] = [set()]
 
     def __call__(self, frame: Any, event: str, _argument: object) -> None:
-        """For `threading.setprofile`."""
+        """Record a call for `threading.setprofile`."""
         if event == "call" and frame.f_code.co_filename.startswith(SOURCE):
             self.rounds[-1].add(frame.f_code.co_filename.removeprefix(SOURCE))
 
     def files(self) -> list[set[str]]:
-        """Of each round those that a change is passed through."""
+        """Return the files that a change passes in each round."""
         rounds = self.rounds[1:-1]
         aside = re.compile(f"{BESIDE.pattern}|{POLLED.pattern}")
         return [{file for file in found if not aside.match(file)} for found in rounds]
@@ -57,7 +57,7 @@ class Tracks:
 
 @contextmanager
 def tracked() -> Iterator[Tracks]:
-    """Threads that begin in here are followed."""
+    """Follow the threads that begin in the block."""
     tracks = Tracks()
     threading.setprofile(tracks)
     try:
@@ -68,7 +68,7 @@ def tracked() -> Iterator[Tracks]:
 
 
 def extractor_of(place: Place, directory: Path, stop: Callable[[], bool]) -> Any:
-    """One that goes on until it is stopped."""
+    """Return an extractor that runs until it is stopped."""
     options = replace(extract.QUICK, exit_when_idle=False, flush_interval_s=0.1)
     if isinstance(place, MySQLPlace):
         return mysql_extract.extractor_of(place.url, directory, options=options, stop=stop)
@@ -77,7 +77,7 @@ def extractor_of(place: Place, directory: Path, stop: Callable[[], bool]) -> Any
 
 
 def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
-    """Follow updates, one after the other, on a pipeline that is at work already."""
+    """Follow updates, one after the other, on a pipeline that is already running."""
     ddl = "create table t (id int primary key, name varchar(50))"
     with new_place(servers, engine) as source, new_place(servers, engine) as target, tracked() as t:
         source.run(ddl)
@@ -93,7 +93,7 @@ def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
                 source.run("insert into t values (1, 'a')")
                 until(lambda: target.run("select name from t") == [("a",)])
                 for name in map(str, range(ROUNDS)):
-                    if name != "0":  # the first one makes known what the others find
+                    if name != "0":  # the first one introduces what the others find
                         t.rounds.append(set())
                     source.run(f"update t set name = '{name}' where id = 1")
                     until(lambda name=name: target.run("select name from t") == [(name,)])
@@ -105,7 +105,7 @@ def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
 
 
 def listed(engine: str) -> set[str]:
-    """The list in docs/internals.md, of those that both have and of this engine's own."""
+    """Return the list in docs/internals.md, of common files and of this engine's own."""
     page = (ROOT / "docs/internals.md").read_text()
     section = page.split("## The files of one change")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (both|pg|my) \| (\d+) \| (.*) \|$", section, re.MULTILINE)
@@ -119,7 +119,7 @@ def listed(engine: str) -> set[str]:
 
 
 def _each(part: str) -> list[str]:
-    """The files that `a/{b,c}.py` stands for."""
+    """Return the files that `a/{b,c}.py` stands for."""
     folder, _, names = part.partition("{")
     names, _, ending = names.partition("}")
     return [f"{folder}{name}{ending}" for name in names.split(",")]
@@ -129,7 +129,7 @@ def _each(part: str) -> list[str]:
 def test_one_change_passes_the_files_that_are_listed(
     shared_servers: SharedServers, tmp_path: Path, engine: str, kind: str
 ) -> None:
-    """A file that joins the walk, or leaves it, is written down.
+    """A file that joins or leaves the path of a change is in the list.
 
     A file of the list need not be in each of the rounds, some of which are taken together.
     """

@@ -1,4 +1,4 @@
-"""The web interface of a running pipeline, looked at and used in a real browser."""
+"""The web interface of a running pipeline, viewed and used in a real browser."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class Looked:
 
     @property
     def page(self) -> str:
-        """The page of the shop's pipeline."""
+        """Page of the shop's pipeline."""
         return f"{self.web.url}/pipelines/shop"
 
     def facts(self) -> dict[str, Any]:
-        """The same as JSON."""
+        """Return the page's facts as JSON."""
         with urlopen(f"{self.web.url}/api/pipelines/shop", timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
     def show(self, tab: str, size: tuple[int, int] = DESKTOP) -> Browser:
-        """The page anew, at a size, with a tab in front; the page's own if none."""
+        """Load the page again, at a size, with a tab in front; the page's own if none."""
         self.browser.size(*size)
         self.browser.open("about:blank")
         self.browser.open(f"{self.page}#{tab}" if tab else self.page)
@@ -68,7 +68,7 @@ class Looked:
 def running(
     postgres: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Shop, WebProcess]]:
-    """A pipeline that follows a busy shop."""
+    """Pipeline that follows a busy shop."""
     shop = Shop(tmp_path_factory.mktemp("shop"), postgres)
     try:
         shop.pair.start()
@@ -92,16 +92,16 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def looked(running: tuple[Shop, WebProcess], opened: Browser) -> Iterator[Looked]:
-    """All three; the browser must have had nothing to complain of."""
+    """All three; the test fails if the browser logged errors."""
     yield Looked(*running, opened)
     complaints = opened.complaints()
-    opened.open("about:blank")  # a page does not outlive its server: the next test has another
+    opened.open("about:blank")  # a page must not outlive its server: the next test has another
     opened.complaints()
     assert complaints == []
 
 
 def test_the_lag_is_a_plot_that_moves(looked: Looked) -> None:
-    """Its curve is drawn anew by itself, and the numbers beside it are those of the pipeline."""
+    """The curve is redrawn automatically, and the numbers beside it are those of the pipeline."""
     seen = looked.show("replication")
     curve = "return document.querySelector('#lag-curve').getAttribute('d')"
     seen.until_text("[data-region=lag]", "now, at most")
@@ -123,7 +123,7 @@ def test_the_lag_is_a_plot_that_moves(looked: Looked) -> None:
 
 
 def test_the_bulk_load_and_the_changes_by_kind_are_shown_exactly(looked: Looked) -> None:
-    """Rows as they were loaded; inserts, updates and deletes as they were committed."""
+    """Loaded rows, and committed inserts, updates and deletes, are counted exactly."""
     pair, seen = looked.shop.pair, looked.show("bulk")
     loaded = seen.until_text("[data-region=bulk]", "done:")
     assert re.search(r"public\.orders\s+100 %\s+120.000", loaded)
@@ -138,7 +138,7 @@ def test_the_bulk_load_and_the_changes_by_kind_are_shown_exactly(looked: Looked)
 
 
 def run_doctor(seen: Browser) -> str:
-    """Press the button twice, as a double click does, and wait for what comes of it."""
+    """Press the button twice, as a double click does, and wait for the result."""
     before = seen.text("[data-region=doctor] .when")
     seen.click("#doctor-button")
     seen.click("#doctor-button")
@@ -149,14 +149,14 @@ def run_doctor(seen: Browser) -> str:
 
 
 def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
-    """What they find is shown as it comes; a row that differs is named."""
+    """Findings appear as they come; a row that differs is named."""
     pair, seen = looked.shop.pair, looked.show("doctor")
     shown = run_doctor(seen)
     assert "0 errors" in shown
     assert "PG25" in shown
     assert "alter system set max_slot_wal_keep_size" in shown
     seen.click("#tab-verify")
-    time.sleep(1)  # who presses two buttons within a second is taken to have slipped
+    time.sleep(1)  # two presses within a second count as a mistake
     seen.click("#verify-button")
     seen.until_text("#announcer", "Verify: source and target are equal", 120)
     seen.until_text("[data-region=verify]", "Source and target are equal")
@@ -176,9 +176,9 @@ def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
 
 
 def test_pause_and_resume_by_their_button(looked: Looked) -> None:
-    """Nothing arrives between the two, and everything after."""
+    """No row arrives between the two, and all of them after."""
     pair, seen = looked.shop.pair, looked.show("replication")
-    seen.until_text("[data-region=actions]", "Pause pipeline")  # once the target has been asked
+    seen.until_text("[data-region=actions]", "Pause pipeline")  # as soon as the target has answered
     seen.click("#pause")
     seen.until_text("[data-region=summary]", "paused")
     action = "select action from wirekite.wirekite_action"
@@ -192,9 +192,9 @@ def test_pause_and_resume_by_their_button(looked: Looked) -> None:
 
 
 def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
-    """Skip link, arrow keys between tabs, Enter and Space; the focus stays where it was."""
+    """Skip link, arrow keys between tabs, Enter and Space work; the focus stays in place."""
     first = "return document.querySelector('[data-tabs]').dataset.first"
-    # While it starts, which another test may have had it do, the bulk load is in front.
+    # During a start, which another test may have caused, the bulk load is in front.
     until(lambda: looked.show("").run(first) == "replication", "the pipeline follows changes")
     seen = looked.show("")
     seen.keys(Keys.TAB)
@@ -238,7 +238,9 @@ def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "320px"])
 def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int]) -> None:
-    """One h1, captions, names, contrast in light and dark, and nothing wider than the screen."""
+    """Pages have one h1, captions, names, contrast in light and dark, and fit the
+    screen's width.
+    """
     seen = looked.show("doctor", size)
     run_doctor(seen)
     for shade in ("light", "dark"):
@@ -269,7 +271,7 @@ def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int])
 
 
 def nameless(seen: Browser, selector: str) -> int:
-    """How many elements that show have no name; the page may replace them while they are asked."""
+    """Return the number of visible elements without name; the page may replace them meanwhile."""
     for _ in range(10):
         try:
             found = seen.all(selector)
@@ -280,7 +282,7 @@ def nameless(seen: Browser, selector: str) -> int:
 
 
 def test_who_wants_calm_gets_it(looked: Looked) -> None:
-    """With reduced motion the plot stands for seconds at a time."""
+    """The plot stays still for seconds at a time with reduced motion."""
     seen = looked.show("replication")
     seen.calm(True)
     try:
@@ -295,7 +297,7 @@ def test_who_wants_calm_gets_it(looked: Looked) -> None:
 
 
 def test_the_facts_are_there_without_javascript(looked: Looked) -> None:
-    """All parts below each other, and forms that work."""
+    """All parts follow each other, and forms work."""
     seen = looked.browser
     seen.scripts(False)
     try:
@@ -312,7 +314,7 @@ def test_the_facts_are_there_without_javascript(looked: Looked) -> None:
 
 
 class Hand:
-    """Presses buttons, and remembers which there were."""
+    """Presses buttons, and records which ones exist."""
 
     def __init__(self, seen: Browser, page: str, *, scripts: bool) -> None:
         self.seen = seen
@@ -322,12 +324,12 @@ class Hand:
         self.pressed: set[str] = set()
 
     def go(self, tab: str) -> None:
-        """The page anew, with a tab in front where there are tabs."""
+        """Load the page again, with a tab in front if there are tabs."""
         self.seen.open("about:blank")
         self.seen.open(f"{self.page}#{tab}")
 
     def press(self, name: str, *, opens: str = "", types: tuple[str, str] = ("", "")) -> str:
-        """Press this button; the notice that is shown, in sight. opens: pressed before it."""
+        """Press this button, and return the visible notice. opens: pressed before it."""
         found = self.seen.run(
             "return [...document.querySelectorAll('button')].filter((b) => !b.closest('[hidden]'))"
             ".map((b) => b.id)"
@@ -341,7 +343,7 @@ class Hand:
         self.seen.run("window.before = true")
         self.seen.click(f"[id='{name}']")
         if not self.scripts:
-            # Going elsewhere before its answer is there would take the press back.
+            # Leaving before its answer arrives would cancel the press.
             until(lambda: not self.seen.run("return window.before"), f"the answer to {name}")
             return self.seen.text("main")
         until(lambda: self.seen.text("#notice-text"), f"the notice about {name}")
@@ -358,14 +360,14 @@ class Hand:
 
 @pytest.fixture(params=[True, False], ids=["javascript", "plain"])
 def scripts(request: pytest.FixtureRequest, opened: Browser) -> Iterator[bool]:
-    """With JavaScript and without."""
+    """Setting of the browser: with JavaScript and without."""
     opened.scripts(request.param)
     yield request.param
     opened.scripts(True)
 
 
 def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: bool) -> None:
-    """Pipeline, tables, doctor and verify; none answers an error, and none is left out."""
+    """Buttons of pipeline, tables, doctor and verify cause no error, and none is left out."""
     pair, hand = looked.shop.pair, Hand(looked.browser, looked.page, scripts=scripts)
     looked.browser.size(*DESKTOP)
 
@@ -403,7 +405,7 @@ def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: b
     comes_to("follows changes")
     wrong = hand.press("add-table", types=("#add-name", "public.nothing"))
     assert "no table public.nothing" in wrong
-    assert all("409" in one for one in looked.browser.complaints())  # that answer, no other
+    assert all("409" in one for one in looked.browser.complaints())  # only that answer
     for kind in ("doctor", "verify"):
         hand.go(kind)
         hand.press(f"{kind}-button")
@@ -413,7 +415,7 @@ def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: b
 
 
 def test_what_runs_is_stopped_by_its_button(tmp_path: Path, opened: Browser, scripts: bool) -> None:
-    """Log in, begin doctor and verify of servers that say nothing, stop both, log out."""
+    """Doctor and verify wait for silent servers; both are stopped between login and logout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d?connect_timeout=60"
         path = write_pipeline(tmp_path, url, url, mode="change")
@@ -438,14 +440,14 @@ def test_what_runs_is_stopped_by_its_button(tmp_path: Path, opened: Browser, scr
 
 
 def look_at(hand: Hand, kind: str) -> str:
-    """What the page tells of doctor or verify; the page anew where it stands still."""
+    """Return the page's text on doctor or verify; the page is loaded again if it has no scripts."""
     if not hand.scripts:
         hand.go(kind)
     return hand.seen.text(f"[data-region={kind}]")
 
 
 def look_again(seen: Browser) -> str:
-    """Load the page once more."""
+    """Load the page again."""
     seen.driver.refresh()
     return str(seen.driver.page_source)
 
@@ -453,7 +455,7 @@ def look_again(seen: Browser) -> str:
 def test_errors_are_shown_with_code_cause_and_next_command(
     postgres: Server, tmp_path: Path, opened: Browser
 ) -> None:
-    """What ended a process, and what is wrong now."""
+    """The error that ended a process is shown, and the current problem."""
     source, target = postgres.make_database("source"), postgres.make_database("target")
     path = write_pipeline(tmp_path, source, target, mode="data")
     (tmp_path / "shop").mkdir()
@@ -470,12 +472,12 @@ def test_errors_are_shown_with_code_cause_and_next_command(
         opened.until_text("[data-region=troubles]", "Next:")
         assert web.stop(signal.SIGTERM) == 0
     opened.open("about:blank")
-    opened.complaints()  # the stream was cut: that is what was asked for
+    opened.complaints()  # the stream was cut: the test wanted this
     postgres.drop_database(source)
 
 
 def test_a_run_serves_its_page_and_takes_it_along(postgres: Server, tmp_path: Path) -> None:
-    """`penstock run --web`: one Ctrl-C ends both, and nothing listens any more."""
+    """One Ctrl-C ends `penstock run --web` with its page, and the port is closed."""
     shop = Shop(tmp_path, postgres, slot="beside_its_page")
     try:
         with WebProcess(

@@ -1,4 +1,4 @@
-"""The web interface as a process: where it listens, how it ends, what its buttons start."""
+"""The web interface as a process: its address, its end, the tasks of its buttons."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TOKEN = "a token that nobody guesses"
 
 @pytest.fixture
 def silent() -> socket.socket:
-    """A server that takes connections and says nothing: whoever asks it waits."""
+    """A server that accepts connections and never answers: clients wait."""
     made = socket.create_server(("127.0.0.1", 0))
     return made
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A pipeline whose servers are not there."""
+    """A pipeline whose servers do not exist."""
     url = "postgresql://u:secret-of-the-url@127.0.0.1:1/d"
     return write_pipeline(tmp_path, url, url)
 
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 def ask(
     url: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> tuple[HTTPConnection, HTTPResponse]:
-    """A request, the answer begun."""
+    """Send a request; return connection and the begun answer."""
     parts = urlsplit(url)
     connection = HTTPConnection(parts.hostname or "", parts.port or 80, timeout=30)
     connection.request(method, parts.path or "/", headers=headers or {})
@@ -49,7 +49,7 @@ def ask(
 
 
 def fetch(url: str, method: str = "GET", headers: dict[str, str] | None = None) -> tuple[int, str]:
-    """A request; status and text of the answer."""
+    """Send a request; return status and text of the answer."""
     connection, answer = ask(url, method, headers)
     with connection.sock, answer:
         return answer.status, answer.read().decode()
@@ -57,7 +57,9 @@ def fetch(url: str, method: str = "GET", headers: dict[str, str] | None = None) 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_in_order_while_a_browser_listens(path: Path, number: signal.Signals) -> None:
-    """Exit code 0, within seconds, with an open stream of events; the port is free again."""
+    """Exit code 0 comes within seconds, despite an open stream of events; the port is
+    free again.
+    """
     with WebProcess(path, "--port", 0) as web:
         connection, answer = ask(f"{web.url}/pipelines/shop/events")
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -88,7 +90,7 @@ def test_events_bring_the_regions_of_the_page_and_then_only_what_changed(path: P
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_another(path: Path) -> None:
-    """Code, exit code 1 and the next command."""
+    """The error has its code, exit code 1 and the next command."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = penstock("web", path, "--port", port, "--json")
@@ -99,14 +101,14 @@ def test_a_port_that_is_taken_is_an_error_that_names_another(path: Path) -> None
 
 
 def test_an_address_that_is_not_ours_is_an_error(path: Path) -> None:
-    """A name nobody knows, and an address of another machine."""
+    """A name is unknown, or an address belongs to another machine."""
     for host in ("192.0.2.1", "no such host"):
         done = penstock("web", path, "--host", host, "--port", 0, "--json")
         assert (done.code, done.error["code"]) == (1, "HS70"), host
 
 
 def test_two_files_with_one_name_are_refused(tmp_path: Path, path: Path) -> None:
-    """Which of them a page showed could not be told."""
+    """The page of one would be indistinguishable from that of the other."""
     url = "postgresql://u@127.0.0.1:1/d"
     other = write_pipeline(tmp_path, url, url, file="other.toml", directory="other")
     done = penstock("web", path, other, "--port", 0, "--json")
@@ -114,7 +116,9 @@ def test_two_files_with_one_name_are_refused(tmp_path: Path, path: Path) -> None
 
 
 def test_beyond_loopback_a_token_is_made_and_asked_for(path: Path) -> None:
-    """It is told once, at the start; a token of the environment is never told."""
+    """A created token is printed once, at the start; a token of the environment is
+    never printed.
+    """
     with WebProcess(path, "--host", "0.0.0.0", "--port", 0) as web:
         token = str(web.told["token"])
         assert len(token) > 40
@@ -130,14 +134,14 @@ def test_beyond_loopback_a_token_is_made_and_asked_for(path: Path) -> None:
 
 
 def test_a_token_that_is_too_short_is_refused(path: Path) -> None:
-    """Before anything listens."""
+    """A short token is refused before a port is opened."""
     done = penstock("web", path, "--port", 0, "--json", environment={"PENSTOCK_WEB_TOKEN": "short"})
     assert (done.code, done.error["code"]) == (1, "WB02")
     assert "short" not in done.error["error"].replace("too short", "")
 
 
 def test_doctor_runs_by_a_button_and_tells_what_it_finds(path: Path) -> None:
-    """Findings of servers that are not there, in the page, without JavaScript."""
+    """The page shows findings of unavailable servers without JavaScript."""
     with WebProcess(path, "--port", 0) as web:
         page = f"{web.url}/pipelines/shop"
         secret = re.search(r'name="secret" value="(\w+)"', fetch(page)[1])
@@ -154,7 +158,7 @@ def test_doctor_runs_by_a_button_and_tells_what_it_finds(path: Path) -> None:
 def test_a_task_ends_with_the_interface(
     silent: socket.socket, tmp_path: Path, kind: TaskKind
 ) -> None:
-    """Nothing runs on: neither after a stop in order nor after a kill."""
+    """No task continues, neither after an orderly stop nor after a kill."""
     url = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d?connect_timeout=60"
     waits = write_pipeline(tmp_path, url, url, mode="change")
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -170,18 +174,18 @@ def test_a_task_ends_with_the_interface(
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether none of them runs."""
+    """Return whether none of them runs."""
     return not any(map(process_alive, pids))
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the processes that a process has started."""
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
     return [int(line) for line in found.stdout.split()]
 
 
 def test_one_task_of_a_kind_at_a_time(silent: socket.socket, tmp_path: Path) -> None:
-    """A second one is refused while the first runs, and a stopped one may be begun again."""
+    """A second one is refused while the first runs, and a stopped one may be started again."""
     url = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d?connect_timeout=60"
     waits = write_pipeline(tmp_path, url, url)
     tasks = Tasks()
@@ -199,7 +203,7 @@ def test_one_task_of_a_kind_at_a_time(silent: socket.socket, tmp_path: Path) -> 
 
 
 def test_a_task_that_fails_tells_its_error(tmp_path: Path) -> None:
-    """A file that is no pipeline ends with its code."""
+    """A file that is not a pipeline ends with its code."""
     broken = tmp_path / "broken.toml"
     broken.write_text("[pipeline]\nname = 3\n")
     tasks = Tasks()
@@ -212,7 +216,7 @@ def test_a_task_that_fails_tells_its_error(tmp_path: Path) -> None:
 
 
 def test_without_its_libraries_the_command_says_what_to_install(path: Path, tmp_path: Path) -> None:
-    """An installation without the extra web."""
+    """The installation lacks the extra web."""
     program = (
         "import sys, importlib.util as u; found = u.find_spec\n"
         f"u.find_spec = lambda name, *a: None if name in {FEATURES[WEB]!r} else found(name, *a)\n"

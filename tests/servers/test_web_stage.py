@@ -28,7 +28,7 @@ from plugins.postgres import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TABS = ("stage", "apply", "lag", "errors", "doctor")
-# Cells that reach out of the part of the page that they are in.
+# Cells that exceed their part of the page.
 CUT = """
 return [...document.querySelectorAll("section td, section th")].filter((e) => e.checkVisibility()
   && e.getBoundingClientRect().right > e.closest("section").getBoundingClientRect().right + 1)
@@ -38,7 +38,7 @@ return [...document.querySelectorAll("section td, section th")].filter((e) => e.
 
 @pytest.fixture
 def shop(postgres: Server, tmp_path: Path) -> Iterator[StagedShop]:
-    """The databases."""
+    """Shop with its databases."""
     made = StagedShop(tmp_path, postgres)
     yield made
     made.close()
@@ -46,20 +46,20 @@ def shop(postgres: Server, tmp_path: Path) -> Iterator[StagedShop]:
 
 @pytest.fixture
 def seen(tmp_path: Path) -> Iterator[Browser]:
-    """A browser; it must have had nothing to complain of."""
+    """A browser; the test fails if it logged errors."""
     with browser(tmp_path / "browser") as opened:
         yield opened
         assert opened.complaints() == []
 
 
 def text_of(url: str) -> str:
-    """What is at an address."""
+    """Return the content of an address."""
     with urlopen(url, timeout=30) as answer:
         return str(answer.read().decode())
 
 
 def facts(web: WebProcess) -> dict[str, Any]:
-    """The page as JSON: the schema."""
+    """Return the schema of the page's JSON."""
     found: dict[str, Any] = json.loads(text_of(f"{web.url}/api/pipelines/shop"))
     schemas = found["status"]["schemas"]
     return schemas[0] if schemas else {}
@@ -67,7 +67,7 @@ def facts(web: WebProcess) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """An instance that works, the web interface of another one, and the browser on its page."""
+    """A working instance, the web interface of another one, and the browser on its page."""
 
     shop: StagedShop
     stage: WebProcess
@@ -75,18 +75,18 @@ class Looked:
     seen: Browser
 
     def show(self, tab: str) -> Browser:
-        """The page anew, with a tab in front."""
+        """Load the page again, with a tab in front."""
         self.seen.open("about:blank")
         self.seen.open(f"{self.web.url}/pipelines/shop#{tab}")
         return self.seen
 
     def metrics(self) -> str:
-        """What Prometheus reads."""
+        """Return the metrics for Prometheus."""
         return text_of(f"{self.web.url}/metrics")
 
 
 def test_pages_show_what_the_databases_say(shop: StagedShop, seen: Browser) -> None:
-    """Of an instance with another directory: nothing is asked of the process that works."""
+    """The other instance has its own directory: the process that works is not asked."""
     with (
         WebProcess(shop.file("one"), "--create", command="stage") as stage,
         WebProcess(shop.file("other"), "--port", 0) as web,
@@ -97,7 +97,7 @@ def test_pages_show_what_the_databases_say(shop: StagedShop, seen: Browser) -> N
         applied(looked)
         a_problem(looked)
         assert stage.stop() == 0
-        # The facts stay when nobody works any more.
+        # The facts stay when no process works any more.
         looked.show("apply").until_text("[data-region=stage-summary]", "no instance works")
         assert "none works" in seen.text("[data-region=stage-summary]")
         assert "no instance works on it" in seen.text("[data-region=stage-apply]")
@@ -108,7 +108,7 @@ def test_pages_show_what_the_databases_say(shop: StagedShop, seen: Browser) -> N
 
 
 def before_any_checkpoint(looked: Looked) -> None:
-    """A table on its own is written at once; those that refer to each other wait."""
+    """Check that single tables are written at once, and that tables with references wait."""
     shop, stage, web = looked.shop, looked.stage, looked.web
     seen = looked.show("stage")
     seen.until_text("[data-region=stage-summary]", "nothing received yet")
@@ -118,7 +118,7 @@ def before_any_checkpoint(looked: Looked) -> None:
     shop.rows(stage.url, "parent", [{"id": n, "n": 1} for n in range(20)])
     bars = seen.until_text("[data-region=stage-bars]", "30 of 50 rows applied")
     assert "60 % backfill of" in bars
-    assert "to go" not in bars  # nothing is known of it yet
+    assert "to go" not in bars  # it is not known yet
     rows = seen.text("[data-region=stage-rows]")
     assert re.search(r"orders\s+30\s+30\s+0\s+–", rows)
     assert re.search(r"parent\s+20\s+0\s+20\s+[\d.]+ s", rows)
@@ -131,7 +131,7 @@ def before_any_checkpoint(looked: Looked) -> None:
 
 
 def applied(looked: Looked) -> None:
-    """A resolved timestamp has come: everything is applied and committed."""
+    """Check that everything is applied and committed after a resolved timestamp."""
     shop, stage = looked.shop, looked.stage
     seen = looked.show("lag")
     shop.resolve(stage.url)
@@ -159,7 +159,7 @@ def applied(looked: Looked) -> None:
 
 
 def a_problem(looked: Looked) -> None:
-    """A column that the target does not have, until the target has it."""
+    """Check the error of a column that the target lacks, until the target has it."""
     shop, stage = looked.shop, looked.stage
     seen = looked.show("apply")
     shop.rows(stage.url, "parent", [{"id": 1, "n": 1, "other": 5}])
@@ -174,7 +174,7 @@ def a_problem(looked: Looked) -> None:
 
 
 def look_right(looked: Looked) -> None:
-    """Every tab on a screen and on a phone, light and dark; doctor's button works."""
+    """Check every tab on a screen and on a phone, light and dark; doctor's button works."""
     seen = looked.seen
     for size in (DESKTOP, PHONE):
         for tab in TABS:

@@ -1,4 +1,4 @@
-"""A YugabyteDB source: its engine against our own server that speaks the dialect.
+"""A YugabyteDB source: its engine against penstock's own server that speaks the dialect.
 
 No server of YugabyteDB can run here. A PostgreSQL is extracted and served in the dialect; from
 there a second pipeline extracts and loads into another database.
@@ -36,7 +36,7 @@ BIG = "create table {}big (id int primary key, n int, body text)"
 
 @pytest.fixture
 def served(shared_servers: SharedServers, tmp_path: Path) -> Iterator[Based]:
-    """A source with rows of before, extracted and served in the dialect, with a base."""
+    """A source with existing rows, extracted and served in the dialect, with a base."""
     with new_place(shared_servers, FIRST) as place:
         place.run(ITEM.format(""))
         place.run(OTHER.format(""))
@@ -64,7 +64,7 @@ class Second:
     """The pipeline that has the served log as its source, and its processes."""
 
     def __init__(self, served: Based, server: Server, folder: Path, **source: str) -> None:
-        """source: parameters of the URL."""
+        """Write the pipeline's file; source has parameters of the URL."""
         folder.mkdir()
         self.folder, self.server = folder, server
         self.url = server.make_database("yugabyte_target")
@@ -82,13 +82,13 @@ class Second:
         self.processes: list[Process] = []
 
     def start(self, command: str, *more: str) -> Process:
-        """One of its commands."""
+        """Start one of its commands."""
         process = Process(self.path, command, *more)
         self.processes.append(process)
         return process
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """Of the target; none before there is such a table."""
+        """Return rows of the target; none before the table exists."""
         with closing(psycopg.connect(self.url, autocommit=True)) as connection:
             if connection.execute("select to_regclass(%s)", (table,)).fetchone() == (None,):
                 return []
@@ -96,7 +96,7 @@ class Second:
         return sorted(found, key=repr)
 
     def until_equal(self, place: Place, process: Process) -> None:
-        """Wait until both tables are as at the first source."""
+        """Wait until both tables equal those of the first source."""
         for table in ("item", "other", "big"):
             name = f"{place.namespace}.{table}"
             process.until(
@@ -104,7 +104,7 @@ class Second:
             )
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes."""
         for process in self.processes:
             process.__exit__()
         self.server.drop_database(self.url)
@@ -112,13 +112,13 @@ class Second:
 
 @pytest.fixture
 def lsn_type() -> str:
-    """Of the slot; tests name another one."""
+    """LSN type of the slot; tests set another one."""
     return "SEQUENCE"
 
 
 @pytest.fixture
 def second(served: Based, postgres: Server, tmp_path: Path, lsn_type: str) -> Iterator[Second]:
-    """Not started."""
+    """Second pipeline, which is not started."""
     made = Second(served, postgres, tmp_path / "second", lsn_type=lsn_type)
     try:
         yield made
@@ -127,7 +127,7 @@ def second(served: Based, postgres: Server, tmp_path: Path, lsn_type: str) -> It
 
 
 def slot(served: Based, column: str) -> str:
-    """What the server says of the second pipeline's slot."""
+    """Return a column of the second pipeline's slot, as the server shows it."""
     ((found,),) = served.asked(
         f"select {column}::text from pg_replication_slots where slot_name <> 'probe'"
     )
@@ -135,12 +135,12 @@ def slot(served: Based, column: str) -> str:
 
 
 def confirmed(served: Based) -> str:
-    """Where the second pipeline's slot is."""
+    """Return the position of the second pipeline's slot."""
     return slot(served, "confirmed_flush_lsn")
 
 
 def end_of(served: Based, lsn_type: str) -> str:
-    """Where a slot of this kind begins that is made now: the log's end."""
+    """Return the position at which a new slot of this kind begins: the log's end."""
     served.commanded(f"CREATE_REPLICATION_SLOT probe LOGICAL yboutput NOEXPORT_SNAPSHOT {lsn_type}")
     ((found,),) = served.asked(
         "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = 'probe'"
@@ -153,12 +153,12 @@ def end_of(served: Based, lsn_type: str) -> str:
 def test_tables_are_copied_and_followed_over_kills(
     served: Based, second: Second, lsn_type: str
 ) -> None:
-    """Snapshot and stream join without loss; so do a killed extractor, and a killed server."""
+    """Snapshot and stream join without loss, even over a killed extractor and a killed server."""
     place = served.place
     extractor = second.start("extract")
     handover = second.folder / "second" / "state" / "handover.json"
     extractor.until(lambda: handover.exists() and "captured" in handover.read_text(), "captured")
-    fill(place, 100, 20)  # behind the consistent point, before the tables are read
+    fill(place, 100, 20)  # after the consistent point, before the tables are read
     loader = second.start("load")
     second.until_equal(place, loader)
     assert slot(served, "yb_lsn_type") == lsn_type
@@ -169,7 +169,7 @@ def test_tables_are_copied_and_followed_over_kills(
         place.run("update big set n = n + 1")  # the long column is not sent: ABSENT, not NULL
         extractor = second.start("extract")
         second.until_equal(place, loader)
-    for first in (500, 600):  # the one that serves is killed, too
+    for first in (500, 600):  # the server is killed, too
         assert served.server is not None
         served.server.send(signal.SIGKILL)
         assert served.server.ended() != 0
@@ -177,7 +177,7 @@ def test_tables_are_copied_and_followed_over_kills(
         place.run(f"update item set id = id + 2000000 where id = {first + 5}")
         served.serve()
         second.until_equal(place, loader)
-    # The source is idle now: what the slot has confirmed reaches the log's end nevertheless.
+    # The source is idle now: the slot's confirmed position still reaches the log's end.
     place.run("create table elsewhere (id int primary key)", "drop table elsewhere")
     extractor.until(lambda: confirmed(served) == end_of(served, lsn_type), "all is confirmed")
     before = int(slot(served, "yb_restart_commit_ht"))
@@ -191,7 +191,7 @@ def test_tables_are_copied_and_followed_over_kills(
 def test_a_second_consumer_and_a_new_slot_are_refused(
     served: Based, second: Second, postgres: Server, tmp_path: Path
 ) -> None:
-    """Neither may take what is the first one's; a slot made anew is no continuation."""
+    """Neither may take over the first one's slot; a recreated slot is not a continuation."""
     second.path.write_text(second.path.read_text().replace('"data+change"', '"change"'))
     extractor = second.start("extract")
     state = second.folder / "second" / "state" / "slot.json"
@@ -209,16 +209,16 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
         list(find_removals(load_config(second.path), None))
     fill(served.place, 400, 5)
     extractor.stop()
-    # Dropped and made again under the same name: the stream id says so.
+    # Dropped and created again under the same name: the stream id shows it.
     places = StateFile(state, SlotPlace)
     kept = places.load()
     assert kept is not None
     places.save(replace(kept, stream_id="of-before"))
     again = second.start("extract")
     assert again.ended() != 0
-    assert again.error["code"] == "YB20", again.error  # of doctor, before a start
+    assert again.error["code"] == "YB20", again.error  # from doctor, before a start
     assert again.error["hint"]
-    # The next command that such errors name: slot and publication are taken back.
+    # The next command that such errors name removes slot and publication.
     places.save(kept)
     reset = second.start("reset", "--yes")
     assert reset.ended() == 0, reset.err
@@ -226,7 +226,9 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
 
 
 def test_it_ends_when_nothing_comes_any_more(served: Based, second: Second) -> None:
-    """exitWhenIdle, without an end of a log to reach: not between changes, and with all of them."""
+    """An extraction with exitWhenIdle ends with all changes, not between them; the
+    log has no end.
+    """
     text = second.path.read_text().replace('"data+change"', '"change"')
     text = text.replace("[changeExtractor]", "[changeExtractor]\nexitWhenIdle = true")
     second.path.write_text(text)
