@@ -1,9 +1,9 @@
-"""A simulated disk: remembers what was synced and forgets, at a power cut, what was not.
+"""A simulated disk: a power cut loses everything that was not synced.
 
 Adversarial within what POSIX allows: unsynced writes survive up to any byte, or page by page with
-zeros between; directory entries that were not synced survive up to any operation, per directory;
-a failed fdatasync drops the writes for good although they still read well and a later one
-succeeds (as Linux does).
+zeros between; directory entries that were not synced survive up to any operation, per directory; a
+failed fdatasync drops the writes for good although they are still readable and a later one succeeds
+(as Linux does).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PAGE_BYTES = 512
 
 
 class PowerCut(BaseException):
-    """The machine is off: not an Exception, so that no handler can go on."""
+    """Error of a machine without power: not an Exception, so that no handler catches it."""
 
 
 @dataclass(eq=False)
 class Inode:
-    """Content as processes see it, content on the platter, and the writes between."""
+    """A file: content as processes see it, content on the platter, and the pending writes."""
 
     current: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -58,7 +58,7 @@ class Inode:
         self.size_pending = False
 
     def lose_pending(self) -> None:
-        """A failed sync: the kernel counts the pages as clean from now on."""
+        """Drop the pending writes: after a failed sync the kernel counts the pages as clean."""
         self.pending.clear()
 
     def _apply(self, writes: Sequence[tuple[int, bytes]]) -> None:
@@ -69,7 +69,7 @@ class Inode:
                 _put(self.durable, offset, data)
 
     def crash(self, dice: random.Random) -> None:
-        """Keep the durable content and some of what was pending."""
+        """Keep the durable content and some of the pending writes."""
         kept = dice.randint(0, len(self.pending))
         self._apply(self.pending[:kept])
         if kept < len(self.pending) and self.pending[kept][0] >= 0:
@@ -83,7 +83,7 @@ class Inode:
         self.size_pending = False
 
     def _crash_by_pages(self, dice: random.Random) -> None:
-        """The size is there, but only some pages of what was written."""
+        """Keep the size, but only some pages of the writes."""
         seen = bytes(self.current)
         size = max(len(self.durable), dice.randint(len(self.durable), len(seen)))
         self.durable.extend(bytes(size - len(self.durable)))
@@ -101,14 +101,16 @@ def _put(content: bytearray, offset: int, data: bytes) -> None:
 
 @dataclass(eq=False)
 class Directory:
-    """Names as processes see them, names on the platter, and the operations between."""
+    """A directory: names as processes see them, names on the platter, and the pending
+    operations.
+    """
 
     current: dict[str, Inode] = field(default_factory=dict)
     durable: dict[str, Inode] = field(default_factory=dict)
     pending: list[dict[str, Inode | None]] = field(default_factory=list)
 
     def change(self, changes: dict[str, Inode | None]) -> None:
-        """One atomic operation: names set or (None) removed."""
+        """Carry out one atomic operation: names are set or (None) removed."""
         _apply_names(self.current, changes)
         self.pending.append(changes)
 
@@ -132,11 +134,14 @@ def _apply_names(names: dict[str, Inode], changes: dict[str, Inode | None]) -> N
 
 
 class Disk:
-    """Implements `penstock.host.files.Files`.
+    """Files on a simulated disk; implements `penstock.host.files.Files`.
 
-    operation_count: of operations that change or sync something. cut_at: the power goes during
-    this operation. fail_at: this operation fails with this errno, once. An fdatasync where only
-    fsync is enough (after truncate) is an AssertionError.
+    An fdatasync where fsync is required (after truncate) is an AssertionError.
+
+    Attributes:
+        operation_count: Number of operations that change or sync something.
+        cut_at: Number of the operation during which the power is cut.
+        fail_at: Number of the operation that fails once, with its errno.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -149,10 +154,10 @@ class Disk:
         self.locked: set[Path] = set()
         self.trace: list[str] = []
 
-    # --- what tests do to it ---------------------------------------------------------------
+    # --- actions of tests -----------------------------------------------------------------
 
     def power_cut(self) -> None:
-        """Off and on again: only what may be on the platter is left."""
+        """Cut the power and start again: only what may be on the platter is left."""
         inodes = {
             id(inode): inode
             for directory in self.directories.values()
@@ -167,21 +172,21 @@ class Disk:
         self.process_died()
 
     def process_died(self) -> None:
-        """The process is gone, the machine is not: everything written still reads well."""
+        """End the process but not the machine: everything written remains readable."""
         self.locked.clear()
         self.is_off = False
         self.cut_at = None
         self.fail_at = None
 
     def flip(self, path: Path, bit: int) -> None:
-        """Turn one bit of a file, on the platter and in memory."""
+        """Flip one bit of a file, on the platter and in memory."""
         inode = self._inode(path)
         for content in (inode.current, inode.durable):
             if bit // 8 < len(content):
                 content[bit // 8] ^= 1 << bit % 8
 
     def content(self, path: Path) -> bytes:
-        """What a process reads."""
+        """Return the content that a process reads."""
         return bytes(self._inode(path).current)
 
     # --- inside ----------------------------------------------------------------------------
@@ -193,7 +198,9 @@ class Disk:
         do: Callable[[], None],
         on_error: Callable[[], None] | None = None,
     ) -> None:
-        """One operation: done, failed, or interrupted by the power cut (then perhaps done)."""
+        """Carry out one operation: it is done, fails, or is interrupted by the power cut (perhaps
+        done).
+        """
         if self.is_off:
             raise PowerCut
         number = self.operation_count
@@ -264,7 +271,7 @@ class Disk:
         self.step("fsync_directory", path, self._directory(path).sync)
 
     def make_directory(self, path: Path) -> None:
-        # Durable at once: what is simulated here is the life of a log, not of its directory.
+        # Durable at once: the simulation covers a log, not the creation of its directory.
         for place in (path, *path.parents):
             self.directories.setdefault(place, Directory())
 

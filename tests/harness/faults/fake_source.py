@@ -1,7 +1,7 @@
 """A source engine in memory: its features can be switched off, and defects switched on.
 
-What a source has to do, and no more. URLs are `fake:///NAME`; what is behind a name is in `FAKES`.
-Not here: its stream (`harness/faults/fake_stream.py`), the cases
+It fulfils the duties of a source, and no more. URLs are `fake:///NAME`; `FAKES` has the database of
+a name. Not here: its stream (`harness/faults/fake_stream.py`), the cases
 (`tests/conformance/test_sources.py`).
 """
 
@@ -42,7 +42,7 @@ Values = dict[str, Any]
 
 
 class FakeLost(PenstockError):
-    """The source has thrown away what the log lacks."""
+    """Error: the source has discarded changes that the log lacks."""
 
     code = "FK01"
 
@@ -61,13 +61,18 @@ class FakePosition:
         return cls(int(text.removeprefix("@")))
 
     def __str__(self) -> str:
-        """`@75`."""
+        """Return a text such as `@75`."""
         return f"@{self.ordinal}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A part of a transaction. op: None for a truncate. undone: it was rolled back."""
+    """A part of a transaction.
+
+    Attributes:
+        op: Operation; None for a truncate.
+        undone: True if it was rolled back.
+    """
 
     op: Op | None
     relation: Relation
@@ -78,7 +83,7 @@ class Item:
 
     @property
     def change(self) -> Change:
-        """As the log has it."""
+        """Change in the log's form."""
         assert self.op is not None
         names = [column.name for column in self.relation.columns]
         bits = sum(1 << names.index(name) for name in self.absent)
@@ -98,7 +103,11 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """A transaction; of other tables when it has no items. beat: whose heartbeat, sent when."""
+    """A transaction; it has no items if it changed only other tables.
+
+    Attributes:
+        beat: Owner of a heartbeat, and the time when it was sent.
+    """
 
     number: int
     items: tuple[Item, ...]
@@ -107,18 +116,22 @@ class Commit:
 
     @property
     def position(self) -> int:
-        """Where it stands."""
+        """Position of its begin."""
         return self.number * STEP
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Position of its end."""
         return self.position + STEP // 2
 
 
 @dataclass
 class Fake:
-    """A database. oldest: the number of the first commit that it still has."""
+    """A database.
+
+    Attributes:
+        oldest: Number of the first commit that it still has.
+    """
 
     name: str
     features: frozenset[str] = FEATURES
@@ -130,22 +143,22 @@ class Fake:
 
     @property
     def url(self) -> str:
-        """What names it."""
+        """URL that names it."""
         return f"fake:///{self.name}"
 
     @property
     def end(self) -> int:
-        """Where its log ends."""
+        """End of its log."""
         return self.commits[-1].end if self.commits else STEP // 2
 
     def commit(self, *items: Item, beat: tuple[str, int] = ("", 0)) -> None:
-        """A user's transaction, or a heartbeat."""
+        """Commit a user's transaction, or a heartbeat."""
         number = len(self.commits) + 1
         made = Commit(number=number, items=items, at_us=now_us(), beat=beat)
         self.commits.append(made)
 
     def make(self, name: TableName, *columns: tuple[str, str, str], version: int = 1) -> None:
-        """Make a table, its key the first column; or its next version."""
+        """Create a table whose key is the first column, or its next version."""
         self.relations[name] = Relation(
             schema=name.schema,
             name=name.name,
@@ -159,7 +172,7 @@ class Fake:
         )
 
     def rows_at(self, position: int, table: TableName) -> list[Values]:
-        """A table's rows at a position."""
+        """Return a table's rows at a position."""
         if self.defect == "a snapshot is later than its point":
             position = self.end
         if self.defect == "a snapshot is earlier than its point":
@@ -179,7 +192,7 @@ class Fake:
 
 
 def now_us() -> int:
-    """The database's clock."""
+    """Return the time of the database's clock."""
     return time.time_ns() // 1000
 
 
@@ -187,7 +200,7 @@ FAKES: dict[str, Fake] = {}
 
 
 def fake_at(url: str) -> Fake:
-    """The database of a URL."""
+    """Return the database of a URL."""
     return FAKES[url.rpartition("/")[2]]
 
 
@@ -316,7 +329,7 @@ class FakePlanner:
         return self
 
     def __exit__(self, *_how: object) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def fresh_point(self) -> Point:
         """See Planner."""
@@ -324,7 +337,7 @@ class FakePlanner:
         return Point(position=here, snapshot_id=str(here), snapshot_text=str(here))
 
     def chunks(self, _point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. Two ranges of the key."""
+        """See Planner. There are two ranges of the key."""
         return {read.definition.name: self._chunks(read) for read in wanted}
 
     def _chunks(self, read: TableRead) -> list[Chunk]:

@@ -62,7 +62,7 @@ class FakeEngine:
         self._pipeline = pipeline
         self._fake = fake
         self._takes = selection.takes
-        self._given = 0  # for a defect: how far the last stream came
+        self._given = 0  # for a defect: how far the last stream got
 
     def begin(self, _place: Any) -> Origin:
         """See SourceEngine."""
@@ -132,7 +132,12 @@ class FakeEngine:
 
 
 class FakeStream:
-    """See SourceStream. known: up to where everything was given; begun: with what is under way."""
+    """See SourceStream.
+
+    Attributes:
+        known: Position up to which everything was passed on.
+        begun: Transaction in progress, if there is one.
+    """
 
     byte_count = ignored_row_count = spilled_byte_count = 0
 
@@ -174,7 +179,7 @@ class FakeStream:
         """See SourceStream."""
 
     def _all_runs(self, start: int) -> Iterator[Run | None]:
-        """Everything from a position on; None where there is no more yet."""
+        """Yield everything from a position on, and None while there is nothing more."""
         fake = self._fake
         at = next((i for i, one in enumerate(fake.commits) if one.position >= start), None)
         at = len(fake.commits) if at is None else at
@@ -202,7 +207,7 @@ class FakeStream:
         return self._takes(name) and not is_undone
 
     def _spoilt(self, items: list[Item]) -> list[Item]:
-        """The items, as defects have them."""
+        """Return the items, changed by the defect."""
         defect = self._fake.defect
         if defect == "a change is left out":
             return items[:-1] or items
@@ -303,7 +308,7 @@ def _without(item: Item) -> Values | None:
 
 
 def _older(relation: Relation) -> Relation:
-    """The shape before a column was added."""
+    """Return the shape before a column was added."""
     if relation.version == 1:
         return relation
     fields = {name: getattr(relation, name) for name in Relation.__dataclass_fields__}

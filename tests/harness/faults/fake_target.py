@@ -1,6 +1,7 @@
-"""A target in memory that is no database: tables are lists of rows, a batch is applied by swapping.
+"""A target in memory instead of a database: tables are lists of rows, batches are applied by a
+swap.
 
-What a target has to do, and no more: slow, but plain enough to be believed.
+It fulfils the duties of a target, and no more: slow, but simple enough to be trusted.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.target import Applied, Counts, ShapeNote, TableSync
 
-# gsn, order beside others of it, table, its shape, a change as the log has it. No shape: empty.
+# gsn, order among its steps, table, its shape, a change as the log has it. No shape: empty.
 Step = tuple[int, int, TableName, Relation | None, Mapping[str, Any] | None]
 
 
 @dataclass
 class State:
-    """All that a target keeps."""
+    """Everything that a target stores."""
 
     log_id: str = ""
     applied: Applied = field(default_factory=Applied)
@@ -34,7 +35,7 @@ class State:
     rows: dict[TableName, list[dict[str, Any]]] = field(default_factory=dict)
 
     def take(self, name: TableName, shape: Relation | None, change: Any) -> None:
-        """Take in one step."""
+        """Apply one step."""
         rows = self.rows.setdefault(name, [])
         if shape is None:
             rows.clear()
@@ -75,7 +76,7 @@ class FakeBatch:
 
 @dataclass
 class FakeStager:
-    """See `BatchStager`. A batch that ends inside a file is not for the fake."""
+    """See `BatchStager`. The fake does not support a batch that ends inside a file."""
 
     options: BatchOptions
     opener: SegmentOpener = field(default_factory=SegmentOpener)
@@ -173,7 +174,7 @@ class FakeTarget:
         return []
 
     def forget(self) -> None:
-        """See Target. Nothing is remembered."""
+        """See Target. There is nothing to forget."""
 
     def close(self) -> None:
         """See Target."""
@@ -182,13 +183,19 @@ class FakeTarget:
 
 @dataclass
 class FakeLoading:
-    """See `Loading`. state: what outlives connections; replaced whole."""
+    """See `Loading`.
+
+    Attributes:
+        state: Part that outlives connections; replaced as a whole.
+    """
 
     state: State = field(default_factory=State)
     errors: tuple[type[BaseException], ...] = ()
 
     def copied(self, at: Applied) -> State:
-        """The state, to be changed and put back; the target must stand there."""
+        """Return a copy of the state, to be changed and stored; the target must be at this
+        position.
+        """
         if not self.state.applied.is_at(at):
             raise AppliedByAnother("the target is elsewhere", hint="None.")
         return copy.deepcopy(self.state)

@@ -1,23 +1,23 @@
 """The named points at which the halves of a pipeline are killed, one after another.
 
-Not here: the tests, and the points of one engine alone that only their tests know.
+Not here: the tests, and points of a single engine, which only its tests know.
 """
 
 from __future__ import annotations
 
 from harness.faults.kills import BankPipeline, Half
 
-# `name:nth`, each after the one before it: some need what an earlier death left behind.
+# `name:nth`, each after the previous one: some need files that an earlier death left.
 EXTRACT_CHAIN = (
     "extract.relations.before:1",
     "log.create.before:1",
     "log.create.after:1",
-    "log.recovery.discard.before:1",  # of the segment without content left by the one before
+    "log.recovery.discard.before:1",  # of the empty segment that the previous one left
     "log.write.before:1",
     "log.write.after:1",
     "log.fdatasync.before:2",
     "log.fdatasync.after:1",
-    "log.recovery.truncate.before:1",  # what the one before has written is whole
+    "log.recovery.truncate.before:1",  # the writes of the previous one are complete
     "log.recovery.truncate.after:1",
     "log.flush.before:3",
     "log.flush.after:2",
@@ -62,9 +62,9 @@ LOAD_CHAIN = (
     "load.commit.before:2",
     "load.commit.after:1",
 )
-# Three batches of two: while the first is applied, another is there to be staged ahead.
+# Three batches of two: while the first is applied, another can be staged ahead.
 AHEAD_SEGMENT_COUNT = 6
-# What every run of the tests can afford: each start of a loader is a start of Spark.
+# Short enough for every run of the tests: each start of a loader is a start of Spark.
 SHORT = (
     (
         "extract.relations.before:1",
@@ -86,7 +86,7 @@ SHORT = (
 
 
 def kill_along(pipeline: BankPipeline, half: Half, chain: tuple[str, ...]) -> list[str]:
-    """Kill a half at one point after another; the points that were not reached."""
+    """Kill a half at one point after another; return the points that were not reached."""
     missed = []
     for point in chain:
         if half.running:

@@ -3,7 +3,7 @@
 Each server is of the kind `postgres`, `mysql` or `mariadb`.
 
 `BankPipeline` sets it all up, has a reader check the copy's books at every moment, and in the end
-lets the pipeline run dry and compares. Not here: what is killed when (`soak.py`, tests/faults).
+lets the pipeline finish and compares. Not here: the choice of kills (`soak.py`, tests/faults).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
 END_TIMEOUT_S = 180.0
 DEATH_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 120.0
-# The other half may be killed again and again meanwhile, each time before it closes a segment.
+# The other half may be killed repeatedly meanwhile, each time before it closes a segment.
 SEGMENTS_TIMEOUT_S = 400.0
 POLL_S = 0.03
-# A signal during start-up, before there is a handler, simply ends the process.
+# A signal during startup, before there is a handler, simply ends the process.
 POSTGRES = "postgres"
-# What is committed outlives the server's process; a power cut it would not.
+# Commits survive the end of the server's process, but not a power cut.
 CRASH_SAFE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
 COPY = "copy"
 LOOPBACK = "127.0.0.1"
@@ -49,19 +49,19 @@ class Half:
     """One of the two processes of a pipeline: `extract` or `load`."""
 
     def __init__(self, command: str, file: Path) -> None:
-        """command: the penstock command; nothing is started yet."""
+        """Prepare the penstock command; nothing is started yet."""
         self.command = command
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
         self._log = file.parent / f"{command}.out"
         self.once = Path(tempfile.mkdtemp(prefix=f"once-{command}-", dir=file.parent))
-        """Where a fault that has happened leaves a file, see PENSTOCK_FAULT_ONCE."""
+        """Folder where a fault that has happened leaves a file, see PENSTOCK_FAULT_ONCE."""
         self.start_count = 0
 
     def start(self, fault: str = "") -> None:
-        """Start the process; fault: as in PENSTOCK_FAULT, happening once in it and its workers.
+        """Start the process; fault: as in PENSTOCK_FAULT, once in it and its workers.
 
-        Without one a fault that has happened does not happen again, in executors that outlive it.
+        Without a fault, an earlier one does not happen again in executors that outlive it.
         """
         if fault:
             for told in self.once.iterdir():
@@ -80,27 +80,27 @@ class Half:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process."""
+        """Process of the half."""
         assert self._process is not None
         return self._process
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def reached(self) -> bool:
-        """Whether the fault it was started with has happened."""
+        """Return whether the fault it was started with has happened."""
         return any(self.once.iterdir())
 
     def kill(self) -> None:
-        """SIGKILL the process itself; what it started has to notice."""
+        """Kill the process itself with SIGKILL; the processes that it started have to notice."""
         self.process.kill()
         self.process.wait()
 
     def descendants(self, name: str) -> list[psutil.Process]:
-        """Its living descendants whose executable's name begins with this."""
+        """Return its living descendants whose executable's name begins with this."""
         found = []
         for one in psutil.Process(self.process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
@@ -109,7 +109,9 @@ class Half:
         return found
 
     def kill_descendant(self, name: str, timeout_s: float = DEATH_TIMEOUT_S) -> bool:
-        """SIGKILL the youngest of these descendants; False when there is none for so long."""
+        """Kill the youngest of these descendants with SIGKILL; return False if there is none for so
+        long.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
@@ -122,18 +124,18 @@ class Half:
         return False
 
     def finish(self, timeout_s: float = END_TIMEOUT_S) -> int:
-        """Wait for its end; returns the exit code."""
+        """Wait for its end; return the exit code."""
         return self.process.wait(timeout_s)
 
     def stop(self, timeout_s: float = END_TIMEOUT_S) -> int:
-        """Ask it to end (SIGTERM) and wait; returns the exit code."""
+        """Ask it to end (SIGTERM) and wait; return the exit code."""
         if self.running:
             self.process.send_signal(signal.SIGTERM)
         return self.finish(timeout_s)
 
     @property
     def error(self) -> dict[str, Any]:
-        """The typed error that it printed last; empty if its last words are none."""
+        """Last typed error that it printed; empty if its last output is something else."""
         lines = self.told().strip().splitlines()
         try:
             found = json.loads(lines[-1]) if lines else {}
@@ -142,7 +144,7 @@ class Half:
         return found if found.get("code", "PS99") != "PS99" else {}
 
     def told(self) -> str:
-        """What it has printed so far, all its lives together."""
+        """Return its output so far, of all its lives."""
         return self._log.read_text(errors="replace")[-4000:]
 
 
@@ -152,7 +154,7 @@ AnyServer = EmbeddedPostgres | EmbeddedMySQL | EmbeddedMariaDB
 def make_server(
     kind: str, *, major: int | None = None, settings: Mapping[str, str] | None = None
 ) -> AnyServer:
-    """A server, to be entered, that can be killed without losing what was committed.
+    """Return a server, to be entered, that can be killed without losing commits.
 
     major: of PostgreSQL.
     """
@@ -163,7 +165,8 @@ def make_server(
 
 
 def make_database(server: AnyServer, name: str, host: str = LOOPBACK) -> str:
-    """The URL of a database: on PostgreSQL the one that is there, else a new one of this name.
+    """Return the URL of a database: on PostgreSQL the existing one, otherwise a new one of this
+    name.
 
     host: an address that the server listens on beside 127.0.0.1, see `listening`.
     """
@@ -179,19 +182,19 @@ def make_database(server: AnyServer, name: str, host: str = LOOPBACK) -> str:
 
 
 def listening(kind: str, host: str) -> dict[str, str]:
-    """Settings of a server that listens on this address, too."""
+    """Return settings of a server that listens on this address, too."""
     name = "listen_addresses" if kind == POSTGRES else "bind_address"
     return {name: f"{LOOPBACK},{host}"} if host != LOOPBACK else {}
 
 
 def _let_in(server: AnyServer, host: str) -> None:
-    """Let the superuser in from the network of an address."""
+    """Allow the superuser to connect from the network of an address."""
     network = host.rpartition(".")[0]
     if isinstance(server, EmbeddedPostgres):
         with (server.directory / "pg_hba.conf").open("a") as rules:
             for database in ("all", "replication"):
                 rules.write(f"host {database} all {network}.0/24 scram-sha-256\n")
-        server.stop()  # a signal would be heard some time later
+        server.stop()  # a signal would take effect some time later
         server.start()
         return
     account = f"'root'@'{network}.%'"
@@ -203,7 +206,7 @@ def _let_in(server: AnyServer, host: str) -> None:
 class BankPipeline:
     """Two servers, a bank on one, `extract` and `load` between them, a reader on the other.
 
-    Leaving the with block kills what still runs.
+    Leaving the with block kills all processes that still run.
     """
 
     def __init__(
@@ -219,10 +222,11 @@ class BankPipeline:
         xa: bool = False,
         host: str = LOOPBACK,
     ) -> None:
-        """folder: for the pipeline's files, empty. sections: more keys of the pipeline file.
+        """Prepare the pipeline in an empty folder; sections has more keys of the pipeline file.
 
-        source, target: kinds of servers. host: where they listen, too, as URLs say. xa: see Bank;
-        not where the source is killed, whose prepared transactions do not always outlive it.
+        source, target: kinds of servers. host: an address where they listen, too, as URLs have it.
+        xa: see Bank; not if the source is killed, as its prepared transactions do not always
+        survive.
         """
         self._stack = ExitStack()
         self.folder = folder
@@ -242,7 +246,7 @@ class BankPipeline:
             self._sections["target.types"] = {'"*"': "error"}
 
     def __enter__(self) -> Self:
-        """Start the servers and open the bank; the halves are not started."""
+        """Start the servers and start the bank; the halves are not started."""
         with ExitStack() as stack:
             enter = stack.enter_context
             source, target = self.kinds
@@ -269,7 +273,7 @@ class BankPipeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Kill the processes, stop the servers."""
+        """Kill the processes and stop the servers."""
         self._stack.__exit__(kind, error, trace)
 
     def configure(
@@ -279,7 +283,7 @@ class BankPipeline:
         target: str | None = None,
         sections: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Write the pipeline file (again); the URLs may lead through a proxy."""
+        """Write the pipeline file; the URLs may lead through a proxy."""
         for name, keys in (sections or {}).items():
             self._sections[name] = {**self._sections.get(name, {}), **keys}
         self.file = write_pipeline(
@@ -293,10 +297,10 @@ class BankPipeline:
             file="bank.toml",
         )
 
-    # -- what tests wait for -----------------------------------------------------------------
+    # -- waits of tests ----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the halves that do not run and wait until the whole bank is in the copy."""
+        """Start the halves that do not run, and wait until the whole bank is in the copy."""
         for half in (self.extract, self.load):
             if not half.running:
                 half.start()
@@ -309,7 +313,7 @@ class BankPipeline:
     def until(
         self, condition: Callable[[], Any], what: str, timeout_s: float = READY_TIMEOUT_S
     ) -> None:
-        """Wait for a condition; no half that was started may end by itself meanwhile."""
+        """Wait for a condition; no half that was started may end without a kill meanwhile."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             for half in (self.extract, self.load):
@@ -321,9 +325,10 @@ class BankPipeline:
             time.sleep(POLL_S)
 
     def kill_at(self, half: Half, point: str, timeout_s: float = READY_TIMEOUT_S) -> bool:
-        """Start a half that kills itself at `name:nth`; False: not reached in time, killed so.
+        """Start a half that kills itself at `name:nth`; return False if it had to be killed
+        otherwise.
 
-        A point in a Spark worker kills the worker only: then the half lives on.
+        A point in a Spark worker kills only the worker: then the half lives on.
         """
         half.start(f"{point}:kill")
         deadline = time.monotonic() + timeout_s
@@ -338,7 +343,7 @@ class BankPipeline:
         return reached
 
     def transactions_go_on(self, count: int = 20) -> None:
-        """Let the bank work for a moment."""
+        """Wait until the bank has made some more transactions."""
         goal = self.bank.transaction_count + count
         deadline = time.monotonic() + READY_TIMEOUT_S
         while self.bank.transaction_count < goal:
@@ -346,7 +351,7 @@ class BankPipeline:
             time.sleep(POLL_S)
 
     def segments_come(self, count: int) -> None:
-        """Wait until the log has so many closed segments more than now."""
+        """Wait until the log has so many more closed segments than now."""
         log = self.directory / "log"
         goal = len(list(log.glob("*.ckt"))) + count
         deadline = time.monotonic() + SEGMENTS_TIMEOUT_S
@@ -357,17 +362,17 @@ class BankPipeline:
     # -- the ending --------------------------------------------------------------------------
 
     def check_books(self) -> None:
-        """Fail if the reader has seen money made or lost, or the bank had to close."""
+        """Raise an error if the reader has seen money created or lost, or the bank failed."""
         self.bank.check()
         assert not self.reader.wrong, f"seed {self._seed}: {self.reader.wrong[:3]}"
 
     def finish(self) -> None:
-        """Let the extractor run dry and the loader apply everything; both sides must be equal."""
+        """Let the extractor finish and the loader apply everything; both sides must be equal."""
         self.bank.__exit__()
         for half in (self.extract, self.load):
             if half.running:
                 code = half.stop()
-                # What a last kill did to it may have ended it first: by a typed error then.
+                # The last kill may have ended it earlier: with a typed error then.
                 assert code in ENDED_AS_ASKED or (code == 1 and half.error), half.told()
         self.configure(sections={"changeExtractor": {"exitWhenIdle": True, "idleWaitSeconds": 1.0}})
         self.extract.start()
@@ -386,5 +391,5 @@ class BankPipeline:
 
 
 def _is_fatal(point: str) -> bool:
-    """Whether the point is in the process itself, not in one of its Spark workers."""
+    """Return whether the point is in the process itself, not in one of its Spark workers."""
     return not point.startswith(("load.copy.", "bulk.chunk."))

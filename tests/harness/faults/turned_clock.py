@@ -1,10 +1,10 @@
-"""A clock that tests turn."""
+"""A clock that tests set."""
 
 from __future__ import annotations
 
 
 class Hands:
-    """Stands still until it is turned; both clocks show the same moment."""
+    """Stands still until it is set; both clocks show the same moment."""
 
     def __init__(self, now_s: float = 1000.0) -> None:
         self.now_s = now_s

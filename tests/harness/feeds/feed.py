@@ -3,7 +3,8 @@
 Tables: parent, child (refers to parent; at times with a column note), and mark, whose only row says
 which resolved timestamp a state belongs to. The feed repeats messages, sends those of one span in
 any order (each key's first ones in the order of their times), and has gaps between resolved
-timestamps. When a column comes or goes, every row of its table is sent again, as by a backfill.
+timestamps. When a column is added or dropped, every row of its table is sent again, as by a
+backfill.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 STEP_NS = 1_000_000
 REPEATED_NS = 50_000_000
-"""How far back a feed repeats messages: less than the retireOffset of tests."""
+"""Time span in which a feed repeats messages: less than the retireOffset of tests."""
 TABLES = ("parent", "child", "mark")
 DDL = (
     "create table parent (id int primary key, n int not null)",
@@ -31,7 +32,9 @@ COLUMNS = {"parent": ("id", "n"), "child": ("id", "parent_id", "n", "note"), "ma
 
 
 def plain(rows: Rows) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of each table as tuples, in the order of their ids; a note not there is None."""
+    """Return all rows of each table as tuples, in the order of their ids; a missing
+    note is None.
+    """
     return {
         name: [tuple(map(rows[name][key].get, COLUMNS[name])) for key in sorted(rows[name])]
         for name in TABLES
@@ -40,11 +43,13 @@ def plain(rows: Rows) -> dict[str, list[tuple[Any, ...]]]:
 
 @dataclass(slots=True)
 class History:
-    """Makes spans: what is committed between two resolved timestamps.
+    """Maker of spans: transactions between two resolved timestamps.
 
-    start_ns: of the first transaction. states: the model at each resolved timestamp so far; the
-    first is empty. has_note: set it to have the next span add or drop the column note of child.
-    time_ns: set it to have the next span later.
+    Attributes:
+        start_ns: Time of the first transaction.
+        states: Model at each resolved timestamp so far; the first is empty.
+        has_note: Set it so that the next span adds or drops the column note of child.
+        time_ns: Set it so that the next span is later.
     """
 
     seed: int
@@ -59,14 +64,16 @@ class History:
     _number: int = 0
 
     def __post_init__(self) -> None:
-        """Nothing is committed."""
+        """Begin without transactions."""
         self._random = random.Random(self.seed)
         self._rows = {name: {} for name in TABLES}
         self._time = (self.start_ns, 0)
         self.states.append(plain(self._rows))
 
     def span(self) -> tuple[list[dict[str, Any]], str]:
-        """Messages of some transactions in the order of their times, and the resolved timestamp."""
+        """Return messages of some transactions in the order of their times, and the resolved
+        timestamp.
+        """
         messages: list[dict[str, Any]] = []
         if self.time_ns > self._time[0]:
             self._time = (self.time_ns, 0)
@@ -78,20 +85,22 @@ class History:
         messages += self._written({"mark": {1: {"id": 1, "n": self._number}}}, self._next())
         self.states.append(plain(self._rows))
         nanos, logical = self._time
-        if self._random.random() < 0.5:  # a gap; else the mark's own time
+        if self._random.random() < 0.5:  # a gap; otherwise the mark's own time
             nanos, logical = nanos + STEP_NS // 2, 0
             self._time = (nanos, logical)
         return messages, f"{nanos}.{logical:010}"
 
     def _next(self) -> str:
-        """The next transaction's time: often of the same nanosecond."""
+        """Return the next transaction's time: often of the same nanosecond."""
         nanos, logical = self._time
         tied = self._random.random() < 0.3
         self._time = (nanos, logical + 1) if tied else (nanos + STEP_NS, 0)
         return f"{self._time[0]}.{self._time[1]:010}"
 
     def _transaction(self) -> list[dict[str, Any]]:
-        """One transaction of some operations, as the last image of each row that it touched."""
+        """Return a transaction of some operations, as the last image of each row that
+        it touched.
+        """
         choose, touched = self._random, {name: {} for name in TABLES}
         rows = {name: dict(self._rows[name]) for name in TABLES}
 
@@ -130,7 +139,7 @@ class History:
             for key, after in changes.items():
                 before = self._rows[table].get(key)
                 if after is None and before is None:
-                    continue  # it came and went within the transaction
+                    continue  # it was created and deleted within the transaction
                 message = {"after": after, "before": before, "key": [key], "topic": table}
                 messages.append({**message, "updated": time})
                 if after is None:
@@ -140,7 +149,7 @@ class History:
         return messages
 
     def _backfill(self) -> list[dict[str, Any]]:
-        """The column note comes, null in every row, or goes; all rows at one time."""
+        """Add the column note, null in every row, or drop it; all rows have one time."""
         self._noted = self.has_note
         rows = {}
         for key, row in self._rows["child"].items():
@@ -151,15 +160,15 @@ class History:
 
 
 class Feed:
-    """Sends a history as a changefeed does. Its own random numbers: the history stays the same."""
+    """Sends a history like a changefeed. Its own random numbers leave the history unchanged."""
 
     def __init__(self, seed: int) -> None:
-        """Nothing was sent."""
+        """Begin without sent messages."""
         self._random = random.Random(seed)
         self._sent: list[dict[str, Any]] = []
 
     def bodies(self, messages: list[dict[str, Any]]) -> Iterator[str]:
-        """Requests for the messages of a span, and for some that were sent before."""
+        """Yield requests for the messages of a span, and for some that were sent before."""
         waiting: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for message in messages:
             waiting.setdefault((message["topic"], message["key"][0]), []).append(message)
@@ -182,7 +191,7 @@ class Feed:
         self._sent = self._sent[-500:]
 
     def _again(self, count: int) -> list[dict[str, Any]]:
-        """Some messages that were sent before, none of them so old that it may be retired."""
+        """Return some earlier messages, none of them so old that it may be retired."""
         times = [int(one["updated"].partition(".")[0]) for one in self._sent]
         young = [
             one

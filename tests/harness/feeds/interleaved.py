@@ -1,7 +1,7 @@
 """Two instances of `penstock stage` that a test interleaves and kills, over databases in memory.
 
-A row's value is its time, so a key that goes back, and a row that is marked and was never written,
-are seen at once.
+A row's value is its time, so a key that moves back, and a row that is marked but was never written,
+are detected at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TABLES = {"a": "t", "b": "p"}
 
 
 class Killed(BaseException):
-    """The instance was killed."""
+    """Error: the instance was killed."""
 
 
 class NoSleep:
@@ -64,7 +64,7 @@ class NoSleep:
         return 0.0
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing."""
+        """Return at once."""
 
 
 class LockingTarget(FakeRowTarget):
@@ -76,7 +76,7 @@ class LockingTarget(FakeRowTarget):
 
     @contextmanager
     def exclusive(self, tables: Collection[StagedTable]) -> Iterator[None]:
-        """Refuse at once, as a server does after a while."""
+        """Lock the tables; refuse at once if they are locked, as a server does after a while."""
         if self.locked & set(tables):
             raise StatementInterrupted("locked", hint="")
         self.locked |= set(tables)
@@ -92,8 +92,8 @@ class Feed:
 
     Attributes:
         name: The partition.
-        unsent: Times and keys that were not answered yet, in order.
-        sent: Those that were.
+        unsent: Times and keys that are not answered yet, in order.
+        sent: Times and keys that are answered.
         resolved: The last resolved timestamp that was answered.
     """
 
@@ -104,13 +104,13 @@ class Feed:
 
     @property
     def table(self) -> StagedTable:
-        """The table that it sends."""
+        """Table that it sends."""
         return StagedTable(GROUP, TABLES[self.name])
 
 
 @dataclass
 class SparkLog:
-    """What an extractor and a loader of one instance have between them."""
+    """Log between an extractor and a loader of one instance."""
 
     place: Applied
     end: Hlc
@@ -118,7 +118,7 @@ class SparkLog:
 
 
 class World:
-    """Both instances, the feeds, and what must hold."""
+    """Both instances, the feeds, and the invariants."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.staging, self.target = FakeStaging(), LockingTarget()
@@ -143,23 +143,23 @@ class World:
     # -- fault points ----------------------------------------------------------------------------
 
     def point(self, name: str) -> None:
-        """Stand in for `faults.point`: do what is planned there, once."""
+        """Stand in for `faults.point`: carry out the planned action there, once."""
         if self.plan and self.plan[0][0] == name:
             _, action = self.plan.pop(0)
             action()
 
     def kill(self) -> None:
-        """Kill whoever is at the point."""
+        """Kill the instance at this point."""
         raise Killed
 
     def attempt(self, work: Callable[[], object]) -> bool:
-        """Whether work went through; it may be killed or refused, and is checked afterwards."""
+        """Return whether work succeeded; it may be killed or refused, and is checked afterwards."""
         try:
             work()
         except Killed:
             return False
         except PenstockError as error:
-            # A lease is lost, a lock is held, a position has moved: it is tried again.
+            # A lease is lost, a lock is held, a position has moved: the caller tries again.
             if error.retry != "backoff" and not isinstance(error, AppliedByAnother):
                 raise
             return False
@@ -170,7 +170,7 @@ class World:
     # -- feeds -----------------------------------------------------------------------------------
 
     def change(self, name: str, key: int, age: int = 0) -> None:
-        """Something changes at the source; age: how long before now, for a feed that is new."""
+        """Change something at the source; age: how long before now, for a feed that is new."""
         feed = self.feeds[name]
         self.now += 1
         last = max((time for time, _ in (*feed.unsent, *feed.sent)), default=0)
@@ -183,7 +183,7 @@ class World:
         self.sequencers[mode].accept(self.staging, GROUP, {feed.table: batch}, feed.name)
 
     def send(self, name: str, mode: StageMode, count: int) -> None:
-        """Send the next rows; they are sent again unless they are answered."""
+        """Send the next rows, which are sent again until they are answered."""
         feed = self.feeds[name]
         rows = feed.unsent[:count]
         if rows and self.attempt(lambda: self._accept(feed, mode, rows)):
@@ -191,14 +191,14 @@ class World:
             feed.sent += [one for one in rows if one not in feed.sent]
 
     def send_again(self, name: str, mode: StageMode, place: int) -> None:
-        """Send something that was answered before."""
+        """Send a row that was answered before."""
         feed = self.feeds[name]
         if feed.sent:
             rows = feed.sent[place % len(feed.sent) :][:2]
             self.attempt(lambda: self._accept(feed, mode, rows))
 
     def break_promise(self, name: str, mode: StageMode, key: int) -> None:
-        """Send a new row at or before what was resolved: refused, unless a later one is there."""
+        """Send a new row at or before a resolved time: refused, unless a later one is there."""
         feed = self.feeds[name]
         known = {time for time, _ in (*feed.sent, *feed.unsent)}
         time = next((one for one in range(feed.resolved, 1, -1) if one not in known), 0)
@@ -247,14 +247,14 @@ class World:
         self.logs.pop(instance, None)
 
     def round(self, instance: int, mode: StageMode) -> None:
-        """Let an instance apply rows, as if it still had the lease."""
+        """Let an instance apply rows as if it still had the lease."""
         if instance not in self.holders:
             self.take_over(instance)
         holder = self.holders[instance]
         self.attempt(lambda: self.sequencers[mode].round(self.staging, GROUP, lambda: holder))
 
     def extract(self, instance: int) -> None:
-        """Read a window into an instance's log, which begins where the target is."""
+        """Read a window into an instance's log, which begins at the target's position."""
         log = self.logs.get(instance)
         if log is None:
             self.take_over(instance)
@@ -276,7 +276,7 @@ class World:
         log.end = proposed
 
     def load(self, instance: int) -> None:
-        """Apply what is in an instance's log, in one transaction."""
+        """Apply the windows of an instance's log in one transaction."""
         log = self.logs.get(instance)
         if log is not None and log.windows:
             self.attempt(lambda: self._load(log))
@@ -297,14 +297,14 @@ class World:
         log.place, log.windows = after, []
 
     def mark(self) -> None:
-        """Mark what the target has, in any instance."""
+        """Mark rows that the target has, in any instance."""
         marking = Marking(self.staging, GROUP, LOG, target=lambda: self.target)
         self.attempt(lambda: marking.mark(self.staging, self.target))
 
-    # -- what must hold --------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """No key goes back, and what is marked applied has been written."""
+        """Check that no key moves back, and that all rows marked applied have been written."""
         for name, rows in self.target.rows.items():
             for key, found in rows.items():
                 place = name, key
@@ -319,7 +319,7 @@ class World:
         assert window.committed <= position <= window.proposed
 
     def settle(self) -> None:
-        """Send everything, resolve it and apply it; the target is as the source is."""
+        """Send, resolve and apply everything; check that the target equals the source."""
         self.plan = []
         self.take_over(0)
         for _ in range(60):

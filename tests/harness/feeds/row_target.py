@@ -1,4 +1,4 @@
-"""A target in memory that mutations are applied to row by row; it keeps shared positions."""
+"""A target in memory to which mutations are applied row by row; it keeps shared positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHILDREN = {"c": "p"}
 
 
 def definition(name: str) -> TableDefinition:
-    """A table with the key id; c refers to p by its column p."""
+    """Return a table with the key id; c refers to p by its column p."""
     keys = tuple(
         ForeignKey(
             name="fk",
@@ -43,9 +43,11 @@ def definition(name: str) -> TableDefinition:
 
 @dataclass
 class FakeRowTarget:
-    """Is the target, its one row session, and the session with its shared progress.
+    """A target, its one row session, and the session with its shared progress in one object.
 
-    rows: of each table by the text of their keys. counts: how often each key was written.
+    Attributes:
+        rows: Rows of each table by the text of their keys.
+        counts: Number of writes of each key.
     """
 
     rows: dict[str, dict[str, Any]] = field(default_factory=lambda: {"p": {}, "c": {}, "t": {}})
@@ -55,11 +57,11 @@ class FakeRowTarget:
 
     @contextmanager
     def open_session(self) -> Iterator[FakeRowTarget]:
-        """Itself."""
+        """Yield itself."""
         yield self
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     # -- rows
 

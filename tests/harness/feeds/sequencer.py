@@ -33,7 +33,7 @@ def log_id_of(group: Group) -> str:
 
 @dataclass
 class Stage:
-    """Posts mutations to a sequencer."""
+    """A poster of mutations to a sequencer."""
 
     rows: Rows
     stack: ExitStack
@@ -44,7 +44,7 @@ class Stage:
     holder: TakenOver | None = None
 
     def __post_init__(self) -> None:
-        """Make the sequencer."""
+        """Create the sequencer."""
         self.registry = CollectorRegistry()
         self.group = self.rows.group
         sessions = self.stack.enter_context(Sessions(row_target_at(self.rows.url), 4))
@@ -57,11 +57,11 @@ class Stage:
         )
 
     def table(self, name: str) -> StagedTable:
-        """A table of the target schema."""
+        """Return a table of the target schema."""
         return StagedTable(self.group, name)
 
     def post(self, **mutations: list[Mutation] | Mutation) -> dict[str, tuple[int, int]]:
-        """One request; how many were new, and how many were not, by table."""
+        """Post one request; return by table how many were new, and how many were not."""
         batches = {
             self.table(name): batch_of(some if isinstance(some, list) else [some])
             for name, some in mutations.items()
@@ -70,33 +70,33 @@ class Stage:
         return {table.name: _counts(one) for table, one in found.items()}
 
     def resolve(self, time: int) -> None:
-        """A resolved timestamp comes."""
+        """Send a resolved timestamp."""
         self.staging.advance(self.group, "p", Hlc(time))
 
     def take_over(self) -> TakenOver:
-        """Be the one who may apply windows from now on."""
+        """Take over the right to apply windows."""
         with closing(open_shared_progress(self.rows.url, application_name="test")) as progress:
             self.holder = take_over(log_id_of(self.group), progress)
         return self.holder
 
     def round(self, holder: TakenOver | None = None) -> StageMode:
-        """What the holder of the lease does again and again."""
+        """Run the round that the holder of the lease repeats."""
         holder = holder or self.holder or self.take_over()
         return self.sequencer.round(self.staging, self.group, lambda: holder)
 
     def sweep(self) -> Hlc:
-        """One round of best effort."""
+        """Run one round of best effort."""
         return self.sequencer.sweep(
             self.staging, self.group, lambda: self.holder or self.take_over()
         )
 
     def waiting(self, name: str) -> list[tuple[int, str]]:
-        """The staged mutations of a table that are not applied."""
+        """Return the staged mutations of a table that are not applied."""
         kept = self.staging.tables.get(self.table(name), {})
         return sorted((time.nanos, key) for (time, key), row in kept.items() if not row.applied)
 
     def count(self, name: str, table: str) -> float:
-        """A metric of a table."""
+        """Return a metric of a table."""
         labels = {"schema": ".".join(self.group), "table": table}
         return self.registry.get_sample_value(name, labels) or 0.0
 
@@ -106,13 +106,13 @@ def _counts(staged: Staged) -> tuple[int, int]:
 
 
 def module(folder: Path, text: str) -> Script:
-    """The script of a user's module."""
+    """Return the script of a user's module."""
     (folder / "rules.py").write_text(f"from penstock.stage.script import *\n{text}")
     return load_script("rules", beside=folder)
 
 
 def row(time: int, id: Any, before: Any = None, **more: Any) -> Mutation:
-    """An upsert."""
+    """Return an upsert."""
     return Mutation(
         time=Hlc(time),
         key=json.dumps([id]),
@@ -122,5 +122,5 @@ def row(time: int, id: Any, before: Any = None, **more: Any) -> Mutation:
 
 
 def gone(time: int, *key: Any) -> Mutation:
-    """A delete."""
+    """Return a delete."""
     return Mutation(time=Hlc(time), key=json.dumps(list(key)), after=None)

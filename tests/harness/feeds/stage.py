@@ -1,8 +1,8 @@
-"""`penstock stage` as two instances under a changefeed, with everything that may happen to them.
+"""`penstock stage` as two instances under a changefeed, with all failures that may happen to them.
 
 Two instances, one staging database, one target; servers behind proxies. In mode consistent a reader
-of the target may only see states of resolved timestamps, each no older than the one before; in the
-end every mode has the last state.
+of the target may only see states of resolved timestamps, each no older than the previous one; in
+the end every mode has the last state.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ POINTS = {
 RULES = "from penstock.stage.script import configure_table\nconfigure_table('mark', ignore=['x'])\n"
 READY_S = 120.0
 SETTLE_S = 120.0
-# What an answer has in it that is lost on its way; MySQL's has nothing, its request has.
+# Part of the answer that is lost in transit; MySQL's answer has none, but its request does.
 ANSWERS = {"staging": (b"COMMIT", b"INSERT", b"UPDATE", b"COPY "), "target": (b"COMMIT",)}
 AUTO_WINDOW_S = 8
 
 
 class Instance:
-    """One `penstock stage`, as a process on a port of its own."""
+    """A `penstock stage` process with its own port."""
 
     def __init__(self, folder: Path, name: str, sections: str) -> None:
         self.name, self.port = name, free_port()
@@ -89,14 +89,14 @@ class Instance:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Return whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, fault: str = "", *options: str) -> None:
         """Start it; it answers a moment later."""
         environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
         if fault:
-            # Once: the processes that this one starts have the same plan.
+            # Once, as the processes that this one starts have the same plan.
             once = Path(tempfile.mkdtemp(dir=self.file.parent))
             environment |= {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(once)}
         with self.out.open("ab") as out:
@@ -106,13 +106,13 @@ class Instance:
             )  # fmt: skip
 
     def kill(self) -> None:
-        """End it at once, if it runs."""
+        """Kill it, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def abort(self) -> str:
-        """End it with what each of its threads is doing; that, and its last messages."""
+        """End it; return the stacks of its threads and its last messages."""
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGABRT)
             self._process.wait(60)
@@ -120,18 +120,18 @@ class Instance:
 
     @property
     def messages(self) -> str:
-        """What it has written into its log, in all of its lives."""
+        """Content of its log, from all of its lives."""
         log = self.file.parent / self.name / "run" / "stage.log"
         return log.read_text() if log.exists() else ""
 
     def stop(self) -> int:
-        """End it in order; the exit code."""
+        """Stop it in order; return the exit code."""
         assert self._process is not None, "started"
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
     def answers(self) -> bool:
-        """Whether it is ready."""
+        """Return whether it is ready."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/_/healthz", timeout=30):
                 return True
@@ -139,7 +139,7 @@ class Instance:
             return False
 
     def post(self, path: str, body: str) -> bool:
-        """Whether a request was answered with 200."""
+        """Return whether a request was answered with 200."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/{path}", body.encode(), method="POST"
         )
@@ -151,7 +151,7 @@ class Instance:
 
 
 class Stage:
-    """Servers, instances, a history and what a reader of the target has seen of it."""
+    """Servers, instances, a history and the states that a reader of the target has seen of it."""
 
     def __init__(self, stack: ExitStack, folder: Path, mode: str, target: str, seed: int) -> None:
         self.mode = mode
@@ -182,7 +182,7 @@ class Stage:
         else:
             sections += f'mode = "{mode}"\n'
         if self.is_consistent:
-            # In the other modes a row that is sent again is not to be gone: it would be new.
+            # In the other modes a row that is sent again must not be deleted: it would be new.
             sections += 'retireOffset = "100ms"\n'
         if mode == "auto":
             sections += f"bestEffortWindow = {AUTO_WINDOW_S}\n"
@@ -191,7 +191,7 @@ class Stage:
         self.history = History(seed, time.time_ns() - 60_000_000_000)
         self.feed = Feed(seed + 1)
         self.has_note = False
-        self._is_near = True  # the feed is close behind its source, or ever farther
+        self._is_near = True  # the feed stays close to its source, or falls behind more and more
         self._noted = threading.Lock()
         self.seen: list[int] = []
         self.happened: list[str] = []
@@ -206,7 +206,7 @@ class Stage:
         return stack.enter_context(Proxy(port))
 
     def _create(self) -> None:
-        """Have the first instance make the staging schema, and end it."""
+        """Let the first instance create the staging schema, and end it."""
         first = self.instances[0]
         first.start("", "--create")
         deadline = time.monotonic() + READY_S
@@ -225,7 +225,7 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything."""
+        """End all processes."""
         self._ended.set()
         for thread in self._threads:
             thread.join(60)
@@ -233,7 +233,7 @@ class Stage:
             one.kill()
 
     def end_feed(self) -> None:
-        """Send the rest of what was begun, and no more."""
+        """Send the rest of the current span, and no more."""
         self._ended.set()
         for thread in self._threads:
             thread.join(60)
@@ -260,14 +260,14 @@ class Stage:
             self._deliver(f'{{"resolved":"{resolved}"}}')
 
     def _deliver(self, body: str) -> None:
-        """To one of the instances or the other, until one has answered."""
+        """Send a body to either instance until one has answered."""
         while not self._random.choice(self.instances).post(self.path, body):
             if self._ended.is_set() and not any(one.is_running for one in self.instances):
                 return
             time.sleep(0.05)
 
     def state(self) -> dict[str, list[tuple[Any, ...]]]:
-        """The target at one moment; a note that is not there, or on its way, is None."""
+        """Return the target at one moment; a note that is missing, or being added, is None."""
         note = "note" if self.has_note else "null"
         query = (
             "select 'parent', id, n, null, null from parent"
@@ -281,7 +281,7 @@ class Stage:
         return {name: sorted(rows) for name, rows in found.items()}
 
     def states(self, number: int) -> dict[str, list[tuple[Any, ...]]]:
-        """The model at a resolved timestamp, as `state` gives it."""
+        """Return the model at a resolved timestamp in the form of `state`."""
         found: dict[str, list[tuple[Any, ...]]] = self.history.states[number]
         if self.has_note:
             return found
@@ -289,7 +289,7 @@ class Stage:
 
     @property
     def is_consistent(self) -> bool:
-        """Whether readers of the target may only see states of resolved timestamps."""
+        """Return whether readers of the target may only see states of resolved timestamps."""
         return self.mode in ("consistent", "rowwise")
 
     def _read(self) -> None:
@@ -312,10 +312,10 @@ class Stage:
                 self.wrong.append(f"mark {number} behind {self.seen[-1]}")
             self.seen.append(number)
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------
 
     def happens(self, number: int) -> str:
-        """Something happens; what it was."""
+        """Cause something, and return its name."""
         chance = self._random.random()
         if chance < 0.08:
             return self._crash(self.staging_server, "staging server")
@@ -336,7 +336,7 @@ class Stage:
             point = points[number % len(points)]
             one.start(f"{point}:{self._random.randint(1, 12)}:kill")
             return point
-        time.sleep(self._random.uniform(0, 3))  # long enough for the other to take over
+        time.sleep(self._random.uniform(0, 3))  # long enough for the other instance to take over
         one.start()
         return "instance"
 
@@ -347,7 +347,7 @@ class Stage:
         return name
 
     def _break_network(self) -> str:
-        """Connections are cut, or an answer is lost behind what the server has done."""
+        """Cut connections, or lose an answer after the server has acted."""
         name = self._random.choice(list(self.proxies))
         proxy = self.proxies[name]
         if self._random.random() < 0.3:
@@ -358,10 +358,10 @@ class Stage:
         return f"answer of {name}: {answer!r}"
 
     def _alter(self) -> str:
-        """The column note comes or goes: in the target first, in the source first, or late."""
+        """Add or drop the column note: first in the target, first in the source, or late."""
         if not self.has_note:
             is_late = self._random.random() < 0.5
-            if is_late:  # until then it is tried again
+            if is_late:  # until then penstock retries
                 self.history.has_note = True
                 time.sleep(self._random.uniform(0, 2))
             with self._noted:
@@ -373,7 +373,7 @@ class Stage:
             self.has_note = False
         self.history.has_note = False
         until, deadline = len(self.history.states) + 1, time.monotonic() + READY_S
-        while not self._mark() or self._mark()[0][1] < until:  # nothing with a note is on its way
+        while not self._mark() or self._mark()[0][1] < until:  # no row with a note is in transit
             self._moves(deadline)
             time.sleep(0.1)
         last = self._staged("select max(nanos) from {table}")
@@ -384,7 +384,9 @@ class Stage:
         return "column dropped"
 
     def _staged(self, query: str) -> int:
-        """Ask the mutation table of child; while its server is away, something waits."""
+        """Query the mutation table of child; while its server is down, return that
+        something waits.
+        """
         table = f"_{self.path.replace('/', '_')}_child"
         try:
             with psycopg.connect(self.staging_server.url("postgres")) as connection:
@@ -398,7 +400,7 @@ class Stage:
             connection.execute(sql)
 
     def run(self, count: int) -> None:
-        """Kill so often under load, then let it come to its end; everything must be equal."""
+        """Kill so often under load, then let it finish; everything must be equal."""
         with self:
             deadline = time.monotonic() + READY_S
             while not self._mark():
@@ -432,7 +434,7 @@ class Stage:
             assert "mode=consistent" in messages, messages[-3000:]
 
     def _go_on(self) -> None:
-        """Wait until something more is in the target."""
+        """Wait until the target has something more."""
         before, deadline = self._mark(), time.monotonic() + READY_S
         while self._mark() == before:
             self._moves(deadline)
@@ -452,7 +454,7 @@ class Stage:
         assert time.monotonic() < deadline, self._stacks()
 
     def _stacks(self) -> str:
-        """What both instances are doing; it ends them."""
+        """Return the stacks of both instances, which end."""
         stacks = "\n".join(one.abort() for one in self.instances)
         return f"behind {self.happened}\n{stacks}"
 

@@ -52,32 +52,32 @@ class Site:
     def post(
         self, mode: StageMode, *rows: Mutation, table: StagedTable = T, feed: str = "a"
     ) -> tuple[int, int]:
-        """Send rows; how many were new, and how many were not."""
+        """Send rows; return how many were new, and how many were not."""
         batches = {table: batch_of(rows)}
         found = self.sequencers[mode].accept(self.staging, GROUP, batches, feed)
         return found[table].added, found[table].duplicates
 
     def apply(self, mode: StageMode, holder: TakenOver | None = None) -> None:
-        """Do what the holder of the lease does; a new one if none is given."""
+        """Run a round of the lease's holder; of a new one if none is given."""
         holder = holder or take_over(LOG, self.target)
         self.sequencers[mode].round(self.staging, GROUP, lambda: holder)
 
     def resolve(self, time: int, feed: str = "a") -> None:
-        """A feed resolves a time."""
+        """Resolve a time as a feed."""
         self.staging.advance(GROUP, feed, Hlc(time))
 
     def waiting(self, table: StagedTable = T) -> list[int]:
-        """The times of staged rows that are not applied."""
+        """Return the times of staged rows that are not applied."""
         kept = self.staging.tables.get(table, {})
         return sorted(time.nanos for (time, _), one in kept.items() if not one.applied)
 
     def values(self, table: str = "t") -> dict[str, int]:
-        """The value of each key in the target."""
+        """Return the value of each key in the target."""
         return {key: found["v"] for key, found in self.target.rows[table].items()}
 
 
 class Place:
-    """What the command takes for a pipeline's staging database and target."""
+    """The staging database and target of a pipeline, as the command receives them."""
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         section = SimpleNamespace(lease_seconds=60.0)

@@ -1,4 +1,4 @@
-"""A staging database and a target's catalogue in memory: what tests of the receiver post into."""
+"""A staging database and a target's catalogue in memory, into which tests of the receiver post."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _time_of(mark: tuple[str, Hlc, bool]) -> Hlc:
 
 
 class WentBack(PenstockError):
-    """Stands for the error that a session of an engine raises."""
+    """Stand-in for the error that an engine's session raises."""
 
     code = "ST99"
 
@@ -60,7 +60,11 @@ class Row:
 
 @dataclass
 class FakeStaging:
-    """Is the database and its one session. fail: raised by the next call of `stage`."""
+    """A staging database and its one session.
+
+    Attributes:
+        fail: Error that the next call of `stage` raises.
+    """
 
     tables: dict[StagedTable, dict[RowKey, Row]] = field(default_factory=dict)
     checkpoints: dict[str, list[tuple[str, Hlc, bool]]] = field(default_factory=dict)
@@ -80,16 +84,16 @@ class FakeStaging:
     # -- the database
 
     def create(self, *, database: bool = True) -> None:
-        """Note it. database: whether it would be made, too."""
+        """Record the call. database: whether it would be created, too."""
         self.created.append(database)
 
     @contextmanager
     def open_session(self) -> Iterator[FakeStaging]:
-        """Itself."""
+        """Yield itself."""
         yield self
 
     def examine(self) -> list[Finding]:
-        """Nothing is wrong."""
+        """Return no findings."""
         return []
 
     # -- mutations
@@ -390,7 +394,7 @@ class FakeStaging:
     # -- for tests
 
     def applied_through(self, group: Group) -> int:
-        """Apply like the consistent mode: up to the last checkpoint; how many rows that were."""
+        """Apply like the consistent mode, up to the last checkpoint; return the number of rows."""
         through = self.window(group).proposed
         of_group = [table for table in self.tables if table.group == group]
         marked = self.mark_applied_through(of_group, through)
@@ -398,7 +402,7 @@ class FakeStaging:
         return sum(marked.values())
 
     def present(self) -> dict[str, list[str]]:
-        """The keys that are in the target's tables, as far as applied."""
+        """Return the keys in the target's tables, as far as applied."""
         found: dict[str, list[str]] = {}
         for table, rows in self.tables.items():
             newest = {
@@ -426,7 +430,11 @@ SHOP_TABLES = {
 
 @dataclass
 class FakeCatalog:
-    """The tables of a target. asked: how often."""
+    """The tables of a target.
+
+    Attributes:
+        asked: Number of queries.
+    """
 
     schemas: dict[Group, dict[str, tuple[str, ...]]] = field(
         default_factory=lambda: {SHOP: dict(SHOP_TABLES)}

@@ -1,4 +1,4 @@
-"""Signed tokens, as who posts changefeeds has them."""
+"""Signed tokens, as posters of changefeeds have them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def encoded(data: bytes) -> str:
-    """Base64 for URLs."""
+    """Return Base64 for URLs."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def token(key: Any, algorithm: str, claims: dict[str, Any], **header: Any) -> str:
-    """A signed token."""
+    """Return a signed token."""
     head = encoded(json.dumps({"alg": algorithm, "typ": "JWT", **header}).encode())
     signed = f"{head}.{encoded(json.dumps(claims).encode())}"
     digest = HASHES.get(algorithm[2:], hashes.SHA256())
@@ -39,5 +39,5 @@ def token(key: Any, algorithm: str, claims: dict[str, Any], **header: Any) -> st
 
 
 def pem(key: Any) -> str:
-    """The public half."""
+    """Return the public half."""
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()

@@ -1,4 +1,4 @@
-"""`penstock stage` with a feed that tests post, for a browser to look at."""
+"""`penstock stage` with a feed that tests post, viewed in a browser."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StagedShop:
     """A staging database, a target, and files of instances between them."""
 
     def __init__(self, folder: Path, server: Server) -> None:
-        """Make both databases."""
+        """Create both databases."""
         self._folder, self._server = folder, server
         self.staging = server.make_database("staging")
         self.target = server.make_database("shop")
@@ -51,7 +51,7 @@ class StagedShop:
         self.run(TABLES)
 
     def file(self, name: str, mode: str = "bestEffort") -> Path:
-        """The file of an instance, with a directory of its own."""
+        """Write the file of an instance, with a directory of its own."""
         path = self._folder / f"{name}.toml"
         text = FILE.format(name=name, staging=self.staging, target=self.target, mode=mode)
         path.write_text(text, encoding="utf-8")
@@ -64,7 +64,7 @@ class StagedShop:
             return cursor.fetchall() if cursor.description else []
 
     def post(self, url: str, body: dict[str, Any]) -> None:
-        """Send a request of the feed; it must be taken."""
+        """Send a request of the feed; it must be accepted."""
         place = f"{url}/{self.database}/public"
         request = urllib.request.Request(place, json.dumps(body).encode(), method="POST")
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -73,7 +73,7 @@ class StagedShop:
     def rows(
         self, url: str, table: str, rows: Sequence[dict[str, Any]], *, age_s: float = 0
     ) -> None:
-        """Rows of a table, committed so long ago, each a nanosecond behind the one before."""
+        """Send rows of a table, committed so long ago, each a nanosecond after the previous one."""
         first = time.time_ns() - round(age_s * 1e9)
         payload = [
             {
@@ -87,7 +87,7 @@ class StagedShop:
         self.post(url, {"payload": payload, "length": len(payload)})
 
     def resolve(self, url: str, *, age_s: float = 0) -> None:
-        """Everything up to so long ago has been sent."""
+        """Resolve everything up to so long ago."""
         self.post(url, {"resolved": f"{time.time_ns() - round(age_s * 1e9)}.0000000000"})
 
     def close(self) -> None:

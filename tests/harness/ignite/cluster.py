@@ -1,9 +1,9 @@
 """A model of a cluster that logs changes, and of the extractor over the nodes' logs.
 
-The cluster: partitions with a primary and backups, that move when nodes die and come back; backups
-log later than primaries, by clocks of their own; what a node that died had logged is archived when
-it is back; what it missed is not logged as changes. The extractor is the product's versions and
-places, with a log that loses what was not flushed.
+The cluster: partitions with a primary and backups, which move when nodes die and come back; backups
+log later than primaries, by clocks of their own; the log of a node that died is archived when it is
+back; changes that it missed are not logged. The extractor is the product's versions and places,
+with a log that loses everything that was not flushed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ LATE_MS = SLACK_MS // 3  # clocks differ by this at most, and backups are late b
 
 
 class Record(NamedTuple):
-    """An entry in a node's log. value: None for a removed key. resent: not when it changed."""
+    """An entry in a node's log.
+
+    Attributes:
+        value: Value; None for a removed key.
+        resent: True if it was not logged when it changed.
+    """
 
     key: int
     version: Version
@@ -38,7 +43,7 @@ class Record(NamedTuple):
 
 @dataclass
 class Cluster:
-    """Nodes, their logs, and what the caches have. node_count, backups: never change."""
+    """Nodes, their logs, and the content of the caches. node_count and backups never change."""
 
     node_count: int
     backups: int
@@ -51,7 +56,7 @@ class Cluster:
     resent: list[tuple[int, Record]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """All nodes are up, and all partitions empty."""
+        """Begin with all nodes up and all partitions empty."""
         nodes = range(self.node_count)
         self.up = set(nodes)
         self.open: list[list[Record]] = [[] for _ in nodes]
@@ -87,44 +92,44 @@ class Cluster:
         self.open[node].append(record._replace(time_ms=self.now_ms + skew_ms))
 
     def deliver(self, count: int) -> None:
-        """Backups log what they have got."""
+        """Let backups log received changes."""
         for node, record in self.late[:count]:
             self._log(node, record)
         del self.late[:count]
 
     def resend(self) -> None:
-        """Read all rows, to be logged by their primaries."""
+        """Read all rows, which their primaries will log."""
         for key, (version, value) in self.values.items():
             owners = self.owners[key % PARTITION_COUNT]
             if value is not None and owners:
                 self.resent.append((owners[0], Record(key, version, value, resent=True)))
 
     def log_resent(self, count: int) -> None:
-        """Some of them are logged, behind changes since perhaps."""
+        """Log some of the resent rows, perhaps after later changes."""
         for node, record in self.resent[:count]:
             self._log(node, record)
         del self.resent[:count]
 
     def wait(self, time_ms: int) -> None:
-        """Time passes. What is late is logged before it is too late."""
+        """Let time pass. Late changes are logged before it is too late."""
         if self.now_ms + time_ms > self.settled_ms + LATE_MS:
             self.settle()
         self.now_ms += time_ms
 
     def settle(self) -> None:
-        """Everything is logged."""
+        """Log everything."""
         self.deliver(len(self.late))
         self.log_resent(len(self.resent))
         self.settled_ms = self.now_ms
 
     def kill(self, node: int) -> None:
-        """A node dies; others take its partitions over. Its clients wait for backups."""
+        """Kill a node; others take over its partitions. Its clients wait for backups."""
         if node in self.up:
             self.late = [(to, record) for to, record in self.late if to != node]
             self._change_topology(self.up - {node})
 
     def start(self, node: int) -> None:
-        """A node comes back."""
+        """Start a node again."""
         if node not in self.up:
             self._change_topology(self.up | {node})
 
@@ -136,7 +141,7 @@ class Cluster:
         self._assign()
 
     def archive(self, node: int) -> None:
-        """A node's open segment becomes readable."""
+        """Make a node's open segment readable."""
         if node in self.up and self.open[node]:
             self.archived[node].append(self.open[node])
             self.open[node] = []
@@ -144,14 +149,18 @@ class Cluster:
 
 @dataclass
 class Extraction:
-    """Reads a cluster's logs into `log`: node, record. path: of the versions."""
+    """Reader of a cluster's logs into `log`: node, record.
+
+    Attributes:
+        path: Path of the versions.
+    """
 
     cluster: Cluster
     path: Path
     listed: list[int]
     gives_copies: bool = False
     log: list[tuple[int, Record]] = field(default_factory=list)
-    durable: tuple[int, int] = (0, 0)  # position, and how many records of the log
+    durable: tuple[int, int] = (0, 0)  # position, and number of records in the log
     flushing: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
@@ -159,7 +168,7 @@ class Extraction:
         self.restart()
 
     def restart(self, listed: list[int] | None = None) -> None:
-        """Crash, and go on behind the last durable flush point; perhaps with other nodes."""
+        """Crash, and continue after the last durable flush point; perhaps with other nodes."""
         self.listed = self.listed if listed is None else listed
         position, count = self.durable
         del self.log[count:]
@@ -169,7 +178,7 @@ class Extraction:
         assert self.nodes.position == position
 
     def read(self, node: int, count: int) -> int:
-        """Read some records of a node; how many there were."""
+        """Read some records of a node; return how many there were."""
         if node not in self.listed:
             return 0
         name = str(node)
@@ -195,33 +204,33 @@ class Extraction:
             self.log.append((int(name), record))
 
     def begin_flush(self) -> None:
-        """What comes before the log's own flush."""
+        """Do the steps before the log's own flush."""
         self.flushing = self.nodes.position, len(self.log)
         self.versions.before_flush(self.nodes.position)
 
     def end_flush(self) -> None:
-        """The log is durable, and that is known."""
+        """Record that the log is durable."""
         self.durable = self.flushing
         self.versions.acknowledge(self.durable[0])
 
     def flush(self) -> None:
-        """Both."""
+        """Flush the log in both steps."""
         self.begin_flush()
         self.end_flush()
 
     def flush_unknown(self) -> None:
-        """The log becomes durable, and the extractor dies before it knows."""
+        """Make the log durable, and crash the extractor before it knows."""
         self.begin_flush()
         self.durable = self.flushing
         self.restart()
 
     def read_all(self) -> None:
-        """All that is archived."""
+        """Read everything that is archived."""
         while any(self.read(node, 1 << 30) for node in self.listed):
             self.flush()
 
     def last(self) -> dict[int, tuple[Version, int | None]]:
-        """Version and value of each key, as the log has them last."""
+        """Return the last version and value of each key in the log."""
         return {record.key: (record.version, record.value) for _, record in self.log}
 
 
@@ -234,10 +243,16 @@ VERSION = struct.Struct("<biiq")
 
 
 class Directories:
-    """A cluster's archived logs as files. node_count: with one work directory each."""
+    """A cluster's archived logs as files.
+
+    Attributes:
+        node_count: Number of nodes, each with one work directory.
+    """
 
     def __init__(self, root: Path, cluster: Cluster) -> None:
-        """Make them, each with its cache, and with our utility as the one that gives events."""
+        """Make directories, each with its cache, and with penstock as the utility that gives
+        events.
+        """
         self.root, self.cluster = root, cluster
         self.written = [0] * cluster.node_count
         config = files_of("one")["db/node_1/cache-words/cache_data.dat"]
@@ -248,21 +263,21 @@ class Directories:
             (self.cdc(node) / "state/cdc-mode.bin").write_bytes(ACTIVE_MODE)
 
     def work(self, node: int) -> Path:
-        """A node's work directory."""
+        """Return a node's work directory."""
         return self.root / str(node)
 
     def cdc(self, node: int) -> Path:
-        """Where a node's segments are."""
+        """Return the directory of a node's segments."""
         return self.work(node) / f"db/wal/cdc/n{node}"
 
     @property
     def url(self) -> str:
-        """Of all nodes, as the configuration has it."""
+        """URL of all nodes, as the configuration has it."""
         nodes = range(self.cluster.node_count)
         return joined_urls(f"ignite://{self.work(node)}?consistentId=n{node}" for node in nodes)
 
     def write(self) -> None:
-        """What was archived since, for nodes whose directory is there."""
+        """Write newly archived segments, for nodes whose directory exists."""
         for node, segments in enumerate(self.cluster.archived):
             while self.work(node).exists() and self.written[node] < len(segments):
                 number = self.written[node]
@@ -271,13 +286,13 @@ class Directories:
                 self.written[node] += 1
 
     def away(self, node: int) -> None:
-        """A node's directory is gone, or back."""
+        """Move a node's directory away, or back."""
         there, away = self.work(node), self.root / f"away-{node}"
         there.rename(away) if there.exists() else away.rename(there)
 
 
 def segment_of(records: list[Record], number: int) -> bytes:
-    """A node's segment."""
+    """Return a node's segment."""
     return data_segment(
         [[entry_of(one)] for one in records],
         number=number,
@@ -287,7 +302,7 @@ def segment_of(records: list[Record], number: int) -> bytes:
 
 
 def entry_of(record: Record) -> bytes:
-    """An entry of the model as a node writes it."""
+    """Return an entry of the model as a node writes it."""
     version = record.version
     return entry_bytes(
         key=INT.pack(3, record.key),

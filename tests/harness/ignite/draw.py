@@ -1,4 +1,4 @@
-"""Inputs for both readers of Ignite's bytes: recorded and made ones, mutated at every level."""
+"""Inputs for both readers of Ignite's bytes: recorded and generated, mutated at every level."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER = sealed(struct.pack("<BqiQi", 5, 0, 0, wal.MAGIC, wal.SERIALIZER))
 
 @cache
 def recorded_values() -> list[bytes]:
-    """Keys and values of the recordings that are not long."""
+    """Return keys and values of the recordings, except long ones."""
     found = set()
     for name in RECORDINGS:
         for entry in walked(name, TWIN, marshal.decode):
@@ -41,7 +41,7 @@ def recorded_values() -> list[bytes]:
 
 @cache
 def recorded_records() -> list[tuple[int, bytes]]:
-    """Kind and content of records: all with changes, and some of each other kind."""
+    """Return kind and content of records: all with changes, and some of each other kind."""
     found = []
     counts: dict[int, int] = {}
     for name in RECORDINGS:
@@ -61,7 +61,7 @@ def recorded_records() -> list[tuple[int, bytes]]:
 
 
 def _items(found: list[bytes | None]) -> bytes:
-    """As items_of() reads them."""
+    """Return values in the form that items_of() reads."""
     return b"".join(
         b"\xff\xff" if one is None else struct.pack("<H", len(one)) + one
         for one in found
@@ -70,14 +70,14 @@ def _items(found: list[bytes | None]) -> bytes:
 
 
 class Mutator:
-    """Makes inputs."""
+    """A maker of inputs."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.types = list(type_files())
 
     def seed_input(self) -> bytes:
-        """A fresh input."""
+        """Return a fresh input."""
         mode = self.dice.choice([VALUE, VALUE, VALUE, SEGMENT, SEGMENT, CELLS, CELLS, TYPE])
         head = bytes([mode, self.dice.randrange(256)])
         if mode == TYPE:
@@ -91,7 +91,7 @@ class Mutator:
         return head + self.dice.choice(recorded_values())
 
     def mutate(self, case: bytes) -> bytes:
-        """A few changes."""
+        """Mutate an input a few times."""
         head, data = case[:2], case[2:]
         if self.dice.random() < 0.1:
             head = bytes([head[0], self.dice.randrange(256)])
@@ -112,7 +112,7 @@ class Mutator:
         way = dice.randrange(9)
         if way == 0:
             return self._bytes(data)
-        if way == 1:  # a handle, to any place before
+        if way == 1:  # a handle, to any earlier place
             back = dice.choice([dice.randint(0, at + 1), at, 0, dice.choice(NUMBERS)])
             return self._over(data, at, b"\x66" + struct.pack("<i", back))
         if way == 2:
@@ -184,7 +184,7 @@ class Mutator:
         return self._object([data] * dice.choice([1, 1, 2, 5]))
 
     def _made(self, depth: int) -> bytes:
-        """A value of any type that is mostly proper."""
+        """Return a value of any type that is mostly valid."""
         dice = self.dice
         code = dice.choice(CODES)
         size = {1: 1, 2: 2, 3: 4, 4: 8, 5: 4, 6: 8, 7: 2, 8: 1, 10: 16, 11: 8, 33: 12, 36: 8}
@@ -217,7 +217,7 @@ class Mutator:
         return b"\x65"
 
     def _object(self, fields: list[bytes], type_id: int | None = None) -> bytes:
-        """A binary object with a footer of any form, of a recorded type or of none."""
+        """Return a binary object with a footer of any form, of a recorded type or of none."""
         dice = self.dice
         is_plain = type_id is not None
         if type_id is None:
@@ -250,7 +250,7 @@ class Mutator:
     # -- values for columns ------------------------------------------------------------------
 
     def _cells(self) -> bytes:
-        """Objects of one type, or values by themselves."""
+        """Return objects of one type, or separate values."""
         dice = self.dice
         count = dice.randint(0, 6)
         if dice.random() < 0.4:
@@ -275,7 +275,7 @@ class Mutator:
     # -- segments ----------------------------------------------------------------------------
 
     def _segment(self) -> bytes:
-        """Some recorded records, for their new places."""
+        """Return some recorded records, adapted to their new places."""
         data = HEADER
         for _ in range(self.dice.randint(0, 5)):
             data += self._record(*self.dice.choice(recorded_records()), len(data))
@@ -285,7 +285,7 @@ class Mutator:
         return record_bytes(kind, content, at)
 
     def _parts(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Kind and content of each record, as far as their lengths lead."""
+        """Return kind and content of each record, as far as their lengths are valid."""
         found = []
         at = len(HEADER)
         while at + 21 <= len(data):
@@ -299,7 +299,7 @@ class Mutator:
     def _in_segment(self, data: bytes) -> bytes:
         dice = self.dice
         way = dice.randrange(8)
-        if way == 0:  # behind its checksums
+        if way == 0:  # after its checksums
             return self._bytes(data)
         if way == 1:
             return data[: dice.randint(0, len(data))]
@@ -322,11 +322,11 @@ class Mutator:
         return made
 
     def _in_entries(self, content: bytes) -> bytes:
-        """The record's count, or anything inside of its entries: keys, values, lengths."""
+        """Change the record's count, or anything inside its entries: keys, values, lengths."""
         dice = self.dice
         if dice.random() < 0.2:
             return self._over(content, 0, self._number())
-        if dice.random() < 0.4:  # a whole value, with its length set right
+        if dice.random() < 0.4:  # a whole value, with its correct length
             (length,) = struct.unpack_from("<i", content, 16) if len(content) > 21 else (-1,)
             value_at = 21 + length
             if length >= 0 and value_at + 5 < len(content):

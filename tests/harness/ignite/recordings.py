@@ -1,6 +1,6 @@
-"""Recorded segments of real Ignite nodes, and what Ignite's own utility delivered of them.
+"""Recorded segments of real Ignite nodes, and the events that Ignite's own utility delivered.
 
-`tests/data/ignite` has, of each recording, the directories that a reader needs, and each call of
+`tests/data/ignite` has, for each recording, the directories that a reader needs, and each call of
 CdcMain's consumer as a line of JSON. The programs that made them are in `tests/ignite`.
 """
 
@@ -35,7 +35,7 @@ DATA = Path(__file__).parents[2] / "data" / "ignite"
 
 
 def unpacked(name: str, directory: Path) -> Path:
-    """A recording's work directory, below this one."""
+    """Unpack a recording's work directory below this one, and return it."""
     with tarfile.open(DATA / f"{name}.tar.xz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
         archive.extractall(directory)
@@ -44,14 +44,14 @@ def unpacked(name: str, directory: Path) -> Path:
 
 @cache
 def files_of(name: str) -> dict[str, bytes]:
-    """Each file of a recording, by its path below the work directory."""
+    """Return each file of a recording, by its path below the work directory."""
     with tarfile.open(DATA / f"{name}.tar.xz") as archive:
         members = [member for member in archive if member.isfile()]
         return {member.name: archive.extractfile(member).read() for member in members}  # type: ignore[union-attr]
 
 
 def segments_of(name: str, node: str = "node_1") -> list[tuple[int, bytes]]:
-    """Number and bytes of the segments in a node's CDC directory, in order."""
+    """Return number and bytes of the segments in a node's CDC directory, in order."""
     found = {
         int(Path(path).stem): data
         for path, data in files_of(name).items()
@@ -61,7 +61,7 @@ def segments_of(name: str, node: str = "node_1") -> list[tuple[int, bytes]]:
 
 
 def types_of(name: str, node: str = "node_1") -> Types:
-    """The types of a recording, each read anew."""
+    """Return the types of a recording, each read again."""
     files = files_of(name)
 
     def metadata(type_id: int) -> BinaryType | None:
@@ -76,18 +76,18 @@ def types_of(name: str, node: str = "node_1") -> Types:
 
 
 def calls_of(name: str) -> list[dict[str, Any]]:
-    """What CdcMain called its consumer with."""
+    """Return the calls of CdcMain to its consumer."""
     text = (DATA / f"{name}.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def events_of(name: str) -> list[dict[str, Any]]:
-    """The events that CdcMain gave its consumer, in order."""
+    """Return the events that CdcMain gave its consumer, in order."""
     return [event for call in calls_of(name) for event in call.get("events", [])]
 
 
 def shown_entry(entry: Any) -> dict[str, Any]:
-    """An entry in the form of the recorded events."""
+    """Return an entry in the form of the recorded events."""
     version = entry.write_version
     return {
         "cacheId": entry.cache_id,
@@ -101,7 +101,9 @@ def shown_entry(entry: Any) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """A value as `Shown.java` shows it. Java's own names of what is one type here are left out."""
+    """Return a value as `Shown.java` shows it, without Java's own names for what is
+    one type here.
+    """
     for kind, show in _SHOWN:
         if isinstance(value, kind):
             return show(value)
@@ -109,7 +111,7 @@ def shown(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What `Shown.java` shows, without what Python's values do not tell.
+    """Return a value of `Shown.java` without facts that Python's values lack.
 
     These are the width of numbers and that an array is of primitives.
     """
@@ -127,7 +129,7 @@ def plain(value: Any) -> Any:
     if kind == "array" or str(kind).endswith("[]"):
         return ["array", [plain(one) for one in rest[0]]]
     if kind == "collection" and rest[0] == "SingletonList":
-        return ["opaque"]  # of java.util.Collections: only a JVM reads it
+        return ["opaque"]  # of java.util.Collections: only a JVM can read it
     if kind == "collection":
         return ["collection", rest[0], _ordered(rest[0] == "HashSet", rest[1])]
     if kind == "map":
@@ -201,12 +203,12 @@ _SHOWN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 
 def plain_event(event: dict[str, Any]) -> dict[str, Any]:
-    """A recorded event in the form of shown_entry()."""
+    """Return a recorded event in the form of shown_entry()."""
     return {**event, "key": plain(event["key"]), "value": plain(event["value"])}
 
 
 def walked(name: str, kernel: Any, decode: Any, node: str = "node_1") -> Iterator[Any]:
-    """Every entry of a recording, as a consumer is told of them. kernel: what wal_kernel() gives.
+    """Yield every entry of a recording, as a consumer gets it. kernel: result of wal_kernel().
 
     decode: as `marshal.decode`.
     """
@@ -227,12 +229,12 @@ def walked(name: str, kernel: Any, decode: Any, node: str = "node_1") -> Iterato
 
 
 def sealed(data: bytes) -> bytes:
-    """A record and its checksum."""
+    """Return a record and its checksum."""
     return data + struct.pack("<I", crc(data))
 
 
 def record_bytes(kind: int, data: bytes, at: int = 0, number: int = 0) -> bytes:
-    """One record, for this place."""
+    """Return one record, for this place."""
     return sealed(struct.pack("<Bqii", kind + 1, number, at, 21 + len(data)) + data)
 
 
@@ -251,7 +253,7 @@ def entry_bytes(
     kind: int = 1,
     value_length: int | None = None,
 ) -> bytes:
-    """One entry of a data record, as a node writes it."""
+    """Return one entry of a data record, as a node writes it."""
     held = b"" if value is None else struct.pack("<b", kind) + value
     length = value_length if value_length is not None else -1 if value is None else len(value)
     return b"".join(
@@ -274,7 +276,7 @@ def data_segment(
     count: int | None = None,
     more: Sequence[bytes] = (),
 ) -> bytes:
-    """A segment with one data record per list of entries, then others, made for this place.
+    """Return a segment with one data record per list of entries, then others, made for this place.
 
     times_ms, kinds: of each data record; without them all have time_ms, and are DATA_RECORD_V2.
     """
@@ -293,9 +295,9 @@ def data_segment(
 
 
 class Calls(CdcConsumer):
-    """Notes each call with the state that is saved then; ends when nothing comes any more.
+    """Records each call with the state that is saved then; ends when nothing comes any more.
 
-    calls: with events, after which it has enough.
+    calls: number of calls with events after which it ends.
     """
 
     def __init__(self, cdc: Path, per_call: int = 0, answer: bool = True, calls: int = 1 << 30):
@@ -307,7 +309,7 @@ class Calls(CdcConsumer):
         self.told: list[dict[str, Any]] = []
 
     def note(self, call: str, **more: Any) -> None:
-        """One line."""
+        """Record one line."""
         files = {"state": "cdc-wal-state.bin", "mode": "cdc-mode.bin"}
         found = {key: self._state / name for key, name in files.items()}
         saved = {k: path.read_bytes().hex() if path.exists() else "" for k, path in found.items()}
@@ -323,7 +325,7 @@ class Calls(CdcConsumer):
         return self._idle < 4
 
     def has_enough(self) -> bool:
-        """Whether it was called as often as was wanted."""
+        """Return whether it was called as often as was wanted."""
         return self._calls_left <= 0
 
     def on_events(self, events: Iterator[Any]) -> bool:
@@ -368,7 +370,7 @@ class Calls(CdcConsumer):
 
 
 def shown_event(event: Any) -> dict[str, Any]:
-    """An event of a consumer in the form of the recorded events."""
+    """Return an event of a consumer in the form of the recorded events."""
     version = event.version
     return {
         "cacheId": event.cache_id,
@@ -382,7 +384,7 @@ def shown_event(event: Any) -> dict[str, Any]:
 
 
 def node_pipeline(tmp_path: Path, work: Path, node: str = "node-1", more: str = "") -> Path:
-    """A pipeline file for a node's directory."""
+    """Write a pipeline file for a node's directory."""
     file = tmp_path / "node.toml"
     file.write_text(
         f'[pipeline]\nname = "node"\ndirectory = "{tmp_path / "pipeline"}"\n[source]\n'
@@ -393,12 +395,12 @@ def node_pipeline(tmp_path: Path, work: Path, node: str = "node-1", more: str = 
 
 
 def cdc_of(work: Path, node: str = "node_1") -> Path:
-    """The directory with a node's segments for consumers."""
+    """Return the directory with a node's segments for consumers."""
     return work / "db/wal/cdc" / node
 
 
 def sorted_call(call: dict[str, Any], *, is_recorded: bool = False) -> dict[str, Any]:
-    """A call in a form that can be compared: what has no order is sorted.
+    """Return a call in a form that can be compared: unordered parts are sorted.
 
     is_recorded: of Ignite's utility, whose events are shown in another form.
     """

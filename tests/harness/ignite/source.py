@@ -1,6 +1,6 @@
-"""An Ignite node as the source of a change log: what is in the log, and what it has to be.
+"""An Ignite node as the source of a change log: the log's content, and the expected content.
 
-Not here: recordings and segments made by hand (`harness/ignite/recordings.py`), live nodes
+Not here: recordings and segments made manually (`harness/ignite/recordings.py`), live nodes
 (`plugins/ignite_live.py`).
 """
 
@@ -35,7 +35,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 def source_pipeline(
     folder: Path, work: Path, node: str = "node-1", *, tables: str = '"*"', source: str = ""
 ) -> Path:
-    """A pipeline file without a target, over a node's directory."""
+    """Write a pipeline file without a target, over a node's directory."""
     file = folder / "node.toml"
     file.write_text(
         f'[pipeline]\nname = "node"\ndirectory = "{folder / "pipeline"}"\n[source]\n'
@@ -47,7 +47,7 @@ def source_pipeline(
 def extract(
     path: Path, *, stop: Callable[[], bool] = lambda: False, flush_rows: int | None = None
 ) -> Outcome:
-    """Extract until nothing more comes."""
+    """Extract until no more changes come."""
     config = load_config(path)
     options = replace(extract_options(config), exit_when_idle=True, idle_wait_s=0.05)
     if flush_rows is not None:
@@ -59,7 +59,11 @@ def extract(
 
 @dataclass(frozen=True)
 class Row:
-    """A row change, or with op T a TRUNCATE. values: after it; of a delete the key."""
+    """A row change, or with op T a TRUNCATE.
+
+    Attributes:
+        values: Row after the change; the key for a delete.
+    """
 
     op: str
     table: str
@@ -69,13 +73,13 @@ class Row:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Of the row."""
+        """Key of the row."""
         assert self.relation is not None
         return tuple(self.values[self.relation.columns[at].name] for at in self.relation.key)
 
 
 def rows_of(config: Config) -> list[Row]:
-    """What the log has, in order."""
+    """Return the log's changes, in order."""
     return list(_rows(config))
 
 
@@ -97,7 +101,7 @@ def _rows(config: Config) -> Iterator[Row]:
 
 
 def folded(rows: list[Row]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
-    """By table the rows that are left, by key."""
+    """Return the remaining rows of each table, by key."""
     found: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
     for row in rows:
         table = found.setdefault(row.table, {})
@@ -111,7 +115,7 @@ def folded(rows: list[Row]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
 
 
 def plain(value: Any) -> Any:
-    """A decoded value in the form in which the log's columns give it."""
+    """Return a decoded value in the form of the log's columns."""
     if isinstance(value, Timestamp):
         return EPOCH + datetime.timedelta(milliseconds=value.ms, microseconds=value.nanos // 1000)
     if isinstance(value, SqlDate):
@@ -128,23 +132,23 @@ def plain(value: Any) -> Any:
 
 
 def near(order: int) -> bytes:
-    """A transaction's number, as a node writes it."""
+    """Return a transaction's number, as a node writes it."""
     return struct.pack("<Biiq", 1, 1, 1, order)
 
 
 def text(value: str) -> bytes:
-    """A marshalled string."""
+    """Return a marshalled string."""
     data = value.encode()
     return struct.pack("<Bi", 9, len(data)) + data
 
 
 def number(value: int) -> bytes:
-    """A marshalled int."""
+    """Return a marshalled int."""
     return struct.pack("<Bi", 3, value)
 
 
 def made(folder: Path, segments: dict[int, bytes], *caches: str) -> Path:
-    """A work directory with these segments, of a node n that is not there."""
+    """Make a work directory with these segments, of a node n that does not exist."""
     work = folder / "work"
     for name in ("db/n", "db/wal/cdc/n/state", "db/marshaller", "db/binary_meta/n"):
         (work / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Pipelines from live Ignite nodes into PostgreSQL, and what their tables hold there."""
+"""Pipelines from live Ignite nodes into PostgreSQL, and the content of their tables there."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ CHOICES = {
 
 
 def node_url(node: LiveNode) -> str:
-    """A node that can be asked for rows, too."""
+    """Return the URL of a node that can be asked for rows, too."""
     return f"{node.url}&address={node.address}"
 
 
 def pipeline(folder: Path, source: str, target: str, **options: Any) -> Path:
-    """A pipeline file that flushes often and needs little of Spark."""
+    """Write a pipeline file that flushes often and needs little of Spark."""
     sections = {
         "changeExtractor": {**LIVELY, **options.pop("extractor", {})},
         "spark": {"master": "local[2]"},
@@ -46,7 +46,7 @@ def pipeline(folder: Path, source: str, target: str, **options: Any) -> Path:
 
 
 def people_of(node: LiveNode, cache: str) -> list[tuple[str, str, str]]:
-    """Key, name and age, by a scan of the node."""
+    """Return key, name and age, by a scan of the node."""
     return sorted(
         (str(key[1]), value[3]["name"][1], str(value[3]["age"][1]))
         for key, value, _ in node.scan(cache)
@@ -54,7 +54,7 @@ def people_of(node: LiveNode, cache: str) -> list[tuple[str, str, str]]:
 
 
 def people_in(url: str, cache: str) -> list[tuple[str | None, ...]]:
-    """The same in PostgreSQL."""
+    """Return key, name and age in PostgreSQL."""
     with psycopg.connect(url, autocommit=True) as sql:
         if sql.execute("select to_regclass(%s)", (f'public."{cache}"',)).fetchone() == (None,):
             return []
@@ -63,7 +63,7 @@ def people_in(url: str, cache: str) -> list[tuple[str | None, ...]]:
 
 
 def rows_in(url: str, table: str) -> int | None:
-    """How many there are; None without the table."""
+    """Return the number of rows; None without the table."""
     with psycopg.connect(url, autocommit=True) as sql:
         if sql.execute("select to_regclass(%s)", (f"public.{table}",)).fetchone() == (None,):
             return None
@@ -73,7 +73,7 @@ def rows_in(url: str, table: str) -> int | None:
 
 @contextmanager
 def written_to(node: LiveNode, cache: str, keys: int) -> Iterator[Callable[[], None]]:
-    """Put and remove keys of a cache beside what runs in the block; gives what ends it."""
+    """Put and remove keys of a cache during the block; yield a function that stops it."""
     ended = threading.Event()
     failed: list[BaseException] = []
 

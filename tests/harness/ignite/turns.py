@@ -1,4 +1,6 @@
-"""Consumers of ours beside Ignite's own utility: on copies of one directory, or in turns on it."""
+"""Penstock's consumers beside Ignite's own utility: on copies of one directory, or in
+turns on it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from plugins.ignite_node import Ignite
 
 
 def ours(work: Path, calls: Calls, node: str = "node-1") -> list[dict[str, Any]]:
-    """Give a node's events to a consumer of ours."""
+    """Give a node's events to a consumer of penstock."""
     file = node_pipeline(work.parent, work, node)
     run_consumer(file, "all", calls, stop=calls.has_enough)
     return [sorted_call(call) for call in calls.told]
@@ -23,38 +25,40 @@ def ours(work: Path, calls: Calls, node: str = "node-1") -> list[dict[str, Any]]
 def theirs(
     ignite: Ignite, work: Path, per_call: int = 0, node: str = "node-1"
 ) -> list[dict[str, Any]]:
-    """What Ignite's utility calls its consumer with."""
+    """Return the calls of Ignite's utility to its consumer."""
     text = ignite.calls(work, node, per_call, "calls.jsonl")
     return [sorted_call(json.loads(line), is_recorded=True) for line in text.splitlines()]
 
 
 def events(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All events of some calls."""
+    """Return all events of some calls."""
     return [event for call in calls for event in call.get("events", [])]
 
 
 class Kept:
-    """Every segment that a live node has linked, kept from those who remove what they have read."""
+    """Every segment that a live node has linked, saved from consumers that remove read segments."""
 
     def __init__(self, node: LiveNode) -> None:
-        """Nothing is kept yet."""
+        """Begin without segments."""
         self._node = node
         self._segments = node.work.parent / f"kept-{node.consistent_id}"
         self._segments.mkdir()
 
     def end_segment(self) -> None:
-        """Have the node close its segment, and keep what is there."""
+        """Let the node close its segment, and save the existing ones."""
         self._node.await_linked()
         self.take()
 
     def take(self) -> None:
-        """Keep what is there."""
+        """Save the existing segments."""
         for path in self._node.cdc.glob("*.wal"):
             if not (self._segments / path.name).exists():
                 shutil.copy(path, self._segments / path.name)
 
     def copy(self, name: str) -> Path:
-        """A work directory with all segments, and with what else the node has now; no state."""
+        """Make a work directory with all segments and the node's other current files, without
+        state.
+        """
         work = self._node.work.parent / name / "work"
         for part in ("binary_meta", "marshaller", self._node.cdc.name):
             source = self._node.work / "db" / part
@@ -64,7 +68,7 @@ class Kept:
         return work
 
     def told(self, ignite: Ignite) -> list[dict[str, Any]]:
-        """What Ignite's utility makes of all segments, from the first one on."""
+        """Return the calls of Ignite's utility for all segments, from the first one on."""
         name = self._node.consistent_id
         return theirs(ignite, self.copy(f"reference-{name}"), node=name)
 

@@ -1,7 +1,7 @@
-"""Both readers of Ignite's bytes on one input: whether they say the same, and what it was.
+"""Both readers of Ignite's bytes on one input: whether they agree, and the kind of input.
 
-An input is a byte for what it is (a value, a segment, a file of binary_meta, values for columns),
-one for how it is read, and the bytes. Any difference, other exception, or value that is far larger
+An input is a byte for its kind (a value, a segment, a file of binary_meta, values for columns), one
+for the way of reading, and the bytes. Any difference, other exception, or value that is far larger
 than its bytes is an AssertionError.
 """
 
@@ -51,7 +51,7 @@ CONTAINERS = (BinaryObject, JavaMap, list)
 
 @cache
 def type_files() -> dict[int, bytes]:
-    """The files of binary_meta of all recordings, by type id."""
+    """Return the files of binary_meta of all recordings, by type id."""
     found = {}
     for name in RECORDINGS:
         for path, data in files_of(name).items():
@@ -61,7 +61,7 @@ def type_files() -> dict[int, bytes]:
 
 
 def all_types() -> Types:
-    """The types of all recordings, each read when it is asked for."""
+    """Return the types of all recordings, each read on demand."""
 
     def metadata(type_id: int) -> BinaryType | None:
         data = type_files().get(type_id)
@@ -90,9 +90,10 @@ READERS = Readers()
 
 
 def same_value(first: Any, second: Any) -> int:
-    """How much there is in both. Raises AssertionError where they differ, also in what is shared.
+    """Return the amount of content in both. Raises AssertionError if they differ, or share
+    differently.
 
-    Objects that are met several times are looked at once: values can go round.
+    Objects that are met several times are compared once, as values can be cyclic.
     """
     pairs: dict[int, int] = {}
     looked_at: set[int] = set()
@@ -142,7 +143,7 @@ def _children(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def read(decode: Any, data: bytes, kind: int) -> tuple[Any, PenstockError | None]:
-    """The value, or why there is none."""
+    """Return the value, or the error."""
     try:
         return decode(data, kind), None
     except PenstockError as error:
@@ -150,7 +151,9 @@ def read(decode: Any, data: bytes, kind: int) -> tuple[Any, PenstockError | None
 
 
 def assert_same_value(data: bytes, kind: int) -> tuple[object, ...]:
-    """Both read the same, or refuse for the same reason at the same place; what it was."""
+    """Check that both read the same, or refuse alike at the same place; return the
+    kind of value.
+    """
     (mine, error), (theirs, other) = (read(one, data, kind) for one in READERS.decoders)
     if error is not None or other is not None:
         assert type(error) is type(other), (error, other)
@@ -168,7 +171,7 @@ def _shape(cause: str) -> str:
 
 
 def walk_of(kernel: Any, data: Any, begin: int, told: list[object]) -> Any:
-    """The changes of a segment; keys and values as they are in the log."""
+    """Return the changes of a segment; keys and values as they are in the log."""
     return kernel[0](
         data, number=0, name="0.wal", begin=begin, kind=kernel[1],
         decode=lambda raw, kind: (raw, kind), unreadable=told.append,
@@ -176,7 +179,9 @@ def walk_of(kernel: Any, data: Any, begin: int, told: list[object]) -> Any:
 
 
 def steps(data: Any, kernel: Any, reads: list[int]) -> list[object]:
-    """What a walk says at each step, to its end or its error. reads: begin, entries to skip, ..."""
+    """Return the result of each step of a walk, to its end or error. reads: begin, entries to skip,
+    ...
+    """
     told: list[object] = []
     try:
         wal.check_header(data, 0, "0.wal")
@@ -194,7 +199,7 @@ def steps(data: Any, kernel: Any, reads: list[int]) -> list[object]:
 
 
 def records(data: Any, kernel: Any, kinds: frozenset[int]) -> list[object]:
-    """Records of some kinds, to the end or an error."""
+    """Return records of some kinds, to the end or an error."""
     told: list[object] = []
     at = wal.HEADER_BYTES
     try:
@@ -209,7 +214,7 @@ def records(data: Any, kernel: Any, kinds: frozenset[int]) -> list[object]:
 
 
 def scanned(data: Any, scan: Any, begin: int, checked: int) -> list[Any]:
-    """All of a segment at once, or the error."""
+    """Return all of a segment at once, or the error."""
     try:
         wal.check_header(data, 0, "0.wal")
         found = scan(data, number=0, name="0.wal", begin=begin, checked=checked)
@@ -219,7 +224,7 @@ def scanned(data: Any, scan: Any, begin: int, checked: int) -> list[Any]:
 
 
 def one_by_one(data: Any, begin: int) -> list[Any]:
-    """Entries of a walk and what it says at its end, or the error."""
+    """Return the entries of a walk and its state at the end, or the error."""
     try:
         wal.check_header(data, 0, "0.wal")
         walk = walk_of(TWIN, data, begin, [])
@@ -229,7 +234,7 @@ def one_by_one(data: Any, begin: int) -> list[Any]:
 
 
 def assert_same_scan(data: Any, begin: int) -> None:
-    """At once it is what it is entry by entry, also where checksums were computed before."""
+    """Check that a scan equals a walk, even if checksums were computed before."""
     found = scanned(data, wal.scan, begin, 0)
     assert found == scanned(data, _wal.scan, begin, 0)
     end = _wal.checked_end(data, 0, max(begin, wal.HEADER_BYTES))
@@ -248,7 +253,7 @@ def assert_same_scan(data: Any, begin: int) -> None:
 
 
 def shown_row(row: dict[str, Any], data: Any) -> list[object]:
-    """What a row of a scan says."""
+    """Return the content of a row of a scan."""
     found: list[object] = [row[name] for name in SCANNED]
     for name in ("near", "write"):
         numbers = [row[f"{name}_{one}"] for one in ("topology", "node", "order")]
@@ -260,14 +265,14 @@ def shown_row(row: dict[str, Any], data: Any) -> list[object]:
 
 
 def shown_entry(entry: Any) -> list[object]:
-    """What an entry says, in the same order."""
+    """Return the content of an entry, in the same order."""
     found: list[object] = [getattr(entry, name) for name in SCANNED]
     found += [entry.near_version, entry.write_version]
     return [*found, entry.key_bytes, entry.value_bytes]
 
 
 def assert_same_segment(data: Any, how: int) -> tuple[object, ...]:
-    """Of the walk, of its values, and of single kinds of records."""
+    """Check the walk, its values, and single kinds of records."""
     reads = [(how & 3) * 40 if how > 191 else 0, how >> 2 & 3, how >> 4 & 7]
     mine, theirs = steps(data, TWIN, reads), steps(data, KERNEL, reads)
     assert mine == theirs
@@ -286,7 +291,7 @@ def assert_same_segment(data: Any, how: int) -> tuple[object, ...]:
 
 
 def assert_same_type(data: bytes) -> tuple[object, ...]:
-    """A file of binary_meta is a type or a typed error."""
+    """Check that a file of binary_meta is a type or a typed error."""
     try:
         found = marshal.read_metadata(data)
     except PenstockError as error:
@@ -296,7 +301,7 @@ def assert_same_type(data: bytes) -> tuple[object, ...]:
 
 
 def items_of(data: bytes) -> list[bytes | None]:
-    """Values, each behind two bytes of its length; 65,535: none."""
+    """Return values, each preceded by two bytes of its length; 65,535 means none."""
     found: list[bytes | None] = []
     at = 0
     while at + 2 <= len(data):
@@ -307,7 +312,7 @@ def items_of(data: bytes) -> list[bytes | None]:
 
 
 def columns_of(items: list[bytes | None], how: int) -> tuple[Cell, ...]:
-    """Columns for these values: of the first object's type, or one for values by themselves."""
+    """Return columns for these values: of the first object's type, or one for separate values."""
     first = next((one for one in items if one), b"")
     if first[:1] != b"\x67" or len(first) < 20:
         form = FORM_OF.get(FIELD_TYPES.get(first[0] if first else 0, "")) if how < 128 else None
@@ -323,7 +328,7 @@ def columns_of(items: list[bytes | None], how: int) -> tuple[Cell, ...]:
 
 
 def assert_same_cells(items: list[bytes | None], columns: tuple[Cell, ...]) -> tuple[object, ...]:
-    """The same columns, or none; arrays are proper ones, lists hold what decoding gives."""
+    """Check that both give the same columns, or none, with valid arrays and decoded lists."""
     mine, theirs = (read(items, columns) for read in READERS.cells)
     assert (mine is None) == (theirs is None), (mine, theirs)
     if mine is None or theirs is None:
@@ -347,7 +352,7 @@ def assert_same_cells(items: list[bytes | None], columns: tuple[Cell, ...]) -> t
 
 
 def assert_same(case: bytes, segment: Any = bytes) -> tuple[object, ...]:
-    """What kind of thing an input did. segment: makes what a walk is given of the bytes."""
+    """Return the kind of an input's behaviour. segment: makes a walk's data from the bytes."""
     mode, how, data = case[0] % len(MODES), case[1], case[2:]
     if mode == CELLS:
         items = items_of(data)

@@ -1,8 +1,8 @@
 """A bank under load, and a reader who checks its books in the copy.
 
 The invariant: transfers move money between accounts, and between accounts and vaults (another
-table); they never make or lose any. Whoever reads the target at any moment must see the total
-unchanged, because one batch is one transaction over all tables; and when all is quiet the target
+table); they never create or lose any. Every reader of the target must see the total unchanged at
+any moment, because one batch is one transaction over all tables; and when all is quiet the target
 equals the source row by row.
 """
 
@@ -27,14 +27,14 @@ ACCOUNT_COUNT = 200
 OPENING_BALANCE = 1000
 VAULT_COUNT = 5
 TOTAL = (ACCOUNT_COUNT + VAULT_COUNT) * OPENING_BALANCE
-LARGE_ROWS = 600  # more than logical_decoding_work_mem holds: streamed while in progress
+LARGE_ROWS = 600  # larger than logical_decoding_work_mem: streamed while in progress
 READ_INTERVAL_S = 0.02
 BOOKS = """
     select (select count(*) from account), (select count(*) from vault),
            (select sum(balance) from account) + (select sum(amount) from vault)
 """
 
-# Equal rows are equal tables, in whatever order they come.
+# Tables with equal rows are equal, in any order.
 CONTENTS = {
     "account": "select id, owner, balance, md5(story) from account",
     "transfer": "select id, giver, taker, amount, {at} from transfer",
@@ -44,10 +44,12 @@ CONTENTS = {
 
 
 class Bank:
-    """The workload: transactions of a few rows until told to stop. Survives a server's crash."""
+    """A workload of transactions of a few rows until it is stopped. It survives a
+    server's crash.
+    """
 
     def __init__(self, url: str, seed: int, *, xa: bool = False, pause_s: float = 0.002) -> None:
-        """Make the tables; seed decides all that follows.
+        """Create the tables; seed decides all that follows.
 
         xa: some transactions are prepared. pause_s: between two transactions.
         """
@@ -63,18 +65,18 @@ class Bank:
         make(url, self._dialect)
 
     def __enter__(self) -> Bank:
-        """Open for business."""
+        """Start the workload."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close; raises what the workload could not survive. May be called again."""
+        """Stop the workload. Raises an error that it could not survive. May be called again."""
         self._stop.set()
         self._thread.join()
         self.check()
 
     def check(self) -> None:
-        """Raise what the workload could not survive."""
+        """Raise the error that the workload could not survive, if there is one."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -119,7 +121,7 @@ class Bank:
 
 
 def make(url: str, dialect: Dialect) -> None:
-    """Make the bank's tables and give everybody something to begin with."""
+    """Create the bank's tables and give every account some money."""
     counts = {"opening": OPENING_BALANCE, "accounts": ACCOUNT_COUNT, "vaults": VAULT_COUNT}
     with session(url, dialect.namespace) as connection:
         for statement in dialect.schema:
@@ -127,7 +129,7 @@ def make(url: str, dialect: Dialect) -> None:
 
 
 def _transfer(connection: Session, giver: int, taker: int, amount: int) -> None:
-    """Money goes from one account to another."""
+    """Transfer money from one account to another."""
     connection.execute("update account set balance = balance - %s where id = %s", (amount, giver))
     connection.execute(
         "insert into transfer (giver, taker, amount) values (%s, %s, %s)", (giver, taker, amount)
@@ -136,7 +138,7 @@ def _transfer(connection: Session, giver: int, taker: int, amount: int) -> None:
 
 
 def _in_two_phases(connection: Session, giver: int, taker: int, amount: int) -> None:
-    """A transfer that lies prepared for a moment."""
+    """Make a transfer that stays prepared for a moment."""
     connection.execute("xa start 'transfer'")
     _transfer(connection, giver, taker, amount)
     for phase in ("end", "prepare", "commit"):
@@ -144,7 +146,7 @@ def _in_two_phases(connection: Session, giver: int, taker: int, amount: int) -> 
 
 
 def _swap(connection: Session, one: int, other: int) -> None:
-    """Two accounts change places: keys swap, unchanged TOAST goes along."""
+    """Swap two accounts: keys swap, unchanged TOAST moves with them."""
     connection.execute("update account set id = -id where id in (%s, %s)", (one, other))
     connection.execute(
         "update account set id = case id when %s then %s else %s end where id in (%s, %s)",
@@ -153,13 +155,13 @@ def _swap(connection: Session, one: int, other: int) -> None:
 
 
 def _deposit(connection: Session, account: int, vault: int, amount: int) -> None:
-    """Money goes from one table to another."""
+    """Move money from one table to another."""
     connection.execute("update account set balance = balance - %s where id = %s", (amount, account))
     connection.execute("update vault set amount = amount + %s where id = %s", (amount, vault))
 
 
 def _fill_journal(connection: Session, dialect: Dialect, amount: int) -> None:
-    """A large transaction, rolled back in part."""
+    """Run a large transaction that is partly rolled back."""
     fill = dialect.fill.format(rows=LARGE_ROWS)
     connection.execute(fill, (amount,))
     connection.execute("savepoint before_more")
@@ -173,9 +175,10 @@ def _fill_journal(connection: Session, dialect: Dialect, amount: int) -> None:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads the target all the time; remembers every total that is not the bank's.
+    """Reads the target all the time; records every total that is not the bank's.
 
-    namespace: the schema or database that the bank is in there.
+    Attributes:
+        namespace: Schema or database of the bank there.
     """
 
     url: str
@@ -211,11 +214,11 @@ class Reader:
                             if not seen:
                                 self.wrong.append(f"read {self.read_count}: {row}")
             except (ServerGone, NothingThere):
-                time.sleep(0.1)  # not made yet, or the server was killed
+                time.sleep(0.1)  # does not exist yet, or the server was killed
 
 
 def contents(url: str, namespace: str) -> dict[str, list[tuple[object, ...]]]:
-    """Every table's rows, in one order."""
+    """Return every table's rows, in a fixed order."""
     at = dialect_of(url).at
     with session(url, namespace) as connection:
         return {
@@ -225,7 +228,7 @@ def contents(url: str, namespace: str) -> dict[str, list[tuple[object, ...]]]:
 
 
 def differences(source: str, target: str) -> list[str]:
-    """Tables whose rows differ between two databases, with the first row that does."""
+    """Return the tables whose rows differ between two databases, with the first row that does."""
     found = []
     namespace = dialect_of(source).namespace
     left, right = contents(source, namespace), contents(target, namespace)

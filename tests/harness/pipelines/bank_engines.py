@@ -1,6 +1,6 @@
-"""What a bank's statements are called on PostgreSQL, MySQL and MariaDB, and sessions to run them.
+"""A bank's statements in PostgreSQL, MySQL and MariaDB, and sessions to run them.
 
-Not here: what the bank does (`harness/pipelines/bank.py`).
+Not here: the bank's transactions (`harness/pipelines/bank.py`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ ANSWER_TIMEOUT_S = 30
 
 
 class ServerGone(Exception):
-    """The server was killed or the connection to it cut: part of the test."""
+    """Error: the server was killed or the connection to it cut, which is part of the test."""
 
 
 class NothingThere(Exception):
-    """A table or its schema does not exist (yet)."""
+    """Error: a table or its schema does not exist (yet)."""
 
 
 class Session(Protocol):
-    """A connection in autocommit that raises ServerGone and NothingThere where they apply."""
+    """A connection in autocommit that raises ServerGone and NothingThere."""
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows, none where it has no result."""
+        """Run a statement; return its rows, none if it has no result."""
         ...
 
     def close(self) -> None:
@@ -39,7 +39,12 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What differs. fill: 600 rows into journal, of (amount,). at: a moment's text in UTC."""
+    """Differences between engines.
+
+    Attributes:
+        fill: Statement that inserts 600 rows into journal, of (amount,).
+        at: Expression of a moment's text in UTC.
+    """
 
     namespace: str
     schema: tuple[str, ...]
@@ -50,7 +55,7 @@ class Dialect:
 
 
 def _schema(stories: str, moment: str, number: str, rows: str) -> tuple[str, ...]:
-    """The bank's tables. number: an identity; rows: `i` from 1 to its argument."""
+    """Return the bank's tables. number: an identity; rows: `i` from 1 to its argument."""
     return (
         "create table account (id int primary key, owner varchar(40) not null, "
         f"balance bigint not null, story {stories})",
@@ -81,7 +86,7 @@ POSTGRES = Dialect(
         ),
         "alter table journal replica identity full",
         "alter table account alter story set storage external",
-        # So that the large transactions are streamed while they are in progress.
+        # This lets the large transactions be streamed while they are in progress.
         "do $$ begin execute format('alter database %I set logical_decoding_work_mem = %L', "
         "current_database(), '64kB'); end $$",
     ),
@@ -105,7 +110,7 @@ MYSQL = Dialect(
 
 
 def dialect_of(url: str) -> Dialect:
-    """The dialect of the server that a URL names."""
+    """Return the dialect of the server that a URL names."""
     return POSTGRES if urlsplit(url).scheme.startswith("postgres") else MYSQL
 
 
@@ -118,7 +123,7 @@ def open_session(url: str, namespace: str) -> Session:
 
 @contextmanager
 def session(url: str, namespace: str) -> Iterator[Session]:
-    """A session for a with block."""
+    """Open a session for a with block."""
     opened = open_session(url, namespace)
     try:
         yield opened
@@ -128,7 +133,7 @@ def session(url: str, namespace: str) -> Iterator[Session]:
 
 @contextmanager
 def transaction(connection: Session) -> Iterator[None]:
-    """A transaction, undone when the block raises."""
+    """Run a transaction, which is rolled back when the block raises."""
     connection.execute("begin")
     try:
         yield
@@ -212,5 +217,5 @@ def _mysql_errors() -> Iterator[None]:
         if isinstance(error, pymysql.err.OperationalError):
             raise ServerGone(str(error)) from error
         raise
-    except pymysql.err.InterfaceError as error:  # of a connection that is closed already
+    except pymysql.err.InterfaceError as error:  # for a connection that is closed already
         raise ServerGone(str(error)) from error
