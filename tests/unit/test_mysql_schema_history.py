@@ -1,4 +1,4 @@
-"""What statements in a binlog make of the notes on captured tables."""
+"""Effects of a binlog's statements on the notes about captured tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STRICT = 0x20_0000
 
 
 def column(name: str, kind: str, neutral: str) -> ColumnDefinition:
-    """A column as the catalogue has it."""
+    """Return a column as the catalogue has it."""
     return ColumnDefinition(
         name=name, type_text=kind, type_oid=0, typmod=-1, base_type=kind, neutral=neutral
     )
@@ -52,15 +52,15 @@ class Live:
         self.now = now
 
     def read(self, _: TableName) -> TableDefinition | None:
-        """What it has."""
+        """Return the definition."""
         return self.now
 
     def read_at(self, _: TableName, __: BinlogPosition) -> TableDefinition | None:
-        """What it has."""
+        """Return the definition."""
         return self.now
 
     def added_value(self, _: TableName, added: Added, __: Query) -> str | None:
-        """NULL, an integer, or nothing that is known."""
+        """Return NULL, an integer, or None if the value is not known."""
         if added.is_null:
             return None
         if (value := certain_value(added)) is None:
@@ -69,7 +69,7 @@ class Live:
 
 
 def shaped(*columns: tuple[str, str]) -> TableDefinition:
-    """The table with other columns: names and types."""
+    """Return the table with other columns: names and types."""
     kinds = {"int": "int32", "bigint": "int64"}
     return replace(
         TABLE,
@@ -78,7 +78,7 @@ def shaped(*columns: tuple[str, str]) -> TableDefinition:
 
 
 def ids_after(statement: str, now: TableDefinition) -> list[tuple[str, int, str | None]]:
-    """(name, identity, value of existing rows) of the columns after a statement."""
+    """Return (name, identity, value of existing rows) of the columns after a statement."""
     relation = book_of(statement, now=now).refresh(NAME, place(20))
     assert relation is not None
     assert not relation.awaits_reload
@@ -86,14 +86,14 @@ def ids_after(statement: str, now: TableDefinition) -> list[tuple[str, int, str 
 
 
 def place(at: int) -> StreamPlace:
-    """A place of the stream."""
+    """Return a place of the stream."""
     return StreamPlace(since=at, behind=BinlogPosition.at("binlog.000001", at))
 
 
 def book_of(
     *statements: str, engine: str = "InnoDB", now: TableDefinition = TABLE
 ) -> SchemaHistory:
-    """A book that has seen these statements, each in a strict session."""
+    """Return a book that has seen these statements, each in a strict session."""
     begun = replace(TABLE, engine=engine)
     book = SchemaHistory(Live(now), None, tables=[begun], begin=4, takes=lambda name: name == NAME)
     book.introduce([NAME], place(5))
@@ -122,7 +122,7 @@ SWAP = "rename table t to _t_del, _t_gho to t"
     ],
 )
 def test_a_copy_that_may_be_without_rows_takes_no_tables_place(statement: str) -> None:
-    """Tools for schema changes copy with INSERT IGNORE: what a key refuses is gone, unsaid."""
+    """Schema change tools copy with INSERT IGNORE: rows that a key refuses are lost silently."""
     book = book_of("create table _t_gho like t", statement, SWAP)
     book.refresh(NAME, place(20))
     assert list(book.awaiting()) == [NAME]
@@ -131,7 +131,7 @@ def test_a_copy_that_may_be_without_rows_takes_no_tables_place(statement: str) -
 
 
 def test_a_copy_whose_key_holds_the_old_one_has_all_rows() -> None:
-    """As tables get them that are divided: the old key told all rows apart."""
+    """Tables that are partitioned get such keys: the old key distinguished all rows."""
     assert not book_of(
         "alter table _t_gho drop primary key, add primary key (v, ID)", SWAP
     ).awaiting()
@@ -139,7 +139,7 @@ def test_a_copy_whose_key_holds_the_old_one_has_all_rows() -> None:
 
 @pytest.mark.parametrize(("kind", "told"), [("varchar(8)", True), ("varchar(10)", False)])
 def test_a_copys_values_may_have_been_cut(kind: str, told: bool) -> None:
-    """However strict the session is: IGNORE makes warnings of errors."""
+    """This holds however strict the session is: IGNORE turns errors into warnings."""
     now = replace(TABLE, columns=(TABLE.columns[0], column("v", kind, "string")))
     book = book_of(f"alter table _t_gho modify v {kind}", SWAP, now=now)
     relation = book.refresh(NAME, place(20))
@@ -149,7 +149,7 @@ def test_a_copys_values_may_have_been_cut(kind: str, told: bool) -> None:
 
 
 def test_a_repair_may_leave_rows_out() -> None:
-    """Of engines that do not survive a crash; to others REPAIR does nothing."""
+    """This holds for engines that do not survive a crash; for others REPAIR does nothing."""
     assert not book_of("repair table t").awaiting()
     for engine in ("MyISAM", "Aria"):
         book = book_of("repair table t", engine=engine)
@@ -158,13 +158,13 @@ def test_a_repair_may_leave_rows_out() -> None:
 
 @pytest.mark.parametrize("statement", ["select `shop`.`f`()", "do f()"])
 def test_a_function_that_wrote_as_text_may_have_written_anywhere(statement: str) -> None:
-    """Its call is in the log for that alone, and names no table."""
+    """Its call is in the log only because of its writes, and names no table."""
     with pytest.raises(StatementLogged, match="may have been changed by a function"):
         book_of(statement)
 
 
 def test_a_renamed_column_keeps_its_identity() -> None:
-    """Also two that swap their names, and one that takes the name of a dropped one."""
+    """So do two that swap their names, and one that takes the name of a dropped one."""
     renamed = shaped(("id", "int"), ("w", "varchar(9)"))
     assert ids_after("alter table t rename column v to w", renamed) == [
         ("id", 1, None),
@@ -176,7 +176,7 @@ def test_a_renamed_column_keeps_its_identity() -> None:
 
 
 def test_a_column_dropped_and_added_again_is_another_one() -> None:
-    """Of the same type, in one statement: existing rows have its default."""
+    """Both have one type and are in one statement: existing rows have the default."""
     now = shaped(("id", "int"), ("v", "int"))
     assert ids_after("alter table t drop column v, add column v int default 3", now) == [
         ("id", 1, None),
@@ -185,7 +185,7 @@ def test_a_column_dropped_and_added_again_is_another_one() -> None:
 
 
 def test_a_column_tells_since_when_it_has_had_its_names() -> None:
-    """Of a table without rows, too: a copy of it may be from anywhere in between."""
+    """A table without rows has them, too: a copy of it may be from any time in between."""
     book = book_of(
         "alter table t rename column v to w",
         "alter table t drop column id, add column c int",
@@ -207,7 +207,7 @@ def test_a_column_tells_since_when_it_has_had_its_names() -> None:
 
 
 def test_a_table_that_was_altered_while_the_log_began_awaits_a_reload() -> None:
-    """The catalogue is of later than the place where the log begins."""
+    """The catalogue is later than the place where the log begins."""
     book = SchemaHistory(
         Live(TABLE), None, tables=[TABLE], begin=4, takes=lambda _: True, altered=[NAME]
     )
@@ -216,7 +216,7 @@ def test_a_table_that_was_altered_while_the_log_began_awaits_a_reload() -> None:
 
 
 def test_a_table_whose_capture_begins_is_known_from_there_on() -> None:
-    """A rename before its first row is told as one."""
+    """A rename before its first row is reported as a rename."""
     book = SchemaHistory(Live(TABLE), None, tables=[], begin=4, takes=lambda _: True)
     book.ask(NAME, captured=True)
     assert book.take_asked(BinlogPosition.at("binlog.000001", 8))
@@ -232,7 +232,7 @@ def test_a_table_whose_capture_begins_is_known_from_there_on() -> None:
 
 
 def test_another_case_of_a_name_is_a_rename() -> None:
-    """MODIFY with the name in another case: the server takes the new spelling."""
+    """MODIFY has the name in another case: the server uses the new spelling."""
     now = shaped(("id", "int"), ("V", "varchar(9)"))
     assert ids_after("alter table t modify V varchar(9)", now)[1] == ("V", 2, None)
 
@@ -256,7 +256,7 @@ def test_another_case_of_a_name_is_a_rename() -> None:
 def test_a_table_whose_rows_are_not_known_awaits_a_reload(
     statement: str, columns: tuple[tuple[str, str], ...], reason: str
 ) -> None:
-    """It is not refused: its shape says so, and once it is read again it is known."""
+    """It is not refused: its shape says so, and after it is read again its rows are known."""
     now = shaped(*(columns or (("id", "int"), ("v", "varchar(9)"), ("c", "int"))))
     book = book_of(statement, now=now)
     relation = book.refresh(NAME, place(20))
@@ -270,7 +270,7 @@ def test_a_table_whose_rows_are_not_known_awaits_a_reload(
 
 
 def test_statements_that_are_noted_already_are_not_noted_twice() -> None:
-    """A stream that begins further back brings them again: identities stay as the log has them."""
+    """A stream that begins further back repeats them: identities stay as the log has them."""
     book = book_of("alter table t drop column v, add column v int")
     text = "alter table t drop column v, add column v int"
     said = Query(text=text, raw=text.encode(), schema="shop", thread_id=1, error=0, sql_mode=STRICT)
@@ -299,7 +299,7 @@ class Named(Live):
     """A catalogue with tables of these names."""
 
     def __init__(self, *names: str) -> None:
-        """All have the same columns."""
+        """Give all tables the same columns."""
         super().__init__(TABLE)
         self._names = names
 
@@ -311,7 +311,7 @@ class Named(Live):
 def renaming(
     statement: str, *names: str, takes: Callable[[TableName], bool] = lambda _: True
 ) -> tuple[SchemaHistory, list[tuple[MarkerKind, list[str]]]]:
-    """A book of t and u after a statement that left tables of these names, and its markers."""
+    """Return a book of t and u after a statement that left these tables, and its markers."""
     tables = [TABLE, replace(TABLE, name=TableName("shop", "u"))]
     book = SchemaHistory(
         Named(*names),
@@ -334,7 +334,7 @@ def renaming(
 
 
 def test_a_renamed_table_is_gone_under_its_old_name() -> None:
-    """The new name is not captured before it is asked for."""
+    """The new name is not captured before it is requested."""
     book, marks = renaming("rename table t to w", "w", "u")
     assert marks == [(MarkerKind.DDL, ["t"])]
     assert not book.awaiting()
@@ -342,7 +342,7 @@ def test_a_renamed_table_is_gone_under_its_old_name() -> None:
 
 
 def test_a_name_that_has_another_tables_rows_awaits_a_reload() -> None:
-    """Both, if two tables exchange their names."""
+    """Both names do if two tables swap them."""
     book, marks = renaming("rename table t to x, u to t, x to u", "t", "u")
     assert (marks, {name.name for name in book.awaiting()}) == ([], {"t", "u"})
     book, marks = renaming("rename table u to old, t to u", "u", "old")

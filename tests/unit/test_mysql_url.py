@@ -1,4 +1,4 @@
-"""URLs of MySQL and MariaDB, and what versions say of themselves."""
+"""URLs of MySQL and MariaDB, and version texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.host.errors import TlsFailed, UrlInvalid
 
 
 def test_parts_are_decoded() -> None:
-    """User, password and database may hold any character, percent-encoded."""
+    """User, password and database may have any character, percent-encoded."""
     url = MySQLUrl.parse("mysql://a%40b:p%2Fw%3A%C3%A9@db.example:3307/sh%20op?sslmode=require")
     assert (url.host, url.port, url.user, url.password) == ("db.example", 3307, "a@b", "p/w:é")
     assert url.database == "sh op"
@@ -24,7 +24,7 @@ def test_parts_are_decoded() -> None:
 
 
 def test_defaults() -> None:
-    """Port 3306, no database, TLS where the server has it."""
+    """They are port 3306, no database, and TLS if the server has it."""
     url = MySQLUrl.parse("mariadb://u@h")
     assert (url.port, url.database, url.password, url.sslmode) == (3306, "", "", "prefer")
     assert not url.may_ask_for_key
@@ -44,7 +44,7 @@ def test_defaults() -> None:
     ],
 )
 def test_the_names_of_mysqls_clients_are_understood(given: str, mode: str) -> None:
-    """A URL written for them means the same here."""
+    """A URL written for these clients means the same here."""
     assert MySQLUrl.parse(f"mysql://u:p@h/d?{given}").sslmode == mode
 
 
@@ -64,7 +64,7 @@ def test_the_names_of_mysqls_clients_are_understood(given: str, mode: str) -> No
     ],
 )
 def test_what_cannot_be_read_is_refused(text: str) -> None:
-    """Nothing is guessed, and the password is not repeated."""
+    """No part is guessed, and the password is not repeated."""
     with pytest.raises(UrlInvalid) as caught:
         MySQLUrl.parse(text)
     assert "topsecret" not in str(caught.value)
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_verification_needs_an_authority(tmp_path: Path) -> None:
-    """verify-ca checks the chain, verify-full the name too; neither without a root certificate."""
+    """Mode verify-ca checks the chain, verify-full the name too; both need a root certificate."""
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
     root = f"sslrootcert={tmp_path / 'ca.pem'}"
     full = MySQLUrl.parse(f"mysql://u@h/?sslmode=verify-full&{root}").tls_context()
@@ -93,7 +93,7 @@ def test_verification_needs_an_authority(tmp_path: Path) -> None:
 
 
 def test_a_socket_file_needs_no_tls() -> None:
-    """It does not leave the machine."""
+    """The connection stays on the machine."""
     url = MySQLUrl.parse("mysql://u:p@/d?socket=/run/mysqld.sock&sslmode=require")
     assert url.tls_context() is None
     assert url.place == "/run/mysqld.sock"
@@ -121,7 +121,7 @@ def test_another_database_of_the_same_server() -> None:
     ],
 )
 def test_versions_are_read(text: str, shown: str) -> None:
-    """MariaDB 10 hides behind 5.5.5; Percona and Aurora count as MySQL."""
+    """MariaDB 10 announces itself as 5.5.5; Percona and Aurora count as MySQL."""
     assert str(ServerVersion.parse(text)) == shown
 
 

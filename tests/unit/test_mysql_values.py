@@ -27,14 +27,14 @@ def read(how: How, data: str | bytes, neutral: str = "string", **more: Any) -> A
     [
         ("7ffb2de9d1", 10, 4, "-1234.5678"),
         ("8000000000", 10, 4, "0.0000"),
-        ("7fffffffff", 10, 4, "0.0000"),  # a minus before nothing is not printed
+        ("7fffffffff", 10, 4, "0.0000"),  # the minus of a zero is not printed
         ("806309", 4, 1, "99.9"),
         ("80000f423f", 8, 1, ""),
         ("8f4240270f", 10, 4, ""),  # exactly one too many
     ],
 )
 def test_decimals(data: str, precision: int, scale: int, text: str) -> None:
-    """Groups of nine digits; a group with too much in it is malformed."""
+    """They have groups of nine digits; a group with a larger value is malformed."""
     raw = bytes.fromhex(data)[: decimal_bytes(precision, scale)]
     if not text:
         with pytest.raises(Malformed):
@@ -65,7 +65,7 @@ def test_decimals(data: str, precision: int, scale: int, text: str) -> None:
     ],
 )
 def test_times_as_text(how: How, precision: int, data: str, text: str) -> None:
-    """Exactly what the server prints."""
+    """The text is exactly what the server prints."""
     assert read(how, data, precision=precision) == text
 
 
@@ -83,7 +83,7 @@ def test_times_as_text(how: How, precision: int, data: str, text: str) -> None:
     ],
 )
 def test_values_that_need_text(how: How, data: str, neutral: str) -> None:
-    """They are right, and have no place in the neutral type."""
+    """They are valid, but the neutral type cannot hold them."""
     with pytest.raises(Unfit):
         read(how, data, neutral)
 
@@ -114,13 +114,13 @@ def test_values_that_need_text(how: How, data: str, neutral: str) -> None:
     ],
 )
 def test_values_that_no_server_stores(how: How, data: str, more: dict[str, Any]) -> None:
-    """Each is malformed, not something else."""
+    """Each is malformed, with no other outcome."""
     with pytest.raises(Malformed):
         read(how, data, **more)
 
 
 def test_members() -> None:
-    """Index nought of an ENUM is the value of a failed assignment."""
+    """Index zero of an ENUM is the value of a failed assignment."""
     labels = ("a", "b", "c")
     assert [read(How.ENUM, bytes((n,)), labels=labels) for n in range(4)] == ["", "a", "b", "c"]
     assert read(How.SET, "05", labels=labels) == "a,c"
@@ -130,7 +130,7 @@ def test_members() -> None:
         (("a", "", "b"), ["", "a", "", "a,", "b", "a,b", "b", "a,,b"]),
     ):
         found = [read(How.SET, f"{bits:02x}", labels=labels) for bits in range(8)]
-        assert found == expected  # as the servers print it
+        assert found == expected  # this is what the servers print
 
 
 def test_padding() -> None:
@@ -141,7 +141,7 @@ def test_padding() -> None:
 
 
 def test_geometry_is_ewkb() -> None:
-    """As PostGIS writes it; with an SRID only where there is one."""
+    """It is as PostGIS writes it; it has an SRID only if the value has one."""
     point = "0101000000" + "000000000000f03f" * 2
     assert ewkb_hex(bytes.fromhex("00000000" + point)) == point.upper()
     assert (
@@ -151,7 +151,7 @@ def test_geometry_is_ewkb() -> None:
 
 
 def test_compressed_columns() -> None:
-    """Stored, zlib and raw deflate; wrong sizes are malformed."""
+    """They are stored, zlib or raw deflate; wrong sizes are malformed."""
     text = b"text " * 200
     packed = zlib.compress(text)
     assert decompress(b"") == b""
@@ -206,12 +206,12 @@ def test_compressed_columns() -> None:
     ],
 )
 def test_neutral_types(text: str, neutral: str) -> None:
-    """By the text that the catalogue has."""
+    """They are derived from the catalogue's text."""
     assert neutral_type(text) == neutral
 
 
 def test_type_texts_are_parsed() -> None:
-    """Labels with quotes, commas and parentheses; what servers put in comments."""
+    """Labels may have quotes, commas and parentheses; comments that servers add are handled."""
     parsed = parse_type("enum('a)','b''c','d,e','f\\\\g')")
     assert parsed is not None
     assert parsed.labels == ("a)", "b'c", "d,e", "f\\g")

@@ -1,4 +1,4 @@
-"""MySQL's packets and a replica's commands, byte by byte."""
+"""Packets of MySQL and commands of a replica, byte by byte."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ EVENT = struct.pack("<IBIIIH", 1, 19, 7, 23, 200, 0) + b"body"
 
 
 def format_description(flags: int = 0, checksum: bytes = b"abcd") -> bytes:
-    """A format description event, cut to what its identity needs."""
+    """Return a format description event, cut to what its identity needs."""
     return struct.pack("<IBIIIH", 5, 15, 7, 27, 120, flags) + b"data" + checksum
 
 
 def test_commands() -> None:
-    """As a real replica sends them."""
+    """They equal those of a real replica."""
     assert w.register_replica(258, host="h", port=3306).hex() == (
         "13000000150201000001680000ea0c0000000000000000"
     )
@@ -35,7 +35,7 @@ def test_commands() -> None:
 
 
 def test_offsets_that_the_command_cannot_name() -> None:
-    """Behind 4 GiB the number would wrap, and the server begin at another place."""
+    """Above 4 GiB the number would wrap, and the server would begin elsewhere."""
     w.dump(server_id=1, file="b.1", offset=2**32 - 1)
     with pytest.raises(w.PacketInvalid, match="only a GTID set"):
         w.dump(server_id=1, file="b.1", offset=2**32)
@@ -45,7 +45,7 @@ def test_offsets_that_the_command_cannot_name() -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(0, 10))
 def test_packets_are_cut_wherever_the_block_ends(bodies: list[bytes], missing: int) -> None:
-    """A packet is given when all of it is there, and not before."""
+    """A packet is returned once it is complete, and not before."""
     block = b"".join(w.packet(body) for body in bodies)
     end = max(len(block) - missing, 0)
     offset, found = 0, []
@@ -66,7 +66,7 @@ def test_a_full_packet_is_continued() -> None:
 
 
 def test_errors_and_ends() -> None:
-    """With and without SQLSTATE; an end is short."""
+    """An error may have an SQLSTATE or not; an end is short."""
     said = w.server_error(b"\xff\xd4\x04#HY000no log")
     assert (said.number, said.sqlstate, said.message) == (1236, "HY000", "no log")
     assert w.server_error(b"\xff\x10\x04too many").message == "too many"
@@ -79,7 +79,7 @@ def test_errors_and_ends() -> None:
 
 
 def test_event_heads() -> None:
-    """What an event says of its length must be so."""
+    """The length that an event states must be its length."""
     head = w.event_head(EVENT)
     assert (head.kind, head.server_id, head.length, head.end_position) == (19, 7, 23, 200)
     assert not head.is_artificial
@@ -89,7 +89,9 @@ def test_event_heads() -> None:
 
 
 def test_a_files_identity() -> None:
-    """Its checksum without the flag of a file in use, and the GTIDs before it where it has them."""
+    """It has the checksum without the flag of a file in use, and the previous GTIDs if there are
+    any.
+    """
     gtids = struct.pack("<IBIIIH", 5, 35, 7, 23, 143, 0x80) + b"gtid"
     assert w.log_identity([format_description()]) == b"abcd".hex()
     assert w.log_identity([format_description(flags=1), EVENT]) == b"abcd".hex()

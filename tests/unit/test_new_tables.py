@@ -1,4 +1,4 @@
-"""Tables that are made later and that a pattern takes in: what is asked for, what is left alone."""
+"""New tables that match a pattern: which are requested, and which are left alone."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[TableName]]:
 
 
 def make(folder: Path, policy: str, tables: Sequence[str] = ("public.*",)) -> Config:
-    """A pipeline with this policy."""
+    """Return a pipeline with this policy."""
     return pipeline(folder, *URLS, tables=tables, sections={"source": {"newTables": policy}})
 
 
 def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
     seen: dict[str, set[TableName]], tmp_path: Path
 ) -> None:
-    """The one is copied, the other left out with its reason, and out of what a start looks at."""
+    """One table is copied, the other is left out with its reason, also of what a start checks."""
     config = make(tmp_path, "add")
     seen["new"] = {ITEM, BAG}
     after = new_table_watch.settle_new_tables(config)
@@ -70,7 +70,7 @@ def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
 
 
 def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
-    """Left out until it is added; a table that is named alone is wanted in any case."""
+    """The table is left out until it is added; one that the file names is wanted in any case."""
     config = make(tmp_path, "leave", ("public.*", "public.item"))
     other = TableName("public", "other")
     seen["new"] = {ITEM, other}
@@ -82,7 +82,7 @@ def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None
 
 
 def test_only_what_stays_is_taken_in(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
-    """A table that is gone at the next look was nobody's business."""
+    """A table that is gone at the next look is ignored."""
     config = make(tmp_path, "add")
     watch = NewTableWatch(config, lambda: None)
     seen["new"] = {ITEM}
@@ -97,7 +97,7 @@ def test_only_what_stays_is_taken_in(seen: dict[str, set[TableName]], tmp_path: 
 
 
 def test_a_removed_table_is_not_new(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
-    """Somebody has decided meanwhile, and that counts."""
+    """The user has decided meanwhile, and the decision counts."""
     config = make(tmp_path, "add")
     table_requests.put_request(
         config, ITEM, lambda last, number: replace(last, capture=Capture.REMOVED, capture_id=number)
@@ -108,7 +108,7 @@ def test_a_removed_table_is_not_new(seen: dict[str, set[TableName]], tmp_path: P
 
 
 def test_a_table_that_a_pattern_takes_in_is_not_named_besides() -> None:
-    """Named alone it would have to be there at every start."""
+    """A table that is named would have to exist at every start."""
     requests = TableRequests(tables=(TableRequest(table=ITEM, capture=Capture.ADDED),))
     assert requested_patterns(("public.*", "!public.item"), requests) == ("public.*",)
     assert requested_patterns(("public.bag",), requests) == ("public.bag", "public.item")

@@ -1,4 +1,4 @@
-"""`penstock copy` speaks of its options: the user has no file, and no section of one."""
+"""Messages of `penstock copy` name its options: the user has no file, and no section of one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from penstock.model import LOAD_AFRESH, PenstockError
     ],
 )
 def test_words_of_a_file_become_options(tmp_path: Path, text: str, expected: str) -> None:
-    """What is printed can be typed after `penstock copy SOURCE TARGET`."""
+    """The printed options can be typed after `penstock copy SOURCE TARGET`."""
     assert in_options(text, tmp_path / FILE) == expected
 
 
 def test_the_file_that_a_hint_names_is_there(tmp_path: Path) -> None:
-    """State is kept when a copy has failed; before it, `penstock init` writes a file to examine."""
+    """A failed copy keeps its state; before a copy, `penstock init` writes a file to examine."""
     file = tmp_path / FILE
     hint = "Run `penstock doctor`: it prints the GRANT to type."
     assert "`penstock init SOURCE TARGET` and then `penstock doctor`" in in_options(hint, file)
@@ -50,7 +50,7 @@ def test_the_file_that_a_hint_names_is_there(tmp_path: Path) -> None:
 
 
 def test_hints_of_values_and_choices_name_existing_options() -> None:
-    """The options that the words become are those of the command."""
+    """The options that replace the words are those of the command."""
     names = {name for one in copy.params for name in one.opts}
     errors: list[PenstockError] = [unfit(1, 0, "no such text")]
     with pytest.raises(PenstockError) as unknown:
@@ -67,7 +67,7 @@ def test_hints_of_values_and_choices_name_existing_options() -> None:
 def test_an_error_of_a_copy_is_raised_in_the_words_of_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever part of the copy raises it."""
+    """Any part of the copy may raise it."""
 
     def fail(*_: object, **__: object) -> list[str]:
         raise unfit(1, 0, "no such text")

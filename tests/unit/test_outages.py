@@ -1,4 +1,4 @@
-"""A server that is away: who says so, since when, and what is tried next."""
+"""Outages of servers: which process reports them, since when, and what is retried next."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ LONGEST_S = 5.0
 
 
 def away(side: str = "target", *, since_s: float = 60.0) -> Outage:
-    """A server that has been away for so long."""
+    """Return a server that has been away for so long."""
     since_us = NOW_US - round(since_s * 1e6)
     return Outage(side=side, code="HS22", error="refused", hint="Start it.", since_us=since_us)
 
 
 def tries(process: str = "load", *, in_s: float = 3.0) -> Retry:
-    """A process that waits for it."""
+    """Return a process that waits for it."""
     next_us = NOW_US + round(in_s * 1e6)
     return Retry(process=process, error="refused", since_us=NOW_US - 60_000_000, next_us=next_us)
 
 
 def without_target(*, known: bool = True) -> Status:
-    """A pipeline that runs while its target is away. known: the target was there before."""
+    """Return a running pipeline whose target is away. known: the target was there before."""
     found = status()
     return replace(
         found,
@@ -68,7 +68,7 @@ def without_target(*, known: bool = True) -> Status:
 
 
 def test_a_server_that_was_there_is_tried_every_few_seconds_without_an_end() -> None:
-    """So it is found soon after it is back; what fails otherwise is given up as before."""
+    """So it is found soon after it is back; other failures end after the usual attempts."""
     patience = Patience(Backoff(attempts=3))
     lost = ServerUnreachable("refused")
     waits = [patience.wait_s(lost) for _ in range(1000)]
@@ -84,14 +84,14 @@ def test_a_server_that_was_there_is_tried_every_few_seconds_without_an_end() -> 
 
 
 def test_a_server_that_refuses_is_no_outage() -> None:
-    """It does not mend itself."""
+    """It will not recover without an action."""
     assert is_outage(ServerUnreachable("down"))
     assert not is_outage(LoginRefused("wrong password"))
     assert not is_outage(ValueError("anything else"))
 
 
 def test_a_failure_is_dated_by_its_first_time() -> None:
-    """However often it is tried again; what works clears it. Both processes write it alike."""
+    """Retries do not change the time; a success clears it. Both processes write it alike."""
     for made in (LoaderState(pid=1), ExtractProgress()):
         made.note_failure("refused", now_us=5_000_000, wait_s=1.0)
         made.note_failure("refused", now_us=9_000_000, wait_s=2.0)
@@ -101,7 +101,7 @@ def test_a_failure_is_dated_by_its_first_time() -> None:
 
 
 def test_what_processes_try_again_is_read_of_those_that_run(tmp_path: Path) -> None:
-    """A file that an earlier process has left tells nothing of now."""
+    """A file that an earlier process has left tells nothing about the present."""
     config = pipeline(tmp_path, NOWHERE, NOWHERE)
     state = LoaderState(pid=os.getpid(), state="retrying")
     state.note_failure("refused", now_us=1_000_000, wait_s=4.0)
@@ -118,7 +118,7 @@ def test_what_processes_try_again_is_read_of_those_that_run(tmp_path: Path) -> N
 
 
 def test_a_status_is_read_while_servers_are_away(tmp_path: Path) -> None:
-    """What they would have told is unknown; since when they are away is remembered."""
+    """Facts of an absent server are unknown; the beginning of the outage is remembered."""
     hands = Hands()
     config = pipeline(tmp_path, NOWHERE, NOWHERE, tables=["public.item"])
     follows(config, TableName("public", "item"))
@@ -142,7 +142,7 @@ def test_a_status_is_read_while_servers_are_away(tmp_path: Path) -> None:
 
 
 def test_status_and_lag_tell_what_is_away(tmp_path: Path) -> None:
-    """As commands: what is known is shown, the rest is unknown, and no number stands for it."""
+    """As commands, they show known facts; others are unknown, and no number replaces them."""
     config = pipeline(tmp_path, NOWHERE, NOWHERE)
     status = penstock("status", config.path)
     assert status.code == 0, status.err
@@ -161,14 +161,14 @@ def test_status_and_lag_tell_what_is_away(tmp_path: Path) -> None:
 def test_a_server_that_takes_a_question_and_is_silent_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network that swallows everything: what was known before must not stand there as news."""
+    """A network that drops all packets must not leave old facts on display as current."""
     silent, asked = threading.Event(), threading.Event()
 
     class Reader(StatusReader):
-        """Answers once."""
+        """Fake reader that answers once."""
 
         def read(self, **_: bool) -> Status:
-            """Again and again."""
+            """Read repeatedly."""
             self.asking = "target"
             if asked.is_set():
                 silent.wait(30)
@@ -192,7 +192,7 @@ def test_a_server_that_takes_a_question_and_is_silent_is_away(
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_run_tells_what_is_away_and_that_it_is_back(known: bool) -> None:
-    """Each once as an event; beside it the live view says it for as long as it lasts."""
+    """Each is an event, once; the live view shows the outage as long as it lasts."""
     out = io.StringIO()
     lines = LineView(console(out), clock=Hands())
     live = LiveView(Console(file=out, force_terminal=True, width=120, color_system=None))
@@ -216,7 +216,7 @@ def test_a_run_tells_what_is_away_and_that_it_is_back(known: bool) -> None:
 
 
 def test_what_is_shown_of_the_target_says_when_it_was_read() -> None:
-    """Numbers of before are told as such."""
+    """Earlier numbers are shown as such."""
     out = io.StringIO()
     show_status(without_target(), console(out))
     assert "when last read, at" in out.getvalue()
@@ -230,7 +230,7 @@ def test_what_is_shown_of_the_target_says_when_it_was_read() -> None:
 
 
 def test_a_page_says_unknown_and_its_badge_is_no_good_one() -> None:
-    """State, lag and rates; metrics name the server and leave out what is not known."""
+    """This covers state, lag and rates; metrics name the server and omit unknown values."""
     for known in (True, False):
         found = reading(without_target(known=known))
         assert state_of(found) == "target unreachable"

@@ -1,4 +1,4 @@
-"""When the open segment is read: at once, but not at every look where many rows come."""
+"""Pacing of the open segment: it is read at once, but not at every look if many rows arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_due(pacing: Pacing, trx: int, row_count: int = MANY_ROWS, *, committed_u
 
 
 def test_few_rows_are_read_at_once() -> None:
-    """Whatever came before the first batch, and behind small ones."""
+    """This holds before the first batch, and after small ones."""
     pacing, _ = _pacing()
     assert _is_due(pacing, 5)
     pacing.note_staged(MANY_ROWS - 1)
@@ -36,7 +36,7 @@ def test_few_rows_are_read_at_once() -> None:
 
 
 def test_many_rows_are_read_once_a_second_while_they_come() -> None:
-    """Each look finds the log grown: they wait for the rest of the interval."""
+    """Each look finds the log grown: rows wait for the rest of the interval."""
     pacing, clock = _pacing()
     pacing.note_staged(INTERVAL_ROWS)
     trx = 1
@@ -61,7 +61,7 @@ def test_a_pause_of_the_flow_ends_the_waiting() -> None:
 
 
 def test_enough_rows_are_read_at_once() -> None:
-    """What the batch costs by itself does not matter then."""
+    """The fixed cost of the batch is negligible then."""
     pacing, _ = _pacing()
     pacing.note_staged(MANY_ROWS)
     assert not _is_due(pacing, 7, ENOUGH_ROWS - 1)
@@ -69,7 +69,7 @@ def test_enough_rows_are_read_at_once() -> None:
 
 
 def test_fewer_rows_are_followed_sooner() -> None:
-    """The fewer a batch had, the more of the flow's rows are fresh."""
+    """The fewer rows a batch had, the more of the flow's rows are fresh."""
     pacing, clock = _pacing()
     pacing.note_staged(INTERVAL_ROWS // 4)
     assert not _is_due(pacing, 7)
@@ -80,7 +80,7 @@ def test_fewer_rows_are_followed_sooner() -> None:
 
 
 def test_a_backlog_is_read_at_once() -> None:
-    """It costs nobody anything who makes changes; a commit without a time is none."""
+    """No current change is delayed by that; a commit without a time is not part of a backlog."""
     pacing, clock = _pacing()
     pacing.note_staged(INTERVAL_ROWS)
     now_us = clock.now_us()
@@ -90,7 +90,7 @@ def test_a_backlog_is_read_at_once() -> None:
 
 
 def test_a_batch_without_rows_waits_until_the_log_rests() -> None:
-    """It would keep the next one, which has rows, from being staged."""
+    """It would delay the staging of the next one, which has rows."""
     pacing, clock = _pacing()
     durable = FlushPoint(position=7, trx=7, gsn=MANY_ROWS)
     assert pacing.is_due(durable, Applied())

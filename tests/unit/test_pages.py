@@ -1,4 +1,4 @@
-"""Every page against the code: links, anchors, commands with their options, sections and keys."""
+"""Every page compared with the code: links, anchors, commands with options, sections and keys."""
 
 from __future__ import annotations
 

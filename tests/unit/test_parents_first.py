@@ -1,4 +1,4 @@
-"""The order in which tables that refer to each other are written."""
+"""Write order of tables that refer to each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from penstock.model import TableName
 
 
 def order(keys: dict[str, dict[str, bool]]) -> list[str]:
-    """By child its parents, and whether that key is deferrable: the tables as they are written."""
+    """Return the tables as they are written. keys: by child its parents, and whether each key can
+    wait.
+    """
     merges: list[Any] = []
     for child, parents in keys.items():
         name = TableName("public", child)
@@ -38,15 +40,15 @@ def order(keys: dict[str, dict[str, bool]]) -> list[str]:
         # In a cycle the table whose key can wait comes first, whatever its name.
         ({"a": {"z": False}, "z": {"a": True}}, ["z", "a"]),
         ({"a": {"z": True}, "z": {"a": False}}, ["a", "z"]),
-        # One key that can wait is not enough: the other is checked at once.
+        # One key that can wait is not enough: the other one is checked at once.
         ({"a": {"m": True, "z": False}, "m": {"a": True}, "z": {"a": True}}, ["m", "z", "a"]),
         ({"a": {"m": False, "z": True}, "m": {"a": True}, "z": {"a": True}}, ["m", "a", "z"]),
-        # None can wait: names decide, and the server says what it refuses.
+        # No key can wait: names decide, and the server says what it refuses.
         ({"a": {"z": False}, "z": {"a": False}}, ["a", "z"]),
     ],
 )
 def test_a_cycle_is_opened_where_all_keys_can_wait(
     keys: dict[str, dict[str, bool]], expected: list[str]
 ) -> None:
-    """Parents before children; keys to tables that are written already count no more."""
+    """Parents precede children; keys to tables that are already written are ignored."""
     assert order(keys) == expected

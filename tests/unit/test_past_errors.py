@@ -1,4 +1,4 @@
-"""The errors that ended processes, kept to be read afterwards."""
+"""Errors that ended processes, kept to be read afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ URL = "postgresql://u@127.0.0.1:1/d"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A pipeline that was begun: its directory is there."""
+    """A pipeline that was begun: its directory exists."""
     made = pipeline(tmp_path, URL, URL)
     made.directory.mkdir()
     return made
@@ -35,7 +35,7 @@ def fail(config: Config, error: BaseException, hands: Hands | None = None) -> No
 
 
 def test_errors_are_kept_the_newest_first(config: Config) -> None:
-    """With code, time, command and what to do; the error itself goes on."""
+    """They have code, time, command and hint; the error itself is raised further."""
     fail(config, ServerUnreachable("no connection", hint="Start it."))
     fail(config, ValueError("row values stay out"))
     newest, oldest = past_errors(config)
@@ -45,7 +45,7 @@ def test_errors_are_kept_the_newest_first(config: Config) -> None:
 
 
 def test_an_end_that_was_asked_for_is_no_error(config: Config) -> None:
-    """Ctrl-C and exit codes leave nothing behind, nor does a good end."""
+    """Ctrl-C and exit codes leave no entry, nor does a good end."""
     fail(config, SystemExit(0))
     fail(config, KeyboardInterrupt())
     with errors_kept(config, "run"):
@@ -54,7 +54,9 @@ def test_an_end_that_was_asked_for_is_no_error(config: Config) -> None:
 
 
 def test_a_terminal_that_was_closed_is_no_error(config: Config) -> None:
-    """Whoever read our output has gone, as in `penstock run ... | head`; a socket's end is one."""
+    """The reader of our output has gone, as in `penstock run ... | head`; a socket's end is an
+    error.
+    """
     reads, writes = os.pipe()
     os.close(reads)
     kept = os.dup(1)
@@ -71,7 +73,7 @@ def test_a_terminal_that_was_closed_is_no_error(config: Config) -> None:
 
 
 def test_a_pipeline_that_was_never_begun_is_left_alone(tmp_path: Path) -> None:
-    """A refused start makes no directory."""
+    """A refused start creates no directory."""
     made = pipeline(tmp_path, URL, URL)
     fail(made, ServerUnreachable("no connection"))
     assert not made.directory.exists()
@@ -90,7 +92,7 @@ def test_a_line_that_was_cut_is_passed_over(config: Config) -> None:
 def test_the_file_does_not_grow_without_end(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond its size it is put aside, and only the newest are shown."""
+    """Above its size it is rotated, and only the newest errors are shown."""
     monkeypatch.setattr(module, "KEPT_BYTES", 1000)
     for number in range(30):
         fail(config, ServerUnreachable(f"number {number}"))
@@ -100,6 +102,6 @@ def test_the_file_does_not_grow_without_end(
 
 
 def test_an_error_comes_out_also_where_it_cannot_be_kept(config: Config) -> None:
-    """A file in the way of the folder hides nothing."""
+    """A file in place of the folder hides no error."""
     config.layout.run.write_text("in the way")
     fail(config, ServerUnreachable("the real one"))

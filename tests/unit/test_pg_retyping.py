@@ -1,4 +1,4 @@
-"""Which types of PostgreSQL hold all values of which others."""
+"""Types of PostgreSQL that hold all values of others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.codec.postgres.retyping import holds
     ],
 )
 def test_a_wider_type_holds_a_narrower(wider: str, narrower: str) -> None:
-    """And the other way about only where they are alike."""
+    """The reverse holds only if they are equivalent."""
     assert holds(wider, narrower)
     alike = {wider, narrower} == {"character varying", "text"} or wider == narrower
     assert holds(narrower, wider) is alike
@@ -47,6 +47,6 @@ def test_a_wider_type_holds_a_narrower(wider: str, narrower: str) -> None:
     ],
 )
 def test_neither_holds_the_other(one: str, other: str) -> None:
-    """Where texts, digits or kinds differ."""
+    """They differ in texts, digits or kinds."""
     assert not holds(one, other)
     assert not holds(other, one)

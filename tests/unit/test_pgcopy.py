@@ -1,4 +1,4 @@
-"""Where CopyData ends: the kernel and its twin, on whole, torn and broken frames."""
+"""Ends of CopyData frames: the kernel and its twin, on whole, torn and broken frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_kernel_is_taken_where_it_is_built(monkeypatch: pytest.MonkeyPatch) 
 
 @BOTH
 def test_frames_torn_at_every_byte(walk: NextHead) -> None:
-    """Wherever a block ends, what is known of the frame that goes on is where it ends."""
+    """Wherever a block ends, the end of the continued frame is known."""
     frames = [pgwire.copy_data(b"x" * n) for n in (1, 0, 300, 2)]
     block = b"".join(frames) + pgwire.COPY_DONE
     heads = [0, 6, 11, 316, 323]
@@ -34,14 +34,14 @@ def test_frames_torn_at_every_byte(walk: NextHead) -> None:
         seen = [head for head in heads if head + 5 <= end and head != heads[-1]]
         expected = heads[len(seen)]
         assert walk(block, 0, end) == expected
-        # The same in two steps, as blocks come.
+        # The same in two steps, as blocks arrive.
         for middle in range(end):
             assert walk(block, walk(block, 0, middle), end) == expected
 
 
 @BOTH
 def test_another_message_and_an_impossible_length_stop_the_walk(walk: NextHead) -> None:
-    """They are for others to read, and to refuse."""
+    """Other code reads them, or refuses them."""
     for other in (b"c\0\0\0\4", b"E\0\0\0\5\0", b"d\0\0\0\3", b"d\xff\xff\xff\xff"):
         block = pgwire.copy_data(b"row") + other + pgwire.copy_data(b"row")
         assert walk(block, 0, len(block)) == 8
@@ -50,7 +50,7 @@ def test_another_message_and_an_impossible_length_stop_the_walk(walk: NextHead) 
 
 @BOTH
 def test_a_length_of_two_gigabytes_overflows_nothing(walk: NextHead) -> None:
-    """The frame's end is told although no block could hold it."""
+    """The frame's end is returned although no block could hold it."""
     assert walk(b"d\x7f\xff\xff\xff", 0, 5) == 0x80000000
     assert walk(bytearray(b"abc"), 0x80000000, 3) == 0x80000000
 
@@ -58,7 +58,7 @@ def test_a_length_of_two_gigabytes_overflows_nothing(walk: NextHead) -> None:
 @BOTH
 @pytest.mark.parametrize("span", [(-1, 2), (0, 4), (0, -1)])
 def test_spans_outside_the_block_are_refused(walk: NextHead, span: tuple[int, int]) -> None:
-    """Nothing outside the block is read."""
+    """No byte outside the block is read."""
     with pytest.raises(ValueError, match="no span of 3 bytes"):
         walk(b"abc", *span)
 
@@ -71,7 +71,7 @@ def test_spans_outside_the_block_are_refused(walk: NextHead, span: tuple[int, in
     cut=st.integers(0, 500),
 )
 def test_kernel_and_twin_agree(block: bytes, start: int, cut: int) -> None:
-    """On any bytes, from any offset, to any end."""
+    """This holds for any bytes, from any offset, to any end."""
     end = min(cut, len(block))
     assert pgcopy.make_next_head()(block, start, end) == pgcopy.next_head(block, start, end)
 
@@ -83,7 +83,7 @@ TURNS = pytest.mark.parametrize(
 
 @TURNS
 def test_rows_become_frames_of_the_stream(turn: AsStream) -> None:
-    """At whatever byte the block ends, whole rows are turned, others left as they are."""
+    """At whatever byte the block ends, whole rows are converted, others stay as they are."""
     rows = [b"\0row", b"\0", b"", b"\0\3long"]
     turned = [b"wrow", b"w", b"", b"w\3long"]
     notice = b"N\0\0\0\5\0"
@@ -101,7 +101,7 @@ def test_rows_become_frames_of_the_stream(turn: AsStream) -> None:
 @TURNS
 @pytest.mark.parametrize("last", [pgwire.copy_data(b"\xff\xff"), pgwire.COPY_DONE])
 def test_trailer_and_end_are_the_last(turn: AsStream, last: bytes) -> None:
-    """They are told, and are not turned; nor is what comes behind them."""
+    """They are reported, and neither they nor later bytes are converted."""
     row = pgwire.copy_data(b"\0row")
     buffer = bytearray(row + last + row)
     assert turn(buffer, 0, len(buffer)) == (len(row), True)
@@ -119,7 +119,7 @@ def test_two_bytes_that_are_no_trailer_are_a_row(turn: AsStream) -> None:
 @TURNS
 @pytest.mark.parametrize("length", [b"\0\0\0\3", b"\0\0\0\0", b"\xff\xff\xff\xff"])
 def test_an_impossible_length_ends_the_frames(turn: AsStream, length: bytes) -> None:
-    """It is for others to refuse; here nothing goes round in circles."""
+    """Other code refuses it; here the walk does not loop."""
     row = pgwire.copy_data(b"\0row")
     buffer = bytearray(row + b"d" + length + b"row")
     assert turn(buffer, 0, len(buffer)) == (len(row), False)
@@ -128,7 +128,7 @@ def test_an_impossible_length_ends_the_frames(turn: AsStream, length: bytes) -> 
 @TURNS
 @pytest.mark.parametrize("span", [(-1, 2), (0, 4), (2, 1)])
 def test_spans_outside_the_block_are_not_turned(turn: AsStream, span: tuple[int, int]) -> None:
-    """Nothing outside the block is written."""
+    """No byte outside the block is written."""
     with pytest.raises(ValueError, match="no span of 3 bytes"):
         turn(bytearray(b"abc"), *span)
 
@@ -145,7 +145,7 @@ def test_spans_outside_the_block_are_not_turned(turn: AsStream, span: tuple[int,
     cut=st.integers(0, 500),
 )
 def test_kernel_and_twin_turn_alike(block: bytes, cut: int) -> None:
-    """Any bytes, to any end."""
+    """This holds for any bytes, to any end."""
     one, other = bytearray(block), bytearray(block)
     end = min(cut, len(block))
     assert pgcopy.make_as_stream()(one, 0, end) == pgcopy.as_stream(other, 0, end)

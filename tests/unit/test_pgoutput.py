@@ -1,4 +1,4 @@
-"""The decoder of pgoutput rows: one suite for the twin and the compiled kernel."""
+"""Decoder of pgoutput rows: one suite for the twin and the compiled kernel."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def decoder(kind: type[Decoder]) -> Decoder:
 
 
 def test_the_kernel_is_there_when_it_is_required() -> None:
-    """CI sets PENSTOCK_REQUIRE_KERNEL=1: then a missing kernel is a failure, not a fallback."""
+    """CI sets PENSTOCK_REQUIRE_KERNEL=1: then a missing kernel is a failure, and no fallback is
+    used.
+    """
     assert pgoutput.COMPILED or os.environ.get("PENSTOCK_REQUIRE_KERNEL") != "1"
 
 
@@ -91,12 +93,12 @@ class TestTransactions:
         assert decoder.take() == []
 
     def test_an_update_of_the_key_takes_two_numbers(self, decoder: Decoder) -> None:
-        """Its row has the second. Old values that are the same ones do not make it two."""
+        """The row has the second one. Equal old values do not make it two."""
         whole = relation(*TWO.columns, name="w", before=(0, 1), identity=Identity.FULL)
         decoder.bind(T + 1, replace(whole, key=(0,)))
         decoder.bind(T + 2, replace(whole, name="keyless", key=()))
         block = begin() + update(T, ["2", "a"], key=["1", None]) + update(T, ["2", "b"])
-        block += update(T, ["2", "b"], key=["2", None])  # a server that sends what it need not
+        block += update(T, ["2", "b"], key=["2", None])  # a server that sends an unnecessary key
         block += update(T + 1, ["2", "b"], old=["2", "a"]) + update(
             T + 1, ["3", "b"], old=["2", "b"]
         )
@@ -116,7 +118,7 @@ class TestTransactions:
         assert (decoder.gsn, decoder.trx, decoder.row_count) == (19, 1, 0)
 
     def test_numbering_goes_on_from_where_it_was(self, kind: type[Decoder]) -> None:
-        """After a restart numbers go on behind the log's last ones."""
+        """After a restart numbers continue after the log's last ones."""
         decoder = kind(gsn=41, trx=8)
         decoder.bind(T, TWO)
         feed(decoder, begin() + insert(T, ["1", "a"]))
@@ -137,7 +139,7 @@ class TestTransactions:
         assert (decoder.gsn, decoder.trx) == (1, 1)
 
     def test_transactions_say_where_and_when_they_were_committed(self, decoder: Decoder) -> None:
-        """One line per counted transaction, with the position that its Begin names."""
+        """Each counted transaction has one line, with the position that its Begin names."""
         assert decoder.take_transactions() is None
         feed(decoder, begin() + insert(T, ["1", "a"]) + insert(T, ["2", "a"]) + commit())
         feed(decoder, begin(200) + commit(200, 250) + begin(300, xid=9))
@@ -176,7 +178,7 @@ class TestTransactions:
     def test_replay_stops_at_limits_and_messages_and_refuses_begin_and_commit(
         self, decoder: Decoder
     ) -> None:
-        """A side file of a streamed transaction holds rows, relations and markers only."""
+        """A side file of a streamed transaction has only rows, relations and markers."""
         one = insert(T, ["1", "a"], xid=7)
         relation_frame = xlog(b"R" + struct.pack(">I", 7) + b"...")
         block = one + relation_frame + one + one
@@ -191,7 +193,7 @@ class TestTransactions:
                 decoder.replay(misplaced, 0, len(misplaced), MANY, ())
 
     def test_misuse_is_refused(self, decoder: Decoder) -> None:
-        """Calls that make no sense raise ValueError and change nothing."""
+        """Invalid calls raise ValueError and change nothing."""
         for call in (decoder.note_marker, lambda: decoder.commit(5)):
             with pytest.raises(ValueError, match="no transaction"):
                 call()
@@ -238,7 +240,7 @@ class TestImages:
     def test_full_identity_fills_unchanged_cells_from_the_old_image(
         self, kind: type[Decoder]
     ) -> None:
-        """With FULL the old image has the value that the new one leaves out: nothing is absent."""
+        """With FULL the old image has the values that the new one omits: none is absent."""
         decoder = kind()
         shape = relation(
             column("id", "int64"),
@@ -259,7 +261,7 @@ class TestImages:
         ]
 
     def test_unchanged_key_is_filled_from_the_key_image(self, kind: type[Decoder]) -> None:
-        """A toasted key comes in the key image and is `unchanged` in the new one."""
+        """A toasted key is in the key image, and is `unchanged` in the new one."""
         decoder = kind()
         decoder.bind(T, relation(column("k", "string"), column("a", "string")))
         feed(decoder, begin() + update(T, [UNCHANGED, UNCHANGED], key=["long", None]) + commit())
@@ -327,7 +329,7 @@ class TestRelations:
         assert [rows.batch.num_rows for rows in decoder.take()] == [2]
 
     def test_many_relations_interleave(self, kind: type[Decoder]) -> None:
-        """Rows find their relation among hundreds, whatever the oids."""
+        """Rows find their relation among hundreds, whatever the oids are."""
         decoder = kind()
         oids = [16_384 + i * 64 for i in range(500)] + [1, 2**32 - 1]
         for oid in oids:
@@ -351,7 +353,9 @@ class TestRelations:
         assert len(rows_of(decoder)) == 1
 
     def test_ignored_rows_are_passed_over_unread(self, decoder: Decoder) -> None:
-        """They get no number, count for no limit, and a transaction of them alone is none."""
+        """They get no number, do not count for a limit, and a transaction of them alone does not
+        count.
+        """
         decoder.ignore(9)
         nonsense = xlog(b"I" + struct.pack(">I", 9) + b"anything")
         block = begin(100) + nonsense + delete(9, key=["x", "y", "z"]) + commit(100, 150)
@@ -363,7 +367,7 @@ class TestRelations:
         assert [row["after"]["id"] for row in rows_of(decoder)] == [1]
 
     def test_a_relation_can_be_ignored_and_bound_again(self, decoder: Decoder) -> None:
-        """Rows decoded before stay; what comes while it is ignored is gone."""
+        """Rows decoded before stay; rows that arrive while it is ignored are dropped."""
         feed(decoder, begin() + insert(T, ["1", "a"]))
         decoder.ignore(T)
         decoder.ignore(T)
@@ -374,7 +378,7 @@ class TestRelations:
         assert decoder.ignored_count == 2
 
     def test_ignored_rows_need_a_transaction_and_an_oid(self, decoder: Decoder) -> None:
-        """What the walk itself rests on is still checked."""
+        """Everything on which the walk itself depends is still checked."""
         decoder.ignore(9)
         with pytest.raises(DecodeError, match="outside a transaction"):
             feed(decoder, insert(9, ["1"]))
@@ -391,7 +395,7 @@ class TestRelations:
             feed(decoder, begin() + insert(9, ["1"]))
 
     def test_many_ignored_relations_among_others(self, kind: type[Decoder]) -> None:
-        """Hundreds, put in any order."""
+        """There are hundreds, added in any order."""
         decoder = kind()
         for oid in range(1, 600):
             if oid % 3:
@@ -419,7 +423,7 @@ class TestRelations:
 
 class TestStops:
     def test_a_frame_cut_anywhere_is_left_for_later(self, decoder: Decoder) -> None:
-        """The offset returned is behind the last whole frame, at every cut."""
+        """At every cut, the returned offset is the end of the last whole frame."""
         head = begin()
         block = head + insert(T, ["1", "a"])
         assert feed(decoder, head) == len(head)
@@ -446,7 +450,7 @@ class TestStops:
         assert decoder.stop is Stop.MORE
 
     def test_commit_limit_stops_earlier_than_the_row_limit(self, decoder: Decoder) -> None:
-        """Zero stops at every Commit: the way to a flush point while the server is busy."""
+        """Zero stops at every Commit, which gives flush points while the server is busy."""
         one = begin() + insert(T, ["1", "a"]) + commit()
         block = one + begin() + commit() + one
         stops = []
@@ -473,7 +477,7 @@ class TestStops:
         assert decoder.feed(block, at, len(block), MANY) == len(block)
 
     def test_keepalive_and_messages_are_consumed_and_spanned(self, decoder: Decoder) -> None:
-        """Python parses them from the span."""
+        """They are parsed by Python from the span."""
         origin = xlog(b"O" + struct.pack(">Q", 1) + b"x\0")
         block = keepalive() + begin() + origin
         at = feed(decoder, block)
@@ -485,12 +489,12 @@ class TestStops:
 
     @pytest.mark.parametrize("letter", "RYOTMSEcAbPKrp")
     def test_every_other_message_is_handed_over(self, decoder: Decoder, letter: str) -> None:
-        """Whatever its body: its parser checks it."""
+        """This holds whatever its body is: its parser checks it."""
         feed(decoder, xlog(letter.encode()))
         assert decoder.stop is Stop.MESSAGE
 
     def test_other_frames_are_left_where_they_are(self, decoder: Decoder) -> None:
-        """CopyDone, errors and notices are the connection's business."""
+        """CopyDone, errors and notices are left to the connection."""
         block = begin() + frame(b"SERROR\0\0", b"E")
         at = feed(decoder, block)
         assert (decoder.stop, at) == (Stop.OTHER_FRAME, len(begin()))
@@ -523,7 +527,7 @@ class TestWiden:
     def test_the_row_decodes_after_its_column_became_text(
         self, kind: type[Decoder], neutral: str, text: str
     ) -> None:
-        """Nothing of the row is kept; under the next version the same frame gives the text."""
+        """No part of the row is kept; under the next version the same frame gives the text."""
         decoder = kind()
         shape = relation(column("id", "int64"), column("s", "string"), column("v", neutral))
         decoder.bind(T, shape)

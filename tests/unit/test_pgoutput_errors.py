@@ -1,4 +1,4 @@
-"""What the decoder refuses, and lines of COPY: one suite for the twin and the compiled kernel."""
+"""Refusals of the decoder, and lines of COPY: one suite for the twin and the compiled kernel."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class TestErrors:
         return caught.value
 
     def test_impossible_frame_lengths(self, decoder: Decoder) -> None:
-        """A length below its own size or above what PostgreSQL can build is broken."""
+        """A length below its own size, or above what PostgreSQL can build, is broken."""
         for length in (0, 3, 2**30 + 65, 2**32 - 1):
             self.fails(decoder, b"d" + struct.pack(">I", length), Reason.FRAME_LENGTH, 0)
         assert feed(decoder, b"d" + struct.pack(">I", 2**30 + 64)) == 0
 
     def test_copy_data_of_no_known_kind(self, decoder: Decoder) -> None:
-        """Neither a log record nor a keepalive, or shorter than its head."""
+        """It is neither a log record nor a keepalive, or is shorter than its head."""
         for payload in (b"", b"x", b"w" + b"\0" * 24, b"k" + b"\0" * 16, b"k" + b"\0" * 18):
             self.fails(decoder, frame(payload), Reason.COPY_DATA, 5)
 
     def test_transaction_order(self, decoder: Decoder) -> None:
-        """Rows and commits stand inside a transaction, which ends where it said."""
+        """Rows and commits are inside a transaction, which ends where it said."""
         self.fails(decoder, insert(T, ["1", "a"]), Reason.NO_TRANSACTION, 30)
         self.fails(decoder, commit(), Reason.NO_TRANSACTION, 30)
         self.fails(decoder, xlog(b"B"), Reason.MESSAGE_LENGTH, 30)
@@ -84,7 +84,7 @@ class TestErrors:
         self.fails(decoder, xlog(b"?"), Reason.UNKNOWN_MESSAGE, 30)
 
     def test_row_messages_that_end_early_or_late(self, decoder: Decoder) -> None:
-        """A row cut at any byte, inside a whole frame, is refused; nothing of it stays."""
+        """A row cut at any byte, inside a whole frame, is refused; no part of it stays."""
         feed(decoder, begin())
         whole = update(T, ["1", UNCHANGED], key=["1", None])[30:]
         for length in range(1, len(whole)):
@@ -126,7 +126,7 @@ class TestErrors:
     def test_malformed_values_name_table_column_and_place_but_no_value(
         self, decoder: Decoder
     ) -> None:
-        """What no PostgreSQL prints is never guessed at, and values are never shown."""
+        """A text that PostgreSQL never prints is not guessed at, and values are never shown."""
         feed(decoder, begin())
         error = self.fails(decoder, insert(T, ["secret", "a"]), Reason.VALUE, 43)
         assert error.fields["table"] == "public.t"
@@ -135,13 +135,13 @@ class TestErrors:
         assert "public.t column id" in error.message
 
     def test_rows_before_the_error_stay(self, decoder: Decoder) -> None:
-        """They are whole and may be saved."""
+        """They are complete and may be saved."""
         with pytest.raises(DecodeError):
             feed(decoder, begin() + insert(T, ["1", "a"]) + insert(T, ["x", "b"]))
         assert [row["after"]["id"] for row in rows_of(decoder)] == [1]
 
     def test_nothing_of_a_broken_row_shows_in_the_next(self, kind: type[Decoder]) -> None:
-        """Values stored before the trouble was seen are taken back, in all images and bits."""
+        """Values stored before the error was found are taken back, in all images and bits."""
         decoder = kind()
         shape = relation(
             column("a", "string"), column("b", "string"), column("n", "int16"), before=(0, 1)
@@ -174,7 +174,7 @@ class TestErrors:
 
 class TestCopy:
     def test_lines_become_inserts_of_the_open_transaction(self, decoder: Decoder) -> None:
-        """The same values as the stream gives, so a reloaded table is equal."""
+        """They have the same values as from the stream, so a reloaded table is equal."""
         decoder.begin(900, COMMIT_TIME_US, 0)
         lines = b"1\ta\n2\t\\N\n3\t\n4\t\\\\ \\b\\f\\n\\r\\t\\v x\\\\N\n5\trest"
         at = decoder.feed_copy(lines, 0, len(lines), T)
@@ -191,7 +191,7 @@ class TestCopy:
         assert positions_of(decoder) == [900]
 
     def test_limits_and_widening_stop_before_a_line(self, kind: type[Decoder]) -> None:
-        """As with rows of the stream."""
+        """Rows of the stream behave the same."""
         decoder = kind()
         decoder.bind(T, relation(column("d", "date")))
         decoder.begin(900, COMMIT_TIME_US, 0)

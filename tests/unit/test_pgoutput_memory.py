@@ -1,4 +1,4 @@
-"""The kernel without memory: an error, not a crash, and nothing that was decoded is lost."""
+"""The kernel without memory: it raises an error, does not crash, and loses no decoded row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.codec.postgres import pgoutput
 
 TESTS = Path(__file__).parent.parent
 
-# In a process of its own, because the limit would hold for all of pytest.
+# The program runs in a process of its own, because the limit would hold for all of pytest.
 SCRIPT = """
 import json, resource, sys
 from harness.twins.pgoutput import DECODERS, UNCHANGED, begin, column, insert, relation, update
@@ -51,7 +51,7 @@ print(json.dumps([failed, count, taken.batch.num_rows, decoder.gsn, after[-1].as
 
 @pytest.mark.parametrize("room_mib", [12, 40, 90])
 def test_without_memory_decoding_fails_and_what_was_decoded_stays(room_mib: int) -> None:
-    """The row that found no room is not kept; with memory again decoding goes on behind it."""
+    """The row that found no room is not kept; with memory again decoding continues after it."""
     if not pgoutput.COMPILED:
         return  # the twin has Python's own memory errors
     done = subprocess.run(

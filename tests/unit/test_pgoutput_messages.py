@@ -43,7 +43,7 @@ BODIES: dict[str, bytes] = {
 
 
 def test_relation_with_its_columns() -> None:
-    """Names may hold any letters; flags, types and modifiers are kept as sent."""
+    """Names may have any letters; flags, types and modifiers are kept as sent."""
     assert messages.relation_message(RELATION) == messages.RelationMessage(
         xid=None,
         source_id=16_400,
@@ -58,14 +58,14 @@ def test_relation_with_its_columns() -> None:
 
 
 def test_empty_schema_means_pg_catalog() -> None:
-    """The server leaves the schema out for pg_catalog."""
+    """The server omits the schema for pg_catalog."""
     body = struct.pack(">I", 1) + b"\0pg_class\0n" + struct.pack(">H", 0)
     assert messages.relation_message(body).schema == "pg_catalog"
 
 
 @pytest.mark.parametrize("kind", ["R", "Y", "T", "M"])
 def test_streamed_messages_carry_their_xid(kind: str) -> None:
-    """Inside a streamed transaction the xid stands in front of the body."""
+    """Inside a streamed transaction the xid precedes the body."""
     body = BODIES[kind]
     plain = messages.parse_message(kind.encode() + body)
     streamed = messages.parse_message(kind.encode() + struct.pack(">I", 99) + body, streamed=True)
@@ -74,7 +74,7 @@ def test_streamed_messages_carry_their_xid(kind: str) -> None:
 
 
 def test_messages_of_streamed_and_prepared_transactions() -> None:
-    """Each field lands in its place, times in microseconds since 1970."""
+    """Each field has its value, times are in microseconds since 1970."""
     parse = messages.parse_message
     time = POSTGRES_EPOCH_US + 5
     assert parse(b"S" + BODIES["S"]) == messages.StreamStart(xid=77, first=True)
@@ -106,7 +106,7 @@ def test_messages_of_streamed_and_prepared_transactions() -> None:
 
 
 def test_truncate_type_origin_and_logical_message() -> None:
-    """Options are bits; a logical message's content may hold any bytes."""
+    """Options are bits; a logical message's content may have any bytes."""
     parse = messages.parse_message
     assert parse(b"T" + BODIES["T"]) == messages.TruncateMessage(
         xid=None, cascade=True, restart_identity=True, source_ids=(16_400, 16_401)
@@ -121,7 +121,7 @@ def test_truncate_type_origin_and_logical_message() -> None:
 
 
 def test_keepalive() -> None:
-    """The server's position and whether it waits for an answer."""
+    """It has the server's position, and whether the server waits for an answer."""
     payload = b"k" + struct.pack(">QqB", 9, 5, 1)
     assert messages.keepalive(payload) == messages.Keepalive(
         position=9, server_time_us=POSTGRES_EPOCH_US + 5, reply_now=True
@@ -141,7 +141,7 @@ def test_every_shortened_message_is_a_decode_error(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_bytes_behind_a_message_are_a_decode_error(kind: str) -> None:
-    """Left-over bytes mean that the form was misread."""
+    """Remaining bytes mean that the form was misread."""
     with pytest.raises(DecodeError):
         messages.parse_message(kind.encode() + BODIES[kind] + b"\0")
 

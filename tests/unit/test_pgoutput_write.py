@@ -21,16 +21,16 @@ from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.codec.postgres.pgtypes import wire_type
 from penstock.model import Column, Identity
 
-NO_TIME = POSTGRES_EPOCH_US  # in frames of the builders
+NO_TIME = POSTGRES_EPOCH_US  # the time in frames of the builders
 
 
 def typed(source_type: str, **more: object) -> Column:
-    """A column of a type as it is printed."""
+    """Return a column of a type as it is printed."""
     return column("c", "string", source_type=source_type, **more)
 
 
 def test_begin_and_commit_are_those_of_a_server() -> None:
-    """In frames at the position that the builders have."""
+    """They are in frames at the position that the builders have."""
     began = write.begin(100, COMMIT_TIME_US, 7)
     assert write.xlog_data(began, 1, NO_TIME) == begin_frame()
     ended = write.commit(100, 150, COMMIT_TIME_US)
@@ -63,7 +63,7 @@ def test_relation(identity: Identity, xid: int | None) -> None:
 
 
 def test_a_name_with_a_zero_byte_is_refused() -> None:
-    """It would end the name and shift all behind it."""
+    """It would end the name and shift all later bytes."""
     with pytest.raises(ValueError, match="zero byte"):
         write.relation(relation(column("a\0b", "int64")), 1)
 
@@ -71,7 +71,7 @@ def test_a_name_with_a_zero_byte_is_refused() -> None:
 @pytest.mark.parametrize("xid", [None, 9])
 @pytest.mark.parametrize(("cascade", "restart"), [(False, False), (True, False), (False, True)])
 def test_truncate(cascade: bool, restart: bool, xid: int | None) -> None:
-    """Of several tables, and of none."""
+    """It may have several tables, or none."""
     for ids in ((), (1, 2**32 - 1)):
         message = write.truncate(ids, cascade=cascade, restart_identity=restart, xid=xid)
         assert parse_message(message, streamed=xid is not None) == TruncateMessage(
@@ -82,7 +82,7 @@ def test_truncate(cascade: bool, restart: bool, xid: int | None) -> None:
 @pytest.mark.parametrize("xid", [None, 9])
 @pytest.mark.parametrize("transactional", [True, False])
 def test_logical(transactional: bool, xid: int | None) -> None:
-    """Content is any bytes."""
+    """The content may be any bytes."""
     message = write.logical("é", b"\0\xff", 5, transactional=transactional, xid=xid)
     assert parse_message(message, streamed=xid is not None) == LogicalMessage(
         xid=xid, transactional=transactional, position=5, prefix="é", content=b"\0\xff"
@@ -91,7 +91,7 @@ def test_logical(transactional: bool, xid: int | None) -> None:
 
 @pytest.mark.parametrize("reply_now", [True, False])
 def test_keepalive(reply_now: bool) -> None:
-    """The frame's length is right, and what is in it."""
+    """The frame's length and content are right."""
     frame = write.keepalive(2**64 - 1, COMMIT_TIME_US, reply_now=reply_now)
     assert frame[:1] == b"d"
     assert int.from_bytes(frame[1:5]) == len(frame) - 1
@@ -124,5 +124,5 @@ def test_keepalive(reply_now: bool) -> None:
     ids=lambda value: value.source_type if isinstance(value, Column) else "",
 )
 def test_the_type_that_is_announced(one: Column, expected: tuple[int, int]) -> None:
-    """As the catalogue of a server has it; what a client cannot know is text."""
+    """It is the one in a server's catalogue; a type that a client cannot know is text."""
     assert wire_type(one) == expected

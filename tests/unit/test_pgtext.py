@@ -1,4 +1,4 @@
-"""PostgreSQL's text forms, value by value: one suite for the plain reader and the kernel."""
+"""Text forms of PostgreSQL, value by value: one suite for the plain reader and the kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kind(request: pytest.FixtureRequest) -> type[Decoder]:
 
 
 def decoded(kind: type[Decoder], neutral: str, texts: list[bytes], **more: Any) -> pa.Array:
-    """Decode texts as rows of a one-column table; the column as an Arrow array."""
+    """Decode texts as rows of a one-column table; return the column as an Arrow array."""
     decoder = kind()
     decoder.bind(1, relation(column("v", neutral, **more), before=()))
     block = begin() + b"".join(insert(1, [text]) for text in texts)
@@ -42,7 +42,7 @@ def decoded(kind: type[Decoder], neutral: str, texts: list[bytes], **more: Any) 
 
 
 def outcome(kind: type[Decoder], neutral: str, text: str | bytes) -> Any:
-    """What becomes of one text: its value, UNFIT or WRONG; in a row and in a COPY line alike."""
+    """Return the result of one text: its value, UNFIT or WRONG; rows and COPY lines agree."""
     cell = text.encode() if isinstance(text, str) else text
     decoder = kind()
     decoder.bind(1, relation(column("v", neutral), before=()))
@@ -65,7 +65,7 @@ def outcome(kind: type[Decoder], neutral: str, text: str | bytes) -> Any:
 
 
 def microseconds(moment: datetime) -> int:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
@@ -335,7 +335,7 @@ CASES: dict[str, dict[str, Any]] = {
     ("neutral", "text"), [(neutral, text) for neutral in CASES for text in CASES[neutral]]
 )
 def test_each_form(kind: type[Decoder], neutral: str, text: str) -> None:
-    """Right forms give their value, proper values without a place are unfit, others are errors."""
+    """Valid forms give their value, valid values without a place are unfit, others are errors."""
     expected = CASES[neutral][text]
     actual = outcome(kind, neutral, text)
     assert actual == expected
@@ -351,7 +351,7 @@ def test_negative_zero_and_nan_keep_their_bits(kind: type[Decoder]) -> None:
 
 
 def test_floats_come_back_from_their_shortest_text(kind: type[Decoder]) -> None:
-    """As PostgreSQL prints them, over all exponents: the very same bits."""
+    """PostgreSQL's texts over all exponents give exactly the same bits."""
     dice = random.Random(20_240_229)
     bits = [dice.getrandbits(64) for _ in range(20_000)]
     values = [struct.unpack("<d", struct.pack("<Q", number))[0] for number in bits]
@@ -393,13 +393,13 @@ def test_singles_are_the_nearest_by_exact_arithmetic() -> None:
 
 @pytest.mark.parametrize("text", ["1e-5000", "9" * 401, "0." + "1" * 401])
 def test_numbers_too_long_to_be_postgresqls_are_refused(text: str) -> None:
-    """Bounds on digits keep broken input from costing much."""
+    """Limits on digits keep broken input from costing much time."""
     with pytest.raises(Malformed):
         read_float64(text.encode())
 
 
 def test_every_day_from_4713_bc_counts_up_by_one(kind: type[Decoder]) -> None:
-    """The calendar without gaps around leap years, centuries and year one."""
+    """The calendar has no gaps around leap years, centuries and year one."""
     texts = []
     for year in [*range(-4712, -4690), *range(-410, -390), *range(-5, 6), *range(1890, 2105)]:
         shown = f"{year:04d}" if year > 0 else f"{1 - year:04d}"
@@ -411,18 +411,18 @@ def test_every_day_from_4713_bc_counts_up_by_one(kind: type[Decoder]) -> None:
     days = decoded(kind, "date", texts).view(pa.int32()).to_pylist()
     steps = {later - earlier for earlier, later in itertools.pairwise(days)}
     jumps = sorted(step for step in steps if step != 1)
-    assert len(jumps) == 3  # between the four ranges of years, and nowhere else
+    assert len(jumps) == 3  # between the four ranges of years, and not elsewhere
     assert all(jump > 1000 for jump in jumps)
 
 
 def test_text_of_unknown_encoding_is_kept_raw(kind: type[Decoder]) -> None:
-    """In a SQL_ASCII database any bytes may stand in a text column."""
+    """In a SQL_ASCII database a text column may have any bytes."""
     array = decoded(kind, "binary", [b"\xff\x00\\x", b""], source_type="text", type_oid=25)
     assert array.to_pylist() == [b"\xff\x00\\x", b""]
 
 
 def test_a_domain_over_bytea_is_hex(kind: type[Decoder]) -> None:
-    """The base type tells, whatever the domain's oid."""
+    """The base type decides, whatever the domain's oid is."""
     array = decoded(
         kind, "binary", [b"\\x4142"], source_type="public.d", base_type="bytea", type_oid=99_999
     )
@@ -430,7 +430,7 @@ def test_a_domain_over_bytea_is_hex(kind: type[Decoder]) -> None:
 
 
 def test_utf8_as_unicode_defines_it(kind: type[Decoder]) -> None:
-    """Exactly what Python's strict decoder takes, at every place relative to eight bytes."""
+    """It accepts what Python's strict decoder accepts, at every place relative to eight bytes."""
     ends = [
         b"\x7f", b"\x80", b"\xbf", b"\xc1\xbf", b"\xc2\x80", b"\xdf\xbf", b"\xdf", b"\xdf\x7f",
         b"\xe0\x9f\xbf", b"\xe0\xa0\x80", b"\xed\x9f\xbf", b"\xed\xa0\x80", b"\xee\x80\x80",

@@ -63,6 +63,6 @@ def test_other_types_are_kept_as_text(type_oid: int) -> None:
 def test_numeric_by_its_modifier(
     typmod: int, modifier: tuple[int, int] | None, neutral: str
 ) -> None:
-    """A bounded numeric is a decimal of that shape; a wider or unbounded one is text."""
+    """A limited numeric is a decimal of that shape; a wider or unlimited one is text."""
     assert numeric_modifier(typmod) == modifier
     assert neutral_type(1700, typmod) == neutral

@@ -15,7 +15,7 @@ from penstock.model import PenstockError
 
 
 def test_startup_message_holds_version_and_pairs() -> None:
-    """Length, version 3.0, pairs, and the closing zero."""
+    """It has length, version 3.0, pairs, and the closing zero."""
     message = pgwire.startup({"user": "u", "replication": "database"})
     assert message[:8] == struct.pack(">ii", len(message), 196608)
     assert message[8:] == b"user\0u\0replication\0database\0\0"
@@ -28,7 +28,7 @@ def test_nul_in_a_string_is_refused() -> None:
 
 
 def test_standby_status_is_as_the_manual_prints_it() -> None:
-    """`r`, three LSNs, the time since 2000, and whether an answer is wanted."""
+    """It has `r`, three LSNs, the time since 2000, and whether an answer is wanted."""
     message = pgwire.standby_status(
         write=3, flush=2, apply=1, time_us=pgwire.UNIX_TO_POSTGRES_US + 7, reply_now=True
     )
@@ -36,7 +36,7 @@ def test_standby_status_is_as_the_manual_prints_it() -> None:
 
 
 def test_frames_are_cut_only_when_whole() -> None:
-    """A frame is given out when its last byte is there, not before."""
+    """A frame is returned once its last byte is there, not before."""
     data = b"xx" + pgwire.copy_data(b"payload") + b"Z"
     for end in range(2, len(data) - 1):
         assert pgwire.frame_at(data, 2, end) is None
@@ -47,20 +47,20 @@ def test_frames_are_cut_only_when_whole() -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 3, 2**31 - 1])
 def test_impossible_lengths_are_an_error(length: int) -> None:
-    """No buffer is grown for a length that cannot be."""
+    """No buffer grows for an impossible length."""
     with pytest.raises(WireError):
         pgwire.frame_at(b"d" + struct.pack(">i", length), 0, 5)
 
 
 def test_md5_answer() -> None:
-    """Salted hash of the hash of password and user, as the manual defines it."""
+    """It is the salted hash of the hash of password and user, as the manual defines it."""
     answer = pgwire.md5_password("postgres", "secret", b"\x01\x02\x03\x04")
     inner = hashlib.md5(b"secretpostgres").hexdigest()
     assert answer == b"md5" + hashlib.md5(inner.encode() + b"\1\2\3\4").hexdigest().encode()
 
 
 def test_error_fields() -> None:
-    """The fixed severity wins over the localised one; unknown fields are ignored."""
+    """The fixed severity has priority over the localised one; unknown fields are ignored."""
     body = b"SFEHLER\0VERROR\0C42704\0Mmessage\0Ddetail\0Hhint\0P12\0?x\0\0"
     said = pgwire.server_message(body)
     assert (said.severity, said.sqlstate, said.message) == ("ERROR", "42704", "message")
@@ -88,7 +88,7 @@ PARSERS = [
 
 @given(st.binary(max_size=60), st.sampled_from(PARSERS))
 def test_any_bytes_give_a_value_or_one_typed_error(body: bytes, parser: object) -> None:
-    """No IndexError, no struct.error, no endless loop on what a server may send."""
+    """No bytes of a server cause an IndexError, a struct.error, or an endless loop."""
     try:
         parser(body)  # type: ignore[operator]
     except PenstockError:

@@ -1,4 +1,4 @@
-"""The server's end of the protocol, judged by the client's end and by broken bytes."""
+"""The server's end of the protocol, tested with the client's end and with broken bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 def body_of(message: bytes, kind: bytes) -> bytes:
-    """What is in a message that a client takes from its buffer whole."""
+    """Return the body of a message that a client takes from its buffer whole."""
     frame = pgwire.frame_at(message, 0, len(message))
     assert frame is not None
     assert (frame.kind, frame.end) == (kind[0], len(message))
@@ -35,7 +35,7 @@ def body_of(message: bytes, kind: bytes) -> bytes:
 
 @given(settings=st.dictionaries(NAMES, TEXTS, max_size=5), user=NAMES, rest=st.binary(max_size=9))
 def test_startup_of_our_own_client(settings: dict[str, str], user: str, rest: bytes) -> None:
-    """Whole, cut at any byte, and with the next message behind it."""
+    """It is read whole, cut at any byte, and with the next message after it."""
     known = {name: value for name, value in settings.items() if not name.startswith("_pq_.")}
     sent = pgwire.startup({**known, "user": user})
     for end in range(len(sent)):
@@ -46,7 +46,7 @@ def test_startup_of_our_own_client(settings: dict[str, str], user: str, rest: by
 
 
 def test_requests_before_the_startup() -> None:
-    """Of encryption, and of a cancel."""
+    """They ask for encryption, or for a cancel."""
     assert start_packet(pgwire.SSL_REQUEST) == (EncryptionRequest(kind="tls"), 8)
     gss = struct.pack(">ii", 8, 80877104)
     assert start_packet(gss) == (EncryptionRequest(kind="gss"), 8)
@@ -57,7 +57,7 @@ def test_requests_before_the_startup() -> None:
 
 
 def test_a_later_minor_version_is_told_with_the_options() -> None:
-    """Clients of protocol 3.2 are answered what we speak."""
+    """Clients of protocol 3.2 are told which version we speak."""
     words = b"user\0u\0_pq_.x\0y\0\0"
     packet = struct.pack(">ii", 8 + len(words), 196610) + words
     found = start_packet(packet)
@@ -85,7 +85,7 @@ def test_a_later_minor_version_is_told_with_the_options() -> None:
     ],
 )
 def test_a_broken_start_is_refused(packet: bytes, sqlstate: str) -> None:
-    """Its length at once, before there are so many bytes."""
+    """A bad length is refused at once, before that many bytes arrive."""
     with pytest.raises(Refused) as caught:
         start_packet(packet)
     assert caught.value.sqlstate == sqlstate
@@ -93,7 +93,7 @@ def test_a_broken_start_is_refused(packet: bytes, sqlstate: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_start_is_read_or_refused(data: bytes) -> None:
-    """No other error comes out, and no more is used than was given."""
+    """No other error is raised, and no bytes beyond the given ones are used."""
     for packet in (data, struct.pack(">ii", 8 + len(data), 196608) + data):
         try:
             found = start_packet(packet)
@@ -103,7 +103,7 @@ def test_any_start_is_read_or_refused(data: bytes) -> None:
 
 
 def test_frames_are_cut_and_too_long_ones_refused() -> None:
-    """A length beyond the limit before its bytes have come."""
+    """A length above the limit is refused before its bytes arrive."""
     sent = pgwire.query("select 1") + b"X"
     for end in range(len(sent) - 1):
         assert frame_at(sent, 0, end, LIMIT) is None
@@ -117,7 +117,7 @@ def test_frames_are_cut_and_too_long_ones_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"select", b"a\0b\0", b"\xff\0"])
 def test_a_query_that_is_no_string(body: bytes) -> None:
-    """Without its end, with one in the middle, not UTF-8."""
+    """It has no end, one in the middle, or is not UTF-8."""
     with pytest.raises(Refused):
         query_text(body)
 
@@ -135,7 +135,7 @@ def test_sasl_messages(data: bytes) -> None:
 
 
 def test_standby_status() -> None:
-    """As our own client sends it; a hot standby's feedback is passed over."""
+    """It is as our own client sends it; a hot standby's feedback is ignored."""
     sent = pgwire.standby_status(write=3, flush=2, apply=1, time_us=5, reply_now=True)
     found = pgwire_server.standby_status(sent[5:])
     assert found == StandbyStatus(write=3, flush=2, apply=1, time_us=5, reply_now=True)
@@ -152,14 +152,14 @@ def test_standby_status() -> None:
 def test_rows_are_read_by_our_own_client(
     columns: list[tuple[str, int]], values: list[str | None]
 ) -> None:
-    """Names, and values with NULL and the empty text told apart."""
+    """It reads names and values, and distinguishes NULL from the empty text."""
     described = pgwire_server.row_description(columns)
     assert pgwire.row_description(body_of(described, b"T")) == [name for name, _ in columns]
     assert pgwire.data_row(body_of(pgwire_server.data_row(values), b"D")) == values
 
 
 def test_other_messages_are_read_by_our_own_client() -> None:
-    """What a client gets from its first byte until it streams."""
+    """They are what a client gets from its first byte until it streams."""
     offered = pgwire_server.sasl_mechanisms(["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"])
     code, data = pgwire.authentication(body_of(offered, b"R"))
     assert code == pgwire.AUTHENTICATION_SASL

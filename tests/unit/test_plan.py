@@ -1,4 +1,4 @@
-"""Phases, tasks and barriers of a batch, from hand-made segments."""
+"""Phases, tasks and barriers of a batch, from constructed segments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A, B = TableName("public", "a"), TableName("public", "b")
 
 
 def frame(relation_id: int, first: int, last: int, size: int = 100) -> FrameEntry:
-    """A rows frame; each row is a transaction of its own, its position ten times its number."""
+    """Return a rows frame; each row is a transaction, and its position is ten times its number."""
     count = last - first + 1
     return FrameEntry(
         FrameKind.ROWS, 0, 0, relation_id, first, size, count, 0, first, last, first, last
@@ -43,7 +43,7 @@ def segment(
     shapes: dict[int, tuple[int, Relation]],
     markers: tuple[Marker, ...] = (),
 ) -> SegmentView:
-    """A segment of rows start + 1 to end."""
+    """Return a segment of rows start + 1 to end."""
     return SegmentView(
         number=number,
         path=Path(f"{number}.ckt"),
@@ -57,7 +57,7 @@ def segment(
 
 
 def emptied(kind: MarkerKind, gsn: int, *tables: TableName) -> Marker:
-    """A truncate or reload."""
+    """Return a truncate or reload."""
     return Marker(
         kind=kind,
         gsn=gsn,
@@ -69,17 +69,17 @@ def emptied(kind: MarkerKind, gsn: int, *tables: TableName) -> Marker:
 
 
 def small_shape(number: int) -> Relation:
-    """One more table."""
+    """Return the shape of one more table."""
     return relation(("id", "integer", "int32"), name=f"s{number}")
 
 
 def spans(tasks: tuple[Task, ...]) -> list[tuple[int, str, int, int]]:
-    """Phase, table and rows of each task."""
+    """Return phase, table and rows of each task."""
     return [(t.phase, t.table.name, t.gsn_after, t.gsn_upto) for t in tasks]
 
 
 def test_one_phase_when_no_shape_changes() -> None:
-    """A relation restated in the next segment is no barrier."""
+    """A relation that the next segment repeats is not a barrier."""
     plan = plan_batch(
         [
             segment(frame(1, 1, 60), frame(2, 2, 99), shapes={1: (0, A1), 2: (1, B1)}),
@@ -93,7 +93,7 @@ def test_one_phase_when_no_shape_changes() -> None:
 
 
 def test_a_new_shape_is_a_barrier_for_all_tables() -> None:
-    """Foreign keys hold at one place in the log for all tables, so phases are cut through all."""
+    """Foreign keys hold at one place in the log for all tables, so phases divide all tables."""
     plan = plan_batch(
         [
             segment(
@@ -115,7 +115,7 @@ def test_a_new_shape_is_a_barrier_for_all_tables() -> None:
 
 
 def test_truncate_makes_earlier_rows_void() -> None:
-    """The table is emptied at the start of the phase; only rows behind the marker are staged."""
+    """The table is emptied at the start of the phase; only rows after the marker are staged."""
     plan = plan_batch(
         [
             segment(
@@ -132,7 +132,7 @@ def test_truncate_makes_earlier_rows_void() -> None:
 
 
 def test_marker_at_the_applied_row_counts_again_and_older_ones_do_not() -> None:
-    """It stands behind that row; applied twice it does the same."""
+    """It follows that row; applied twice it has the same effect."""
     markers = tuple(emptied(MarkerKind.TRUNCATE, gsn, A) for gsn in (9, 10))
     plan = plan_batch(
         [segment(frame(1, 1, 100), shapes={1: (0, A1)}, markers=markers)],
@@ -147,7 +147,7 @@ def test_marker_at_the_applied_row_counts_again_and_older_ones_do_not() -> None:
 
 
 def test_reload_with_a_new_shape_is_one_barrier() -> None:
-    """The table is empty when it is altered, however far behind the marker its rows begin."""
+    """The table is empty when it is altered, however far after the marker its rows begin."""
     plan = plan_batch(
         [
             segment(
@@ -168,7 +168,7 @@ def test_reload_with_a_new_shape_is_one_barrier() -> None:
 
 
 def test_shape_without_rows_is_applied_last() -> None:
-    """And not at all in a batch that is cut, nor when the bulk load may be newer."""
+    """It is not applied in a batch that is cut, nor if the bulk load may be newer."""
     one = segment(frame(1, 1, 100), shapes={1: (0, A1), 2: (100, B1)})
     plan = plan_batch([one], Window(gsn_after=0, gsn_upto=100))
     assert B1 in plan.phases[-1].relations
@@ -183,7 +183,7 @@ def test_shape_without_rows_is_applied_last() -> None:
 
 
 def test_rows_and_shapes_from_before_a_tables_start_do_not_count() -> None:
-    """The bulk load has them; an old shape must not undo a newer one."""
+    """The bulk load has the rows; an old shape must not undo a newer one."""
     plan = plan_batch(
         [
             segment(
@@ -201,7 +201,7 @@ def test_rows_and_shapes_from_before_a_tables_start_do_not_count() -> None:
 
 
 def test_segments_must_follow_one_another() -> None:
-    """A number or a start that does not fit."""
+    """A number or a start that does not fit is refused."""
     first = segment(frame(1, 1, 100), shapes={1: (0, A1)})
     for number, start in ((2, 100), (1, 99)):
         other = segment(number=number, start=start, end=120, shapes={})
@@ -219,13 +219,13 @@ def test_an_idle_source_moves_positions_between_segments() -> None:
 
 
 def test_nothing_to_do_is_an_empty_plan() -> None:
-    """Segments of heartbeats alone."""
+    """The segments have only heartbeats."""
     plan = plan_batch([segment(shapes={}, end=0)], Window(gsn_after=0, gsn_upto=0))
     assert plan.is_empty
 
 
 def test_a_cluster_splits_sooner() -> None:
-    """Its executors have processors of their own; one machine has the servers on them."""
+    """Its executors have processors of their own; a single machine also runs the servers."""
     log = [segment(frame(1, 1, 100, size=40_000_000), shapes={1: (0, A1)})]
     window = Window(gsn_after=0, gsn_upto=100)
     assert len(plan_batch(log, window, buckets_max=7).tasks) == 1
@@ -235,7 +235,7 @@ def test_a_cluster_splits_sooner() -> None:
 
 
 def test_large_tables_are_split_and_small_ones_share() -> None:
-    """Partitions of about equal cost, no more than allowed, few for little work."""
+    """Partitions have about equal cost, and are no more than allowed, few for little work."""
     plan = plan_batch(
         [
             segment(
@@ -259,7 +259,7 @@ def test_large_tables_are_split_and_small_ones_share() -> None:
 
 
 def test_changes_that_a_copy_may_have_are_marked() -> None:
-    """Of a table copied at several moments, up to the last of them; of one alone, always."""
+    """For a table copied at several moments, up to the last one; for a single one, always."""
     one = segment(frame(1, 1, 5), frame(2, 6, 9), end=9, shapes={1: (0, A1), 2: (0, B1)})
     late = segment(frame(1, 10, 12), number=1, start=9, end=12, shapes={1: (9, A1)})
 
@@ -274,7 +274,7 @@ def test_changes_that_a_copy_may_have_are_marked() -> None:
 
 
 def test_rows_of_a_relation_that_a_segment_does_not_describe_stop_the_plan() -> None:
-    """They would be taken for another table's."""
+    """Otherwise they would be mistaken for another table's."""
     with pytest.raises(PlanImpossible, match="which it does not describe"):
         plan_batch([segment(frame(7, 1, 1), shapes={})], Window(gsn_after=0, gsn_upto=100))
 
@@ -288,7 +288,7 @@ def test_a_frame_that_ends_where_a_table_begins_still_counts(start: int, count: 
 
 
 def test_rows_that_await_a_reload_are_left_out() -> None:
-    """The table stays as it was; what comes after the reload is applied to the new rows."""
+    """The table stays as it was; changes after the reload are applied to the new rows."""
     waiting = replace(A2, awaits_reload="a type was converted")
     known = replace(A2, version=3)
     plan = plan_batch(
@@ -309,7 +309,7 @@ def test_rows_that_await_a_reload_are_left_out() -> None:
 
 
 def test_two_shapes_at_one_place_come_in_the_order_of_versions() -> None:
-    """A shape that no row has shown yet, and the one that a statement made of it."""
+    """One is a shape without rows so far, the other one is what a statement turned it into."""
     plan = plan_batch(
         [segment(end=5, shapes={1: (5, A2), 2: (5, A1)})],
         Window(gsn_after=5, gsn_upto=5),

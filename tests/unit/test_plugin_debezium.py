@@ -1,4 +1,4 @@
-"""The plugin that writes Debezium's envelope: events, keys, values, and what a crash leaves."""
+"""Plugin that writes Debezium's envelope: events, keys, values, and what a crash leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.consume.plugins import DebeziumFile
 def opened(
     directory: Path, key: tuple[str, ...] = ("id",), **settings: str
 ) -> tuple[DebeziumFile, FakeInstance]:
-    """The plugin with a file `out`."""
+    """Return the plugin with a file `out`."""
     keys = {"path": "out", "topic_prefix": "shop1", **settings}
     instance = FakeInstance(directory, {"debezium_file": keys}, key)
     plugin = DebeziumFile()
@@ -27,12 +27,12 @@ def opened(
 
 
 def events(directory: Path) -> list[dict[str, Any]]:
-    """What the file has."""
+    """Return the events of the file."""
     return [json.loads(line) for line in (directory / "out").read_text().splitlines()]
 
 
 def test_the_envelope(tmp_path: Path) -> None:
-    """op, before, after, source and transaction of each kind of change."""
+    """Each kind of change has op, before, after, source and transaction."""
     plugin, instance = opened(tmp_path)
     send(
         plugin, instance, 7, 10,
@@ -64,7 +64,7 @@ def test_the_envelope(tmp_path: Path) -> None:
 
 
 def test_a_changed_key_is_a_delete_and_a_creation(tmp_path: Path) -> None:
-    """With a tombstone for the old key between them; none where the setting says so."""
+    """A tombstone for the old key is between them, unless the setting disables it."""
     plugin, instance = opened(tmp_path)
     images = [("update_before", {"id": 1}), ("update_after", {"id": 2})]
     send(plugin, instance, 1, 0, *images)
@@ -85,7 +85,7 @@ def test_a_table_without_a_key_and_an_update_without_the_old_row(tmp_path: Path)
 
 
 def test_values_are_as_debezium_has_them(tmp_path: Path) -> None:
-    """Days and microseconds since 1970, moments with a zone in UTC, decimals as text."""
+    """They have days and microseconds since 1970, moments with a zone in UTC, decimals as text."""
     plugin, instance = opened(tmp_path)
     zone = datetime.timezone(datetime.timedelta(hours=2))
     row = {
@@ -105,7 +105,7 @@ def test_values_are_as_debezium_has_them(tmp_path: Path) -> None:
 
 @pytest.mark.promise
 def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
-    """Whatever part of it is in the file, though the times at which it is written differ."""
+    """Any part of it may be in the file, although the times at which it is written differ."""
     images = [("delete", {"id": 1}), ("insert", {"id": 1}), ("delete", {"id": 1})]
     plugin, instance = opened(tmp_path)
     last = send(plugin, instance, 1, 0, *images)

@@ -1,4 +1,4 @@
-"""The plugin that writes lines of JSON: its keys, values, settings, and what a crash leaves."""
+"""Plugin that writes lines of JSON: its keys, values, settings, and what a crash leaves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.host import faults
 
 
 def opened(directory: Path, **settings: str) -> tuple[JsonFile, FakeInstance]:
-    """The plugin with a file `out`."""
+    """Return the plugin with a file `out`."""
     instance = FakeInstance(directory, {"json_file": {"path": "out", **settings}})
     plugin = JsonFile()
     plugin.plugin_init(instance)
@@ -28,12 +28,12 @@ def opened(directory: Path, **settings: str) -> tuple[JsonFile, FakeInstance]:
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
-    """What the file has."""
+    """Return the lines of the file."""
     return [json.loads(line) for line in (directory / "out").read_text().splitlines()]
 
 
 def test_lines_have_the_published_keys(tmp_path: Path) -> None:
-    """Columns, the action, and with metadata where the row comes from; a rollback leaves none."""
+    """These are columns, action, and with metadata the row's origin; a rollback leaves no line."""
     plugin, instance = opened(tmp_path)
     send(plugin, instance, 7, 10, ("insert", {"id": 9}), commit=False)
     send(
@@ -52,7 +52,7 @@ def test_lines_have_the_published_keys(tmp_path: Path) -> None:
 
 
 def test_without_metadata_and_with_a_filter(tmp_path: Path) -> None:
-    """Tables of the filter are skipped; lines have the action alone."""
+    """The filter's tables are skipped; lines only have the action."""
     plugin, instance = opened(tmp_path, add_metadata="0", filter="shop.secret, shop.other")
     send(plugin, instance, 1, 0, ("insert", {"id": 1}), table="secret")
     send(plugin, instance, 2, 1, ("insert", {"id": 2}))
@@ -60,7 +60,7 @@ def test_without_metadata_and_with_a_filter(tmp_path: Path) -> None:
 
 
 def test_values_are_exact(tmp_path: Path) -> None:
-    """Nothing is rounded, and nothing is no JSON."""
+    """No value is rounded, and each one is JSON."""
     plugin, instance = opened(tmp_path, add_metadata="0")
     row = {
         "int": 2**63 - 1, "decimal": Decimal("1E+2"), "small": Decimal("0.10"), "bytes": b"\0\xff",
@@ -81,7 +81,7 @@ def test_values_are_exact(tmp_path: Path) -> None:
 
 @pytest.mark.promise
 def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
-    """Whatever part of it is in the file: none, some of its bytes, all; equal rows twice stay."""
+    """None of it, some bytes or all may be in the file; two equal rows stay two."""
     images = [("insert", {"id": 1}), ("delete", {"id": 1}), ("insert", {"id": 1})]
     plugin, instance = opened(tmp_path)
     last = send(plugin, instance, 1, 0, *images)
@@ -98,7 +98,7 @@ def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
 
 
 def test_another_transaction_of_the_same_number_is_written(tmp_path: Path) -> None:
-    """Numbers begin anew after `setup --force`: what differs is never left out."""
+    """Numbers begin at 1 after `setup --force`: a transaction that differs is never skipped."""
     plugin, instance = opened(tmp_path)
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))
     plugin.plugin_deinit(instance)
@@ -116,7 +116,7 @@ def _no_space(_: str) -> None:
 def test_a_full_disk_is_an_error_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """commit_trx does not return; what is half written is made whole by the next start."""
+    """commit_trx does not return; the next start completes the half-written transaction."""
     plugin, instance = opened(tmp_path)
     last = send(plugin, instance, 1, 0, ("insert", {"id": 1}))
     images = [("insert", {"id": 2}), ("insert", {"id": 3, "v": "longer"})]
@@ -142,7 +142,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(
     ],
 )
 def test_bad_settings_are_refused(tmp_path: Path, settings: dict[str, str], said: str) -> None:
-    """Before anything is read, by the key, with what to write."""
+    """They are refused before any reading; the error names the key and what to write."""
     instance = FakeInstance(tmp_path, {"json_file": settings})
     with pytest.raises(PluginSettingInvalid, match=said) as caught:
         JsonFile().plugin_init(instance)
@@ -159,7 +159,7 @@ def test_bad_settings_are_refused(tmp_path: Path, settings: dict[str, str], said
     ],
 )
 def test_files_of_others_stay_as_they_are(tmp_path: Path, content: bytes, said: str) -> None:
-    """Nothing is cut off, nothing is appended."""
+    """No byte is cut off or appended."""
     (tmp_path / "out").write_bytes(content)
     with pytest.raises(LineFileUnusable, match=said):
         opened(tmp_path)
@@ -167,13 +167,13 @@ def test_files_of_others_stay_as_they_are(tmp_path: Path, content: bytes, said: 
 
 
 def test_a_place_without_a_folder_is_refused(tmp_path: Path) -> None:
-    """The path is named."""
+    """The error has the path."""
     with pytest.raises(LineFileUnusable, match="cannot be opened: No such file"):
         opened(tmp_path, path="none/out")
 
 
 def test_a_column_with_one_of_our_names_is_refused(tmp_path: Path) -> None:
-    """It would be overwritten."""
+    """Otherwise it would be overwritten."""
     plugin, instance = opened(tmp_path)
     with pytest.raises(ColumnNameTaken, match="MYSQL_TRX"):
         send(plugin, instance, 1, 0, ("insert", {"MYSQL_TRX": 1}))

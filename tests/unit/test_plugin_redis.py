@@ -1,4 +1,4 @@
-"""The cache against a real Redis server: it has what the tables have."""
+"""The cache in a real Redis server: it has the rows of the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Open = Callable[..., tuple[RedisCache, FakeInstance]]
 
 @pytest.fixture
 def opened(server: RedisServer, tmp_path: Path) -> Iterator[Open]:
-    """Make the plugin."""
+    """Function that makes the plugin."""
     made: list[tuple[RedisCache, FakeInstance]] = []
 
     def make(
@@ -48,7 +48,7 @@ def opened(server: RedisServer, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.mark.promise
 def test_it_is_kept_in_step(server: RedisServer, opened: Open) -> None:
-    """Inserts, updates of rows and of keys, deletes; what is rolled back is not there."""
+    """It follows inserts, updates of rows and keys, and deletes; rolled back changes are absent."""
     plugin, instance = opened()
     send(plugin, instance, 2, 0, ("insert", {"id": 1, "v": "a"}), ("insert", {"id": 2, "v": "b"}))
     send(plugin, instance, 3, 2, ("insert", {"id": 3, "v": "no"}), commit=False)
@@ -57,14 +57,14 @@ def test_it_is_kept_in_step(server: RedisServer, opened: Open) -> None:
         ("update_before", {"id": 1, "v": "a"}), ("update_after", {"id": 4, "v": "c"}),
         ("delete", {"id": 2, "v": "b"}),
     ]  # fmt: skip
-    for _ in range(2):  # and when it comes again
+    for _ in range(2):  # and when it is repeated
         send(plugin, instance, 3, 2, *images)
         assert server.rows() == {"shop.item:4": {"id": 4, "v": "c"}}
 
 
 @pytest.mark.promise
 def test_a_transaction_is_one_multi(server: RedisServer, opened: Open) -> None:
-    """Nobody sees half of it: one MULTI and EXEC around all of its commands."""
+    """No client sees half of it: one MULTI and EXEC enclose all of its commands."""
     plugin, instance = opened()
     with server.client.monitor() as monitor:
         send(plugin, instance, 2, 0, *(("insert", {"id": n}) for n in range(50)))
@@ -73,12 +73,12 @@ def test_a_transaction_is_one_multi(server: RedisServer, opened: Open) -> None:
         while not commands or not commands[-1].startswith("ECHO"):
             commands.append(str(monitor.next_command()["command"]))
     names = [command.split()[0] for command in commands]
-    greetings = ("HELLO", "CLIENT", "ECHO")  # of connections
+    greetings = ("HELLO", "CLIENT", "ECHO")  # those of connections
     assert [n for n in names if n not in greetings] == ["MULTI", *["SET"] * 50, "EXEC"]
 
 
 def test_a_table_that_is_emptied(server: RedisServer, opened: Open) -> None:
-    """Its rows go, before those that follow; other tables and names that look alike stay."""
+    """Its rows are deleted before the next ones are written; tables with similar names stay."""
     plugin, instance = opened(prefix="c[a]*:")
     server.client.set("ca:shop.item:1", "1")
     server.client.set("c[a]*:shop.item2:1", "1")
@@ -90,7 +90,7 @@ def test_a_table_that_is_emptied(server: RedisServer, opened: Open) -> None:
 
 
 def test_keys_of_several_columns_do_not_meet(server: RedisServer, opened: Open) -> None:
-    """Values are escaped: `a:b` and `c` is not `a` and `b:c`."""
+    """Values are escaped: `a:b` and `c` differ from `a` and `b:c`."""
     plugin, instance = opened(("x", "y"))
     send(
         plugin, instance, 2, 0,
@@ -104,7 +104,7 @@ def test_keys_of_several_columns_do_not_meet(server: RedisServer, opened: Open) 
 
 @pytest.mark.promise
 def test_a_server_that_is_gone_or_refuses(server: RedisServer, opened: Open) -> None:
-    """commit_trx raises, so that the position is not stored; nothing of it is in the cache."""
+    """commit_trx raises, so that the position is not stored; the cache has no part of it."""
     plugin, instance = opened()
     server.client.config_set("maxmemory", "1")
     with pytest.raises(CacheFailed, match="OutOfMemory") as caught:
@@ -119,7 +119,7 @@ def test_a_server_that_is_gone_or_refuses(server: RedisServer, opened: Open) -> 
 
 
 def test_a_table_without_a_key_is_refused(server: RedisServer, opened: Open) -> None:
-    """Its name is said, and how it is skipped."""
+    """The error has its name, and says how to skip it."""
     plugin, instance = opened(())
     with pytest.raises(CacheKeyMissing, match=r"shop\.item has no key") as caught:
         send(plugin, instance, 2, 0, ("insert", {"id": 1}))
@@ -139,7 +139,7 @@ def test_a_table_without_a_key_is_refused(server: RedisServer, opened: Open) -> 
 def test_bad_settings_are_refused(
     opened: Open, keys: dict[str, str], main: dict[str, str], said: str
 ) -> None:
-    """By the key, with what to write."""
+    """The error names the key and what to write."""
     with pytest.raises(PluginSettingInvalid, match=said) as caught:
         opened(main=main, **keys)
     assert caught.value.hint

@@ -1,4 +1,4 @@
-"""The webhook against a real HTTP server: what it sends, when it tries again, when it gives up."""
+"""The webhook with a real HTTP server: what it sends, when it retries, when it gives up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Open = Callable[..., tuple[Webhook, FakeInstance]]
 
 @pytest.fixture
 def opened(receiver: Receiver, tmp_path: Path) -> Iterator[Open]:
-    """Make the plugin, with short pauses."""
+    """Function that makes the plugin, with short pauses."""
     made: list[tuple[Webhook, FakeInstance]] = []
 
     def make(**keys: str) -> tuple[Webhook, FakeInstance]:
@@ -48,7 +48,7 @@ def opened(receiver: Receiver, tmp_path: Path) -> Iterator[Open]:
 
 
 def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -> None:
-    """All its images in order; nothing for one without any; the connection is kept."""
+    """It has all images in order; without images none is sent; the connection is kept."""
     plugin, instance = opened()
     last = send(
         plugin, instance, 2, 5,
@@ -79,7 +79,7 @@ def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -
 
 @pytest.mark.promise
 def test_it_tries_again_with_growing_pauses(receiver: Receiver, opened: Open) -> None:
-    """After errors of the server and of the connection, with the same body and signature."""
+    """It retries after errors of server and connection, with the same body and signature."""
     plugin, instance = opened(backoff="0.1")
     receiver.answers = [(500, {}, "broken"), None, (429, {}, ""), (503, {}, "x" * 2000)]
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))
@@ -92,7 +92,7 @@ def test_it_tries_again_with_growing_pauses(receiver: Receiver, opened: Open) ->
 
 
 def test_the_receiver_may_ask_for_a_longer_pause(receiver: Receiver, opened: Open) -> None:
-    """Retry-After, up to the maximum."""
+    """Retry-After is followed, up to the maximum."""
     plugin, instance = opened(backoff_maximum="0.4")
     receiver.answers = [(503, {"Retry-After": "3600"}, "")]
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))
@@ -112,7 +112,7 @@ def test_the_receiver_may_ask_for_a_longer_pause(receiver: Receiver, opened: Ope
 def test_it_gives_up(
     receiver: Receiver, opened: Open, answer: Answer | None, attempts: int, said: str
 ) -> None:
-    """With an error from commit_trx, so that the position is not stored."""
+    """commit_trx raises an error, so that the position is not stored."""
     plugin, instance = opened(retries="2")
     receiver.answers = [answer] * 3
     with pytest.raises(WebhookFailed, match="did not take transaction 2") as caught:
@@ -123,7 +123,7 @@ def test_it_gives_up(
 
 
 def test_a_receiver_that_is_not_there(opened: Open, receiver: Receiver) -> None:
-    """Refused connections are tried again, then given up."""
+    """Refused connections are retried a limited number of times."""
     receiver.server.shutdown()
     receiver.server.server_close()
     plugin, instance = opened(retries="1")
@@ -144,7 +144,7 @@ def test_a_receiver_that_is_not_there(opened: Open, receiver: Receiver) -> None:
     ],
 )
 def test_bad_settings_are_refused(opened: Open, keys: dict[str, str], said: str) -> None:
-    """By the key, with what to write."""
+    """The error names the key and what to write."""
     with pytest.raises(PluginSettingInvalid, match=said) as caught:
         opened(**keys)
     assert caught.value.hint

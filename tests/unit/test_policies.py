@@ -1,4 +1,4 @@
-"""Changes of shape: told apart, and what their policies are called."""
+"""Changes of shape: how they are distinguished, and the names of their policies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AGAIN = replace(NAME, id=9)
 
 
 def changes_to(after: Relation, record: TableRecord = RECORD) -> list[ChangeKind]:
-    """The kinds of all changes, renames first, as targets find them."""
+    """Return the kinds of all changes, renames first, as targets find them."""
     aside = names_in_the_way(record, after, keeps_dropped=False)
     record = with_names(record, aside)
     renames = column_renames(record, after)
@@ -66,13 +66,13 @@ def changes_to(after: Relation, record: TableRecord = RECORD) -> list[ChangeKind
     ],
 )
 def test_changes_are_distinguished(after: Relation, kinds: list[ChangeKind]) -> None:
-    """Each by its kind, and none where nothing changed."""
+    """Each has its kind, and equal shapes have no change."""
     assert changes_to(after) == kinds
     assert is_applied(RECORD, after, "log") is (not kinds)
 
 
 def test_each_shape_is_applied_once_and_in_its_own_log() -> None:
-    """A version up to the copy's is no news; one of another log is."""
+    """A version up to the copy's is not new; one of another log is."""
     assert is_applied(RECORD, BASE, "log")
     assert not is_applied(RECORD, BASE, "another log")
     later = replace(RECORD, version=3)
@@ -81,7 +81,7 @@ def test_each_shape_is_applied_once_and_in_its_own_log() -> None:
 
 
 def test_names_that_another_column_has_now_are_set_aside() -> None:
-    """Two columns that swap their names, and one that takes the name of a dropped one."""
+    """Examples are two columns that swap names, and one that takes the name of a dropped one."""
     other = replace(MORE, name="other")
     both = SchemaDrift(set(), set(), []).record(
         FRESH, shaped(ID, NAME, other, version=1), log_id="log"
@@ -98,7 +98,7 @@ def test_names_that_another_column_has_now_are_set_aside() -> None:
 
 
 def test_columns_of_a_copy_are_found_by_the_names_that_they_had_there() -> None:
-    """Renamed since, dropped since, and one that has taken the name of another."""
+    """They may have been renamed or dropped since, or taken the name of another one."""
     a = replace(NAME, name="b", names=((0, "a"), (20, "b")))
     b = replace(MORE, name="a", names=((30, "a"),))
     shape = shaped(ID, a, b, version=3)
@@ -120,7 +120,7 @@ def test_rows_of_an_older_shape_have_the_same_names() -> None:
 
 
 def test_a_dropped_unique_key_is_a_change_of_a_key() -> None:
-    """Where the copy has it; one that came with the copy, or is not told, is none."""
+    """This holds if the copy has it; a key that came with the copy, or is unknown, is no change."""
     keyed = replace(RECORD, unique=(("name",), ("n",)))
     (change,) = shape_changes(keyed, replace(BASE, unique=(("name",),), version=2), TYPES)
     assert (change.kind, change.columns) == (ChangeKind.CHANGE_KEY, ("n",))
@@ -128,7 +128,7 @@ def test_a_dropped_unique_key_is_a_change_of_a_key() -> None:
 
 
 def test_another_collation_is_a_change() -> None:
-    """One that is not told is none."""
+    """An unknown collation is not a change."""
     collated = replace(RECORD, collations=("", "latin1_swedish_ci", ""))
     binary = shaped(ID, replace(NAME, collation="utf8mb4_bin"), N, version=2)
     (change,) = shape_changes(collated, binary, TYPES)
@@ -137,21 +137,22 @@ def test_another_collation_is_a_change() -> None:
 
 
 def test_a_record_of_an_earlier_version() -> None:
-    """Of which columns are known and nothing else: nothing else is taken for changed."""
+    """Only its columns are known: no other property counts as changed."""
     old = replace(FRESH, **shape_fields('[["id", "integer"], ["name", "text"], ["n", "integer"]]'))
     assert shape_changes(old, shaped(ID, NAME, N, version=2, key=(2,)), TYPES) == []
-    assert not is_applied(old, BASE)  # so that key and all are known from here on
+    # so that the key and all other properties are known from here on
+    assert not is_applied(old, BASE)
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    """With its departures."""
+    """Its departures are read, too."""
     schema_drift = SchemaDrift({"a"}, {"b"}, ["it could not be"])
     record = schema_drift.record(FRESH, BASE, log_id="log")
     assert replace(FRESH, **shape_fields(shape_text(record))) == record
 
 
 def test_a_kind_without_a_policy_has_the_default() -> None:
-    """And exception alone raises, naming the change and how to go on."""
+    """Only exception raises, and names the change and how to continue."""
     policies = Policies(default=Policy.LENIENT, kinds={ChangeKind.ADD_COLUMN: Policy.EXCEPTION})
     assert policies.of(ChangeKind.DROP_COLUMN) is Policy.LENIENT
     assert policies.keeps_rows
@@ -180,14 +181,14 @@ url = "mysql://u:p@h/d"
 
 
 def written(tmp_path: Path, lines: str) -> Path:
-    """A pipeline file with these lines in its last section."""
+    """Return a pipeline file with these lines in its last section."""
     path = tmp_path / "shop.toml"
     path.write_text(PIPELINE + lines)
     return path
 
 
 def test_the_configuration_says_them(tmp_path: Path) -> None:
-    """A default, and one for a kind; nothing said is evolve."""
+    """It has a default, and policies per kind; without an entry it is evolve."""
     path = written(tmp_path, 'default = "lenient"\nnarrowType = "exception"\n')
     policies = load_config(path).schema_changes.policies
     assert policies.of(ChangeKind.ADD_COLUMN) is Policy.LENIENT
@@ -197,13 +198,13 @@ def test_the_configuration_says_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
 def test_every_kind_may_be_named(tmp_path: Path, kind: ChangeKind) -> None:
-    """Under its name."""
+    """It has its own name."""
     policies = load_config(written(tmp_path, f'{kind.value} = "ignore"\n')).schema_changes.policies
     assert policies.kinds == {kind: Policy.IGNORE}
 
 
 def test_what_is_unknown_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    """A kind and a policy."""
+    """This holds for a kind and for a policy."""
     with pytest.raises(ConfigKeyUnknown) as unknown:
         load_config(written(tmp_path, 'addColumns = "evolve"\n'))
     assert "addColumn" in unknown.value.hint
@@ -214,7 +215,7 @@ def test_what_is_unknown_is_refused_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_loading_afresh_is_described_for_every_engine() -> None:
-    """The loader does not know the source's engine: no statement of one engine stands there."""
+    """The loader does not know the source's engine: the text has no engine's statement."""
     assert "pg_" not in LOAD_AFRESH
     assert "penstock reset FILE --target" in LOAD_AFRESH
 
@@ -232,7 +233,7 @@ DOUBLED = ComputedColumn(name="g", source_type="bigint", expression="(n * 2)", i
         ((replace(DOUBLED, name="n"),), 1, ["g"], ["n"]),  # a column has, or had, its name
         ((replace(DOUBLED, expression="(n + 1)"),), 1, ["g"], ["g"]),
         ((replace(DOUBLED, id=8),), 1, ["g"], ["g"]),
-        ((DOUBLED,), 2, ["g"], ["g"]),  # the table was created again
+        ((DOUBLED,), 2, ["g"], ["g"]),  # the table was recreated
     ],
 )
 def test_generated_columns_are_matched_by_identity(
@@ -241,7 +242,7 @@ def test_generated_columns_are_matched_by_identity(
     leaving: list[str],
     coming: list[str],
 ) -> None:
-    """One goes before the columns that it is computed from change, and comes after them."""
+    """One is dropped before the columns from which it is computed change, and added after them."""
     base = replace(BASE, source_id=1)
     record = SchemaDrift(set(), set(), []).record(
         FRESH, replace(base, computed=(DOUBLED,)), log_id="log"

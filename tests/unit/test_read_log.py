@@ -62,7 +62,9 @@ STORY = [
 
 
 def write(root: Path, *runs: Run, last_open: bool = False) -> Path:
-    """A pipeline's directory whose log has a segment per run; the last one is left open if so."""
+    """Write a pipeline's directory whose log has a segment per run; last_open leaves the last one
+    open.
+    """
     with Writer.open(root / "log", log_id=None, source=SOURCE) as log:
         for at, run in enumerate(runs):
             log.write(run)
@@ -74,18 +76,18 @@ def write(root: Path, *runs: Run, last_open: bool = False) -> Path:
 
 
 def story(root: Path, **options: Any) -> Path:
-    """A log of one transaction per segment."""
+    """Write a log of one transaction per segment."""
     return write(root, *(run_of(group) for group in numbered(STORY)), **options)
 
 
 def rows(log: ChangeLog, name: str) -> list[dict[str, Any]]:
-    """A table's changes as dicts, without what is the same in every test."""
+    """Return a table's changes as dicts, without what is the same in every test."""
     found = log.table(name).drop_columns(["_trx", "_position", "_commit_time"]).to_pylist()
     return [dict(row) for row in found]
 
 
 def test_a_table_has_every_change_and_names_what_was_not_sent(tmp_path: Path) -> None:
-    """NULL and ABSENT are told from each other; a delete shows the row that is gone."""
+    """NULL and ABSENT differ; a delete shows the deleted row."""
     log = read_log(story(tmp_path))
     assert log.tables() == ["Odd Schema.événement", "public.item"]
     common = {"price": None, "_before": None}
@@ -108,7 +110,7 @@ def test_a_table_has_every_change_and_names_what_was_not_sent(tmp_path: Path) ->
 
 
 def test_changes_come_in_order_as_python_values(tmp_path: Path) -> None:
-    """None is NULL, ABSENT was not sent; bytes, times and uuids as Python has them."""
+    """NULL is None, an unsent column ABSENT; bytes, times and uuids have Python's types."""
     found = list(read_log(story(tmp_path)))
     assert [(c.gsn, c.op, c.table) for c in found] == [
         (1, "insert", "public.item"),
@@ -140,7 +142,7 @@ def test_changes_come_in_order_as_python_values(tmp_path: Path) -> None:
 
 
 def test_years_that_python_does_not_have_come_as_text(tmp_path: Path) -> None:
-    """They are values of these types all the same, and stop nobody."""
+    """They are valid values of these types nevertheless, and raise no error."""
     far = Change(
         relation=EVENT, op=Op.INSERT, after=(2**58, b"", False, 0.1, -(10**6), TOKEN.bytes)
     )
@@ -153,7 +155,7 @@ def test_years_that_python_does_not_have_come_as_text(tmp_path: Path) -> None:
 
 
 def test_truncates_stand_in_their_places(tmp_path: Path) -> None:
-    """Behind their row and before the next, in tables and in the iterator; a reload is one, too."""
+    """They are after their row and before the next, in tables and the iterator; so is a reload."""
     (group,) = numbered([inserts(3)])
     reload = replace(truncate(3, 1, "item"), kind=MarkerKind.RELOAD)
     other = truncate(2, 1, "other")
@@ -183,7 +185,7 @@ def test_truncates_stand_in_their_places(tmp_path: Path) -> None:
 def test_what_is_asked_for_is_read(
     tmp_path: Path, options: dict[str, Any], expected: list[int]
 ) -> None:
-    """By table, number and time; tables and iterator alike."""
+    """It is chosen by table, number and time; tables and iterator agree."""
     log = read_log(story(tmp_path), **options)
     assert [change.gsn for change in log] == expected
     in_tables = [n for table in log.to_arrow().values() for n in table["_gsn"].to_pylist()]
@@ -191,7 +193,7 @@ def test_what_is_asked_for_is_read(
 
 
 def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> None:
-    """Beside a running extractor nobody waits for a rotation."""
+    """With a running extractor the reader does not wait for a rotation."""
     root = story(tmp_path, last_open=True)
     assert (root / "log" / "5.ckt_").exists()
     assert [change.gsn for change in read_log(root)] == [1, 2, 3, 4, 5, 6]
@@ -201,7 +203,7 @@ def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> Non
 
 
 def test_a_segment_that_is_closed_while_it_is_read_is_found(tmp_path: Path) -> None:
-    """`1.ckt_` of the listing is `1.ckt` when its turn comes."""
+    """A `1.ckt_` of the listing is `1.ckt` when its turn comes."""
     first, second = numbered([inserts(1), inserts(1, first=1)])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as log:
         log.write(run_of(first))
@@ -231,7 +233,7 @@ def test_a_segment_that_is_closed_while_it_is_read_is_found(tmp_path: Path) -> N
 def test_segments_that_are_gone_at_the_end_are_never_passed_over(
     tmp_path: Path, left: tuple[int, ...], options: dict[str, int], said: str
 ) -> None:
-    """The log's own state knows how far it went, also if no segment is left."""
+    """The log's own state knows its last change, also if no segment is left."""
     story(tmp_path)
     for number in {*range(6)} - {*left}:
         (tmp_path / "log" / f"{number}.ckt").unlink()
@@ -246,7 +248,7 @@ def test_segments_that_are_gone_at_the_end_are_never_passed_over(
 
 
 def test_what_is_gone_is_never_passed_over(tmp_path: Path) -> None:
-    """Removed in front: the log begins later, unless changes from there on were asked for."""
+    """If the first ones are gone, the log begins later, unless earlier changes were requested."""
     root = story(tmp_path)
     (root / "log" / "0.ckt").unlink()
     assert next(change.gsn for change in read_log(root)) == 2
@@ -263,7 +265,7 @@ def test_what_is_gone_is_never_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
-    """No log, no such table, several tables, a time without zone."""
+    """There is no log, no such table, several tables, or a time without zone."""
     with pytest.raises(LogNotFound):
         read_log(tmp_path)
     with pytest.raises(ConfigUnreadable):
@@ -316,7 +318,7 @@ def test_a_path_or_time_of_a_wrong_type_is_a_typed_error(tmp_path: Path) -> None
 
 
 def test_patterns_that_match_no_table_are_an_error(tmp_path: Path) -> None:
-    """A misspelled pattern gives no silent nothing, however the log is read."""
+    """A misspelled pattern does not silently give an empty result, however the log is read."""
     log = read_log(story(tmp_path), tables=["public.itme"])
     for read in (list, ChangeLog.tables, ChangeLog.to_arrow, ChangeLog.table):
         with pytest.raises(TableNotInLog, match=r"match public\.itme") as missing:
@@ -326,7 +328,7 @@ def test_patterns_that_match_no_table_are_an_error(tmp_path: Path) -> None:
 
 
 def test_a_known_table_without_later_changes_is_an_empty_table(tmp_path: Path) -> None:
-    """Who reads on from a gsn is told of no news by no rows, with the table's own columns."""
+    """A reader that continues from a gsn gets an empty table with the table's own columns."""
     root = story(tmp_path)
     log = read_log(root, tables="public.item", gsn_after=5)
     assert list(log) == []
@@ -380,7 +382,7 @@ def test_a_log_whose_segments_are_all_gone_never_says_that_there_was_nothing(
 
 
 def test_what_is_after_the_removed_segments_is_answered(tmp_path: Path) -> None:
-    """No news is an empty answer; limits wholly in removed segments are an error."""
+    """Without new changes the answer is empty; limits wholly in removed segments are an error."""
     root = story(tmp_path)
     remove_segments(root, 0, 1, 2)
     assert [change.gsn for change in read_log(root)] == [4, 5, 6]
@@ -394,7 +396,7 @@ def test_what_is_after_the_removed_segments_is_answered(tmp_path: Path) -> None:
 
 
 def test_shapes_come_into_one_without_loss(tmp_path: Path) -> None:
-    """Int and bigint become bigint, decimals the wider one, anything else exact text."""
+    """Int and bigint are merged to bigint, decimals to the wider one, others to exact text."""
     id_, note = ITEM.columns
     v2 = replace(ITEM, version=2, columns=(replace(id_, neutral="int64"), note))
     v3 = replace(ITEM, version=3, columns=(id_, replace(note, neutral="decimal(12,2)")))
@@ -409,7 +411,7 @@ def test_shapes_come_into_one_without_loss(tmp_path: Path) -> None:
 
 
 def test_columns_of_the_change_never_hide_one_of_the_table(tmp_path: Path) -> None:
-    """A table with a column `_op` keeps it; those of the change begin with one underscore more."""
+    """A table with a column `_op` keeps it; those of the change get one underscore more."""
     odd = replace(ITEM, columns=(ITEM.columns[0], replace(ITEM.columns[1], name="_op")))
     table = read_log(write(tmp_path, run_of(numbered([inserts(1, odd)])[0]))).table()
     assert (table["_op"].to_pylist(), table["__op"].to_pylist()) == (["note 0"], ["insert"])
@@ -421,7 +423,7 @@ def test_columns_of_the_change_never_hide_one_of_the_table(tmp_path: Path) -> No
     )
 )
 def test_tables_and_changes_tell_the_same(tmp_path_factory: Any, groups: Any) -> None:
-    """Whatever is in the log: as many changes, the same absent columns, the same values."""
+    """Both have as many changes, the same absent columns, and the same values."""
     root = write(tmp_path_factory.mktemp("log"), *(run_of(group) for group in numbered(groups)))
     log = read_log(root)
     for name in log.tables():
@@ -461,7 +463,7 @@ except PandasMissing as error:
 
 
 def test_a_frame_without_pandas_says_what_to_do(tmp_path: Path) -> None:
-    """Pandas is nobody's requirement. In a process of its own: pyarrow asks for pandas once."""
+    """Pandas is optional. The test is a process of its own: pyarrow looks for pandas once."""
     environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_PANDAS, story(tmp_path)],
@@ -484,7 +486,7 @@ def test_a_frame_holds_absent_where_a_cell_was_not_sent(tmp_path: Path) -> None:
 
 
 def test_importing_penstock_loads_nothing() -> None:
-    """The package, and reading a directory, need no driver, no Spark and no command line."""
+    """Neither importing it nor reading a directory needs a driver, Spark or the command line."""
     heavy = "pyspark psycopg pymysql click rich starlette pandas numpy pyarrow structlog"
     program = (
         "import sys, penstock; names = sys.argv[1].split(); "
@@ -497,7 +499,7 @@ def test_importing_penstock_loads_nothing() -> None:
 
 
 def test_names_of_the_package_are_those_it_lists() -> None:
-    """What __all__ promises is there."""
+    """Every name in __all__ exists."""
     assert {name for name in penstock.__all__ if not hasattr(penstock, name)} == set()
     with pytest.raises(AttributeError, match="no attribute 'read_logs'"):
         _ = penstock.read_logs  # type: ignore[attr-defined]

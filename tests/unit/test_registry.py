@@ -1,4 +1,4 @@
-"""Engines are found by the scheme of a URL, and told apart from what is none."""
+"""Engines: found by the scheme of a URL; other schemes are refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_scheme_has_its_engine() -> None:
 
 @pytest.mark.parametrize("url", ["oracle://u:secret@h/d", "mysqlx://u:secret@h/d", "h/d", ""])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
-    """It is never taken for PostgreSQL, and the password is not told."""
+    """It is never taken for PostgreSQL, and the password is not shown."""
     with pytest.raises(
         EngineUnknown, match=r"postgresql://, mysql://, mariadb:// or ignite://"
     ) as caught:
@@ -72,14 +72,14 @@ def test_an_unknown_scheme_is_refused(url: str) -> None:
 
 
 def test_a_part_that_an_engine_does_not_have() -> None:
-    """It is named, with the engine."""
+    """The error names it and the engine."""
     with pytest.raises(PartMissing, match="PostgreSQL has no part 'teleport'"):
         part("postgresql://u@h/d", "teleport")
 
 
 @pytest.mark.usefixtures("with_toy")
 def test_an_engine_from_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its entry point, with its parts imported when they are used."""
+    """Its entry point names it, and its parts are imported on use."""
     here = SimpleNamespace(ANSWER=ANSWER)
     engines()  # ours are imported as they are
     monkeypatch.setattr(registry, "import_module", lambda _: here)
@@ -88,14 +88,14 @@ def test_an_engine_from_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_part_is_there() -> None:
-    """What a descriptor names can be imported."""
+    """Everything that a descriptor names can be imported."""
     for engine in engines():
         for name in engine.parts:
             assert engine.part(name) is not None
 
 
 def test_a_descriptor_imports_nothing() -> None:
-    """No driver is needed for an engine that a pipeline does not use."""
+    """An engine that a pipeline does not use needs no driver."""
     program = (
         "import sys; from penstock.ports.registry import engines; engines(); "
         "print(*[name for name in ('psycopg', 'pymysql', 'pyarrow') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""Replication commands as real clients write them, and as nobody should."""
+"""Replication commands as real clients write them, and invalid ones."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ SYNC = "pg_16396_sync_16384_7710562921208483796"
     ],
 )
 def test_what_clients_write(text: str, expected: Command) -> None:
-    """Quoted and not, in the forms of all versions."""
+    """They may be quoted or not, in the forms of all versions."""
     assert parse(text) == expected
 
 
@@ -119,13 +119,13 @@ def test_what_clients_write(text: str, expected: Command) -> None:
     ["", " ", "select 1", "SELECT pg_catalog.set_config('search_path', '', false);", "BEGIN", "("],
 )
 def test_sql_is_none(text: str) -> None:
-    """What does not begin with a command's word is for the catalogue."""
+    """A text that does not begin with a command's word is left to the catalogue."""
     assert parse(text) is None
 
 
 @pytest.mark.parametrize(("text", "sqlstate"), MALFORMED)
 def test_what_is_refused(text: str, sqlstate: str) -> None:
-    """By the SQLSTATE that PostgreSQL has for it, which `servers/test_serve_sql.py` compares."""
+    """The SQLSTATE is PostgreSQL's, with which `servers/test_serve_sql.py` compares it."""
     assert outcome(text) == sqlstate
 
 
@@ -141,7 +141,7 @@ def test_a_repeated_option_is_the_plugins_affair() -> None:
 
 
 def test_names_are_cut_as_the_server_cuts_them() -> None:
-    """To 63 bytes."""
+    """They are cut to 63 bytes."""
     assert parse(f"DROP_REPLICATION_SLOT {'s' * 70}") == DropSlot(slot="s" * 63)
 
 
@@ -149,7 +149,7 @@ def test_names_are_cut_as_the_server_cuts_them() -> None:
     ("text", "timeline"), [("4294967297", 1), ("9" * 5000, 2**32 - 1), ("0001", 1)]
 )
 def test_a_timeline_is_a_number_of_32_bits(text: str, timeline: int) -> None:
-    """However many digits it has."""
+    """It may have any number of digits."""
     assert parse(f"TIMELINE_HISTORY {text}") == TimelineHistory(timeline=timeline)
 
 
@@ -159,7 +159,7 @@ WORDS = st.text(LETTERS, min_size=1, max_size=15)
 
 @given(slot=WORDS, options=st.dictionaries(WORDS, WORDS, min_size=1, max_size=4))
 def test_our_own_client_is_understood(slot: str, options: dict[str, str]) -> None:
-    """Whatever is in names and values, quotes and parentheses too."""
+    """Names and values may contain anything, also quotes and parentheses."""
     sent = start_replication(slot, "A/B", list(options.items()))
     assert parse(sent) == StartReplication(slot=slot, position=0xA_0000000B, options=options)
 
@@ -168,7 +168,7 @@ def test_our_own_client_is_understood(slot: str, options: dict[str, str]) -> Non
     st.lists(st.sampled_from(["SLOT", "LOGICAL", "(", ")", ",", "'", '"', "0/0", "s", "é", "1"]))
 )
 def test_any_words_are_read_or_refused(words: list[str]) -> None:
-    """No other error, however it is put together."""
+    """No other error is raised, however the words are combined."""
     for command in ("START_REPLICATION", "CREATE_REPLICATION_SLOT", "ALTER_REPLICATION_SLOT"):
         for between in ("", " "):
             text = command + " " + between.join(words)
@@ -179,7 +179,7 @@ def test_any_words_are_read_or_refused(words: list[str]) -> None:
 
 
 def outcome(text: str) -> str:
-    """The SQLSTATE of its refusal, empty when it is read."""
+    """Return the SQLSTATE of its refusal, or an empty text if it is read."""
     try:
         parse(text)
     except Refused as refused:
@@ -188,5 +188,5 @@ def outcome(text: str) -> str:
 
 
 def test_quoting_is_the_clients() -> None:
-    """The functions that the test above rests on do quote."""
+    """The functions on which the test above depends do quote."""
     assert (quoted_name('a"b'), quoted_string("a'b")) == ('"a""b"', "'a''b'")

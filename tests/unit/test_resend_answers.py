@@ -1,4 +1,4 @@
-"""`penstock resend` and a consumer's snapshot where what they ask for cannot be had."""
+"""`penstock resend` and a consumer's snapshot if what they request cannot be provided."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ITEM = TableName("public", "item")
 
 
 def test_the_extractor_says_why_it_did_not_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reason and its hint are the command's."""
+    """The command has its reason and its hint."""
     answer = SimpleNamespace(error="relation is gone", hint="Make it again.", table=ITEM)
     monkeypatch.setattr(resend, "_check_tables", lambda *_: None)
     monkeypatch.setattr(resend, "_extracts", lambda _: True)
@@ -33,7 +33,7 @@ def test_the_extractor_says_why_it_did_not_send(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_snapshot_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables that are rewritten again and again while they are read."""
+    """The tables are rewritten repeatedly while they are read."""
     tries: list[int] = []
 
     def unfit(*_: Any) -> Any:

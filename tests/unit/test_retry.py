@@ -1,4 +1,4 @@
-"""How often and how long penstock tries again."""
+"""Retries of penstock: how often, and how long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Flaky:
 
 
 def test_work_is_repeated_until_it_succeeds() -> None:
-    """The caller sees only the result; each wait is told."""
+    """The caller sees only the result; each wait is reported."""
     waits: list[tuple[int, float]] = []
     slept: list[float] = []
     work = Flaky(3, ConnectionLost("gone"))
@@ -42,7 +42,7 @@ def test_work_is_repeated_until_it_succeeds() -> None:
 
 
 def test_what_cannot_help_is_not_repeated() -> None:
-    """An error that an operator must mend is raised at once."""
+    """An error that needs operator action is raised at once."""
     work = Flaky(1, StatementFailed("no"))
     with pytest.raises(StatementFailed):
         retrying(work, sleep=lambda _s: None)
@@ -50,7 +50,7 @@ def test_what_cannot_help_is_not_repeated() -> None:
 
 
 def test_attempts_are_bounded() -> None:
-    """The last error is raised when patience ends."""
+    """The last error is raised after the last attempt."""
     work = Flaky(99, ConnectionLost("gone"))
     with pytest.raises(ConnectionLost):
         retrying(work, backoff=Backoff(attempts=4), sleep=lambda _s: None)
@@ -58,7 +58,7 @@ def test_attempts_are_bounded() -> None:
 
 
 def test_a_stop_ends_the_waiting() -> None:
-    """A sleep that says it was interrupted raises instead of trying on."""
+    """A sleep that reports an interruption raises instead of retrying."""
     work = Flaky(99, ConnectionLost("gone"))
     with pytest.raises(ConnectionLost):
         retrying(work, sleep=lambda _s: True)
@@ -66,7 +66,7 @@ def test_a_stop_ends_the_waiting() -> None:
 
 
 def test_waits_double_up_to_a_bound() -> None:
-    """Never longer than longest_s, never shorter than the jitter allows."""
+    """They are never longer than longest_s, never shorter than the jitter allows."""
     waits = list(Backoff(first_s=1, longest_s=5, attempts=6, jitter=0).waits())
     assert waits == [1, 2, 4, 5, 5]
     jittered = list(Backoff(first_s=1, longest_s=5, attempts=6).waits(random.Random(1)))
@@ -75,6 +75,6 @@ def test_waits_double_up_to_a_bound() -> None:
 
 @pytest.mark.parametrize("bad", [{"attempts": 0}, {"longest_s": 0.1}, {"jitter": 2}])
 def test_senseless_settings_are_refused(bad: dict[str, float]) -> None:
-    """A back-off that never tries is a mistake in the code."""
+    """A back-off without attempts is a mistake in the code."""
     with pytest.raises(ValueError, match=r"usable|jitter"):
         Backoff(**bad)  # type: ignore[arg-type]

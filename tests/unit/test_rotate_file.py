@@ -1,4 +1,4 @@
-"""The file that a ROTATE event leads to."""
+"""The file that a ROTATE event names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME = b"binlog.000001"
 
 
 def rotation(offset: int, *, checksum: bool) -> bytes:
-    """A ROTATE event as the server opens a stream with it."""
+    """Return a ROTATE event as the server opens a stream with it."""
     body = struct.pack("<Q", offset) + NAME
     size = HEAD_BYTES + len(body) + 4 * checksum
     event = struct.pack("<IBIIIH", 0, EventKind.ROTATE, 1, size, 0, 0x20) + body
@@ -23,7 +23,7 @@ def rotation(offset: int, *, checksum: bool) -> bytes:
 
 @pytest.mark.parametrize("checksum", [False, True])
 def test_the_checksum_is_no_part_of_the_name(checksum: bool) -> None:
-    """Nor where its first bytes look like more digits of it, as those of many offsets do."""
+    """This holds also if its first bytes look like more digits, as those of many offsets do."""
     events = [rotation(offset, checksum=checksum) for offset in range(4, 2000)]
     digits = [event for event in events if event[-4:-3].isdigit()]
     assert len(digits) > 30 or not checksum

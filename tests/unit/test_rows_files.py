@@ -20,7 +20,7 @@ def test_a_folder_per_place_until_the_next_batch_there(tmp_path: Path) -> None:
 
 
 def test_where_no_folder_can_be_made_rows_do_not_wait_there(tmp_path: Path) -> None:
-    """The batch goes through merge tables instead of ending the loader."""
+    """The batch is staged in merge tables, and the loader does not end."""
     (tmp_path / "rows").write_text("a file is in the way")
     assert RowsFiles(tmp_path / "rows").begin(0) is None
     assert RowsFiles(None).begin(0) is None

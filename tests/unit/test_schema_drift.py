@@ -11,7 +11,7 @@ TABLE = TableName("public", "item")
 
 
 def test_a_change_that_the_target_has_taken_is_noted() -> None:
-    """Note it by policy; neither an ignored change nor a column that was never there is noted."""
+    """It is noted by policy; neither an ignored change nor a column that was never there is."""
     schema_drift = SchemaDrift({"gone"}, set(), [])
     for name, policy in (
         ("a", Policy.EVOLVE),

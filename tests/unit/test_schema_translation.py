@@ -1,4 +1,4 @@
-"""Defaults, indexes and foreign keys across engines: what has an equal, and what is named."""
+"""Defaults, indexes and foreign keys across engines: some have an equal, others are named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = TableName("shop", "t")
 
 
 def column(kind: str, neutral: str, default: str | None = None, **more: object) -> ColumnDefinition:
-    """A column c."""
+    """Return a column c."""
     made = ColumnDefinition(
         name="c", type_text=kind, type_oid=0, typmod=-1, default=default, base_type=kind,
         neutral=neutral,
@@ -31,12 +31,12 @@ def column(kind: str, neutral: str, default: str | None = None, **more: object) 
 
 
 def extras(definition: TableDefinition, source: Server, target: Server) -> Extras:
-    """Of a table between two servers."""
+    """Return the extras of a table between two servers."""
     return extras_of(definition, source, target, map_table(definition, source, target))
 
 
 def table(*columns: ColumnDefinition, **more: object) -> TableDefinition:
-    """A table of these columns."""
+    """Return a table of these columns."""
     made = TableDefinition(name=NAME, source_id=1, columns=columns)
     return replace(made, **more)  # type: ignore[arg-type]
 
@@ -63,7 +63,7 @@ def table(*columns: ColumnDefinition, **more: object) -> TableDefinition:
 def test_defaults_of_postgresql(
     kind: str, neutral: str, default: str, expected: str | None
 ) -> None:
-    """Plain values and the present have an equal in MySQL; expressions are named."""
+    """Plain values and the present time have an equal in MySQL; expressions are named."""
     found = extras(table(column(kind, neutral, default)), PG, MY)
     if expected is None:
         assert found.defaults == {}
@@ -86,14 +86,14 @@ def test_defaults_of_postgresql(
     ],
 )
 def test_defaults_of_mysql(kind: str, neutral: str, default: str, expected: str | None) -> None:
-    """The other way about."""
+    """This is the reverse direction."""
     found = extras(table(column(kind, neutral, default, charset="utf8mb4")), MY, PG)
     assert found.defaults == ({} if expected is None else {"c": expected})
     assert bool(found.lacking) is (expected is None)
 
 
 def test_numbers_that_the_server_gives() -> None:
-    """AUTO_INCREMENT where it may be, identity where it may be, else named."""
+    """They become AUTO_INCREMENT or identity if allowed, and are named otherwise."""
     serial = column("bigint", "int64", "nextval('shop.t_c_seq'::regclass)")
     assert extras(table(serial, primary_key=("c",)), PG, MY).counted == ["c"]
     assert "not counted up" in extras(table(serial), PG, MY).lacking[0]
@@ -116,7 +116,7 @@ def test_numbers_that_the_server_gives() -> None:
     ],
 )
 def test_indexes_of_postgresql(text: str, made: bool) -> None:
-    """Plain ones over columns."""
+    """Plain ones over columns are translated."""
     found = extras(table(column("integer", "int32"), indexes=(text,)), PG, MY)
     assert [index.name for index in found.indexes] == (["i"] if made else [])
     assert bool(found.lacking) is not made
@@ -134,7 +134,7 @@ def test_indexes_of_postgresql(text: str, made: bool) -> None:
     ],
 )
 def test_indexes_of_mysql(kind: str, text: str, made: bool) -> None:
-    """And none that might refuse a value in PostgreSQL for its length."""
+    """Those whose length might make PostgreSQL refuse a value are not translated."""
     neutral = "int32" if kind == "int" else "string"
     definition = table(column(kind, neutral, charset="utf8mb4"), indexes=(text,))
     found = extras(definition, MY, PG)
@@ -144,7 +144,7 @@ def test_indexes_of_mysql(kind: str, text: str, made: bool) -> None:
 
 
 def test_foreign_keys() -> None:
-    """Their rules are carried; what MySQL has not, or PostgreSQL would not take, is named."""
+    """Their rules are kept; those that MySQL lacks, or PostgreSQL would refuse, are named."""
     text = "FOREIGN KEY (c) REFERENCES shop.u(id) ON DELETE SET NULL DEFERRABLE"
     key = ForeignKey(
         name="f", columns=("c",), target=TableName("shop", "u"), target_columns=("id",),
@@ -166,7 +166,7 @@ def test_foreign_keys() -> None:
 
 
 def test_long_names_stay_distinct() -> None:
-    """Cut to the target's length, with what tells them from one another."""
+    """They are cut to the target's length, with a suffix that distinguishes them."""
     names = ["x" * 70 + "1", "x" * 70 + "2", "ä" * 40]
     for short, size in ((postgres_name, 63), (mysql_name, 64)):
         made = [short(name) for name in names]

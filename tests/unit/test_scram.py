@@ -1,4 +1,4 @@
-"""SCRAM against the published example, and what a lying server gets."""
+"""SCRAM with the published example, and its reaction to a dishonest server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from penstock.codec.postgres.scram import ScramClient, ScramError, saslprep
 
-# RFC 7677, section 3; PostgreSQL sends an empty user name, so the example is checked through a
+# From RFC 7677, section 3; PostgreSQL sends an empty user name, so the example is checked through a
 # client whose first message is set to the example's.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_FIRST = (
@@ -35,7 +35,7 @@ def test_the_published_example_gives_the_published_proof() -> None:
 
 
 def test_a_server_that_does_not_know_the_password_is_not_believed() -> None:
-    """The server's signature is checked: another server at the address is found out."""
+    """The server's signature is checked, which detects another server at the address."""
     client = _client()
     client.final(SERVER_FIRST)
     wrong = b"v=" + base64.b64encode(bytes(32))
@@ -64,13 +64,13 @@ def test_verify_before_final_is_refused() -> None:
     ],
 )
 def test_broken_challenges_are_one_typed_error(challenge: bytes) -> None:
-    """Whatever a server sends as challenge, the answer is a proof or a ScramError."""
+    """Whatever challenge a server sends, the answer is a proof or a ScramError."""
     with pytest.raises(ScramError):
         _client().final(challenge)
 
 
 def test_error_of_the_server_is_reported() -> None:
-    """The reason in e= reaches the user."""
+    """The user sees the reason in e=."""
     client = _client()
     client.final(SERVER_FIRST)
     with pytest.raises(ScramError, match="invalid-proof"):
@@ -78,7 +78,7 @@ def test_error_of_the_server_is_reported() -> None:
 
 
 def test_header_tells_what_is_known_of_channel_binding() -> None:
-    """`p=` with a binding, `y` over TLS without the offer, `n` without TLS."""
+    """It is `p=` with a binding, `y` over TLS without the offer, `n` without TLS."""
     assert ScramClient("x", nonce="n").first() == b"n,,n=,r=n"
     assert ScramClient("x", nonce="n", over_tls=True).first() == b"y,,n=,r=n"
     bound = ScramClient("x", nonce="n", binding=b"hash")
@@ -98,12 +98,12 @@ def test_header_tells_what_is_known_of_channel_binding() -> None:
         ("\u00aa", b"a"),
         ("\u2168", b"IX"),
         ("a\u00a0b", b"a b"),
-        ("\u0007", b"\x07"),  # prohibited: used as it is, like the server does
+        ("\u0007", b"\x07"),  # prohibited: used unchanged, as the server does
         ("\u0627\u0031", "\u06271".encode()),  # breaks the rule for right-to-left text
         ("", b""),
         ("пароль", "пароль".encode()),
     ],
 )
 def test_saslprep(text: str, prepared: bytes) -> None:
-    """The examples of RFC 4013; what cannot be prepared is used as it is."""
+    """These are the examples of RFC 4013; text that cannot be prepared is used unchanged."""
     assert saslprep(text) == prepared

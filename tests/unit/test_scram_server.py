@@ -20,13 +20,13 @@ BINDING = b"hash of a certificate"
 
 
 def log_in(client: ScramClient, server: ScramServer) -> None:
-    """The whole exchange, with both sides convinced at its end."""
+    """Do the whole exchange; both sides are convinced at its end."""
     plus = client.mechanism.endswith("PLUS")
     client.verify(server.finish(client.final(server.challenge(client.first(), plus=plus))))
 
 
 def test_the_published_example() -> None:
-    """Challenge and signature are those of RFC 7677, section 3."""
+    """Its challenge and signature are those of RFC 7677, section 3."""
     verifier = Verifier.of("pencil", salt=base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="))
     server = ScramServer(verifier, nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert server.challenge(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
@@ -42,7 +42,7 @@ def test_the_published_example() -> None:
 @examples(0.5)
 @given(password=st.text(max_size=20), other=st.text(max_size=20))
 def test_who_knows_the_password_is_let_in(password: str, other: str) -> None:
-    """With a verifier that went through its text form; another password is not enough."""
+    """The verifier is restored from its text form; another password is refused."""
     password, other = (text.encode(errors="replace").decode() for text in (password, other))
     kept = Verifier.parse(Verifier.of(password, iterations=2).text())
     log_in(ScramClient(password), ScramServer(kept))
@@ -67,14 +67,14 @@ def test_channel_binding() -> None:
 
 
 def test_the_mechanism_and_the_message_must_agree() -> None:
-    """Whoever chose -PLUS has to bind."""
+    """A client that chose -PLUS has to bind."""
     for plus, client in ((True, ScramClient(PASSWORD)), (False, ScramClient("", binding=BINDING))):
         with pytest.raises(Refused, match="channel binding"):
             ScramServer(KEPT, binding=BINDING).challenge(client.first(), plus=plus)
 
 
 def test_an_answer_is_good_for_one_exchange() -> None:
-    """What was listened to opens no other connection, nor the same one again."""
+    """An intercepted answer opens no other connection, nor the same one again."""
     client, server = ScramClient(PASSWORD), ScramServer(KEPT)
     final = client.final(server.challenge(client.first()))
     other = ScramServer(KEPT)
@@ -99,13 +99,13 @@ def test_an_unknown_user_cannot_be_told_from_a_known_one() -> None:
 
 @given(data=st.binary(max_size=80), at=st.integers(0, 200), cut=st.integers(0, 3))
 def test_broken_messages_are_refused(data: bytes, at: int, cut: int) -> None:
-    """Noise, and good messages with bytes changed, never let anybody in, and fail as refusals."""
+    """Noise, and good messages with changed bytes, are refused, and never let a client in."""
     for server in (ScramServer(KEPT), ScramServer(KEPT, binding=BINDING)):
         with pytest.raises(Refused):
             server.finish(data)
     client, server = ScramClient(PASSWORD), ScramServer(KEPT)
     final = client.final(server.challenge(client.first()))
-    at = at % (len(final) - 5)  # the last letter of the proof has bits that mean nothing
+    at = at % (len(final) - 5)  # the last letter of the proof has bits without a meaning
     broken = final[:at] + data[:3] + final[at + cut :]
     if broken != final:
         with pytest.raises(Refused):
@@ -125,7 +125,7 @@ def test_broken_messages_are_refused(data: bytes, at: int, cut: int) -> None:
     ],
 )
 def test_a_broken_verifier_is_told_without_showing_it(text: str) -> None:
-    """Its keys are secrets, in an error too."""
+    """Its keys are secrets, also in an error."""
     with pytest.raises(ValueError, match="verifier") as caught:
         Verifier.parse(text)
     assert base64.b64encode(KEPT.salt).decode() not in str(caught.value)

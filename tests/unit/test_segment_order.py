@@ -1,4 +1,4 @@
-"""The order in which a listing of numbered segments is checked, removed and given out."""
+"""The order in which a listing of numbered segments is checked, removed and returned."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock.model.segment_order import SegmentOrder
 
 
 class Missed(PenstockError):
-    """There is a gap."""
+    """An error for a gap."""
 
 
 class Foreign(PenstockError):
-    """Segments are not those that were read."""
+    """An error for segments that are not those that were read."""
 
 
 class Directory:
@@ -33,7 +33,7 @@ class Directory:
         )
 
     def numbers(self) -> list[int]:
-        """List them, in order."""
+        """Return the numbers, in order."""
         return self.listings.pop(0) if self.listings else sorted(self.there)
 
     def check(self, past: Sequence[int]) -> None:
@@ -42,12 +42,12 @@ class Directory:
             raise Foreign("of another log")
 
     def missed(self, text: str, last: int, following: int) -> Missed:
-        """The error for a gap."""
+        """Return the error for a gap."""
         return Missed(text, last=last, next=following)
 
 
 def test_each_number_is_returned_once() -> None:
-    """As they arrive."""
+    """They are returned as they arrive."""
     one = Directory(3, 4)
     assert one.order.next(None) == [3, 4]
     one.there |= {5}
@@ -58,7 +58,7 @@ def test_each_number_is_returned_once() -> None:
 
 
 def test_what_the_saved_state_is_past_is_removed_once_all_is_checked() -> None:
-    """A gap below the saved segment is none: all of it was read."""
+    """A gap below the saved segment does not count: all of it was read."""
     one = Directory(1, 3, 7, 8)
     assert one.order.next(7) == [7, 8]
     assert one.there == {7, 8}
@@ -76,7 +76,7 @@ def test_what_the_saved_state_is_past_is_removed_once_all_is_checked() -> None:
 def test_nothing_is_removed_before_all_is_checked(
     there: tuple[int, ...], saved: int, error: type[PenstockError]
 ) -> None:
-    """Segments of another log, a gap, and a listing that begins behind the saved state."""
+    """Reasons: segments of another log, a gap, a listing that begins after the saved state."""
     one = Directory(*there, foreign=(6,))
     with pytest.raises(error):
         one.order.next(saved)
@@ -85,7 +85,7 @@ def test_nothing_is_removed_before_all_is_checked(
 
 
 def test_a_gap_names_the_numbers_around_it() -> None:
-    """Between what was returned and what comes, and within what comes."""
+    """It is between returned and new segments, or within the new ones."""
     one = Directory(3)
     one.order.next(None)
     one.there = {5}

@@ -1,4 +1,4 @@
-"""What a server bears: junk, silence, crowds, a client that never reads. Others notice nothing."""
+"""Abuse that a server withstands: junk, silence, crowds, slow readers; others notice nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A server over a few rows, which bears little."""
+    """A server over a few rows, with low limits."""
     write_log(tmp_path / "log", numbered([inserts(3)]))
     wanted = settings_of(limits=limits(pending=300, connections=20, login_s=10.0))
     patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
@@ -42,27 +42,27 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def answers(running: Running) -> None:
-    """A client like any other is served."""
+    """Check that the server answers another client."""
     with psycopg.connect(running.url(connect_timeout="20"), autocommit=True) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
 
 
 def memory() -> int:
-    """Of this process, in which the server runs, too."""
+    """Return the memory of this process, in which the server runs, too."""
     return int(psutil.Process(os.getpid()).memory_info().rss)
 
 
 def opened(running: Running, stack: ExitStack, first: bytes) -> socket.socket:
-    """A connection that has said something."""
+    """Open a connection and send some bytes."""
     client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
-    with suppress(OSError):  # it may have been sent away already
+    with suppress(OSError):  # it may have been closed already
         client.sendall(first)
     return client
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """Room for the descriptors of both ends."""
+    """Raise the limit of descriptors, for both ends."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     yield
@@ -85,7 +85,7 @@ JUNK = {
 
 @pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
 def test_a_thousand_connections_of_junk(running: Running, junk: bytes, many_files: None) -> None:
-    """Memory grows by less than 128 MiB, and a client comes in all the while."""
+    """Memory grows by less than 128 MiB, and a client can log in all the time."""
     answers(running)
     before = memory()
     with ExitStack() as stack:
@@ -93,9 +93,9 @@ def test_a_thousand_connections_of_junk(running: Running, junk: bytes, many_file
         for _ in range(999):
             opened(running, stack, junk)
         answers(running)
-        first.settimeout(5)  # less than it takes to be sent away for its silence
+        first.settimeout(5)  # less than the time after which silence closes it
         with suppress(ConnectionResetError):
-            while first.recv(65_536):  # the oldest has made room, or was refused
+            while first.recv(65_536):  # the oldest was closed for a new one, or was refused
                 pass
         assert memory() - before < MEMORY_MAX
         assert running.server.pending_count <= 301
@@ -103,7 +103,7 @@ def test_a_thousand_connections_of_junk(running: Running, junk: bytes, many_file
 
 
 def test_who_does_not_log_in_is_sent_away(tmp_path: Path) -> None:
-    """However slowly it goes on."""
+    """This holds however slowly the client continues."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     wanted = settings_of(limits=limits(login_s=0.5))
     with Running(tmp_path, settings=wanted) as running:
@@ -120,7 +120,7 @@ def test_who_does_not_log_in_is_sent_away(tmp_path: Path) -> None:
 
 
 def test_too_many_clients(running: Running) -> None:
-    """The limit is told, and one that goes makes room."""
+    """The error has the limit, and a client that leaves makes room."""
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(psycopg.connect(running.url()))
@@ -131,7 +131,7 @@ def test_too_many_clients(running: Running) -> None:
 
 
 def test_a_message_that_is_too_long(running: Running) -> None:
-    """It is refused at its length; nothing of it is read."""
+    """Its length is refused; no byte of it is read."""
     client = Raw(running)
     client.socket.sendall(b"Q" + struct.pack(">i", 1 << 30))
     assert b"C08P01\0" in client.message()[1]
@@ -140,7 +140,7 @@ def test_a_message_that_is_too_long(running: Running) -> None:
 
 @contextmanager
 def speaking(client: Raw) -> Iterator[None]:
-    """A client that says how far it is all the time, as real ones do while they wait."""
+    """Keep reporting the client's position, as real ones do while they wait."""
     ended = threading.Event()
 
     def speak() -> None:
@@ -157,7 +157,7 @@ def speaking(client: Raw) -> Iterator[None]:
 
 
 def test_a_client_that_never_reads(tmp_path: Path) -> None:
-    """What waits for it is bounded, others are served, and it is sent away in the end."""
+    """Its queue is limited, others are served, and it is disconnected in the end."""
     note = "x" * 10_000
     groups = numbered([inserts(1)])
     write_log(tmp_path / "log", groups)
@@ -196,7 +196,7 @@ def test_a_client_that_never_reads(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=60), st.booleans())
 def test_start_packets_of_any_bytes(data: bytes, framed: bool) -> None:
-    """Parsed, asked for more, or refused: nothing else."""
+    """They are parsed, incomplete, or refused, with no other result."""
     if framed:
         data = struct.pack(">ii", 8 + len(data), 196608) + data
     with suppress(Refused):
@@ -231,7 +231,7 @@ _LETTERS = st.sampled_from([bytes((letter,)) for letter in b"QPBDECHSFdcfXpRZ\0"
     )
 )
 def test_messages_of_any_bytes(fuzzed: Running, messages: list[tuple[bytes, bytes]]) -> None:
-    """Answered or refused; the server goes on, and says ready exactly when it should."""
+    """They are answered or refused; the server continues, and is ready when it should be."""
     client = Raw(fuzzed)
     try:
         for kind, body in messages:
@@ -260,14 +260,14 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @given(st.binary(max_size=12), st.integers(4, 64))
 def test_frames_of_any_bytes(data: bytes, length_max: int) -> None:
-    """A frame inside the buffer, more wanted, or refused."""
+    """A frame is inside the buffer, incomplete, or refused."""
     with suppress(Refused):
         found = frame_at(data, 0, len(data), length_max)
         assert found is None or found.end <= len(data)
 
 
 def create_text_slot(running: Running) -> None:
-    """Of test_decoding, which is encoded row by row, from the log's begin on."""
+    """Create a slot of test_decoding, which is encoded row by row, from the log's beginning on."""
     client = Raw(running)
     client.query("CREATE_REPLICATION_SLOT s LOGICAL test_decoding NOEXPORT_SNAPSHOT")
     client.until(b"Z")
@@ -279,7 +279,7 @@ TEXT_START = "START_REPLICATION SLOT s LOGICAL 0/0"
 
 @pytest.mark.usefixtures("undivided")
 def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> None:
-    """It asks again and again, and each time is answered at once, long before the block is."""
+    """It asks repeatedly, and is answered at once each time, long before the block is complete."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with Running(tmp_path) as running:
         create_text_slot(running)
@@ -324,7 +324,7 @@ def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> Non
 def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
     tmp_path: Path,
 ) -> None:
-    """It says nothing by itself; asked, which takes no part of the block, it answers."""
+    """It only sends answers; the question does not wait for any part of the block."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     settings = settings_of(limits=limits(sender_s=0.4))
     with Running(tmp_path, settings=settings) as running:
@@ -349,13 +349,13 @@ def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
 
 @pytest.fixture
 def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block has a whole transaction, however large."""
+    """A limit at which a block has a whole transaction, however large."""
     monkeypatch.setattr(parts, "ROWS_WANTED", 2 * LARGE_ROWS)
     monkeypatch.setattr(parts, "BYTES_WANTED", 1 << 30)
 
 
 def append_large(root: Path) -> None:
-    """A transaction of many MB that takes its time as text."""
+    """Append a transaction of many MB whose text takes a while."""
     body = "x" * 200
     one = numbered([inserts(1)])[0][0]
     rows = [

@@ -1,4 +1,4 @@
-"""Changes of a slot as rows of a query: got, peeked at, in text and in binary, with limits."""
+"""Changes of a slot as rows of a query: consumed, peeked at, as text and binary, with limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS = "'proto_version', '1', 'publication_names', 'p'"
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A server whose log had one transaction when its slots were made, and has three more."""
+    """A server whose log had one transaction when its slots were created, and has three more."""
     write_log(tmp_path / "log", ROWS[:1])
     with Running(tmp_path, relations=[ITEM]) as found:
         with psycopg.connect(found.url(), autocommit=True) as asked:
@@ -39,24 +39,24 @@ def asked(running: Running) -> Iterator[psycopg.Connection]:
 
 
 def lsn(text: str) -> int:
-    """A position as a number."""
+    """Return a position as a number."""
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) + int(low, 16)
 
 
 def confirmed(asked: psycopg.Connection, slot: str) -> int:
-    """How far a slot is."""
+    """Return a slot's confirmed position."""
     query = "select confirmed_flush_lsn from pg_replication_slots where slot_name = %s"
     return lsn(asked.execute(query, (slot,)).fetchall()[0][0])
 
 
 def rows(asked: psycopg.Connection, query: str) -> list[tuple[Any, ...]]:
-    """The rows of a query."""
+    """Return the rows of a query."""
     return asked.execute(query).fetchall()  # type: ignore[arg-type]
 
 
 def test_changes_are_peeked_at_and_got_once(asked: psycopg.Connection) -> None:
-    """As text: whole transactions, whose numbers they share; the slot moves when they are got."""
+    """Text has whole transactions with a common number; the slot moves when they are consumed."""
     query = "select * from pg_logical_slot_{}_changes('t', null, null)"
     peeked = rows(asked, query.format("peek"))
     words = [data.split()[0] for _, _, data in peeked]
@@ -77,7 +77,7 @@ def test_changes_are_peeked_at_and_got_once(asked: psycopg.Connection) -> None:
 
 
 def test_numbers_of_transactions_that_a_text_leaves_out(asked: psycopg.Connection) -> None:
-    """They are in their column all the same."""
+    """They are in their column nevertheless."""
     query = "select xid from pg_logical_slot_peek_changes('t', null, null{}) "
     without = rows(asked, query.format(", 'include-xids', '0', 'skip-empty-xacts', '1'"))
     assert without == rows(asked, query.format(""))
@@ -86,7 +86,7 @@ def test_numbers_of_transactions_that_a_text_leaves_out(asked: psycopg.Connectio
 
 
 def test_limits_are_of_whole_transactions(asked: psycopg.Connection) -> None:
-    """By rows and by position; what is left comes next."""
+    """They limit rows and position; the next call returns the rest."""
 
     def count(limits: str, word: str = "get") -> int:
         query = f"select count(*) from pg_logical_slot_{word}_changes('t', {limits})"
@@ -108,7 +108,7 @@ def test_limits_are_of_whole_transactions(asked: psycopg.Connection) -> None:
 
 
 def test_binary_changes(asked: psycopg.Connection) -> None:
-    """Of pgoutput with the shapes in front; of texts as their bytes."""
+    """They have pgoutput's shapes first, and texts as their bytes."""
     query = f"pg_logical_slot_get_binary_changes('b', null, null, {OPTIONS})"
     found = rows(asked, f"select data, xid, lsn from {query}")
     assert [bytes(data)[:1] for data, _, _ in found] == [
@@ -124,7 +124,7 @@ def test_binary_changes(asked: psycopg.Connection) -> None:
 
 
 def test_changes_in_a_select_list(asked: psycopg.Connection) -> None:
-    """As one value, like any record; and of wal2json with its options."""
+    """They are one value, like any record; wal2json has its options."""
     found = rows(asked, "select pg_logical_slot_peek_changes('t', null, 1)::text")
     assert str(found[0][0]).startswith("(0/")
     query = (
@@ -146,7 +146,7 @@ def test_changes_in_a_select_list(asked: psycopg.Connection) -> None:
     ],
 )
 def test_changes_that_are_refused(asked: psycopg.Connection, call: str, state: str) -> None:
-    """The slot is free afterwards, and where it was."""
+    """The slot is free afterwards, and unmoved."""
     with pytest.raises(psycopg.Error) as caught:
         rows(asked, f"select * from {call}")
     assert caught.value.sqlstate == state
@@ -158,7 +158,7 @@ def test_changes_that_are_refused(asked: psycopg.Connection, call: str, state: s
 def test_what_is_answered_at_once_is_limited(
     asked: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To whole transactions; the rest is got with the next call, and one too large is refused."""
+    """It has whole transactions; the next call returns the rest, and one too large is refused."""
     query = "select data from pg_logical_slot_get_changes('t', null, null)"
     monkeypatch.setattr(changes, "CHANGES_BYTES_MAX", 70)
     assert len(rows(asked, query)) == 3
@@ -170,7 +170,7 @@ def test_what_is_answered_at_once_is_limited(
 
 
 def test_what_is_got_is_durable(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is answered."""
+    """It is durable before the answer."""
     slots = running.serving.slots
     written: list[int] = []
     write = slots._write

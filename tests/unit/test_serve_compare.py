@@ -1,4 +1,4 @@
-"""Comparisons as PostgreSQL makes them: NaN, -0, reals beside doubles, constants in quotes."""
+"""Comparisons as PostgreSQL makes them: NaN, -0, reals and doubles, constants in quotes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.serve.row_filter import row_filter
 
 
 def shape(*columns: tuple[str, str, str]) -> Relation:
-    """A table of these columns: name, type, neutral type."""
+    """Return a table of these columns: name, type, neutral type."""
     return Relation(
         schema="public",
         name="item",
@@ -56,7 +56,7 @@ DOUBLES = [1.0, math.nan, math.inf, -math.inf, -0.0, None]
     ],
 )
 def test_numbers_that_are_not_finite(condition: str, kept: list[int]) -> None:
-    """NaN equals itself and is above all, as the server's trees have it."""
+    """NaN equals itself and is above all others, as in the server's trees."""
     columns = {"d": pa.array(DOUBLES), "r": pa.array(DOUBLES, pa.float32())}
     found = row_filter(condition, NUMBERS).keeps(columns)
     assert found.to_pylist() == [bool(one) for one in kept]
@@ -76,13 +76,13 @@ def test_numbers_that_are_not_finite(condition: str, kept: list[int]) -> None:
     ],
 )
 def test_a_real_beside_other_numbers(condition: str, is_kept: bool) -> None:
-    """It is compared as double precision but with reals, and with what is read as one."""
+    """It is compared as double precision, except with reals and what is read as a real."""
     columns = {"d": pa.array([0.1]), "r": pa.array([0.1], pa.float32())}
     assert row_filter(condition, NUMBERS).keeps(columns).to_pylist() == [is_kept]
 
 
 def test_a_real_is_rounded_once() -> None:
-    """Not first to a double, from which it would be rounded the other way."""
+    """It is not rounded to a double first, which would round it in the other direction."""
     text = "1.00000017881393432617187499"
     assert read_constant(text, FLOAT4).as_py() == float(np.float32(1.0000001))
     assert read_constant(text, FLOAT4).as_py() != float(np.float32(float(text)))
@@ -106,7 +106,7 @@ def test_a_real_is_rounded_once() -> None:
 def test_values_at_their_edges(
     column: tuple[str, str, str], values: list[Any], condition: str, kept: list[bool]
 ) -> None:
-    """Exactly, whatever the types of both sides."""
+    """They are compared exactly, whatever the types of both sides are."""
     kinds = {"int64": pa.int64(), "int32": pa.int32(), "uint64": pa.uint64(), "bool": pa.bool_()}
     kind = kinds.get(column[2], pa.decimal128(9, 3) if column[0] == "n" else pa.string())
     found = row_filter(condition, shape(column)).keeps({column[0]: pa.array(values, kind)})
@@ -135,7 +135,7 @@ def test_values_at_their_edges(
     ],
 )
 def test_constants_that_are_refused(condition: str) -> None:
-    """Forms that the server does not read, reads by a setting, or that are not read here."""
+    """The server does not read their form or needs a setting, or penstock does not read it."""
     table = shape(
         ("i", "integer", "int32"),
         ("d", "double precision", "float64"),
@@ -153,7 +153,7 @@ def test_constants_that_are_refused(condition: str) -> None:
 @pytest.mark.parametrize("text", ["", "1e", ".", "1..2", "NaN", "1e999999999", "9" * 5000])
 @pytest.mark.parametrize("oid", [INT4, NUMERIC, FLOAT8])
 def test_numbers_that_are_none(text: str, oid: int) -> None:
-    """Refused, or not a number where that is one."""
+    """They are refused, or are not a number where the type has one."""
     if (text, oid) == ("NaN", FLOAT8):
         assert math.isnan(read_constant(text, oid).as_py())
         return
@@ -162,7 +162,7 @@ def test_numbers_that_are_none(text: str, oid: int) -> None:
 
 
 def test_no_condition_ends_in_another_error() -> None:
-    """Of all that are compared with a server, over a table without rows."""
+    """The conditions are all those that are compared with a server, over a table without rows."""
     table, values = relation_of([])
     for condition in conditions(1, 200):
         try:

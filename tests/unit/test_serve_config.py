@@ -1,4 +1,4 @@
-"""[serve] of a pipeline file: what it may say, and where passwords come from."""
+"""Section [serve] of a pipeline file: its valid values, and the source of its passwords."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ USERS = 'users = { repl = "${SERVE_PASSWORD}" }\n'
 
 
 def config(folder: Path, text: str) -> Config:
-    """The configuration of a file with this [serve]."""
+    """Return the configuration of a file with this [serve]."""
     path = folder / "shop.toml"
     path.write_text(HEAD + text)
     return load_config(path, {"SERVE_PASSWORD": "s3cret", "EMPTY": ""})
 
 
 def test_the_documented_section(tmp_path: Path) -> None:
-    """Every key that there is; what is shown has no password."""
+    """It has every key; the shown configuration has no password."""
     text = (
         'listen = "127.0.0.1:5434"\n' + USERS + 'tls = { certificate = "c.pem", key = "k.pem" }\n'
         'server_version = "16.4"\ndialect = "yugabyte"\nmax_slot_wal_keep_size = 1000\n'
@@ -54,7 +54,7 @@ def test_the_documented_section(tmp_path: Path) -> None:
 
 
 def test_only_verifiers_go_on(tmp_path: Path) -> None:
-    """What the server is told cannot be used to log in."""
+    """The server gets nothing with which a client could log in."""
     found = config(tmp_path, USERS)
     assert found.serve is not None
     settings = serve_settings(found, found.serve)
@@ -91,19 +91,19 @@ def test_only_verifiers_go_on(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, error: type[PenstockError], says: str) -> None:
-    """Each with what is wrong."""
+    """The message says what is wrong."""
     with pytest.raises(error) as caught:
         config(tmp_path, text)
     assert says in caught.value.message + caught.value.hint
 
 
 def test_off_loopback_without_tls_only_in_so_many_words(tmp_path: Path) -> None:
-    """`off` says it."""
+    """It must say `off`."""
     assert config(tmp_path, USERS + 'listen = "0.0.0.0:1"\ntls = "off"').serve is not None
 
 
 def test_entries_of_publications() -> None:
-    """Patterns, columns and conditions."""
+    """They have patterns, columns and conditions."""
     found = parse_entries(
         [
             "public.*",
@@ -132,6 +132,6 @@ def test_entries_of_publications() -> None:
     ],
 )
 def test_entries_that_are_refused(entry: str) -> None:
-    """Columns and conditions of many tables, and conditions that are not evaluated here."""
+    """These are columns or conditions of many tables, and conditions without an evaluation here."""
     with pytest.raises(PublicationInvalid):
         parse_entries([entry])

@@ -29,7 +29,7 @@ START = "START_REPLICATION SLOT {} LOGICAL {} (proto_version '1', publication_na
 
 
 def times_of(seed: int) -> list[int]:
-    """Commit times of `COUNT` transactions: many equal, some earlier than the one before."""
+    """Return commit times of `COUNT` transactions: many are equal, some decrease."""
     dice = random.Random(seed)
     found = [BEGAN_US]
     while len(found) < COUNT:
@@ -40,7 +40,7 @@ def times_of(seed: int) -> list[int]:
 def write(
     root: Path, rows: Sequence[Sequence[Row]], times: Sequence[int], *, per_segment: int = 1000
 ) -> None:
-    """Transactions of these commit times into the log of `root`, with the server's links."""
+    """Write transactions of these commit times into the log of `root`, with the server's links."""
     options = WriterOptions(consumers=root / "cdc")
     with Writer.open(root / "log", log_id=None, source=SOURCE, options=options) as writer:
         for count, group in enumerate(rows, 1):
@@ -57,7 +57,7 @@ def write(
 
 
 def plain(before: int, times: Sequence[int]) -> list[int]:
-    """The rule, one by one."""
+    """Return the result of the rule, computed one by one."""
     found = []
     for time_us in times:
         before = max(time_us << 12, before + 2)
@@ -73,7 +73,7 @@ def plain(before: int, times: Sequence[int]) -> list[int]:
 def test_numbers_rise_and_do_not_depend_on_where_reading_began(
     before: int, times: list[int], cut: int
 ) -> None:
-    """As one by one; in two pieces as in one; room for each END."""
+    """They equal those computed one by one, in two pieces or one; there is room for each END."""
     array = np.array(times, np.int64)
     found = commits_behind(before, array).tolist()
     assert found == plain(before, times)
@@ -84,7 +84,7 @@ def test_numbers_rise_and_do_not_depend_on_where_reading_began(
 
 
 def taken(client: Raw, count: int) -> list[tuple[int, list[int]]]:
-    """Whole transactions as they come: each END, and the numbers of all that is in it."""
+    """Return whole transactions as they arrive: each END, and the numbers of all their messages."""
     found: list[tuple[int, list[int]]] = []
     inside: list[int] = []
     while len(found) < count:
@@ -108,12 +108,12 @@ def taken(client: Raw, count: int) -> list[tuple[int, list[int]]]:
 
 
 def slot(running: Running, name: str = "s") -> Any:
-    """As a DBA sees it."""
+    """Return the slot's row, as a DBA sees it."""
     return next(one for one in running.serving.slot_rows() if one.slot_name == name)
 
 
 def begun(running: Running, place: str = "0/0", name: str = "s") -> Raw:
-    """A client that streams."""
+    """Return a client that streams."""
     client = Raw(running)
     client.query(START.format(name, place))
     assert client.message()[0] == b"W"
@@ -121,7 +121,7 @@ def begun(running: Running, place: str = "0/0", name: str = "s") -> Raw:
 
 
 def create(running: Running, name: str = "s") -> None:
-    """A slot at the log's end."""
+    """Create a slot at the log's end."""
     client = Raw(running)
     client.query(CREATE.format(name))
     assert client.message()[0] == b"T"
@@ -136,18 +136,18 @@ def gone(running: Running, client: Raw) -> None:
 
 
 def confirmed(running: Running, end: int) -> None:
-    """Wait until the slot says so."""
+    """Wait until the slot has this confirmed position."""
     wait_until(lambda: slot(running).confirmed_flush_lsn == end)
 
 
 def served(root: Path) -> Running:
-    """In the dialect."""
+    """Return a server of this dialect."""
     return Running(root, settings=settings_of(dialect="yugabyte"))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_after_every_restart_and_nothing_is_lost(seed: int, tmp_path: Path) -> None:
-    """Clients confirm here and there, servers end, segments go; equal times and earlier ones."""
+    """Clients confirm at times, servers end, segments go; some times are equal or decrease."""
     times, dice = times_of(seed), random.Random(seed)
     rows = numbered([inserts(2, first=2 * at) for at in range(COUNT)])
     write(tmp_path, rows[:3], times)
@@ -161,7 +161,7 @@ def test_the_same_after_every_restart_and_nothing_is_lost(seed: int, tmp_path: P
             assert slot(running).yb_lsn_type == "HYBRID_TIME"
             assert slot(running).confirmed_flush_lsn == (got[-1] if got else slot_start(times))
             client = begun(running)
-            # What comes is what was not confirmed, whole and in order, with the same numbers.
+            # All unconfirmed transactions are sent, whole and in order, with the same numbers.
             count = min(dice.randint(4, 25), len(wanted) - len(got))
             found = [end for end, _ in taken(client, count)]
             assert found == wanted[len(got) : len(got) + count]
@@ -179,12 +179,12 @@ def test_the_same_after_every_restart_and_nothing_is_lost(seed: int, tmp_path: P
 
 
 def slot_start(times: Sequence[int]) -> int:
-    """The END behind the three transactions that were there when the slot was made."""
+    """Return the END after the three transactions that were there when the slot was created."""
     return plain(1, times[:3])[-1] + 1
 
 
 def test_a_client_that_asks_for_a_later_place_or_a_time(tmp_path: Path) -> None:
-    """The higher of what is asked and confirmed; a time up to now, and no later one."""
+    """The higher of requested and confirmed counts; a time may be up to now, and no later."""
     times = times_of(9)
     rows = numbered([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:1], times)
@@ -196,13 +196,13 @@ def test_a_client_that_asks_for_a_later_place_or_a_time(tmp_path: Path) -> None:
         client = begun(running, f"{place >> 32:X}/{place & 0xFFFFFFFF:X}")
         assert [end for end, _ in taken(client, 3)] == wanted[21:24]
         gone(running, client)
-        # The COMMIT's own number says that the transaction may lack its END: it comes again.
+        # The COMMIT's own number says that the transaction may lack its END: it is sent again.
         client = begun(running, f"{(place - 1) >> 32:X}/{(place - 1) & 0xFFFFFFFF:X}")
         assert taken(client, 1)[0][0] == place
         gone(running, client)
         now = REAL_CLOCK.now_us() << 12
         client = begun(running, f"{now >> 32:X}/{now & 0xFFFFFFFF:X}")
-        kind, body = client.message()  # nothing of the log is later
+        kind, body = client.message()  # no transaction of the log is later
         assert (kind, body[:1]) == (b"d", b"k")
         assert struct.unpack_from(">Q", body, 1)[0] == now
         gone(running, client)
@@ -214,7 +214,7 @@ def test_a_client_that_asks_for_a_later_place_or_a_time(tmp_path: Path) -> None:
 
 
 def test_two_kinds_of_slots_and_the_time_that_is_confirmed(tmp_path: Path) -> None:
-    """Each in its own numbers; `yb_restart_commit_ht` moves with what is confirmed, then idle."""
+    """Each has its own numbers; `yb_restart_commit_ht` follows the confirmed time, and idles on."""
     times = times_of(5)
     rows = numbered([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:1], times)
@@ -246,7 +246,8 @@ def test_two_kinds_of_slots_and_the_time_that_is_confirmed(tmp_path: Path) -> No
             client.status(end)
             last_us = max(times[0], times[-1])
             wait_until(lambda n=name, us=last_us: slot(running, n).yb_restart_commit_ht == us << 12)
-            # Idle: as far as the extractor says that the log has everything.
+            # The source is idle: the slot goes as far as the extractor says that the log is
+            # complete.
             running.serving.known_us = lambda us=last_us: us + 5_000_000
             assert slot(running, name).yb_restart_commit_ht == last_us + 5_000_000 << 12
             running.serving.known_us = lambda: 0
@@ -254,7 +255,7 @@ def test_two_kinds_of_slots_and_the_time_that_is_confirmed(tmp_path: Path) -> No
 
 
 def test_a_slot_made_behind_a_dropped_one_has_its_own_numbers(tmp_path: Path) -> None:
-    """The anchor is of the slots that there are; blocks of before are not given."""
+    """The anchor belongs to present slots; earlier blocks are not sent."""
     times = [BEGAN_US] * COUNT
     rows = numbered([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:1], times)
@@ -280,7 +281,7 @@ def test_a_slot_made_behind_a_dropped_one_has_its_own_numbers(tmp_path: Path) ->
 
 
 def test_numbers_of_a_log_without_transactions(tmp_path: Path) -> None:
-    """The first of all is never 0/0."""
+    """The very first one is never 0/0."""
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE, options=WriterOptions()):
         pass
     with opened(tmp_path) as log:
@@ -292,7 +293,7 @@ def test_numbers_of_a_log_without_transactions(tmp_path: Path) -> None:
 
 
 def test_a_place_in_front_of_a_segment_that_has_not_begun(tmp_path: Path) -> None:
-    """A client that has a closed segment to its end is there; the log's end was seen before."""
+    """A client that confirmed a whole closed segment is there; the log's end was read earlier."""
     times = times_of(2)
     rows = numbered([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:2], times)
@@ -302,5 +303,6 @@ def test_a_place_in_front_of_a_segment_that_has_not_begun(tmp_path: Path) -> Non
         numbers = HybridTimes(log, lambda: found)
         end = numbers.head(seen)
         assert end == plain(1, times[:2])[-1] + 1
-        write(tmp_path, [], times)  # whoever opens a log closes what was left open
+        # a writer that opens a log closes the segment that was left open
+        write(tmp_path, [], times)
         assert numbers.end_at(1, 2, seen) == end

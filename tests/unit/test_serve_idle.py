@@ -1,4 +1,4 @@
-"""Slots on a source that is idle: its newest segment is closed, and no other has begun."""
+"""Slots on an idle source: its newest segment is closed, and no other has begun."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KINDS = ("", "SEQUENCE", "HYBRID_TIME")
 
 
 def writer_of(root: Path) -> Writer:
-    """A log of which segments go once another consumer has its links."""
+    """Open a log whose segments are removed once another consumer has its links."""
     links.enable(root / "cdc" / "other")
     options = WriterOptions(consumers=root / "cdc", keeping=KEEP_NONE)
     return Writer.open(root / "log", log_id=None, source=SOURCE, options=options)
 
 
 def begun(running: Running) -> Raw:
-    """A client that streams."""
+    """Return a client that streams."""
     client = Raw(running)
     plugin_options = "(proto_version '1', publication_names 'p')"
     client.query(f"START_REPLICATION SLOT s LOGICAL 0/0 {plugin_options}")
@@ -35,7 +35,7 @@ def begun(running: Running) -> Raw:
 
 
 def test_the_end_is_not_in_a_segment_that_is_closed(tmp_path: Path) -> None:
-    """The mark of what is durable still names it when a server saw it open."""
+    """The durable mark still names it if a server saw it open."""
     with opened(tmp_path) as log, writer_of(tmp_path) as writer:
         writer.write(run_of(ROWS[0]))
         writer.flush()

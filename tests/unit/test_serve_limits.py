@@ -1,4 +1,4 @@
-"""Limits hold when many clients come at one moment: each is counted before the server waits."""
+"""Limits that hold when many clients arrive at once: each is counted before the server waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AT_ONCE = 12
 
 
 class SlowWelcome(Welcome):
-    """One that takes its time, in which the next client comes."""
+    """A slow welcome, during which the next client arrives."""
 
     def begin(self, session: Session, parameters: dict[str, str]) -> dict[str, str]:
         time.sleep(0.05)

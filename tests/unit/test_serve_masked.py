@@ -39,7 +39,7 @@ SECRET = "s3cr3t"
     ],
 )
 def test_statements_without_constants(sql: str, shown: str) -> None:
-    """Names stay, so that an operator sees what was asked."""
+    """Names stay, so that an operator sees what was requested."""
     assert mask_sql(sql) == shown
 
 

@@ -1,4 +1,4 @@
-"""Memory of the server: counted as it is once decompressed."""
+"""Memory of the server, counted in decompressed size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXT = "all alike " * 400
 
 
 def write_alike(root: Path, *, frames: int, rows: int) -> None:
-    """One flush of transactions whose rows compress 200 to 1."""
+    """Write one flush of transactions whose rows compress 200 to 1."""
     changes = [replace(one, after=(n, TEXT)) for n, one in enumerate(inserts(frames * rows))]
     groups = numbered([changes[at : at + rows] for at in range(0, len(changes), rows)])
     with Writer.open(root / "log", log_id=None, source=SOURCE) as writer:
@@ -70,14 +70,14 @@ def test_a_block_has_the_size_that_its_rows_have_in_memory(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("small")
 def test_many_streams_do_not_read_ahead_without_room(tmp_path: Path) -> None:
-    """Each of 64 streams whose client does not read has one block; two if there is room."""
+    """Each of 64 streams whose client does not read has one block, or two if there is room."""
     write_alike(tmp_path, frames=2, rows=2000)
     several = [
         Publication(name=f"p{n}", oid=n, owner="repl", all_tables=True) for n in range(STREAMS)
     ]
     settings = settings_of(limits=limits(slots=STREAMS))
     with Running(tmp_path, publications=published(*several), settings=settings) as running:
-        running.serving.blocks._room = 0  # nothing is kept for others
+        running.serving.blocks._room = 0  # no room is reserved for others
         clients = []
         for number in range(STREAMS):
             client = Raw(running)
@@ -109,7 +109,7 @@ def test_many_streams_do_not_read_ahead_without_room(tmp_path: Path) -> None:
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    """Memory of Python's own is counted."""
+    """Counting of Python's own memory."""
     tracemalloc.start()
     yield
     tracemalloc.stop()
@@ -150,7 +150,7 @@ def test_the_cache_counts_what_its_entries_take(
 
 
 def test_frames_that_are_kept_have_a_limit(tmp_path: Path) -> None:
-    """The one that was not used for longest goes first."""
+    """The least recently used one is dropped first."""
     write_alike(tmp_path, frames=4, rows=100)
     with opened(tmp_path) as log, log.segment(0, log.head()) as segment:
         entries = list(segment.row_frames())
@@ -165,7 +165,7 @@ def test_frames_that_are_kept_have_a_limit(tmp_path: Path) -> None:
 
 
 def test_a_chunk_looks_at_each_entry_once(tmp_path: Path) -> None:
-    """The time is linear in the flush points of a segment."""
+    """The time is linear in the number of a segment's flush points."""
     groups = numbered([inserts(1, first=at) for at in range(50)])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         for group in groups:
@@ -174,7 +174,7 @@ def test_a_chunk_looks_at_each_entry_once(tmp_path: Path) -> None:
     looks = 0
 
     class Entry:
-        """An entry that counts how often its size is asked for."""
+        """An entry that counts how often its size is requested."""
 
         def __init__(self, of: object) -> None:
             self._of = of

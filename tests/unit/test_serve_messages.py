@@ -27,7 +27,7 @@ START = (
 
 
 def message(trx: int, gsn: int, *, own: bool = True) -> Run:
-    """A message outside of transactions behind row `gsn`; own: with a number of its own."""
+    """Return a message outside of transactions after row `gsn`; own: with a number of its own."""
     position = commit_position(trx) + (0 if own else 60)
     marker = Marker(
         kind=MarkerKind.MESSAGE,
@@ -42,7 +42,7 @@ def message(trx: int, gsn: int, *, own: bool = True) -> Run:
 
 
 def append(root: Path, *runs: Run) -> None:
-    """Runs at the log's end, each flushed."""
+    """Append runs at the log's end, each flushed."""
     with Writer.open(root / "log", log_id=None, source=SOURCE) as writer:
         for run in runs:
             writer.write(run)
@@ -50,7 +50,7 @@ def append(root: Path, *runs: Run) -> None:
 
 
 def begun(running: Running) -> Raw:
-    """A client that streams."""
+    """Return a client that streams."""
     client = Raw(running)
     client.query(START)
     assert client.message()[0] == b"W"
@@ -58,7 +58,7 @@ def begun(running: Running) -> Raw:
 
 
 def taken(client: Raw, until: int) -> tuple[list[tuple[str, int]], int]:
-    """Letters and LSNs up to the keepalive that names this LSN, and that LSN."""
+    """Return letters and LSNs up to the keepalive with this LSN, and that LSN."""
     found = []
     while True:
         kind, body = client.message()
@@ -71,7 +71,7 @@ def taken(client: Raw, until: int) -> tuple[list[tuple[str, int]], int]:
 
 
 def create(running: Running) -> None:
-    """The slot, at the log's end."""
+    """Create the slot at the log's end."""
     client = Raw(running)
     client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
     assert client.message()[0] == b"T"
@@ -116,7 +116,7 @@ def test_messages_are_confirmed_one_by_one(tmp_path: Path) -> None:
 
 
 def test_messages_of_an_older_log_are_sent(tmp_path: Path) -> None:
-    """A log of an earlier version has no number for a message: it stands at the previous END."""
+    """An earlier version gave a message no number: its position is the previous END."""
     (rows,) = numbered([list[Change](inserts(1))])
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with Running(tmp_path, publications=published(EVERYTHING)) as running:

@@ -83,29 +83,29 @@ ODD = Relation(
 
 
 def insert(relation: Relation, *values: object) -> Change:
-    """An insert."""
+    """Return an insert."""
     return Change(relation=relation, op=Op.INSERT, after=values)
 
 
 def messages(root: Path, form: Form) -> list[str]:
-    """The texts of all messages behind the log's begin."""
+    """Return the texts of all messages after the log's beginning."""
     views = views_of(everything(form.actions), form=form)
     found = [one for block in all_blocks(root, views) for one in sent(block.data)]
     return [(one.kind.encode() + one.body).decode() for one in found]
 
 
 def form_of(plugin: str, **given: str) -> Form:
-    """A plugin's form."""
+    """Return a plugin's form."""
     return stream_options(plugin, {name.replace("_", "-"): v for name, v in given.items()}).form
 
 
 def json_of(**given: str) -> Form:
-    """That of wal2json."""
+    """Return the form of wal2json."""
     return form_of("wal2json", **given)
 
 
 def committed() -> list[list[Change]]:
-    """The transaction of wal2json's README."""
+    """Return the transaction of wal2json's README."""
     return [
         [
             insert(KEYED, 1, "Backup and Restore", TIME_US),
@@ -117,7 +117,7 @@ def committed() -> list[list[Change]]:
 
 
 def test_the_readme_of_wal2json(tmp_path: Path) -> None:
-    """Its example, letter by letter; without white space the same, and in chunks the same again."""
+    """Its example is equal letter by letter; so are those without white space and in chunks."""
     write_log(tmp_path / "log", numbered(committed()))
     (pretty,) = messages(tmp_path, json_of(pretty_print="1"))
     assert pretty == (DATA / "wal2json_1_pretty.json").read_text()
@@ -131,7 +131,7 @@ def test_the_readme_of_wal2json(tmp_path: Path) -> None:
 
 
 def test_format_2_of_wal2json(tmp_path: Path) -> None:
-    """An object for each row and boundary."""
+    """It has an object for each row and boundary."""
     write_log(tmp_path / "log", numbered(committed()))
     found = messages(tmp_path, json_of(format_version="2"))
     kinds = ['"type":"integer"', '"type":"timestamp without time zone"']
@@ -187,7 +187,7 @@ def test_format_2_of_wal2json(tmp_path: Path) -> None:
 
 
 def updates() -> list[list[Change]]:
-    """Updates with and without an old image and with a value that was not sent; odd values."""
+    """Return updates with and without an old image, with an unsent value, and with odd values."""
     row = (7, True, b"\x00\xff", float("nan"), "101", 'it\'s \\ "so"', "{a,b}")
     return [
         [
@@ -201,7 +201,7 @@ def updates() -> list[list[Change]]:
 
 
 def test_old_images_and_odd_values(tmp_path: Path) -> None:
-    """Both plugins: names and types in quotes, NaN, bytea, what was not sent."""
+    """Both plugins print names and types in quotes, NaN, bytea, and unsent values."""
     write_log(tmp_path / "log", numbered(updates()))
     types = (
         'id[bigint]:{0} ok[boolean]:{1} "Data"[bytea]:{2} ratio[double precision]:{3} '
@@ -247,7 +247,7 @@ def test_old_images_and_odd_values(tmp_path: Path) -> None:
 
 
 def marked() -> list[Marker]:
-    """What is no row: messages in and out of a transaction, tables emptied."""
+    """Return markers: messages in and out of a transaction, and a truncate."""
     position, time_us = 100, 1
 
     def message(prefix: str, *, transactional: bool) -> Marker:
@@ -269,7 +269,7 @@ def marked() -> list[Marker]:
 
 
 def test_messages_and_truncate(tmp_path: Path) -> None:
-    """As the plugins print them; what is outside a transaction comes behind it."""
+    """They are printed as the plugins do; a message outside a transaction follows it."""
     rows = numbered([[insert(KEYED, 1, "x", TIME_US), insert(PLAIN, 1, None, "y")]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         writer.write(run_of(rows[0], markers=marked()))
@@ -300,7 +300,7 @@ def test_messages_and_truncate(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_emptied_between_two_inserts_has_the_second(tmp_path: Path) -> None:
-    """Of one transaction and one batch: TRUNCATE stands where it stood."""
+    """Both are in one transaction and one batch: TRUNCATE is printed in its place."""
     rows = numbered([[insert(KEYED, n, "x", TIME_US) for n in range(3)]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         writer.write(run_of(rows[0], markers=[truncate(2, 1, "table_with_pk")]))
@@ -314,7 +314,7 @@ def test_a_table_that_is_emptied_between_two_inserts_has_the_second(tmp_path: Pa
 def test_a_transaction_in_parts_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many parts a huge one has; its commas, too; refused where it is too much."""
+    """This holds for any number of parts, and for its commas; it is refused if it is too large."""
     rows = numbered([[insert(KEYED, n, "x", TIME_US) for n in range(20)]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         for at in range(0, 20, 3):
@@ -351,7 +351,7 @@ def test_a_transaction_in_parts_is_one_message(
     ],
 )
 def test_tables_are_chosen(given: dict[str, str], taken: Sequence[bool]) -> None:
-    """filter-tables before add-tables; names with backslashes."""
+    """filter-tables is applied before add-tables; names may have backslashes."""
     form = json_of(**given)
     assert [form.takes(one.schema, one.name) for one in (KEYED, PLAIN, ODD)] == taken
 
@@ -378,7 +378,7 @@ def test_tables_are_chosen(given: dict[str, str], taken: Sequence[bool]) -> None
 def test_options_are_refused_as_the_plugins_do(
     plugin: str, given: dict[str, str], sqlstate: str, words: str
 ) -> None:
-    """By the plugin's own words."""
+    """The error has the plugin's own words."""
     with pytest.raises(Refused) as caught:
         form_of(plugin, **given)
     assert caught.value.sqlstate == sqlstate
@@ -386,7 +386,8 @@ def test_options_are_refused_as_the_plugins_do(
 
 
 def test_what_yboutput_says_of_an_update(tmp_path: Path) -> None:
-    """As the server's own tests have it: identity `c`, no old image, `u` for what was not set.
+    """Its form is that of the server's own tests: identity `c`, no old image, `u` for unset
+    columns.
 
     Insert (1, abcd, t) and (2, defg, f); set b of one, b of the other to NULL; delete the first.
     """
@@ -416,7 +417,7 @@ def test_what_yboutput_says_of_an_update(tmp_path: Path) -> None:
 
 
 def test_heartbeats_of_a_log_that_is_followed(tmp_path: Path) -> None:
-    """With `messages`, in their own transaction, for whichever slot; else they are not sent."""
+    """With `messages`, any slot gets them in their own transaction; otherwise they are not sent."""
     beat = Marker(
         kind=MarkerKind.HEARTBEAT,
         gsn=1,
@@ -450,7 +451,7 @@ def test_heartbeats_of_a_log_that_is_followed(tmp_path: Path) -> None:
 
 
 def test_an_xa_id_comes_inside_its_transaction(tmp_path: Path) -> None:
-    """The marker that a MySQL source makes of one says nothing else; outside it would be lost."""
+    """The marker of a MySQL source has no other content; outside it would be lost."""
     named = Marker(
         kind=MarkerKind.MESSAGE,
         gsn=1,
@@ -473,7 +474,7 @@ def test_an_xa_id_comes_inside_its_transaction(tmp_path: Path) -> None:
 
 
 def cells(*values: bytes | None, absent: tuple[int, ...] = ()) -> bytes:
-    """A tuple of a row message."""
+    """Return a tuple of a row message."""
     found = len(values).to_bytes(2, "big")
     for at, value in enumerate(values):
         if at in absent:
@@ -484,7 +485,7 @@ def cells(*values: bytes | None, absent: tuple[int, ...] = ()) -> bytes:
 
 
 def test_words_of_a_dialect() -> None:
-    """Its plugin and its kinds of LSN; what is not given is refused by name."""
+    """It has a plugin and kinds of LSN; others are refused by name."""
     check_plugin("yboutput", dialect="yugabyte")
     check_lsn_type("SEQUENCE", dialect="yugabyte")
     check_lsn_type("", dialect="postgres")
@@ -518,5 +519,5 @@ def test_words_of_a_dialect() -> None:
 def test_floats_have_exponents_where_postgresql_prints_them(
     text: str, neutral: str, printed: str
 ) -> None:
-    """Arrow changes to exponents elsewhere."""
+    """Arrow uses exponents from other values on."""
     assert float_text(text, neutral) == printed

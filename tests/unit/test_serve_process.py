@@ -35,20 +35,20 @@ from penstock.serve.source_log import LogNotBegun, SegmentGone
 
 
 def config(folder: Path, **section: Any) -> Config:
-    """A pipeline with a log of its own, and this [serve]."""
+    """Return a pipeline with a log of its own, and this [serve]."""
     found = pipeline(folder, "postgresql://u@127.0.0.1:1/d", None)
     wanted = {"users": {"repl": "s3cret"}, "listen": "127.0.0.1:0", **section}
     return replace(found, serve=ServeSection(**wanted))
 
 
 def refused(config: Config, error: type[Exception]) -> None:
-    """It does not begin."""
+    """Check that it refuses to begin."""
     with pytest.raises(error):
         serve(config, on_served=lambda _: pytest.fail("it serves"))
 
 
 def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A section, a library, a certificate."""
+    """Missing are a section, a library and a certificate."""
     refused(replace(config(tmp_path), serve=None), ServeSectionMissing)
     refused(config(tmp_path, tls={"certificate": "no.pem", "key": "no.key"}), TlsUnusable)
     monkeypatch.setattr(extras, "_is_installed", lambda _: False)
@@ -56,7 +56,7 @@ def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_server_for_a_log(tmp_path: Path) -> None:
-    """The second is refused, and changes nothing."""
+    """The second one is refused, and changes nothing."""
     one = config(tmp_path)
     links = one.layout.consumers / NAME
     REAL_FILES.make_directory(links)
@@ -84,13 +84,13 @@ def test_slots_of_a_log_that_was_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_log_that_has_not_begun(tmp_path: Path) -> None:
-    """It is waited for."""
+    """The server waits for it."""
     with opened(tmp_path) as log, pytest.raises(LogNotBegun):
         log.head()
 
 
 def test_segments_that_are_gone(tmp_path: Path) -> None:
-    """What a slot needs and nobody has is an error, not a gap."""
+    """A segment that a slot needs and that is missing is an error, not a gap."""
     rows = numbered([inserts(2), inserts(2, first=2), inserts(2, first=4)])
     write_log(tmp_path / "log", rows, per_segment=1)
     (tmp_path / "log" / "0.ckt").unlink()
@@ -104,7 +104,7 @@ def test_segments_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_links_hold_what_a_slot_needs_and_no_more(tmp_path: Path) -> None:
-    """While there is one; what the log itself removes is read from the links."""
+    """They do while there is a slot; segments that the log has removed are read from links."""
     links = tmp_path / "cdc"
     write_log(tmp_path / "log", numbered([inserts(1)]), per_segment=1, links=links)
     with opened(tmp_path) as log:
@@ -131,7 +131,7 @@ def test_links_hold_what_a_slot_needs_and_no_more(tmp_path: Path) -> None:
 def test_it_waits_until_the_log_begins_and_ends_when_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And serves then, at a port of its own."""
+    """Then it serves, at a port of its own."""
     stops: list[Any] = []
     real = serve_process.StopRequest
 

@@ -1,4 +1,4 @@
-"""A server of the log, asked by libpq: logging in, commands, streams, and what is refused."""
+"""A server of the log, asked by libpq: log-ins, commands, streams, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ END = numbers.end_of(5, 2)
 
 
 def lsn(position: int) -> str:
-    """As text."""
+    """Return the position as text."""
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
 
 
@@ -52,12 +52,12 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def replication(running: Running, **more: str) -> psycopg.Connection:
-    """A connection for replication commands."""
+    """Open a connection for replication commands."""
     return psycopg.connect(running.url(replication="database", **more), autocommit=True)
 
 
 def ask(connection: psycopg.Connection, text: str) -> list[tuple[Any, ...]]:
-    """The rows of a command of the simple protocol."""
+    """Return the rows of a command of the simple protocol."""
     result = connection.pgconn.exec_(text.encode())
     if result.status not in DONE:
         state = result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
@@ -68,14 +68,14 @@ def ask(connection: psycopg.Connection, text: str) -> list[tuple[Any, ...]]:
 
 
 def refusal(connection: psycopg.Connection, text: str) -> str:
-    """The SQLSTATE of a command that fails."""
+    """Return the SQLSTATE of a command that fails."""
     result = connection.pgconn.exec_(text.encode())
     assert result.status == STATUS.FATAL_ERROR, result.status
     return (result.error_field(psycopg.pq.DiagnosticField.SQLSTATE) or b"").decode()
 
 
 def test_a_wrong_password_an_unknown_user_another_database(running: Running) -> None:
-    """Each is refused; the two first look alike."""
+    """Each is refused; the first two look alike."""
     for changed, state in (
         ({"password": "wrong"}, "28P01"),
         ({"user": "nobody"}, "28P01"),
@@ -100,7 +100,7 @@ def test_a_wrong_password_an_unknown_user_another_database(running: Running) -> 
 
 
 def test_queries_of_both_protocols(running: Running) -> None:
-    """Simple, extended, in pieces, an error, and on from there."""
+    """Queries are simple, extended, and in pieces; after an error the connection continues."""
     with psycopg.connect(running.url(), autocommit=True) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
         assert len(connection.execute("select many").fetchall()) == 1000
@@ -116,14 +116,14 @@ def test_queries_of_both_protocols(running: Running) -> None:
 
 
 def test_binary_results(running: Running) -> None:
-    """An int in its binary form."""
+    """An int has its binary form."""
     with psycopg.connect(running.url(), autocommit=True) as connection:
         cursor = connection.cursor(binary=True)
         assert cursor.execute("select 1").fetchone() == (1,)
 
 
 def test_the_commands_of_a_replication_connection(running: Running) -> None:
-    """Who the server is, and slots from their making to their end."""
+    """They tell the server's identity, and handle slots from their creation to their end."""
     with replication(running) as connection:
         ((system, timeline, position, database),) = ask(connection, "IDENTIFY_SYSTEM")
         assert system.isdigit()
@@ -151,7 +151,7 @@ def test_the_commands_of_a_replication_connection(running: Running) -> None:
 
 
 def test_slots_outlast_the_server_and_temporary_ones_do_not(tmp_path: Path) -> None:
-    """The state file has the one, and the connection's end is the other's."""
+    """The state file has the former; the latter are dropped at the connection's end."""
     write_log(tmp_path / "log", ROWS)
     with Running(tmp_path) as running, replication(running) as connection:
         ask(connection, "CREATE_REPLICATION_SLOT kept LOGICAL pgoutput NOEXPORT_SNAPSHOT")
@@ -169,7 +169,9 @@ def test_slots_outlast_the_server_and_temporary_ones_do_not(tmp_path: Path) -> N
 
 
 def test_a_stream_from_its_begin_to_its_end(tmp_path: Path) -> None:
-    """Rows come as they are written; CopyDone is answered by three messages, and the slot keeps."""
+    """Rows are sent as they are written; three messages answer CopyDone, and the slot keeps its
+    place.
+    """
     write_log(tmp_path / "log", ROWS)
     with Running(tmp_path) as running:
         client = Raw(running)
@@ -200,7 +202,7 @@ def test_a_stream_from_its_begin_to_its_end(tmp_path: Path) -> None:
 
 
 def test_confirming_more_than_was_sent_moves_nothing_further(tmp_path: Path) -> None:
-    """A client that lies loses nothing of what it has not been sent."""
+    """A client with a false report loses no row that it was not sent."""
     write_log(tmp_path / "log", ROWS)
     with Running(tmp_path) as running:
         client = Raw(running)
@@ -218,7 +220,7 @@ def test_confirming_more_than_was_sent_moves_nothing_further(tmp_path: Path) -> 
 
 
 def test_a_silent_client_is_asked_and_sent_away(tmp_path: Path) -> None:
-    """A keepalive that wants an answer comes first."""
+    """A keepalive that wants an answer is sent first."""
     write_log(tmp_path / "log", ROWS)
     settings = settings_of(limits=limits(sender_s=1.0))
     with Running(tmp_path, settings=settings) as running:
@@ -228,7 +230,7 @@ def test_a_silent_client_is_asked_and_sent_away(tmp_path: Path) -> None:
         client.query(START)
         asked = False
         with suppress(EOFError, ConnectionResetError):
-            while True:  # until it is sent away
+            while True:  # until it is disconnected
                 kind, body = client.message()
                 asked = asked or (kind == b"d" and body[:1] == b"k" and body[-1] == 1)
         assert asked
@@ -237,7 +239,7 @@ def test_a_silent_client_is_asked_and_sent_away(tmp_path: Path) -> None:
 
 
 def test_a_stream_is_cancelled(tmp_path: Path) -> None:
-    """By its key, as libpq does it; a wrong key does nothing."""
+    """Its key cancels it, as in libpq; a wrong key has no effect."""
     write_log(tmp_path / "log", ROWS)
     with Running(tmp_path) as running:
         client = Raw(running)
@@ -284,7 +286,7 @@ def test_dropping_waits_for_the_stream(running: Running) -> None:
 
 
 def test_a_client_that_has_everything_is_told_so(running: Running) -> None:
-    """At once: it may have been told to go on up to a position that it has."""
+    """It is told at once: its user may have asked for a position that it has."""
     client = Raw(running)
     client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
     client.until(b"Z")
@@ -297,7 +299,7 @@ def test_a_client_that_has_everything_is_told_so(running: Running) -> None:
 
 
 def test_a_publication_that_is_made_later(tmp_path: Path) -> None:
-    """Of rows before it nothing is sent, whether they lie in the same segment or not."""
+    """No earlier row is sent, whether it is in the same segment or not."""
     write_log(tmp_path / "log", ROWS)
     publications = published(EVERYTHING)
     with Running(tmp_path, publications=publications) as running:

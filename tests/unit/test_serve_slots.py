@@ -1,4 +1,4 @@
-"""Slots that hold too much or lose what they need, orphans of copies and who asks for them."""
+"""Slots that hold too much or lose what they need, orphans of copies and their users."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SYNC = "pg_16396_sync_16384_7710562921208483796"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked at sooner than in life."""
+    """A shorter interval of the server's looks."""
     monkeypatch.setattr(serving, "_LOOK_S", 0.1)
 
 
 def created(running: Running, *names: str) -> None:
-    """Slots at the log's end."""
+    """Create slots at the log's end."""
     client = Raw(running)
     for name in names:
         client.query(f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput NOEXPORT_SNAPSHOT")
@@ -34,12 +34,12 @@ def created(running: Running, *names: str) -> None:
 
 
 def rows(running: Running) -> dict[str, Any]:
-    """What a DBA sees, by slot."""
+    """Return what a DBA sees, by slot."""
     return {one.slot_name: one for one in running.serving.slot_rows()}
 
 
 def test_a_slot_that_holds_too_much_is_lost(tmp_path: Path) -> None:
-    """Its stream ends, its segments go, and it is refused by name from then on."""
+    """Its stream ends, its segments are removed, and it is refused by name from then on."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path, settings=settings_of(keep_bytes=20_000)) as running:
         created(running, "s")
@@ -61,7 +61,7 @@ def test_a_slot_that_holds_too_much_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_slot_whose_segments_are_gone_is_lost(tmp_path: Path) -> None:
-    """Whoever has removed them."""
+    """It does not matter which process removed them."""
     write_log(tmp_path / "log", GROUPS[:1], per_segment=1)
     with Running(tmp_path) as running:
         created(running, "s")
@@ -78,7 +78,7 @@ def test_a_slot_whose_segments_are_gone_is_lost(tmp_path: Path) -> None:
 
 
 def test_orphans_of_copies_go_and_those_asked_for_stay(tmp_path: Path) -> None:
-    """Also after a restart the age begins anew: nobody could ask meanwhile."""
+    """After a restart, too, their age starts at zero: no client could ask meanwhile."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path) as running:
         created(running, "kept", SYNC, SYNC.replace("16384", "16385"))
@@ -103,7 +103,7 @@ def test_orphans_of_copies_go_and_those_asked_for_stay(tmp_path: Path) -> None:
 
 
 def test_a_slot_is_dropped_by_a_function(tmp_path: Path) -> None:
-    """Durably, with what it held; not under somebody who streams from it."""
+    """This is durable and frees what it held; a slot with an active stream is not dropped."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path, relations=[ITEM]) as running:
         created(running, "s", "t")

@@ -1,4 +1,4 @@
-"""Snapshots of the base: what COPY and SELECT answer at a slot's position, and how long."""
+"""Snapshots of the base: answers of COPY and SELECT at a slot's position, and their lifetime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.log import Writer
 from penstock.model import Op
 
 OLD = [(7, "seven"), (8, "eight\t\\\n"), (9, None)]
-# Rows 0 to 2 come new, 8 changes, 9 goes.
+# Rows 0 to 2 are inserted, 8 changes, 9 is deleted.
 CHANGED = [
     inserts(3),
     [
@@ -46,23 +46,23 @@ def asked(based: Running) -> Iterator[psycopg.Connection]:
 
 
 def notes() -> dict[int, Any]:
-    """The table at the log's end."""
+    """Return the table at the log's end."""
     return {**{c.after[0]: c.after[1] for c in CHANGED[0] if c.after}, 7: "seven", 8: "acht"}
 
 
 def copied(connection: psycopg.Connection, query: str) -> list[bytes]:
-    """The messages of a COPY."""
+    """Return the messages of a COPY."""
     with connection.cursor().copy(query) as copy:  # type: ignore[arg-type]
         return [bytes(data) for data in copy]
 
 
 def held(running: Running) -> list[Path]:
-    """What is held on the disk."""
+    """Return the states that are held on the disk."""
     return list((running.root / "base" / "held" / "serve").glob("*"))
 
 
 def more(running: Running, first: int) -> None:
-    """A transaction is added to the log."""
+    """Append a transaction to the log."""
     with Writer.open(running.root / "log", log_id=None, source=SOURCE) as writer:
         start = writer.end
         rows = numbered([inserts(1, first=first)])[0]
@@ -110,7 +110,7 @@ def test_rows_are_those_of_the_base_with_the_log(asked: psycopg.Connection) -> N
     ],
 )
 def test_what_is_not_answered_is_refused(asked: psycopg.Connection, query: str, state: str) -> None:
-    """With its SQLSTATE; the connection goes on."""
+    """It has an SQLSTATE; the connection continues."""
     with pytest.raises(psycopg.Error) as caught:
         asked.execute(query)  # type: ignore[arg-type]
     assert caught.value.sqlstate == state
@@ -121,7 +121,7 @@ def test_what_is_not_answered_is_refused(asked: psycopg.Connection, query: str, 
 def test_a_parameter_that_no_statement_has_is_refused(
     asked: psycopg.Connection, number: str
 ) -> None:
-    """Nothing is kept for those in front of it."""
+    """Nothing is kept for the preceding ones."""
     query = f"select id from item where id = ${number}"
     found = asked.pgconn.prepare(b"", query.encode())
     assert found.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"42P02"
@@ -129,14 +129,14 @@ def test_a_parameter_that_no_statement_has_is_refused(
 
 
 def test_a_cursor_reads_piece_by_piece(asked: psycopg.Connection) -> None:
-    """As a driver with a fetch size does."""
+    """A driver with a fetch size does so."""
     with asked.transaction():
         found = asked.cursor().stream("select id from item")
         assert sorted(row[0] for row in found) == sorted(notes())
 
 
 def test_a_slots_snapshot_is_that_of_its_position(based: Running) -> None:
-    """Used by the transaction that made it; what comes later is not in it, and is streamed."""
+    """The transaction that created it uses it; later rows are not in it, and are streamed."""
     with psycopg.connect(based.url(replication="database"), autocommit=True) as connection:
         for text in (
             "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
@@ -179,7 +179,7 @@ def test_an_exported_snapshot_lives_until_the_next_command(based: Running) -> No
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_repeatable_read_sees_one_state(based: Running, level: str) -> None:
-    """From its first query on; read committed sees each time what there is."""
+    """It begins with its first query; read committed sees the present state each time."""
     with psycopg.connect(based.url(), autocommit=True) as connection:
         connection.execute(f"begin isolation level {level}")  # type: ignore[arg-type]
         assert connection.execute("select count(*) from item").fetchone() == (5,)
@@ -196,7 +196,7 @@ def test_a_repeatable_read_sees_one_state(based: Running, level: str) -> None:
 
 
 def test_a_read_time_is_a_snapshot_of_its_slot(tmp_path: Path) -> None:
-    """In the dialect that has it: until the slot is streamed from or dropped."""
+    """In the dialect that has it, it lasts until the slot is streamed from or dropped."""
     write_log(tmp_path / "log", ROWS)
     with closing(source_log(tmp_path)) as log:
         write_base(tmp_path, {ITEM: OLD}, log.head().log_id)

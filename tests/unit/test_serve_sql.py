@@ -1,4 +1,4 @@
-"""What stock clients type: cursors, COPY in its forms, PREPARE, aggregates, functions of slots."""
+"""SQL that stock clients type: cursors, COPY in its forms, PREPARE, aggregates, slot functions."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ def asked(running: Running) -> Iterator[psycopg.Connection]:
 
 
 def rows(asked: psycopg.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """The rows of a query."""
+    """Return the rows of a query."""
     return asked.execute(query, values or None).fetchall()  # type: ignore[arg-type]
 
 
 def refused(asked: psycopg.Connection, query: str, *values: Any) -> str:
-    """The SQLSTATE of a refusal."""
+    """Return the SQLSTATE of a refusal."""
     with pytest.raises(psycopg.Error) as caught:
         asked.execute(query, values or None)  # type: ignore[arg-type]
     return str(caught.value.sqlstate)
 
 
 def copied(asked: psycopg.Connection, query: str) -> str:
-    """What a COPY sends."""
+    """Return what a COPY sends."""
     with asked.cursor().copy(query) as copy:  # type: ignore[arg-type]
         return b"".join(bytes(data) for data in copy).decode()
 
@@ -126,7 +126,7 @@ def copied(asked: psycopg.Connection, query: str) -> str:
 def test_queries(
     asked: psycopg.Connection, query: str, found: list[tuple[Any, ...]] | None
 ) -> None:
-    """With NaN above all numbers, NULL where it is asked for, and places and names in ORDER BY."""
+    """NaN is above all numbers, NULL is where it is requested, ORDER BY has places and names."""
     if found is not None:
         assert rows(asked, query) == found
 
@@ -170,12 +170,12 @@ def test_the_greatest_number_is_none(asked: psycopg.Connection) -> None:
     ],
 )
 def test_queries_that_are_refused(asked: psycopg.Connection, query: str, state: str) -> None:
-    """By the SQLSTATE of a server, or as not supported; never answered otherwise."""
+    """They have a server's SQLSTATE, or are not supported; no other answer is given."""
     assert refused(asked, query) == state
 
 
 def test_parameters(asked: psycopg.Connection) -> None:
-    """In conditions and limits, in text and in binary, typed by what they stand beside."""
+    """They are in conditions and limits, as text and binary, typed by their context."""
     assert rows(asked, "select id from kinds where id = %s", 2) == [(2,)]
     assert rows(asked, "select id from kinds order by id limit %s offset %s", 1, 2) == [(3,)]
     assert rows(asked, "select id from kinds where note = %s", 'say "x"') == [(2,)]
@@ -232,7 +232,7 @@ FIRST = "copy (select id, note, ok from kinds where id {}) to stdout"
     ],
 )  # fmt: skip
 def test_copies(asked: psycopg.Connection, query: str, text: str) -> None:
-    """In CSV and text, with the options of both spellings."""
+    """They are in CSV and text, with the options of both spellings."""
     assert copied(asked, query) == text
 
 
@@ -261,7 +261,7 @@ def test_copies(asked: psycopg.Connection, query: str, text: str) -> None:
     ],
 )
 def test_copies_that_are_refused(asked: psycopg.Connection, options: str, state: str) -> None:
-    """Options that contradict each other, or that are none."""
+    """Their options contradict each other, or are unknown."""
     assert refused(asked, f"copy kinds (id) to stdout {options}") == state
 
 
@@ -270,7 +270,7 @@ def test_copies_that_are_refused(asked: psycopg.Connection, options: str, state:
 
 @pytest.mark.parametrize("is_binary", [False, True])
 def test_named_cursors(running: Running, is_binary: bool) -> None:
-    """As psycopg declares, describes, fetches, moves and closes them; with parameters, too."""
+    """They are declared, described, fetched, moved and closed by psycopg, with parameters, too."""
     with psycopg.connect(running.url()) as connection:
         with connection.cursor(name="c", binary=is_binary) as cursor:
             cursor.itersize = 2
@@ -289,7 +289,7 @@ def test_named_cursors(running: Running, is_binary: bool) -> None:
 
 
 def test_cursors_of_sql(asked: psycopg.Connection) -> None:
-    """Their tags, their ends, and what is refused."""
+    """They have tags and ends, and some are refused."""
     asked.execute("begin")
     asked.execute("declare a no scroll cursor without hold for select id from kinds order by id")
     assert rows(asked, "fetch a") == [(1,)]
@@ -334,7 +334,7 @@ def test_cursors_of_sql(asked: psycopg.Connection) -> None:
     ],
 )
 def test_statements_that_are_refused(running: Running, statements: list[str], state: str) -> None:
-    """The last of several, by its SQLSTATE."""
+    """The last of several is refused, with its SQLSTATE."""
     with psycopg.connect(running.url(), autocommit=True) as asked:
         for statement in statements[:-1]:
             try:
@@ -347,7 +347,7 @@ def test_statements_that_are_refused(running: Running, statements: list[str], st
 
 
 def test_a_cursor_keeps_its_snapshot_until_it_is_closed(running: Running) -> None:
-    """And no longer: nothing is held when the connection goes."""
+    """No snapshot is held when the connection ends."""
     held = running.root / "base" / "held" / "serve"
     with psycopg.connect(running.url(), autocommit=True) as asked:
         asked.execute("declare a cursor with hold for select id from kinds")
@@ -362,7 +362,7 @@ def test_a_cursor_keeps_its_snapshot_until_it_is_closed(running: Running) -> Non
 
 
 def test_statements_are_prepared_by_sql(asked: psycopg.Connection) -> None:
-    """Of tables and of the catalogue; they share their names with those of the protocol."""
+    """They are of tables and of the catalogue, and share their names with the protocol's."""
     asked.execute("prepare p (int, text) as select id from kinds where id = $1 or note = $2")
     assert sorted(rows(asked, "execute p(1, 'tab\t\\;')")) == [(1,), (5,)]
     assert rows(asked, "execute p(-1, null)") == []
@@ -383,7 +383,7 @@ def test_statements_are_prepared_by_sql(asked: psycopg.Connection) -> None:
 
 
 def test_slots_are_made_and_dropped_by_functions(running: Running) -> None:
-    """As the set-up pages of vendors do it."""
+    """The set-up pages of vendors do it."""
     with psycopg.connect(running.url(), autocommit=True) as asked:
         create = "select * from pg_create_logical_replication_slot('made', 'pgoutput')"
         ((name, lsn),) = rows(asked, create)
@@ -418,7 +418,7 @@ def test_slots_are_made_and_dropped_by_functions(running: Running) -> None:
 
 
 def test_connections_are_ended_by_functions(running: Running) -> None:
-    """The one that is named: idle, or a stream, whose slot is free then."""
+    """The named one ends, whether idle or streaming; its slot is free then."""
     with psycopg.connect(running.url(), autocommit=True) as asked:
         with closing(psycopg.connect(running.url(), autocommit=True)) as other:
             pid = other.info.backend_pid
@@ -444,13 +444,13 @@ def test_connections_are_ended_by_functions(running: Running) -> None:
 
 
 def test_a_connection_ends_itself(running: Running) -> None:
-    """And is told so."""
+    """The client is told so."""
     with psycopg.connect(running.url(), autocommit=True) as asked:
         assert refused(asked, "select pg_terminate_backend(pg_backend_pid())") == "57P01"
 
 
 def test_a_transaction_exports_its_snapshot(running: Running) -> None:
-    """Others read what it reads until it ends."""
+    """Others read the same rows until it ends."""
     with (
         psycopg.connect(running.url(), autocommit=True) as one,
         psycopg.connect(running.url(), autocommit=True) as other,

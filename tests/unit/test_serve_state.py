@@ -1,4 +1,4 @@
-"""State of a server: one file of one log, and nothing in force that could not be saved."""
+"""State of a server: one file per log; a change takes effect only if it could be saved."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from penstock.serve.snapshots import Snapshots
 
 
 def catalog_of(state: SavedState) -> Catalog:
-    """A catalogue with one table."""
+    """Return a catalogue with one table."""
     made = Catalog(state, database="shop", users=["repl"], state=FixedState())
     made.set_relations([ITEM])
     return made
 
 
 def asked(catalog: Catalog, sql: str) -> list[Any]:
-    """The rows of the last statement, in a session of its own."""
+    """Return the rows of the last statement, in a session of its own."""
     session = Session(user="repl", database="shop", process_id=7)
     rows: list[Any] = []
     for statement in split(sql):
@@ -47,7 +47,7 @@ def asked(catalog: Catalog, sql: str) -> list[Any]:
 
 
 async def slot_in(state: SavedState) -> None:
-    """A slot, saved."""
+    """Create and save a slot."""
     slots = Slots(state, slots_max=3)
     slots.create("s", "pgoutput", 0x1000000)
     await slots.save()
@@ -55,7 +55,7 @@ async def slot_in(state: SavedState) -> None:
 
 
 def publication_in(state: SavedState) -> None:
-    """A publication that a client has made."""
+    """Create a publication, as a client does."""
     asked(catalog_of(state), "create publication p for table item")
 
 
@@ -87,7 +87,7 @@ def test_what_clients_made_on_another_log_is_refused(
 
 
 def test_what_nobody_made_is_forgotten_with_its_log(tmp_path: Path) -> None:
-    """Shapes, and publications as the pipeline file has them, with the positions of this log."""
+    """These are shapes, and the pipeline file's publications, with the positions of this log."""
     state = SavedState(tmp_path, log_id="a")
     made = catalog_of(state)
     publication = Publication(name="f", oid=99, owner="repl", patterns=("public.*",))
@@ -130,7 +130,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def test_a_publication_that_is_not_saved_is_not_in_force(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
-    """Nothing is created, altered, dropped or commented, and the next change does not save it."""
+    """None is created, altered, dropped or commented, and the next change does not save it."""
     made = catalog_of(SavedState(tmp_path, log_id="a"))
     asked(made, "create publication p for table item; comment on publication p is 'old'")
     model = made.model
@@ -173,7 +173,7 @@ def test_a_client_is_told_what_could_not_be_saved(
 def test_oids_and_shapes_that_are_not_saved_are_saved_later(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
-    """An oid that a client may have seen is not given again."""
+    """An oid that a client may have seen is not assigned again."""
     state = SavedState(tmp_path, log_id="a")
     made = catalog_of(state)
     shapes = Shapes(state)
@@ -194,7 +194,7 @@ def test_oids_and_shapes_that_are_not_saved_are_saved_later(
 def test_what_is_confirmed_while_the_file_is_written_is_not_saved_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No segment may go because of it before the next write."""
+    """No segment may be removed because of it before the next write."""
     real = SavedState.save
     writing, goes_on = threading.Event(), threading.Event()
 

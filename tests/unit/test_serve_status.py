@@ -1,4 +1,4 @@
-"""`penstock status` shows who reads the log: consumers, the server and its slots."""
+"""Readers of the log in `penstock status`: consumers, the server and its slots."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_server_that_runs_and_its_slots(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_slots_are_told_without_the_server(tmp_path: Path) -> None:
-    """A lost one says why, one that is behind by how much; an old report counts for nothing."""
+    """A lost one shows why, one with a lag its lag; an old report is ignored."""
     config = served_pipeline(tmp_path)
     write_log(config.layout.log, numbered([inserts(1), inserts(2, first=1)]))
     end = read_log_end(config)
@@ -145,7 +145,7 @@ def test_slots_are_told_without_the_server(tmp_path: Path) -> None:
 
 
 def test_a_server_that_streams() -> None:
-    """Who streams is told by the slot's name, and one connection is singular."""
+    """The slot's name shows which client streams, and one connection is singular."""
     slot = SlotSeen(name="s", plugin="wal2json", is_active=True, confirmed="0/1", behind=1200)
     found = ServeSeen(pid=7, address="127.0.0.1:5", connections=1, slots=(slot,))
     assert [line for line, _ in found.lines()] == [
@@ -156,7 +156,7 @@ def test_a_server_that_streams() -> None:
 
 
 def test_slots_of_another_log(tmp_path: Path) -> None:
-    """They are a line with its hint, not the end of the status."""
+    """They are a line with its hint, and do not end the status."""
     config = served_pipeline(tmp_path)
     write_log(config.layout.log, numbered([inserts(1)]))
 
@@ -175,6 +175,6 @@ def test_slots_of_another_log(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_served(tmp_path: Path) -> None:
-    """Nothing is said of a server."""
+    """No line is about a server."""
     config = replace(served_pipeline(tmp_path), serve=None)
     assert read_serve(config, read_log_end(config)) is None

@@ -1,4 +1,4 @@
-"""What a publication leaves of a table: columns, rows, operations; and values of any source."""
+"""Tables as a publication sends them: columns, rows, operations; and values of any source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.serve.tables import TableView, served_relation
 
 
 def column(name: str, source_type: str, neutral: str) -> Column:
-    """A column."""
+    """Return a column."""
     return Column(name=name, source_type=source_type, neutral=neutral)
 
 
@@ -60,7 +60,7 @@ KINDS = Relation(
 
 
 def view(relation: Relation, *, engine: str = "postgresql", **table: Any) -> TableView:
-    """What a publication of this one table makes of it."""
+    """Return how a publication of this one table sends it."""
     publication = Publication(
         name="p",
         oid=1,
@@ -74,13 +74,13 @@ def view(relation: Relation, *, engine: str = "postgresql", **table: Any) -> Tab
 
 
 def rows(relation: Relation, *changes: tuple[Op, Any, Any]) -> pa.RecordBatch:
-    """A batch of these changes."""
+    """Return a batch of these changes."""
     made = [Change(relation=relation, op=op, after=new, before=old) for op, old, new in changes]
     return batch_of(relation, numbered([made])[0]).batch
 
 
 def seen(batch: pa.RecordBatch) -> list[tuple[str, Any, Any]]:
-    """Letter, old and new image of each row."""
+    """Return letter, old and new image of each row."""
     return [
         (
             chr(row["op"]),
@@ -95,13 +95,13 @@ A, B = (1, "a", Decimal("1.00")), (2, "b", Decimal("20.00"))
 
 
 def test_everything_is_passed_on_as_it_is() -> None:
-    """No copy is made where nothing is left out."""
+    """No copy is made if nothing is left out."""
     batch = rows(ITEM, (Op.INSERT, None, A))
     assert view(ITEM).rows(batch) is batch
 
 
 def test_a_column_list() -> None:
-    """Only these, in the table's order; the identity must be among them for what needs it."""
+    """Only these are sent, in the table's order; operations that need the identity must have it."""
     some = view(ITEM, columns=("price", "id"))
     assert [one.name for one in some.relation.columns] == ["id", "price"]
     batch = rows(ITEM, (Op.INSERT, None, A), (Op.UPDATE, (9,), B), (Op.DELETE, (1,), None))
@@ -119,7 +119,7 @@ def test_a_column_list() -> None:
 
 
 def test_absent_columns_move_with_their_columns() -> None:
-    """Of three columns the last is absent; of two it is the second."""
+    """The last of three columns is absent; of two columns it is the second."""
     change = Change(relation=ITEM, op=Op.UPDATE, after=(1, "a", None), before=None, absent=b"\x04")
     batch = batch_of(ITEM, numbered([[change]])[0]).batch
     found = view(ITEM, columns=("id", "price")).rows(batch)
@@ -129,7 +129,7 @@ def test_absent_columns_move_with_their_columns() -> None:
 
 
 def test_a_row_filter_moves_rows_in_and_out() -> None:
-    """As the server does: an update that moves a row is an insert or a delete."""
+    """The server does the same: an update that moves a row is an insert or a delete."""
     dear = view(WHOLE, row_filter="price > 10")
     batch = rows(
         WHOLE,
@@ -152,7 +152,7 @@ def test_a_row_filter_moves_rows_in_and_out() -> None:
 
 
 def test_a_row_filter_over_columns_that_do_not_identify() -> None:
-    """Inserts alone can be judged."""
+    """Only inserts can be decided."""
     dear = view(ITEM, row_filter="price > 10")
     assert seen(dear.rows(rows(ITEM, (Op.INSERT, None, A), (Op.INSERT, None, B)))) == [
         ("I", None, B)
@@ -188,7 +188,7 @@ def test_a_row_filter_over_columns_that_do_not_identify() -> None:
     ],
 )
 def test_conditions(text: str, kept: list[bool]) -> None:
-    """With NULL as neither true nor false."""
+    """NULL is neither true nor false."""
     columns = {
         "id": pa.array([1, 2, None], pa.int32()),
         "note": pa.array(["a", "b", None]),
@@ -216,7 +216,7 @@ def test_conditions(text: str, kept: list[bool]) -> None:
     ],
 )
 def test_conditions_that_are_refused(text: str) -> None:
-    """Never a guess."""
+    """Nothing is guessed."""
     columns = {"id": pa.array([1], pa.int32()), "note": pa.array(["a"])}
     with pytest.raises(Refused):
         row_filter(text, KINDS).keeps(columns)
@@ -251,7 +251,7 @@ def test_values_whose_text_says_less_than_the_server_compares() -> None:
 def test_values_of_another_engine(
     printed: str, neutral: str, announced: str, values: list[Any], texts: list[Any]
 ) -> None:
-    """In the type that PostgreSQL has for them, and as PostgreSQL prints that."""
+    """They have PostgreSQL's type, and are printed as PostgreSQL does."""
     found = served_column(column("c", printed, neutral), "mysql")
     assert found.column.source_type == announced
     kind = {"uint64": pa.uint64(), "string": pa.string()}[neutral]
@@ -264,7 +264,7 @@ def test_values_of_another_engine(
     [("date", "0000-00-00"), ("datetime", "2023-02-29 00:00:00"), ("varchar(9)", "a\0b")],
 )
 def test_values_that_no_client_could_take(printed: str, value: str) -> None:
-    """They end the stream, by name, and are never changed on the way."""
+    """They end the stream, by name, and are never changed."""
     found = served_column(column("c", printed, "string"), "mariadb")
     assert found.convert is not None
     with pytest.raises(Unservable, match="c holds"):
@@ -272,7 +272,7 @@ def test_values_that_no_client_could_take(printed: str, value: str) -> None:
 
 
 def test_an_engine_that_the_table_of_types_does_not_know() -> None:
-    """Neutral types say enough."""
+    """Neutral types are enough."""
     found = served_column(column("c", "java.util.UUID", "uuid"), "ignite")
     assert (found.column.source_type, found.convert) == ("uuid", None)
     found = served_column(column("c", "X", "decimal(9,3)"), "ignite")

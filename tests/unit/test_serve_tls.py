@@ -1,4 +1,4 @@
-"""TLS of a served log: who must use it, and that nothing unencrypted counts as if it were."""
+"""TLS of a served log: which clients must use it, and that unencrypted bytes never count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 
 @pytest.fixture
 def encrypted(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
-    """A server with a certificate, and the file of who signed it."""
+    """A server with a certificate, and the file of its signer."""
     authority = trustme.CA(key_type=trustme.KeyType.RSA)
     certificate = authority.issue_cert("localhost", "127.0.0.1", key_type=trustme.KeyType.RSA)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -42,7 +42,7 @@ def encrypted(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
 
 
 def test_a_client_that_checks_the_certificate(encrypted: tuple[Running, Path]) -> None:
-    """Three megabytes come whole."""
+    """Three megabytes arrive complete."""
     running, authority = encrypted
     url = running.url(sslmode="verify-full", sslrootcert=str(authority))
     with psycopg.connect(url, autocommit=True) as connection:
@@ -68,7 +68,7 @@ def test_a_client_that_binds_its_password(
 
 
 def test_the_pipeline_file_switches_it_on(tmp_path: Path) -> None:
-    """With its certificate; the chain behind it does not count. A file without one is refused."""
+    """It names its certificate; the chain after it is ignored. A file without one is refused."""
     authority = trustme.CA(key_type=trustme.KeyType.RSA)
     certificate = authority.issue_cert("localhost", key_type=trustme.KeyType.RSA)
     certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -92,7 +92,7 @@ def test_the_pipeline_file_switches_it_on(tmp_path: Path) -> None:
 def test_without_it_from_this_machine_alone(
     encrypted: tuple[Running, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From elsewhere it is refused, before a password is asked for."""
+    """From elsewhere it is refused, before a password is requested."""
     running, _ = encrypted
     psycopg.connect(running.url(sslmode="disable")).close()
     monkeypatch.setattr(server, "_is_loopback", lambda _: False)
@@ -102,7 +102,7 @@ def test_without_it_from_this_machine_alone(
 
 
 def test_what_comes_before_the_handshake_is_refused(encrypted: tuple[Running, Path]) -> None:
-    """Somebody between could put it there."""
+    """An attacker in between could put them there."""
     running, _ = encrypted
     client = Raw(running, login=False)
     client.socket.sendall(SSL_REQUEST + b"\0\0\0\x08injected")

@@ -1,4 +1,4 @@
-"""The event loop goes on whatever SQL a client sends: counted in its turns, not in seconds."""
+"""The event loop continues whatever SQL a client sends: counted in its turns, not in seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TURNS = 50
 
 
 class Turns:
-    """Counts the turns of a server's event loop."""
+    """Counter of the turns of a server's event loop."""
 
     def __init__(self, running: Running) -> None:
         self.count, self._loop = 0, running.loop
@@ -35,7 +35,7 @@ class Turns:
             self._loop.call_later(0.0001, self._turn)
 
     def pass_by(self) -> bool:
-        """Whether the loop makes its turns while the caller, which may be the loop, waits."""
+        """Return whether the loop makes its turns while the caller (or the loop itself) waits."""
         wanted = self.count + TURNS
         for _ in range(2000):
             if self.count >= wanted:
@@ -68,7 +68,7 @@ def based(tmp_path: Path) -> Iterator[Running]:
 def test_sql_is_parsed_off_the_loop(
     based: Running, monkeypatch: pytest.MonkeyPatch, query: str, parameters: tuple[int] | None
 ) -> None:
-    """Every look at the text waits until the loop has made its turns, so none is made in it."""
+    """Every parse waits until the loop has made its turns, so none runs in the loop."""
     turns = Turns(based)
     has_passed: list[bool] = []
 
@@ -101,7 +101,7 @@ def test_sql_is_parsed_off_the_loop(
     ],
 )
 def test_the_size_of_a_query_is_limited(based: Running, query: str, state: str) -> None:
-    """In letters and in words; the connection goes on."""
+    """The limit counts letters and words; the connection continues."""
     with psycopg.connect(based.url(), autocommit=True) as connection:
         with pytest.raises(psycopg.Error) as caught:
             connection.execute(query)  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_the_size_of_a_query_is_limited(based: Running, query: str, state: str) 
     ],
 )
 def test_what_a_query_may_cost_is_limited(based: Running, query: str, state: str) -> None:
-    """Calls of functions, letters that they are given, letters of the answer."""
+    """It counts calls of functions, letters of their arguments, and letters of the answer."""
     assert _ANSWER_BYTES_MAX < 90_000 * 10_000
     text = query.replace("{x}", "x" * 10_000).replace("{a}", "a" * 10_000)
     with psycopg.connect(based.url(), autocommit=True) as connection:

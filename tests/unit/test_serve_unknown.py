@@ -1,4 +1,4 @@
-"""Row filters where a side is unknown: NULL is neither true nor false."""
+"""Row filters with an unknown side: NULL is neither true nor false."""
 
 from __future__ import annotations
 

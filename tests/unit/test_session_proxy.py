@@ -1,4 +1,4 @@
-"""Sessions passed on to clients that are killed, silent, too many, or nobody's; plain and TLS."""
+"""Sessions passed to clients that are killed, silent, too many, or strangers; plain and TLS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ END = b"\xfe\x00\x00\x02\x00"
 
 
 class FakeServer:
-    """The server's end of a session. `select N` gives N rows that say its number and theirs."""
+    """The server's end of a session. `select N` returns N rows with its number and theirs."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -50,11 +50,11 @@ class FakeServer:
         self._thread.start()
 
     def cut(self) -> None:
-        """End the session, as a server that is stopped."""
+        """End the session, like a server that is stopped."""
         self._theirs.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it; the thread with it."""
+        """End it and its thread."""
         with suppress(OSError):
             self.cut()
         self._thread.join(WAIT_S)
@@ -96,7 +96,7 @@ def _packet(number: int, payload: bytes) -> bytes:
 
 
 def row_text(session: int, row: int) -> bytes:
-    """A row of a session's result."""
+    """Return a row of a session's result."""
     return f"{session}:{row}:".encode().ljust(ROW_BYTES, b"x")
 
 
@@ -105,7 +105,7 @@ Make = Callable[..., tuple[SessionProxy, list[FakeServer]]]
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes a proxy of some sessions."""
+    """Function that makes a proxy of some sessions."""
     with ExitStack() as stack:
 
         def made(sessions: int = 1, **how: object) -> tuple[SessionProxy, list[FakeServer]]:
@@ -123,20 +123,20 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
 @contextmanager
 def opened(proxy: SessionProxy) -> Iterator[ProxiedSession]:
-    """A client with a session, which it gives back."""
+    """Yield a client with a session, which it returns at the end."""
     with open_proxied(proxy.snapshot_id, TEXT) as session:
         yield session
 
 
 def rows_of(session: ProxiedSession, rows: int) -> list[bytes]:
-    """The rows of a SELECT."""
+    """Return the rows of a SELECT."""
     cells = [TextCell(form=CellForm.PLAIN)]
     lines = RowsOfChunk(session, f"select {rows}", cells, LineDialect.COPY)
     return b"".join(lines).splitlines()
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
+    """Wait for a condition that another thread fulfils."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, "it does not come"
@@ -144,13 +144,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def connected_to(proxy: SessionProxy) -> socket.socket:
-    """A stranger's connection."""
+    """Return a stranger's connection."""
     address = ProxyAddress.parse(proxy.snapshot_id)
     return socket.create_connection((address.host, address.port), WAIT_S)
 
 
 def is_closed(stranger: socket.socket) -> bool:
-    """Wait until the other side has closed; what it says of the reason is read over."""
+    """Wait until the other side has closed; skip its reason."""
     try:
         while stranger.recv(1000):
             pass
@@ -162,7 +162,7 @@ def is_closed(stranger: socket.socket) -> bool:
 
 
 def read_to_the_end(session: ProxiedSession) -> None:
-    """Read a result, unused."""
+    """Read a result and drop it."""
     while True:
         session.start = session.end
         session.receive()
@@ -179,7 +179,7 @@ def drip(stranger: socket.socket) -> None:
 
 
 def test_two_tasks_read_at_once(make: Make) -> None:
-    """Each has the rows of its session, whole, and both come back."""
+    """Each has the rows of its session, complete, and both sessions are returned."""
     proxy, _ = make(2)
     found: dict[int, list[bytes]] = {}
 
@@ -200,7 +200,7 @@ def test_two_tasks_read_at_once(make: Make) -> None:
 
 
 def test_a_session_is_used_by_one_task_after_the_other(make: Make) -> None:
-    """The second waits for the first."""
+    """The second one waits for the first."""
     proxy, _ = make()
     second = threading.Event()
     with opened(proxy) as session:
@@ -219,7 +219,7 @@ def test_a_session_is_used_by_one_task_after_the_other(make: Make) -> None:
 
 
 def test_what_a_killed_client_leaves_is_read_and_its_session_serves_the_next(make: Make) -> None:
-    """The result that it was in the middle of comes to nobody."""
+    """The rest of its result reaches no client."""
     proxy, [server] = make()
     for _ in range(3):
         killed = open_proxied(proxy.snapshot_id, TEXT)
@@ -233,7 +233,7 @@ def test_what_a_killed_client_leaves_is_read_and_its_session_serves_the_next(mak
 
 
 def test_half_a_statement_never_gets_to_the_server(make: Make) -> None:
-    """A client that is cut in the middle of one leaves the session as it was."""
+    """A client that is cut in the middle of a statement leaves the session as it was."""
     proxy, [server] = make()
     statement = mysqlwire.packet(b"\x03select 5")
     killed = greet(proxy.snapshot_id, "borrow", TEXT)
@@ -248,7 +248,7 @@ def test_half_a_statement_never_gets_to_the_server(make: Make) -> None:
 
 
 def test_nothing_but_statements_gets_to_the_server(make: Make) -> None:
-    """Who knows the token still cannot change the database or end the session."""
+    """A client with the token still cannot change the database or end the session."""
     proxy, [server] = make()
     bad = greet(proxy.snapshot_id, "borrow", TEXT)
     bad.sendall(mysqlwire.packet(b"\x02elsewhere"))
@@ -266,7 +266,7 @@ def test_nothing_but_statements_gets_to_the_server(make: Make) -> None:
 
 
 def test_the_last_session_that_its_server_ends_takes_the_snapshot_with_it(make: Make) -> None:
-    """A client in the middle of a result notices; those that come and wait are told."""
+    """A client in the middle of a result notices; arriving and waiting clients are told."""
     proxy, [server] = make()
     assert is_alive(proxy.snapshot_id, TEXT)
     assert not is_alive(proxy.snapshot_id, "another")
@@ -293,7 +293,7 @@ def test_the_last_session_that_its_server_ends_takes_the_snapshot_with_it(make: 
 
 
 def test_a_client_that_takes_nothing_stops_the_server(make: Make) -> None:
-    """What it has not read is not held for it."""
+    """Rows that it has not read are not kept for it."""
     proxy, [server] = make()
     rows = 40_000
     with opened(proxy) as session:
@@ -311,7 +311,7 @@ def test_a_client_that_takes_nothing_stops_the_server(make: Make) -> None:
 def test_strangers_are_closed_and_harm_nobody(
     make: Make, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    """Silence, junk, and a byte now and then, while a task reads."""
+    """They are silent, or send junk, or a byte now and then, while a task reads."""
     monkeypatch.setattr(proxy_listener, "GREETING_TIMEOUT_S", 1.0)
     proxy, _ = make(2)
     with opened(proxy) as session, connected_to(proxy) as stranger:
@@ -324,7 +324,7 @@ def test_strangers_are_closed_and_harm_nobody(
 
 
 def test_a_crowd_of_strangers_keeps_nobody_out(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest of them go, long before their time."""
+    """The oldest of them are closed, long before their time."""
     monkeypatch.setattr(proxy_listener, "GREETING_TIMEOUT_S", 600.0)
     proxy, _ = make()
     with ExitStack() as stack:
@@ -338,7 +338,7 @@ def test_a_crowd_of_strangers_keeps_nobody_out(make: Make, monkeypatch: pytest.M
 
 
 def test_the_wrong_token_gives_nothing(make: Make) -> None:
-    """Neither a session nor a word."""
+    """The client gets neither a session nor an answer."""
     proxy, [server] = make()
     right = ProxyAddress.parse(proxy.snapshot_id)
     wrong = str(
@@ -356,7 +356,7 @@ def test_the_wrong_token_gives_nothing(make: Make) -> None:
 def test_a_client_that_is_silent_for_too_long_gives_its_session_back(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half-open connections do not take the snapshot with them."""
+    """Half-open connections do not end the snapshot."""
     monkeypatch.setattr(session_pump, "IDLE_TIMEOUT_S", 0.3)
     proxy, _ = make()
     silent = open_proxied(proxy.snapshot_id, TEXT)
@@ -369,7 +369,7 @@ def test_a_client_that_is_silent_for_too_long_gives_its_session_back(
 
 
 def test_the_end_wakes_everybody(make: Make) -> None:
-    """One who reads, and one who waits."""
+    """One client reads, and one waits."""
     proxy, _ = make()
     session = open_proxied(proxy.snapshot_id, TEXT)
     session.select("select 100000", doing="test")
@@ -397,20 +397,20 @@ def test_the_end_wakes_everybody(make: Make) -> None:
 
 
 def proxied(at: SnapshotAddress, server: FakeServer) -> SessionProxy:
-    """A proxy at an address."""
+    """Yield a proxy at an address."""
     return SessionProxy([server.wire], snapshot_text=TEXT, at=at)
 
 
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
-    """One session."""
+    """A server of one session."""
     found = FakeServer(0)
     yield found
     found.close()
 
 
 def test_off_loopback_nothing_is_said_without_tls(server: FakeServer) -> None:
-    """Whoever listens on the way sees neither token nor rows; and must be who made the point."""
+    """A listener on the way sees no token and no row, and the server must be the point's owner."""
     anywhere = SnapshotAddress(host="127.0.0.1", bind="0.0.0.0")
     with proxied(anywhere, server) as proxy:
         address = ProxyAddress.parse(proxy.snapshot_id)
@@ -430,7 +430,7 @@ def test_off_loopback_nothing_is_said_without_tls(server: FakeServer) -> None:
 
 
 def test_a_client_tells_nobody_else_the_token(server: FakeServer) -> None:
-    """Another proxy, at the address that the client was told."""
+    """Another proxy listens at the address that the client was told."""
     heard: list[str] = []
     impostor = proxy_listener.ProxyListener(
         SnapshotAddress(), lambda _client, request: heard.append(request), encrypts=True
@@ -450,7 +450,7 @@ def test_a_client_tells_nobody_else_the_token(server: FakeServer) -> None:
 
 
 def test_an_unreachable_proxy_is_an_error_of_its_own() -> None:
-    """It names the place and what to set, and comes through Spark as it is."""
+    """It names the place and what to set, and passes through Spark unchanged."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     address = ProxyAddress(host="127.0.0.1", port=port, token="t")
@@ -476,7 +476,7 @@ def test_a_port_is_the_first_of_some(server: FakeServer) -> None:
 
 
 def test_an_address_of_another_machine_is_refused(server: FakeServer) -> None:
-    """Said where the point is made, with what to set."""
+    """The error is raised where the point is created, with what to set."""
     from penstock.host.listen import ListenFailed
 
     with pytest.raises(ListenFailed, match="could not read a snapshot") as caught:

@@ -1,4 +1,4 @@
-"""Images of rows that servers of different engines compute alike: what their SQL is made of."""
+"""Row images that servers of different engines compute alike: the parts of their SQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALIKE: tuple[Dialect, Dialect] = (checksum_mysql, checksum_mysql)
 
 
 def column(name: str, type_text: str, neutral: str, **more: str) -> ColumnDefinition:
-    """A column of MySQL."""
+    """Return a column of MySQL."""
     return ColumnDefinition(
         name=name, type_text=type_text, type_oid=0, typmod=-1, neutral=neutral, **more
     )
@@ -45,7 +45,7 @@ TABLE = TableDefinition(
 
 
 def test_texts_have_their_length_and_long_values_are_digests() -> None:
-    """So that no two rows have one image, and none is longer than a packet may be."""
+    """So no two rows have one image, and none exceeds a packet's limit."""
     servers = ServerPair(source=MYSQL, target=POSTGRES)
     source, target = shared_images(TABLE, NAME, TABLE.columns, servers, TABLE_SYNC)
     assert "char_length" in source.row
@@ -58,7 +58,7 @@ def test_texts_have_their_length_and_long_values_are_digests() -> None:
 
 
 def test_a_table_without_a_key_is_its_rows() -> None:
-    """Key and row are one image."""
+    """Key and row have one image."""
     keyless = replace(
         TABLE, primary_key=(), identity_columns=tuple(c.name for c in TABLE.columns[:4])
     )
@@ -70,7 +70,7 @@ def test_a_table_without_a_key_is_its_rows() -> None:
 
 
 def test_what_the_target_computes_is_compared_where_it_is_there() -> None:
-    """Between servers of one kind such columns are not carried, and are compared if they exist."""
+    """Between servers of one kind such columns are not copied, and are compared if they exist."""
     same = ServerPair(source=MARIADB, target=MARIADB)
     found = compared_columns(TABLE, same, ALIKE, present={"id", "v"})
     assert [c.name for c in found] == ["id", "v", "b", "x"]
@@ -81,13 +81,13 @@ def test_what_the_target_computes_is_compared_where_it_is_there() -> None:
 def test_what_mysql_computes_is_an_ordinary_value_elsewhere(
     target: Server, forms: tuple[Dialect, Dialect]
 ) -> None:
-    """A server of another kind does not have the same functions: values come with the rows."""
+    """A server of another kind has other functions: values are sent with the rows."""
     other = ServerPair(source=MYSQL, target=target)
     assert compared_columns(TABLE, other, forms, present={})[-1].name == "g"
 
 
 def test_what_postgresql_computes_is_not_compared_with_what_mysql_does() -> None:
-    """The two have not the same functions; between servers of one engine it is compared."""
+    """The two have different functions; between servers of one engine it is compared."""
     theirs = replace(
         TABLE,
         columns=(
@@ -101,14 +101,14 @@ def test_what_postgresql_computes_is_not_compared_with_what_mysql_does() -> None
 
 
 def test_a_column_that_is_not_translated_cannot_be_compared() -> None:
-    """Named with the table."""
+    """The error names it and the table."""
     odd = replace(TABLE, columns=(*TABLE.columns, column("q", "vector(3)", "string")))
     with pytest.raises(ColumnIncomparable, match=r"column q of d\.t"):
         shared_images(odd, NAME, odd.columns, ServerPair(source=MYSQL, target=POSTGRES), TABLE_SYNC)
 
 
 def test_both_dialects_ask_for_the_same_numbers() -> None:
-    """One sum per bucket; rows by the same condition."""
+    """They compute one sum per bucket; rows have the same condition."""
     servers = ServerPair(source=MYSQL, target=POSTGRES)
     images = shared_images(TABLE, NAME, TABLE.columns, servers, TABLE_SYNC)
     part = Part(relation=NAME, where="id < 5")

@@ -1,4 +1,4 @@
-"""Frames on their way to workers that cannot read the log: as they are in the files."""
+"""Frames sent to workers that cannot read the log: they are as in the files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def task(tmp_path: Path) -> Task:
 
 @dataclass
 class Piece:
-    """A broadcast, as a worker has it: read from its file when asked for."""
+    """A broadcast, as a worker has it: read from its file on request."""
 
     kept: Any
     _path: str = "somewhere"
@@ -38,20 +38,20 @@ class Piece:
 
 
 class Context:
-    """Who makes broadcasts."""
+    """Fake context that makes broadcasts."""
 
     def broadcast(self, value: Any) -> Piece:
         return Piece(value)
 
 
 def carried(work: Work) -> Work:
-    """As it arrives."""
+    """Return the work as it arrives."""
     found: Work = pickle.loads(pickle.dumps(work))
     return found
 
 
 def test_frames_go_with_the_task(task: Task, tmp_path: Path) -> None:
-    """The worker reads them though the log is not there."""
+    """The worker reads them although the log is missing."""
     arrived = carried(work_of(task, Freight(task.frames)))
     shutil.rmtree(tmp_path / "log")
     assert list(read_notes()(iter([arrived]))) == NOTES
@@ -59,7 +59,7 @@ def test_frames_go_with_the_task(task: Task, tmp_path: Path) -> None:
 
 
 def test_tasks_of_a_partition_share_them(task: Task) -> None:
-    """A frame that two tasks read goes once."""
+    """A frame that two tasks read is sent once."""
     freight = Freight([*task.frames, *task.frames])
     assert freight.size_bytes == Freight(task.frames).size_bytes
     once = pickle.dumps([work_of(task, freight)])
@@ -70,7 +70,7 @@ def test_tasks_of_a_partition_share_them(task: Task) -> None:
 def test_many_frames_go_in_pieces(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each piece below the limit, and one of them in memory at a time."""
+    """Each piece is below the limit, and one of them is in memory at a time."""
     monkeypatch.setattr(shipping, "PIECE_BYTES_MAX", 6000)
     shipped = Freight(task.frames).broadcast(cast("Any", Context()))
     shutil.rmtree(tmp_path / "log")
@@ -85,7 +85,7 @@ def test_many_frames_go_in_pieces(
 
 
 def test_what_is_damaged_on_the_way_is_seen(task: Task) -> None:
-    """By the checksum of the frame: the one that it has in the log."""
+    """The frame's checksum shows it: it is the one that it has in the log."""
     arrived = carried(work_of(task, Freight(task.frames))).shipped
     assert isinstance(arrived, Shipped)
     place = (task.frames[1].path, task.frames[1].entry.offset_bytes)

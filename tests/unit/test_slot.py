@@ -1,4 +1,4 @@
-"""What is refused before a stream starts, decided without a server."""
+"""Refusals before a stream starts, decided without a server."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GOOD = SlotState(
 
 @pytest.mark.parametrize("position", [0, 100, 101, 1000])
 def test_good_slots_pass(position: int) -> None:
-    """From where the slot stands, or from behind it."""
+    """The position is the slot's, or after it."""
     check_slot(GOOD, "s", database="d", position=position)
 
 
@@ -61,7 +61,7 @@ def test_good_slots_pass(position: int) -> None:
     ],
 )
 def test_unusable_slots_are_refused(change: dict[str, object], error: type[PenstockError]) -> None:
-    """Each with a hint that says what to type; none is mended silently."""
+    """Each has a hint that says what to type; none is fixed silently."""
     state = replace(GOOD, **change)  # type: ignore[arg-type]
     with pytest.raises(error) as caught:
         check_slot(state, "s", database="d", position=100)
@@ -71,13 +71,13 @@ def test_unusable_slots_are_refused(change: dict[str, object], error: type[Penst
 
 @pytest.mark.parametrize("position", [0, 5])
 def test_missing_slot(position: int) -> None:
-    """A missing slot is an error, whether the log has content or not."""
+    """This holds whether the log has content or not."""
     with pytest.raises(SlotMissing):
         check_slot(None, "s", database="d", position=position)
 
 
 def test_unreserved_and_extended_slots_are_still_good() -> None:
-    """The server may yet remove the WAL, but has not."""
+    """The server may still remove the WAL, but has not done so."""
     for status in ("extended", "unreserved"):
         check_slot(replace(GOOD, wal_status=status), "s", database="d", position=100)
 
@@ -109,7 +109,7 @@ def test_timelines(timeline: int, position: int, fine: bool) -> None:
 
 @pytest.mark.parametrize("change", [{"system_id": "2"}, {"database": "other"}, {"database_id": 9}])
 def test_other_servers_are_refused(change: dict[str, object]) -> None:
-    """A clone keeps the system identifier, a database made anew its name: all three count."""
+    """A clone keeps the system identifier, a recreated database its name: all three count."""
     ours = ServerIdentity(system_id="1", timeline=1, database="d", database_id=5)
     check_identity(ours, replace(ours, timeline=2))
     with pytest.raises(SourceReplaced):
@@ -120,7 +120,7 @@ def test_other_servers_are_refused(change: dict[str, object]) -> None:
     ("server", "version"), [(14, "2"), (15, "3"), (16, "4"), (17, "4"), (18, "4")]
 )
 def test_protocol_version_follows_the_server(server: int, version: str) -> None:
-    """Too high a version is refused by the server; streaming and messages are on for all."""
+    """The server refuses a higher version; streaming and messages are always on."""
     options = dict(protocol_options(server, StreamOptions(slot="s", publication='p"q')))
     assert options["proto_version"] == version
     assert options["streaming"] == "on"
@@ -137,5 +137,5 @@ def test_origin_is_asked_for_only_where_it_is_known() -> None:
 
 
 def test_positions_print_as_postgresql_does() -> None:
-    """What START_REPLICATION is given."""
+    """START_REPLICATION gets this text."""
     assert str(Lsn(FlushPoint(position=0x1_0000_0010).position)) == "1/10"

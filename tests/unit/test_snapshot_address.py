@@ -1,4 +1,4 @@
-"""Where executors find a snapshot's sessions, and what the bulk load makes of those who do not."""
+"""Address of a snapshot's sessions for executors, and the bulk load if they cannot reach it."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_where_it_is(spark: dict[str, Any], host: str, bind: str, port: int) -> None:
-    """Loopback below a driver of this machine; else as the file says, else as Spark's driver."""
+    """With a driver of this machine it is loopback; else as the file says, or as Spark's driver."""
     assert snapshot_address(SparkSection(**spark)) == SnapshotAddress(
         host=host, bind=bind, port=port
     )
 
 
 def test_without_a_word_it_is_where_spark_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its environment first; then the address from which this machine goes out."""
+    """Its environment is used first; then the address from which this machine sends."""
     found = snapshot_address(SparkSection(master="yarn"))
     assert found.host == found.bind
     assert socket.getaddrinfo(found.host, 0)
@@ -85,13 +85,13 @@ def test_without_a_word_it_is_where_spark_says(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_how_it_is_written(text: str, found: tuple[str, int]) -> None:
-    """Host and port."""
+    """It has host and port."""
     assert split_address(text) == found
 
 
 @pytest.mark.parametrize("text", ["h:65536", "h:x", "h:", ":5", "http://h", "[h]:5", "a b"])
 def test_what_is_no_address(text: str) -> None:
-    """Refused."""
+    """It is refused."""
     with pytest.raises(ValueError, match="not a"):
         split_address(text)
 
@@ -100,18 +100,18 @@ def test_what_is_no_address(text: str) -> None:
 
 
 def unreachable() -> SnapshotUnreachable:
-    """What a worker says."""
+    """Return a worker's error."""
     return SnapshotUnreachable("w cannot reach h:1", hint="Set it.", address="h:1", cause="cut")
 
 
 def outcome(table: TableName, error: PenstockError | None = None) -> ChunkOutcome:
-    """Of a chunk that failed, or whose snapshot is gone."""
+    """Return the outcome of a chunk that failed, or whose snapshot is gone."""
     status = ChunkStatus.FAILED if error else ChunkStatus.SNAPSHOT_GONE
     return ChunkOutcome(table=table, number=1, status=status, error=error)
 
 
 def loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool) -> Any:
-    """A bulk load whose tables have a chunk left; the driver finds their snapshot alive or not."""
+    """Return a bulk load whose tables have a chunk left; the driver finds their snapshot or not."""
     options = BulkOptions(
         source_url="x", target_url="x", state_directory=tmp_path, run_directory=tmp_path
     )
@@ -142,7 +142,7 @@ def loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool) -> 
 
 
 def settled(found: Any, outcomes: Sequence[ChunkOutcome]) -> dict[TableName, Step]:
-    """What is left to do after a round."""
+    """Return the remaining steps after a round."""
     done: dict[TableName, Step] = found.load.settle(dict.fromkeys((A, B), Step.GO_ON), outcomes)
     return done
 
@@ -150,7 +150,7 @@ def settled(found: Any, outcomes: Sequence[ChunkOutcome]) -> dict[TableName, Ste
 def test_a_living_snapshot_that_workers_do_not_reach_ends_the_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As what it is; the driver looks once, however many chunks say so."""
+    """Its own error is raised; the driver looks once, however many chunks report it."""
     found = loading(monkeypatch, tmp_path, alive=True)
     with pytest.raises(SnapshotUnreachable):
         settled(found, [outcome(A, unreachable()), outcome(B, unreachable()), outcome(B)])
@@ -173,7 +173,7 @@ def test_one_that_is_gone_for_the_driver_too_is_gone(
 def test_if_that_happens_at_every_point_it_is_said_instead_of_ld47(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nobody rewrote a table."""
+    """No table was rewritten."""
     load = loading(monkeypatch, tmp_path, alive=False).load
     for name in ("mark_lost_snapshots", "plan_afresh"):
         monkeypatch.setattr(load, name, lambda *_, **__: None)

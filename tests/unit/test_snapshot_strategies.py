@@ -1,4 +1,4 @@
-"""Which strategies read tables at one point where no changes follow, and no binlog is written."""
+"""Strategies to read tables at one point, if no changes follow, and no binlog is written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TABLE = TableDefinition(
 
 
 def facts(version: str, rights: Rights) -> Facts:
-    """A server whose account may do this, and one table with a key."""
+    """Return facts of a server whose account has these rights, and one table with a key."""
     return Facts(
         server=ServerVersion.parse(version), rights=rights, has_gtids=True, tables=(TABLE,)
     )
 
 
 def strategies(found: Facts) -> list[Strategy]:
-    """Those that may be tried."""
+    """Return the strategies that may be tried."""
     return [one.strategy for one in choices(found)]
 
 
@@ -52,6 +52,6 @@ def test_snapshots_of_several_moments_need_changes_that_follow() -> None:
 
 
 def test_a_server_without_a_binlog_has_no_positions() -> None:
-    """What compares them is not tried."""
+    """Strategies that compare them are not tried."""
     maria = replace(facts("10.11.19-MariaDB", RELOAD), follows=False, has_log=False)
     assert strategies(maria) == [Strategy.GLOBAL_LOCK]

@@ -1,4 +1,4 @@
-"""Which property Spark's words are about."""
+"""Properties that Spark's messages refer to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOOK = "spark.network.timeoutInterval"
     ],
 )
 def test_the_property_is_found_by_what_spark_says(said: str, name: str) -> None:
-    """A name, words of Spark's checks, a value."""
+    """The message has a name, words of Spark's checks, or a value."""
     error = refused(said, GIVEN, master=MASTER, python="/no/python")
     assert error is not None
     assert error.fields["property"] == name
@@ -43,7 +43,7 @@ def test_the_property_is_found_by_what_spark_says(said: str, name: str) -> None:
 
 
 def test_of_a_form_those_that_do_not_have_it_are_named() -> None:
-    """A duration or a size that Spark cannot read: it says neither name nor value."""
+    """Spark cannot read a duration or a size, and prints neither name nor value."""
     error = refused("NumberFormatException: Size must be specified as bytes (b)", GIVEN, master="")
     assert error is not None
     assert error.fields["property"] == ""
@@ -52,13 +52,13 @@ def test_of_a_form_those_that_do_not_have_it_are_named() -> None:
 
 
 def test_words_about_no_property_are_no_error_of_one() -> None:
-    """Those stay what they were."""
+    """Such errors stay as they were."""
     assert refused("the Java process is gone", GIVEN, master=MASTER) is None
     assert refused("Driver memory must be positive", {}, master=MASTER) is None
 
 
 def test_a_silent_executor_is_lost_before_a_minute_is_over(tmp_path: Path) -> None:
-    """Spark takes two to three; what the pipeline file says wins."""
+    """Spark takes two to three; the pipeline file's value has priority."""
     how = {"master": MASTER, "name": "x", "is_local": False, "directory": tmp_path, "ui": False}
     ours = properties(**how, given={})  # type: ignore[arg-type]
     silent, look = (int(ours[name].removesuffix("s")) for name in (SILENCE, LOOK))
@@ -67,7 +67,7 @@ def test_a_silent_executor_is_lost_before_a_minute_is_over(tmp_path: Path) -> No
 
 
 def test_spark_s_pages_are_off_unless_asked_for(tmp_path: Path) -> None:
-    """And on, nobody can end a job there."""
+    """If they are on, no user can end a job there."""
     how = {"master": MASTER, "name": "x", "is_local": True, "directory": tmp_path, "given": {}}
     for ui in (False, True):
         ours = properties(**how, ui=ui)  # type: ignore[arg-type]

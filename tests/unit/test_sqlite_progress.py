@@ -1,4 +1,4 @@
-"""The SQLite file that keeps progress and action of a pipeline without target."""
+"""The SQLite file with progress and action of a pipeline without target."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ KILLS = 12
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Of a file in a folder that is not there yet, with a name that needs quoting."""
+    """The URL of a file in a folder that does not exist yet, with a name that needs quoting."""
     return progress_beside(tmp_path / "a shop? 100%#" / "state")
 
 
 def opened(url: str) -> SQLiteProgress:
-    """A session, as the registry finds it."""
+    """Open a session, as the registry finds it."""
     found = open_progress(url, application_name="test")
     assert isinstance(found, SQLiteProgress)
     return found
 
 
 def as_a_user(url: str) -> sqlite3.Connection:
-    """A program that is not ours, which attaches the file under the published name."""
+    """Attach the file under the published name, as another program does."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.execute("attach ? as wirekite", (str(path_of(url)),))
     return connection
 
 
 def test_who_only_looks_makes_nothing(url: str) -> None:
-    """A status before the first run leaves no file; the action is RUN, and nothing is applied."""
+    """A status before the first run leaves no file; the action is RUN, and no row is applied."""
     reader = open_target_reader(url, application_name="test")
     assert reader.present() == (False, False)
     assert reader.action() == "RUN"
@@ -57,7 +57,7 @@ def test_who_only_looks_makes_nothing(url: str) -> None:
 
 
 def test_tables_have_the_documents_columns(url: str) -> None:
-    """Names and order, and what a row must have; the file is in WAL mode."""
+    """They have these names in order, and NOT NULL; the file is in WAL mode."""
     progress = opened(url)
     progress.ensure_tables()
     progress.ensure_tables()
@@ -73,7 +73,7 @@ def test_tables_have_the_documents_columns(url: str) -> None:
 
 
 def test_published_queries_give_the_same_answer(url: str) -> None:
-    """Letter by letter, in a program of somebody else: newest first, marks and times."""
+    """They are typed unchanged in another program: newest first, marks and times."""
     progress = opened(url)
     progress.ensure_tables()
     for number in range(7):
@@ -95,7 +95,7 @@ def test_published_queries_give_the_same_answer(url: str) -> None:
 
 
 def test_a_row_left_open_counts_a_restart(url: str) -> None:
-    """As in a target: begun again it is one more, ended it is not."""
+    """As in a target, a second begin adds one, an end does not."""
     progress = opened(url)
     progress.ensure_tables()
     for _ in range(3):
@@ -109,7 +109,7 @@ def test_a_row_left_open_counts_a_restart(url: str) -> None:
 
 
 def test_actions(url: str) -> None:
-    """What one process writes another reads at once; other words are refused, and named."""
+    """Another process reads an action at once; other words are refused, and named."""
     writer, reader = opened(url), opened(url)
     writer.ensure_tables()
     assert reader.read_action() == "RUN"
@@ -145,7 +145,7 @@ def test_a_file_that_is_replaced_is_opened_anew(url: str) -> None:
 
 
 def test_a_broken_file_is_one_typed_error(url: str) -> None:
-    """It is named, with the command; removed as that says, it is made again."""
+    """The error has its name and the command; removed by that, the file is created again."""
     made = opened(url)
     made.ensure_tables()
     made.close()
@@ -161,7 +161,7 @@ def test_a_broken_file_is_one_typed_error(url: str) -> None:
 
 
 def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
-    """A directory in its place, or one above it that is a file: who, and what to do."""
+    """A directory is in its place, or a file above it: the error says who, and what to do."""
     url = progress_beside(tmp_path)
     path_of(url).mkdir()
     with pytest.raises((ProgressUnwritable, ConnectFailed), match=r"wirekite\.db") as caught:
@@ -172,7 +172,7 @@ def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
 def test_a_lock_that_is_held_too_long_may_be_tried_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A writer waits; then it is an error that says it may succeed. Readers do not wait at all."""
+    """A writer waits; then the error says that a retry may succeed. Readers do not wait at all."""
     monkeypatch.setattr("penstock.engines.sqlite.progress_file.BUSY_TIMEOUT_S", 0.2)
     opened(url).ensure_tables()
     user = as_a_user(url)
@@ -188,7 +188,7 @@ def test_a_lock_that_is_held_too_long_may_be_tried_again(
 
 
 def test_one_writes_segments_while_many_look_and_somebody_pauses(url: str) -> None:
-    """No error on any side, every row there, and never half of one."""
+    """No side fails, and every row is there, never half of one."""
     opened(url).ensure_tables()
     ended = threading.Event()
     failures: list[BaseException] = []
@@ -227,7 +227,7 @@ def test_one_writes_segments_while_many_look_and_somebody_pauses(url: str) -> No
 
 @pytest.mark.promise
 def test_a_writer_killed_at_any_moment_loses_no_row_that_it_told(url: str) -> None:
-    """Kill -9 in the middle of writing: what was told is there, and the next one goes on."""
+    """It is kill -9 while writing: reported rows are there, and the next writer continues."""
     program = (
         "import itertools, sys; from penstock.ports.progress import open_progress;"
         " p = open_progress(sys.argv[1], application_name='x'); p.ensure_tables();"

@@ -1,4 +1,4 @@
-"""The order in which mutations go into tables with foreign keys, and when the mode changes."""
+"""Order in which mutations are written to tables with foreign keys, and changes of the mode."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ G = ("shop", "public")
 
 
 def table(name: str) -> StagedTable:
-    """A table of the schema."""
+    """Return a table of the schema."""
     return StagedTable(G, name)
 
 
 def definition(name: str, *parents: str, schema: str = "public") -> TableDefinition:
-    """A table with foreign keys."""
+    """Return a table with foreign keys."""
     return TableDefinition(
         name=TableName("public", name),
         source_id=1,
@@ -51,29 +51,29 @@ def definition(name: str, *parents: str, schema: str = "public") -> TableDefinit
 
 
 def shape(**parents: str) -> dict[str, TableDefinition]:
-    """Tables by name, each with the names of its parents."""
+    """Return tables by name, each with the names of its parents."""
     return {name: definition(name, *above.split()) for name, above in parents.items()}
 
 
 def levels(**parents: str) -> dict[str, int]:
-    """Levels by name."""
+    """Return levels by name."""
     found = levels_of(parents_of(G, shape(**parents)))
     return {one.name: level for one, level in found.items()}
 
 
 def test_a_level_is_the_longest_way_to_a_root() -> None:
-    """Also where there is a short one; a table that refers to itself does not count."""
+    """A shorter way does not count, nor does a reference to the table itself."""
     assert levels(a="", b="a", c="a b c", d="", e="c d") == {"a": 0, "d": 0, "b": 1, "c": 2, "e": 3}
 
 
 def test_parents_in_other_schemas_are_not_in_the_batch() -> None:
-    """They are written by their own group."""
+    """Their own group writes them."""
     tables = {"a": definition("a", "b", schema="other"), "b": definition("b")}
     assert levels_of(parents_of(G, tables)) == {table("a"): 0, table("b"): 0}
 
 
 def test_a_circle_is_an_error_that_names_its_tables() -> None:
-    """And not those that only hang on it."""
+    """Tables that only refer to them are not named."""
     with pytest.raises(TablesInCycle) as caught:
         levels(a="c", b="a", c="b", d="a", e="")
     assert caught.value.message == (
@@ -82,7 +82,7 @@ def test_a_circle_is_an_error_that_names_its_tables() -> None:
 
 
 def test_components_are_what_foreign_keys_connect() -> None:
-    """In either direction."""
+    """The direction does not count."""
     found = components_of(parents_of(G, shape(a="", b="a", c="a", d="", e="e")))
     names = {one.name: {other.name for other in some} for one, some in found.items()}
     assert names == {"a": {"a", "b", "c"}, "b": {"a", "b", "c"}, "c": {"a", "b", "c"},
@@ -90,18 +90,18 @@ def test_components_are_what_foreign_keys_connect() -> None:
 
 
 def put(time: int, name: str, key: int, **more: object) -> tuple[str, Mutation]:
-    """An upsert."""
+    """Return an upsert."""
     after = json.dumps({"id": key, **more}).encode()
     return name, Mutation(time=Hlc(time), key=f"[{key}]", after=after)
 
 
 def gone(time: int, name: str, key: int) -> tuple[str, Mutation]:
-    """A delete."""
+    """Return a delete."""
     return name, Mutation(time=Hlc(time), key=f"[{key}]", after=None)
 
 
 def steps(*mutations: tuple[str, Mutation], **parents: str) -> list[tuple[str, str, list[str]]]:
-    """What is written, as kind, table and keys."""
+    """Return the writes, as kind, table and keys."""
     by_table: dict[StagedTable, list[Mutation]] = {}
     for name, one in mutations:
         by_table.setdefault(table(name), []).append(one)
@@ -116,7 +116,7 @@ def steps(*mutations: tuple[str, Mutation], **parents: str) -> list[tuple[str, s
 
 
 def test_upserts_of_several_times_go_parents_first() -> None:
-    """Whatever the order in which they came."""
+    """Their order of arrival does not count."""
     assert steps(put(1, "b", 1), put(2, "a", 2), put(3, "b", 3), a="", b="a") == [
         ("upsert", "a", ["[2]"]),
         ("upsert", "b", ["[1]", "[3]"]),
@@ -124,7 +124,7 @@ def test_upserts_of_several_times_go_parents_first() -> None:
 
 
 def test_deletes_wait_for_the_upserts_before_them_and_go_children_first() -> None:
-    """The upserts of their own time come behind them, with those of later times."""
+    """Upserts of their own time follow, with those of later times."""
     found = steps(
         put(1, "a", 1), put(1, "b", 1),
         gone(2, "a", 1), gone(2, "b", 1), put(2, "a", 2),
@@ -142,7 +142,7 @@ def test_deletes_wait_for_the_upserts_before_them_and_go_children_first() -> Non
 
 
 def test_the_last_write_of_a_key_wins_by_property() -> None:
-    """With the row that was there before all of them."""
+    """The before image is that of the first mutation."""
     first = Mutation(time=Hlc(1), key="[1]", after=b'{"id":1,"a":1,"b":1}', before=b'{"b":0}')
     last = Mutation(time=Hlc(2), key="[1]", after=b'{"id":1,"b":2.50}', before=b'{"b":1}')
     (step,) = steps_of({table("t"): batch_of([first, last])}, {})
@@ -160,7 +160,7 @@ def test_the_last_write_of_a_key_wins_by_property() -> None:
 def test_the_end_is_that_of_the_history(
     history: list[tuple[int, str, int, bool]], seed: int
 ) -> None:
-    """For each key, however times and tables come mixed: what its last time says."""
+    """Each key has the value of its last time, however times and tables are mixed."""
     last = {(time, name, key): is_delete for time, name, key, is_delete in history}
     mutations = [
         gone(time, name, key) if is_delete else put(time, name, key, v=time)
@@ -209,12 +209,12 @@ HOUR = 3600.0
 def test_the_mode_follows_the_lag(
     lag_s: float, window_s: float, from_best: StageMode, from_consistent: StageMode
 ) -> None:
-    """Best effort from the window on, consistent at a quarter of it, in between as it was."""
+    """It is best effort from the window on, consistent at a quarter of it, unchanged in between."""
     assert next_mode(BEST, lag_s, window_s) is from_best
     assert next_mode(CONSISTENT, lag_s, window_s) is from_consistent
 
 
 def test_auto_begins_with_best_effort() -> None:
-    """Unless it is switched off."""
+    """It does so unless best effort is switched off."""
     assert first_mode(HOUR) is BEST
     assert first_mode(0) is CONSISTENT

@@ -1,4 +1,4 @@
-"""A pipeline file for changefeeds: [staging] and [stage], and one typed error per mistake."""
+"""Pipeline file for changefeeds: [staging] and [stage], and one typed error per mistake."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config_of(tmp_path: Path, keys: str = "", text: str = FILE) -> Config:
 
 
 def test_the_published_defaults(tmp_path: Path) -> None:
-    """What a file leaves out; secrets are not shown."""
+    """They apply to what a file omits; secrets are not shown."""
     config = config_of(tmp_path, 'token = "${PW} and sixteen"\nauthentication = "token"')
     assert config.stage is not None
     assert config.pipeline.mode is Mode.CHANGE
@@ -62,7 +62,7 @@ def test_the_published_defaults(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_with_a_source_may_have_a_staging_database(tmp_path: Path) -> None:
-    """Then nothing is posted."""
+    """Then no request is posted."""
     source = '[source]\nurl = "postgresql://me@localhost/shop"\ntables = ["public.*"]\n'
     text = FILE.replace("[stage]\nKEYS\n", source).replace(
         "[pipeline]", '[pipeline]\nmode="change"'
@@ -73,7 +73,7 @@ def test_a_pipeline_with_a_source_may_have_a_staging_database(tmp_path: Path) ->
 
 
 def test_other_commands_refuse_a_file_for_changefeeds(tmp_path: Path) -> None:
-    """SourceMissing names the command that is meant."""
+    """SourceMissing names the right command."""
     with pytest.raises(SourceMissing) as caught:
         need_source(config_of(tmp_path), "run FILE")
     assert "penstock stage" in caught.value.hint
@@ -89,7 +89,7 @@ def test_other_commands_refuse_a_file_for_changefeeds(tmp_path: Path) -> None:
     ],
 )
 def test_where_to_listen(listen: str, address: tuple[str, int]) -> None:
-    """Host and port; all addresses where there is no host."""
+    """It is host and port, or all addresses if there is no host."""
     assert StageSection(listen=listen).address == address
 
 
@@ -99,13 +99,13 @@ def test_where_to_listen(listen: str, address: tuple[str, int]) -> None:
      (7, 7), ("5us", 5e-6)],
 )  # fmt: skip
 def test_durations(duration: str | int, expected: float) -> None:
-    """As the original has them."""
+    """They are as in the original."""
     assert seconds(duration) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("duration", ["", "1", "h", "1d", "-1s", "1h ", "1 h", "1h1", -1, 2**31])
 def test_what_is_no_duration(duration: str | int) -> None:
-    """Refused."""
+    """It is refused."""
     with pytest.raises(ValueError):
         seconds(duration)
 
@@ -124,13 +124,13 @@ def test_what_is_no_duration(duration: str | int) -> None:
     ],
 )
 def test_values_that_cannot_be(tmp_path: Path, keys: str) -> None:
-    """One error each, which names file, line and key."""
+    """Each has one error, which names file, line and key."""
     with pytest.raises(ConfigValueInvalid, match=r"cockroach\.toml"):
         config_of(tmp_path, keys)
 
 
 def test_keys_and_sections_that_are_missing_or_unknown(tmp_path: Path) -> None:
-    """With what is meant."""
+    """The error has the nearest name."""
     with pytest.raises(ConfigKeyUnknown) as caught:
         config_of(tmp_path, "leaseSecond = 7")
     assert "leaseSeconds" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Where a group's log begins, and what is marked applied: by the target's word alone."""
+"""Start of a group's log, and the rows that are marked applied: the target alone decides both."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SOURCE = {"engine": "staged"}
 
 @pytest.fixture
 def target() -> FakeRowTarget:
-    """It has nothing."""
+    """A target without rows."""
     return FakeRowTarget()
 
 
 def test_rows_are_marked_as_far_as_the_target_has_them(target: FakeRowTarget) -> None:
-    """Then the checkpoints; what is staged behind that waits."""
+    """Then the checkpoints are; later staged rows wait."""
     staging = FakeStaging()
     staging.stage({TABLE: batch_of([row(1, 1), row(2, 2), row(3, 3)])})
     for time in (2, 3):
@@ -49,7 +49,7 @@ def test_rows_are_marked_as_far_as_the_target_has_them(target: FakeRowTarget) ->
 
 
 def begun(root: Path, target: FakeRowTarget) -> LogState:
-    """The state of the log in a directory that has begun to work."""
+    """Return the state of the log in a directory that has begun to work."""
     layout = PipelineLayout(root=root)
     REAL_FILES.make_directory(layout.log)
     begin_log(layout, LOG, SOURCE, target)
@@ -59,7 +59,7 @@ def begun(root: Path, target: FakeRowTarget) -> LogState:
 
 
 def test_a_log_begins_where_the_target_is(tmp_path: Path, target: FakeRowTarget) -> None:
-    """With the next segment, so that nobody who knew of another one can commit behind it."""
+    """It begins with the next segment, so that no holder of another one can commit after it."""
     target.positions[LOG] = Applied(segment=4, gsn=70, trx=7, position=9, commit_time_us=8)
     state = begun(tmp_path, target)
     end = FlushPoint(position=9, gsn=70, trx=7, commit_time_us=8)
@@ -68,7 +68,7 @@ def test_a_log_begins_where_the_target_is(tmp_path: Path, target: FakeRowTarget)
 
 
 def test_our_own_log_goes_on(tmp_path: Path, target: FakeRowTarget) -> None:
-    """Whatever is in it: the loader applies it from where the target is."""
+    """Whatever it contains, the loader applies it from the target's position on."""
     state = replaced = begun(tmp_path, target)
     replaced = LogState(
         log_id=LOG, source=SOURCE, number_next=9, end=FlushPoint(position=3, gsn=2, trx=1)
@@ -80,7 +80,7 @@ def test_our_own_log_goes_on(tmp_path: Path, target: FakeRowTarget) -> None:
 def test_a_log_that_another_has_taken_over_is_begun_anew(
     tmp_path: Path, target: FakeRowTarget
 ) -> None:
-    """It may end in front of what the target has by now."""
+    """It may end before the target's present position."""
     begun(tmp_path / "one", target)
     begun(tmp_path / "two", target)
     there = replace(target.positions[LOG], gsn=50, position=5, segment=8)

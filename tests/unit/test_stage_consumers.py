@@ -1,4 +1,4 @@
-"""The log of a feed's consumers: what is applied is in it, and what is missing is told."""
+"""Log of a feed's consumers: it has applied rows, and missing ones are reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _count(runs: list[Run]) -> int:
 
 
 def test_what_is_applied_is_read_for_consumers() -> None:
-    """And by the load, which applied it, it is not."""
+    """The load, which applied them, does not read them."""
     staging = FakeStaging()
     staging.stage({ITEM: batch_of([_line(1, 1), _line(2, 2)])})
     staging.mark_applied_through([ITEM], Hlc(1))
@@ -85,7 +85,9 @@ def test_what_is_applied_is_read_for_consumers() -> None:
 
 
 def test_rows_that_were_retired_are_told() -> None:
-    """In front of the window's end, so that nothing behind the gap is given out; a new log may."""
+    """The error comes before the window's end, so no later row is passed on; a new log may skip
+    them.
+    """
     staging = FakeStaging()
     staging.stage({ITEM: batch_of([_line(one, one) for one in range(1, 9)])})
     staging.mark_applied_through([ITEM], Hlc(8))
@@ -110,7 +112,7 @@ def test_rows_that_were_never_staged_are_told() -> None:
 
 
 def test_which_log_consumers_read(tmp_path: Path) -> None:
-    """The only one, or the one that is named."""
+    """It is the only one, or the one that is named."""
     file = tmp_path / "shop.toml"
     file.write_text(FILE)
     config = load_config(file)
@@ -133,7 +135,7 @@ def test_which_log_consumers_read(tmp_path: Path) -> None:
 def test_a_groups_directory_is_its_own_and_below_the_pipelines(
     tmp_path: Path, group: tuple[str, ...]
 ) -> None:
-    """Whatever a schema is called: its log is never the pipeline's, which would be deleted."""
+    """Whatever a schema's name is, its log is never the pipeline's, which would be deleted."""
     file = tmp_path / "shop.toml"
     file.write_text(FILE)
     config = load_config(file)

@@ -38,32 +38,32 @@ FOLDER = {
 
 
 def stamp(second: int) -> str:
-    """The 33 digits of a second."""
+    """Return the 33 digits of a second."""
     return f"2024030110{second // 60:02}{second % 60:02}" + "0" * 19
 
 
 def lines(second: int, topic: str = "accounts", folders: str = "2024-03-01/") -> str:
-    """The name of a file of lines."""
+    """Return the name of a file of lines."""
     return f"{folders}{stamp(second)}-4f1c2e9a7b3d5c60-1-12-00000000-{topic}-1.ndjson"
 
 
 def marker(second: int, folders: str = "2024-03-01/") -> str:
-    """The name of a marker."""
+    """Return the name of a marker."""
     return f"{folders}{stamp(second)}.RESOLVED"
 
 
 def row(number: int) -> bytes:
-    """A line."""
+    """Return a line."""
     return f'{{"after":{{"id":{number}}},"key":[{number}],"updated":"{number}.0"}}\n'.encode()
 
 
 def resolved(time_: int) -> bytes:
-    """What a marker holds."""
+    """Return the content of a marker."""
     return f'{{"resolved":"{time_}.0000000000"}}'.encode()
 
 
 class Feed:
-    """A folder, what is staged of it, and who reads it."""
+    """A folder, its staged rows, and its readers."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.staging = root, FakeStaging()
@@ -76,7 +76,7 @@ class Feed:
         )
 
     def put(self, name: str, data: bytes) -> None:
-        """A file."""
+        """Write a file."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -84,7 +84,7 @@ class Feed:
     def files(
         self, folders: PartitionFormat = PartitionFormat.DAILY, url: str = "", size_max: int = 10**6
     ) -> FeedFiles:
-        """A reader."""
+        """Return a reader."""
         return FeedFiles(
             store_at(url or f"file://{self.root}"),
             self.receiver,
@@ -96,15 +96,15 @@ class Feed:
         )
 
     def step(self, files: FeedFiles) -> int:
-        """Read what there is."""
+        """Read the files that are there."""
         return files.step(self.staging, lambda: False)
 
     def keys(self) -> list[str]:
-        """What is staged."""
+        """Return the staged keys."""
         return sorted(key for rows in self.staging.tables.values() for _, key in rows)
 
     def mark(self) -> Hlc:
-        """The last checkpoint."""
+        """Return the last checkpoint."""
         return self.staging.window(SHOP).proposed
 
 
@@ -118,7 +118,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 @pytest.mark.parametrize("folders", PartitionFormat)
 def test_files_are_staged_up_to_the_last_marker(feed: Feed, folders: PartitionFormat) -> None:
-    """In each layout; the position is the marker, and the next look goes on behind it."""
+    """In each layout the position is the marker, and the next look continues after it."""
     where = FOLDER[folders]
     files = feed.files(folders)
     feed.put(lines(1, folders=where), row(1))
@@ -137,14 +137,14 @@ def test_files_are_staged_up_to_the_last_marker(feed: Feed, folders: PartitionFo
 
 
 def test_files_of_one_time_are_before_its_marker(feed: Feed) -> None:
-    """As their names are ordered."""
+    """They come in the order of their names."""
     feed.put(marker(1), resolved(10))
     feed.put(lines(1), row(1))
     assert (feed.step(feed.files()), feed.keys()) == (1, ["[1]"])
 
 
 def test_a_crash_stages_again_what_changes_nothing(feed: Feed) -> None:
-    """Between a file and its marker, and between the checkpoint and the position."""
+    """The crash is between a file and its marker, or between the checkpoint and the position."""
     feed.put(lines(1), row(1))
     feed.put(lines(2), row(2))
     feed.put(marker(3), resolved(10))
@@ -161,7 +161,7 @@ def test_a_crash_stages_again_what_changes_nothing(feed: Feed) -> None:
 
 
 def test_another_instance_goes_on_when_the_lease_is_free(feed: Feed) -> None:
-    """Released in order, or stolen: then the first one stops at once."""
+    """It is released in order, or stolen: then the first instance stops at once."""
     feed.put(marker(1), resolved(10))
     one, other = feed.files(), feed.files()
     assert feed.step(one) == 1
@@ -173,7 +173,7 @@ def test_another_instance_goes_on_when_the_lease_is_free(feed: Feed) -> None:
     feed.staging.leases.clear()
     other._renew_at_s = 0.0
     assert feed.step(other) == 0
-    assert feed.step(other) == 1  # nobody else has taken it
+    assert feed.step(other) == 1  # no other instance has taken it
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_another_instance_goes_on_when_the_lease_is_free(feed: Feed) -> None:
      lines(1, folders="x/"), "2024-03-01/99999999999999" + "0" * 19 + ".RESOLVED"],
 )  # fmt: skip
 def test_a_file_that_is_not_understood_stops_it(feed: Feed, name: str) -> None:
-    """FeedFileUnknown: passing it over could lose rows."""
+    """FeedFileUnknown is raised: skipping it could lose rows."""
     feed.put(name, b"x")
     with pytest.raises(FeedFileUnknown, match="partitionFormat daily"):
         feed.step(feed.files())
 
 
 def test_hidden_files_are_no_files_of_a_feed(feed: Feed) -> None:
-    """Such as what is being copied."""
+    """Examples are files that are being copied."""
     feed.put("2024-03-01/.part", b"x")
     feed.put(".cache/x", b"x")
     assert feed.step(feed.files()) == 0
@@ -197,7 +197,7 @@ def test_hidden_files_are_no_files_of_a_feed(feed: Feed) -> None:
 
 @pytest.mark.parametrize("data", [b"{}", b"", b'{"resolved":"x"}', b"x", b'{"payload":[]}'])
 def test_a_marker_that_says_no_time(feed: Feed, data: bytes) -> None:
-    """The file is named."""
+    """The error names the file."""
     feed.put(marker(1), data)
     with pytest.raises(PenstockError) as caught:
         feed.step(feed.files())
@@ -205,7 +205,7 @@ def test_a_marker_that_says_no_time(feed: Feed, data: bytes) -> None:
 
 
 def test_files_have_a_limit_and_lines_are_checked(feed: Feed) -> None:
-    """As in requests."""
+    """They have the limits and checks of requests."""
     feed.put(lines(1), row(1) * 3)
     feed.put(marker(2), resolved(10))
     with pytest.raises(PenstockError, match="has more than 50 bytes"):
@@ -217,7 +217,7 @@ def test_files_have_a_limit_and_lines_are_checked(feed: Feed) -> None:
 
 
 def test_folders_of_days_that_are_done_are_not_listed(feed: Feed) -> None:
-    """A feed has many: what is put there later is never seen."""
+    """A feed has many: a file that is put there later is never seen."""
     feed.put(marker(1), resolved(10))
     files = feed.files()
     assert feed.step(files) == 1
@@ -227,7 +227,7 @@ def test_folders_of_days_that_are_done_are_not_listed(feed: Feed) -> None:
 
 
 def test_a_bucket_is_read_like_a_folder(feed: Feed) -> None:
-    """By S3's API, with keys of the URL, which no text shows."""
+    """It has S3's API and the keys of the URL, which no message shows."""
     objects = {
         f"shop/{lines(1)}": row(1),
         f"shop/{marker(2)}": resolved(10),
@@ -248,7 +248,7 @@ def test_a_bucket_is_read_like_a_folder(feed: Feed) -> None:
     "url", ["", "feed", "file:feed", "file://host/feed", "s3:///feed", "gs://feed/x?token=geheim"]
 )
 def test_what_names_no_store(url: str) -> None:
-    """StorageUrlInvalid, without secrets."""
+    """StorageUrlInvalid is raised, without secrets."""
     with pytest.raises(StorageUrlInvalid) as caught:
         store_at(url)
     assert "geheim" not in str(caught.value)
@@ -257,7 +257,7 @@ def test_what_names_no_store(url: str) -> None:
 def test_the_process_reads_them_beside_requests(
     tmp_path: Path, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an operator must mend ends it; what may pass is tried again."""
+    """An error that needs operator action ends it; one that may pass is retried."""
     monkeypatch.setattr(feed_process, "TargetSchemas", lambda _config: FakeCatalog())
     monkeypatch.setattr(feed_process, "_AGAIN_S", 0.01)
     path = tmp_path / "cockroach.toml"

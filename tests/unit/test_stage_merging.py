@@ -1,4 +1,4 @@
-"""Three-way merges: what changed in the source with what changed in the target."""
+"""Three-way merges: changes in the source with changes in the target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = ("id",)
 
 
 def operation(before: Any, proposed: Any, target: Any) -> MergeOperation:
-    """What a merge function gets."""
+    """Return the arguments of a merge function."""
     return MergeOperation(before=before, meta={}, proposed=proposed, target=target)
 
 
@@ -27,9 +27,9 @@ def operation(before: Any, proposed: Any, target: Any) -> MergeOperation:
         ({"a": 0, "b": 1}, {"a": 0}, {"a": 9, "b": 1}, {"a": 9}),
         ({"a": 0, "b": 1}, {"a": 0, "b": None}, {"a": 9, "b": 1}, {"a": 9, "b": None}),
         ({"a": 0, "b": 1}, {"a": 0, "b": 42}, {"a": 9, "b": 1}, {"a": 9, "b": 42}),
-        # properties that have no column
+        # properties without a column
         ({"x": False}, {"x": True}, {"y": True}, {"x": True, "y": True}),
-        # no row before: an insert that came again
+        # no row before: an insert that is repeated
         (None, {"a": 0, "b": 42}, {"a": 0, "b": 42}, {"a": 0, "b": 42}),
         (None, {"a": 0, "new": 99}, {"a": 0, "old": 101}, {"a": 0, "old": 101, "new": 99}),
         # both sides made the same change
@@ -41,7 +41,7 @@ def operation(before: Any, proposed: Any, target: Any) -> MergeOperation:
     ],
 )
 def test_standard_merge(before: Any, proposed: Any, target: Any, merged: Any) -> None:
-    """By property: unchanged or there already stays, safe changes are taken."""
+    """By property, unchanged and equal values stay, safe changes are applied."""
     assert StandardMerge().merge(operation(before, proposed, target), key=KEY) == {"apply": merged}
 
 
@@ -57,7 +57,7 @@ def test_standard_merge(before: Any, proposed: Any, target: Any, merged: Any) ->
 def test_what_changed_on_both_sides_goes_to_the_fallback(
     before: Any, proposed: Any, target: Any, unmerged: list[str]
 ) -> None:
-    """Sorted, with a target that has the rest merged; without a fallback it is an error."""
+    """It gets them sorted, and a target with the rest merged; without a fallback it is an error."""
     with pytest.raises(Unmerged) as caught:
         StandardMerge().merge(operation(before, proposed, target), key=KEY)
     assert caught.value.properties == unmerged
@@ -97,7 +97,7 @@ def test_merging_loses_no_change(before: Any, proposed: Any, target: Any) -> Non
         else:
             assert is_same(result, new)
     again, nothing = three_way(before, proposed, merged, key=())
-    assert (again, nothing) == (merged, unmerged)  # a merge that came again changes nothing
+    assert (again, nothing) == (merged, unmerged)  # repeating a merge changes nothing
 
 
 @given(
@@ -112,7 +112,7 @@ def test_merging_loses_no_change(before: Any, proposed: Any, target: Any) -> Non
     )
 )
 def test_documents_keep_every_number(value: Any) -> None:
-    """What is written is what is read."""
+    """A value is read as it was written."""
     assert is_same(document_of(text_of(value)), document_of(text_of(document_of(text_of(value)))))
     if not isinstance(value, int) or abs(value) < 2**63:
         assert is_same(document_of(text_of(value)), value)

@@ -1,4 +1,4 @@
-"""The metrics of `penstock stage`: all published names, with what the databases say."""
+"""Metrics of `penstock stage`: all published names, with the values of the databases."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Metered:
             self.session = session
 
     def value(self, name: str, **labels: str) -> float | None:
-        """A metric."""
+        """Return a metric."""
         found: float | None = self.metrics.registry.get_sample_value(name, labels)
         return found
 
     def of_orders(self, name: str) -> float | None:
-        """One of the table orders."""
+        """Return a metric of the table orders."""
         return self.value(name, schema=NAME, table="orders")
 
 
 @pytest.fixture
 def metered() -> Metered:
-    """See Metered; three rows are staged, and resolved up to the second."""
+    """A metered database; three rows are staged, and resolved up to the second."""
     made = Metered()
     rows = [Mutation(time=Hlc(n), key=f"[{n}]", after=None if n == 3 else b"{}") for n in (2, 3, 4)]
     made.session.stage({ORDERS: batch_of(rows)})
@@ -56,7 +56,7 @@ def metered() -> Metered:
 
 
 def test_every_published_name_is_exposed() -> None:
-    """Also before anything was counted."""
+    """This holds also before any count."""
     page = Metered().metrics.expose().decode()
     exposed = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
     published = set(NAMES.read_text(encoding="utf-8").split())
@@ -65,7 +65,7 @@ def test_every_published_name_is_exposed() -> None:
 
 
 def test_calls_are_counted(metered: Metered) -> None:
-    """Read, left out, marked, retired, committed."""
+    """They are read, left out, marked, retired and committed."""
     session = metered.session
     (*_, last) = session.read([ORDERS], Hlc(1), Hlc(3), limit=10)
     assert last.through == Hlc(3)
@@ -89,7 +89,7 @@ def test_calls_are_counted(metered: Metered) -> None:
 
 
 def test_retiring_that_fails_is_counted(metered: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And raised."""
+    """The error is raised, too."""
 
     def fails(*_: Any) -> int:
         raise PenstockError("the disk is full")
@@ -102,7 +102,7 @@ def test_retiring_that_fails_is_counted(metered: Metered, monkeypatch: pytest.Mo
 
 
 def test_ages_are_of_the_moment_and_missing_while_unknown(metered: Metered) -> None:
-    """A group that has committed nothing has no age of what is committed."""
+    """A group without a commit has no age of committed rows."""
     assert metered.value("checkpoint_proposed_time_seconds", schema=NAME) is None
     metered.session.window(SHOP)
     assert metered.value("checkpoint_proposed_time_seconds", schema=NAME) == 3e-9
@@ -120,7 +120,7 @@ def test_ages_are_of_the_moment_and_missing_while_unknown(metered: Metered) -> N
 def test_checks_count_what_is_stale_and_out_of_order(
     metered: Metered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stale: not applied and older than what is retired. Order: only what was not checked yet."""
+    """Stale rows are unapplied and older than retired ones. Order covers only unchecked rows."""
     checks = Checks(metered.database, {}, metered.of_staging, retire_after_s=0)
     metered.session.commit(SHOP, Hlc(3))
     checks.count_stale(metered.session, SHOP)

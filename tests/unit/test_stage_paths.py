@@ -1,4 +1,4 @@
-"""Paths of requests: what a changefeed's URL and the names of its files mean."""
+"""Paths of requests: the meaning of a changefeed's URL and of the names of its files."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ MARKER = "202011221122335555555556666666666.RESOLVED"
     ],
 )
 def test_a_path_names_schema_and_kind(path: str, place: Place) -> None:
-    """As published; empty segments count for nothing."""
+    """As published, empty segments are ignored."""
     assert place_of(path, group_parts=2) == place
 
 
 def test_a_target_without_schemas_has_one_segment() -> None:
-    """Then the second one is a table already."""
+    """Then the second one is already a table."""
     assert place_of("/db", group_parts=1) == Place(group=("db",), kind=Kind.BATCH)
     place = Place(group=("db",), kind=Kind.QUERY_BATCH, table="public")
     assert place_of("/db/public", group_parts=1) == place
@@ -77,6 +77,6 @@ def test_a_target_without_schemas_has_one_segment() -> None:
     ],
 )
 def test_other_paths_are_unknown(path: str) -> None:
-    """Also those whose time is none."""
+    """So are those with an invalid time."""
     with pytest.raises(PathUnknown):
         place_of(path, group_parts=2)

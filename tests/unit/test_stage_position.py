@@ -1,6 +1,6 @@
-"""One fenced position: late rows, feeds that join, holders that were taken over, going back.
+"""One fenced position: late rows, feeds that join, holders that lost their lease, going back.
 
-In any order and with kills: tests/property/test_stage_position.py.
+For any order and with kills, see tests/property/test_stage_position.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock.stage.receiver.targets import TargetTables
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """Both databases are empty."""
+    """Two empty databases."""
     with ExitStack() as stack:
         yield Site(stack)
 
@@ -56,18 +56,20 @@ def place(site: Site, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def at_point(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What happens at fault points, once each."""
+    """The actions at fault points, each done once."""
     plan: dict[str, Any] = {}
     monkeypatch.setattr(faults, "point", lambda name: plan.pop(name, lambda: None)())
     return plan
 
 
-# --- what a feed has resolved ---------------------------------------------------------------------
+# --- resolved times of a feed ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_a_late_row_is_refused(site: Site, mode: StageMode) -> None:
-    """Unless it was sent before: it would be answered, and never applied. Nothing is staged."""
+    """A row that was sent before is accepted, the late one would never be applied. Nothing is
+    staged.
+    """
     site.post(mode, row(3, 1, v=3))
     site.resolve(5)
     site.apply(mode)
@@ -85,7 +87,7 @@ def test_a_late_row_is_refused(site: Site, mode: StageMode) -> None:
 def test_a_late_row_of_a_window_that_is_not_applied_yet_is_refused(
     site: Site, mode: StageMode
 ) -> None:
-    """It may be loading, so that the row would be marked applied with it."""
+    """The window may be loading, so that the row would be marked applied with it."""
     site.staging.feed_state(GROUP, "a")
     site.staging.stage({T: batch_of([row(3, 1, v=3)])}, partition="a")
     site.resolve(5)
@@ -98,7 +100,7 @@ def test_a_late_row_of_a_window_that_is_not_applied_yet_is_refused(
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_a_row_that_a_later_one_has_replaced_is_left_out(site: Site, mode: StageMode) -> None:
-    """A feed that goes back further than retireOffset does not bring old values back."""
+    """A feed that goes back further than retireOffset does not restore old values."""
     site.post(mode, row(3, 1, v=3), row(9, 1, v=9))
     site.resolve(10)
     site.apply(mode)
@@ -112,7 +114,7 @@ def test_a_row_that_a_later_one_has_replaced_is_left_out(site: Site, mode: Stage
 def test_a_time_that_is_resolved_while_rows_are_staged(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are looked at again, and refused."""
+    """They are checked again, and refused."""
     stage = site.staging.stage
 
     def late(batches: Any, *, partition: str = "") -> Any:
@@ -132,9 +134,9 @@ def test_a_time_that_is_resolved_while_rows_are_staged(
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_the_slower_of_two_feeds_loses_nothing(site: Site, mode: StageMode) -> None:
-    """Nor is it refused: what it sends in front of the position is written at once.
+    """It is not refused either: its rows before the position are written at once.
 
-    As soon as it has resolved anything, the others wait for it.
+    As soon as it has resolved a time, the others wait for it.
     """
     site.post(mode, row(20, 1, v=20))
     site.resolve(30)
@@ -164,7 +166,7 @@ def test_the_slower_of_two_feeds_loses_nothing(site: Site, mode: StageMode) -> N
 def test_a_row_of_a_feed_that_joins_is_looked_at_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later one of its key may be applied since it was admitted."""
+    """A later row of its key may have been applied since it was admitted."""
     mode = StageMode.CONSISTENT
     site.post(mode, row(20, 1, v=20))
     site.resolve(30)
@@ -209,7 +211,7 @@ def test_a_feed_that_joins_is_refused_where_consumers_would_not_see_it() -> None
 
 
 def test_a_feed_with_a_query_is_its_table() -> None:
-    """Two of them into one schema resolve each for itself, in every form of a path."""
+    """Two of them into one schema resolve separately, in every form of a path."""
     with ExitStack() as stack:
         site = Site(stack)
         receiver = Receiver(
@@ -240,14 +242,14 @@ def test_a_feed_with_a_query_is_its_table() -> None:
         assert post("/nothing", '{"resolved":"40.0"}') == 400
 
 
-# --- who may write --------------------------------------------------------------------------------
+# --- writers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [StageMode.BEST_EFFORT, StageMode.IMMEDIATE])
 def test_a_sweep_that_was_taken_over_writes_nothing(
     site: Site, mode: StageMode, at_point: dict[str, Any]
 ) -> None:
-    """Nor does it mark anything: the new holder has loaded more meanwhile."""
+    """It marks no row either: the new holder has loaded more meanwhile."""
     staged = [row(3, 1, v=3), row(4, 1, v=4)]
     site.staging.feed_state(GROUP, "a")
     site.staging.stage({T: batch_of(staged)})
@@ -271,7 +273,7 @@ def test_a_sweep_that_was_taken_over_writes_nothing(
 
 @pytest.mark.parametrize("mode", [StageMode.BEST_EFFORT, StageMode.IMMEDIATE])
 def test_a_sweep_moves_the_position(site: Site, mode: StageMode) -> None:
-    """So that the next holder, in whatever mode, begins behind it; a crash loses no mark."""
+    """So the next holder, in any mode, begins after it; a crash loses no mark."""
     site.staging.feed_state(GROUP, "a")
     site.staging.stage({T: batch_of([row(3, 1, v=3)])})
     site.resolve(5)
@@ -291,7 +293,7 @@ def test_a_sweep_moves_the_position(site: Site, mode: StageMode) -> None:
 def test_a_request_looks_again_where_the_position_has_moved(
     site: Site, mode: StageMode, at_point: dict[str, Any]
 ) -> None:
-    """While it looked, it was sent again, staged with a later row, and both were loaded."""
+    """While it looked, the row was sent again, staged with a later one, and both were loaded."""
 
     def meanwhile() -> None:
         site.post(StageMode.CONSISTENT, row(3, 1, v=3), row(4, 1, v=4))
@@ -313,7 +315,7 @@ def test_a_request_looks_again_where_the_position_has_moved(
 
 @pytest.mark.parametrize("mode", [StageMode.BEST_EFFORT, StageMode.IMMEDIATE])
 def test_a_row_waits_behind_staged_ones_of_its_key(site: Site, mode: StageMode) -> None:
-    """Else the sweep would write the older one over it."""
+    """Otherwise the sweep would write the older one over it."""
     site.post(StageMode.CONSISTENT, row(3, 1, v=3))
     assert site.post(mode, row(4, 1, v=4), row(5, 2, v=5)) == (2, 0)
     assert site.values() == {"[2]": 5}
@@ -325,14 +327,14 @@ def test_a_row_waits_behind_staged_ones_of_its_key(site: Site, mode: StageMode) 
 
 
 def test_a_position_never_goes_back() -> None:
-    """Whatever a sweep has found to wait."""
+    """This holds whatever rows a sweep has found waiting."""
     there = Applied(segment=4, position=position_behind(Hlc(9)))
     assert advance_to(there, Hlc(5)) == there
     assert advance_to(there, Hlc(11)) == Applied(segment=4, position=position_behind(Hlc(11)))
 
 
 def test_what_is_written_directly_is_kept_whole_for_consumers() -> None:
-    """And marked at once, so that no crash leaves it staged and applied."""
+    """They are marked at once, so that no crash leaves them staged and applied."""
     with ExitStack() as stack:
         site = Site(stack, stages_all=True)
         site.post(StageMode.IMMEDIATE, row(3, 1, v=3))
@@ -344,7 +346,7 @@ def test_what_is_written_directly_is_kept_whole_for_consumers() -> None:
 def test_an_error_of_the_target_is_not_taken_for_a_lost_lease(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried again at once; a lost lease, and a position that has moved, are not."""
+    """It is retried at once; a lost lease, and a position that has moved, are not."""
     tries: list[int] = []
     upsert = site.target.upsert
 
@@ -386,7 +388,7 @@ def test_checkpoints_that_were_deleted_mark_nothing(site: Site, mode: StageMode)
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_a_schema_goes_back(site: Site, place: Place, mode: StageMode) -> None:
-    """What is staged after the time is applied again, and what the feed sends again, too."""
+    """Later staged rows are applied again, and so are rows that the feed sends again."""
     site.post(mode, row(3, 1, v=3))
     site.resolve(5)
     site.post(mode, row(6, 1, v=6))
@@ -413,7 +415,7 @@ def test_a_schema_goes_back(site: Site, place: Place, mode: StageMode) -> None:
 def test_a_rewind_that_was_interrupted_holds_everything_up(
     site: Site, place: Place, at_point: dict[str, Any]
 ) -> None:
-    """Until it is repeated: the target is further than the staging database knows."""
+    """It must be repeated: the target is further than the staging database knows."""
     site.post(StageMode.CONSISTENT, row(3, 1, v=3))
     site.resolve(5)
     site.apply(StageMode.CONSISTENT)
@@ -434,7 +436,7 @@ def test_a_rewind_that_was_interrupted_holds_everything_up(
 
 
 def test_a_schema_in_use_does_not_go_back(site: Site, place: Place) -> None:
-    """Nor does one that has had no feed."""
+    """A schema without a feed does not either."""
     site.resolve(5)
     with pytest.raises(RewindRefused, match="no feed of target schema other"):
         rewind(place.config, "other", Hlc(2))
@@ -444,7 +446,7 @@ def test_a_schema_in_use_does_not_go_back(site: Site, place: Place) -> None:
 
 
 def test_leases_are_those_of_replicator() -> None:
-    """One of each kind never works on a schema at one time."""
+    """Two of any kinds never work on a schema at the same time."""
     assert leases_of(("Shop", "public"), ["B", "a"]) == [
         "sequtil.Lease.Shop.public",
         "sequtil.Lease.shop.public.a",
@@ -462,7 +464,7 @@ def test_leases_are_those_of_replicator() -> None:
         ("[2,1]", b'{"a":1,"b":2}', True),
         ('["x", 1]', b'{"b":"x","a":1,"c":3}', True),
         ("[1,1]", b'{"a":1,"b":1}', False),
-        ("[3,4]", b'{"a":1,"b":2}', False),  # a module of the user's may have changed the row
+        ("[3,4]", b'{"a":1,"b":2}', False),  # a user's module may have changed the row
         ("[2]", b'{"a":1,"b":2}', False),
         ("[2,1]", b"3", False),
         ("x", b'{"a":1,"b":2}', False),
@@ -470,12 +472,12 @@ def test_leases_are_those_of_replicator() -> None:
     ],
 )
 def test_a_key_in_another_order_is_seen(key: str, image: bytes | None, is_other: bool) -> None:
-    """By the row that comes with it."""
+    """The row that is sent with it shows it."""
     assert has_other_key_order(("a", "b"), key, image) is is_other
     assert not has_other_key_order(("a",), key, image)
 
 
 def test_a_moved_position_passes() -> None:
-    """So that whoever meets it tries again."""
+    """So the caller retries."""
     assert PositionMoved("x", hint="").retry == LeaseLost("x", hint="").retry == "backoff"
     assert PositionAhead("x", hint="").retry == MutationLate("x", hint="").retry == "operator"

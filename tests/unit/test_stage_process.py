@@ -49,7 +49,7 @@ url = "postgresql://loader@localhost:5432/shop"
 
 @pytest.fixture
 def staging(monkeypatch: pytest.MonkeyPatch) -> FakeStaging:
-    """What the process takes for its staging database and its target."""
+    """Staging database and target of the process."""
     made = FakeStaging()
     monkeypatch.setattr(feed_process, "staging_at", lambda _url: made)
     monkeypatch.setattr(feed_process, "TargetSchemas", lambda _config: FakeCatalog())
@@ -57,14 +57,14 @@ def staging(monkeypatch: pytest.MonkeyPatch) -> FakeStaging:
 
 
 def config_of(tmp_path: Path, keys: str, text: str = FILE) -> Config:
-    """A pipeline with these keys in [stage]."""
+    """Return a pipeline with these keys in [stage]."""
     path = tmp_path / "cockroach.toml"
     path.write_text(text.replace("KEYS", keys), encoding="utf-8")
     return load_config(path, {})
 
 
 def while_served(config: Config, do: Callable[[str], None]) -> None:
-    """Run the process, and do something with its address; then it is stopped by a signal."""
+    """Run the process, call a function with its address, then stop it by a signal."""
     failed: list[BaseException] = []
 
     def used(url: str) -> None:
@@ -87,12 +87,12 @@ def while_served(config: Config, do: Callable[[str], None]) -> None:
 
 
 def check(is_so: bool) -> None:
-    """An assertion as an expression."""
+    """Assert as an expression."""
     assert is_so
 
 
 def post(url: str, *, bearer: str = "", context: ssl.SSLContext | None = None) -> int:
-    """The status of a batch."""
+    """Post a batch and return its status."""
     request = urllib.request.Request(f"{url}/shop/public", BODY.encode(), method="POST")
     if bearer:
         request.add_header("Authorization", f"Bearer {bearer}")
@@ -105,21 +105,21 @@ def post(url: str, *, bearer: str = "", context: ssl.SSLContext | None = None) -
 
 
 def test_rows_are_received_until_it_is_stopped(tmp_path: Path, staging: FakeStaging) -> None:
-    """Over HTTP on loopback, where a file says that no token is needed."""
+    """It is HTTP on loopback, with a file that needs no token."""
     config = config_of(tmp_path, 'authentication = "off"')
     while_served(config, lambda url: check(post(url) == 200))
     assert sum(map(len, staging.tables.values())) == 1
 
 
 def test_tables_are_created_by_every_start(tmp_path: Path, staging: FakeStaging) -> None:
-    """The database is with `--create`, by an operator otherwise."""
+    """The database is created with `--create`, or by an operator."""
     config = config_of(tmp_path, 'authentication = "off"')
     while_served(config, lambda _url: None)
     assert staging.created == [False]
 
 
 def test_its_own_certificate_is_made_once(tmp_path: Path, staging: FakeStaging) -> None:
-    """A feed can verify it; the private half is its owner's alone."""
+    """A feed can verify it; only its owner can read the private key."""
     config = config_of(tmp_path, 'authentication = "off"\ntlsSelfSigned = true')
     state = config.layout.state
     texts = []
@@ -137,7 +137,7 @@ def test_its_own_certificate_is_made_once(tmp_path: Path, staging: FakeStaging) 
 
 
 def test_a_certificate_of_the_file_is_used(tmp_path: Path, staging: FakeStaging) -> None:
-    """Or refused by name: CertificateUnusable."""
+    """Otherwise it is refused by name: CertificateUnusable."""
     config = config_of(tmp_path, 'authentication = "off"\ntlsSelfSigned = true')
     while_served(config, lambda _url: None)
     for old, new in (("stage-certificate", "c"), ("stage-private-key", "k")):
@@ -151,7 +151,7 @@ def test_a_certificate_of_the_file_is_used(tmp_path: Path, staging: FakeStaging)
 
 
 def test_keys_of_tokens_are_read_again_on_sighup(tmp_path: Path, staging: FakeStaging) -> None:
-    """A key that was added opens; an id that was revoked closes; a broken key changes nothing."""
+    """An added key opens; a revoked id closes; a broken key changes nothing."""
     key = ec.generate_private_key(ec.SECP256R1())
     good = token(key, "ES256", GRANTED)
 
@@ -175,7 +175,7 @@ def test_keys_of_tokens_are_read_again_on_sighup(tmp_path: Path, staging: FakeSt
 
 
 def test_other_machines_need_encryption(tmp_path: Path, staging: FakeStaging) -> None:
-    """EncryptionMissing, before anything listens."""
+    """EncryptionMissing is raised before the socket listens."""
     text = FILE.replace("127.0.0.1:0", "0.0.0.0:0")
     config = config_of(tmp_path, 'authentication = "off"', text)
     with pytest.raises(EncryptionMissing, match="without encryption"):
@@ -188,7 +188,7 @@ def test_other_machines_need_encryption(tmp_path: Path, staging: FakeStaging) ->
 def test_a_file_that_is_not_for_changefeeds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """StageSectionMissing, also on the command line."""
+    """StageSectionMissing is raised, also on the command line."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\nmode = "change"\ndirectory = "shop"\n[source]\n'
@@ -218,13 +218,13 @@ def test_libraries_that_are_missing(
 
 
 def test_an_engine_that_cannot_stage() -> None:
-    """PartMissing."""
+    """PartMissing is raised."""
     with pytest.raises(PartMissing):
         staging_at("mysql://me@localhost/x")
 
 
 def test_the_targets_database_is_that_of_its_url(tmp_path: Path) -> None:
-    """Another one in a path has no tables."""
+    """Another database in a path has no tables."""
     schemas = TargetSchemas(config_of(tmp_path, ""))
     assert (schemas.group_parts, schemas.database) == (2, "shop")
     assert schemas.keys(("other", "public")) == {}

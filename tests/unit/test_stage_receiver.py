@@ -1,4 +1,4 @@
-"""The receiver over a staging database in memory: published samples, answers, limits, access."""
+"""Receiver over a staging database in memory: published samples, answers, limits, access."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ SAMPLES = [
     .splitlines()
 ]
 SCENARIOS = list(dict.fromkeys(one["scenario"] for one in SAMPLES if one["kind"] == "request"))
-NOT_APPLIED_HERE = {"apply_error", "cas_merge"}  # what they say of rows is up to who applies them
+# what they say about rows is tested with the application of rows
+NOT_APPLIED_HERE = {"apply_error", "cas_merge"}
 LINE = '{"after":{"id":1},"key":[1],"topic":"accounts","updated":"7.0000000009"}'
 BODY = f'{{"payload":[{LINE}],"length":1}}'
 
 
 class Site:
-    """A receiver, and what a feed posts to it."""
+    """A receiver, and the requests that a feed posts to it."""
 
     def __init__(
         self, access: Access | None = None, options: ReceiverOptions | None = None
@@ -62,32 +63,32 @@ class Site:
         self.client = TestClient(self.receiver.app)
 
     def post(self, path: str, body: str | bytes, **more: Any) -> tuple[int, str]:
-        """The answer's status and text."""
+        """Return the answer's status and text."""
         found = self.client.post(path, content=body, **more)
         return found.status_code, found.text
 
     def staged(self) -> int:
-        """How many rows there are."""
+        """Return how many rows are staged."""
         return sum(map(len, self.staging.tables.values()))
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """One where everybody may post."""
+    """A site at which everyone may post."""
     made = Site()
     yield made
     made.receiver.close()
 
 
 def duplicates(site: Site) -> float:
-    """The counter's sum."""
+    """Return the counter's sum."""
     (metric,) = site.metrics.duplicates.collect()
     return sum(one.value for one in metric.samples if one.name.endswith("_total"))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_sample_has_its_answer(scenario: str) -> None:
-    """Status, text, and what it does to the staging tables."""
+    """Status, text and the effect on the staging tables are checked."""
     site, guarded = Site(), Site(SignedTokens())
     for sample in (one for one in SAMPLES if one.get("scenario") == scenario):
         expect = sample["expect"]
@@ -112,7 +113,7 @@ def test_every_sample_has_its_answer(scenario: str) -> None:
 
 
 def test_rows_are_staged_byte_for_byte(site: Site) -> None:
-    """Every line of the samples that is staged: the texts of key and images are in the body."""
+    """The body has the texts of key and images of every staged line of the samples."""
     for sample in SAMPLES[1:]:
         if sample["expect"]["action"] != "stage":
             continue
@@ -128,21 +129,21 @@ def test_rows_are_staged_byte_for_byte(site: Site) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "POST"])
 def test_any_method_is_taken(site: Site, method: str) -> None:
-    """As published."""
+    """This is as published."""
     found = site.client.request(method, "/shop/public", content=BODY)
     assert (found.status_code, found.text) == (200, "OK")
     assert site.staged() == 1
 
 
 def test_a_request_is_one_transaction(site: Site) -> None:
-    """Over all its tables."""
+    """It covers all its tables."""
     lines = [LINE, LINE.replace("accounts", "orders")]
     assert site.post("/shop/public", f'{{"payload":[{",".join(lines)}]}}')[0] == 200
     assert (site.staging.calls, len(site.staging.tables)) == (1, 2)
 
 
 def test_errors_of_the_staging_database_are_answered(site: Site) -> None:
-    """Typed ones with their text and what to do; others are no end of the receiver."""
+    """Typed ones have their text and what to do; others do not end the receiver."""
 
     class Full(PenstockError):
         code = "ST98"
@@ -160,7 +161,7 @@ def test_errors_of_the_staging_database_are_answered(site: Site) -> None:
 
 
 def test_a_body_has_a_limit() -> None:
-    """RequestTooLong, and nothing is kept."""
+    """RequestTooLong is raised, and no part is kept."""
     site = Site(options=ReceiverOptions(request_bytes_max=len(BODY)))
     assert site.post("/shop/public", BODY)[0] == 200
     status, text = site.post("/shop/public", BODY + " ")
@@ -169,7 +170,7 @@ def test_a_body_has_a_limit() -> None:
 
 
 def test_an_answer_does_not_wait_for_ever() -> None:
-    """RequestTimedOut; the work goes on, and the feed's next try does no harm."""
+    """RequestTimedOut is raised; the work continues, and the feed's retry does no harm."""
     site = Site(options=ReceiverOptions(response_timeout_s=0.05))
     site.staging.hold = threading.Event()
     status, text = site.post("/shop/public", BODY)
@@ -184,7 +185,7 @@ def test_an_answer_does_not_wait_for_ever() -> None:
 def test_a_resolved_mark_of_a_schema_that_is_not_there_is_refused(
     site: Site, path: str, body: str
 ) -> None:
-    """As a batch is; otherwise a group would be worked on for ever."""
+    """A batch is refused too; otherwise a group would be worked on for ever."""
     status, text = site.post(path, body)
     assert (status, text.startswith("unknown schema")) == (400, True)
     marker = path + "/2020-04-04/202011221122335555555556666666666.RESOLVED"
@@ -194,7 +195,7 @@ def test_a_resolved_mark_of_a_schema_that_is_not_there_is_refused(
 
 
 class Caller:
-    """One request, given to the application as a server does; it may leave."""
+    """One request, passed to the application as by a server; it may leave."""
 
     def __init__(self, site: Site, body: bytes, *, announces: bool = True) -> None:
         self.status = 0
@@ -219,19 +220,19 @@ class Caller:
         self.status = message.get("status", self.status)
 
     async def leave(self) -> None:
-        """Close the connection, and see the application end."""
+        """Close the connection, and wait until the application ends."""
         self._left.set()
         await asyncio.wait_for(self.task, 10)
 
 
 def numbered(number: int) -> bytes:
-    """A batch of one row."""
+    """Return a batch of one row."""
     return BODY.replace("7.0", f"{number}.0").encode()
 
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_requests_whose_callers_are_gone_hold_no_memory_and_are_not_staged(leaves: bool) -> None:
-    """While the staging database hangs: those that threads work on are staged, the others not."""
+    """While the staging database hangs, only those that threads work on are staged."""
     site = Site(options=ReceiverOptions(response_timeout_s=60 if leaves else 0.3))
     site.staging.hold = threading.Event()
 
@@ -285,7 +286,7 @@ def test_bodies_have_so_many_bytes_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_body_that_announces_too_much_is_not_read() -> None:
-    """Nor waited for."""
+    """It is not waited for either."""
     site = Site(options=ReceiverOptions(request_bytes_max=len(BODY)))
 
     async def run() -> None:
@@ -298,14 +299,14 @@ def test_a_body_that_announces_too_much_is_not_read() -> None:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for it."""
+    """Wait for a condition."""
     async with asyncio.timeout(20):
         while not is_so():
             await asyncio.sleep(0.01)
 
 
 def test_the_health_of_both_databases(site: Site) -> None:
-    """With the published texts."""
+    """They have the published texts."""
 
     def health() -> tuple[int, str]:
         found = site.client.get("/_/healthz")
@@ -319,7 +320,7 @@ def test_the_health_of_both_databases(site: Site) -> None:
 
 
 def test_metrics_have_the_published_names(site: Site) -> None:
-    """Those of receiving."""
+    """These are the metrics of receiving."""
     site.post("/shop/public", BODY)
     site.post("/shop/public", BODY)
     site.post("/shop/public", '{"resolved":"8.0"}')
@@ -344,7 +345,7 @@ def test_metrics_have_the_published_names(site: Site) -> None:
 
 
 def access(*keys: Any, revoked: tuple[str, ...] = ()) -> SignedTokens:
-    """Tokens of these keys."""
+    """Return an access check by tokens of these keys."""
     made = SignedTokens()
     made.load(Keys(public=tuple(map(pem, keys)), revoked=frozenset(revoked)))
     return made
@@ -352,7 +353,7 @@ def access(*keys: Any, revoked: tuple[str, ...] = ()) -> SignedTokens:
 
 @pytest.mark.parametrize("algorithm", ["ES256", "ES384", "ES512", "RS256", "RS384", "RS512"])
 def test_each_algorithm_and_each_active_key(algorithm: str) -> None:
-    """As the header and as a parameter; the text for who has no token."""
+    """The token is in the header or a parameter; a request without one gets the published text."""
     key = RSA_KEY if algorithm[0] == "R" else ec.generate_private_key(CURVES[algorithm]())
     site = Site(access(ec.generate_private_key(ec.SECP256R1()), key))
     good = token(key, algorithm, GRANTED)
@@ -402,7 +403,7 @@ NOW_S = REAL_CLOCK.now_us() / 1e6
     ],
 )  # fmt: skip
 def test_who_is_let_in(made: Callable[[], str], allowed: bool) -> None:
-    """A signature of an active key, an id that is not revoked, the right schema, at the time."""
+    """It needs an active key's signature, a valid id, the right schema, at the right time."""
     assert access(KEY, revoked=("gone",)).allows(made(), SHOP) is allowed
 
 
@@ -416,7 +417,7 @@ def test_who_is_let_in(made: Callable[[], str], allowed: bool) -> None:
     ],
 )
 def test_a_key_that_cannot_be_used_keeps_nothing_from_being_revoked(broken: str) -> None:
-    """PublicKeyBroken; tokens and keys that were revoked are, the other keys are in force."""
+    """PublicKeyBroken is raised; revoked tokens and keys stay out, the other keys are in force."""
     other = ec.generate_private_key(ec.SECP256R1())
     tokens = access(KEY, other)
     with pytest.raises(PublicKeyBroken):
@@ -427,7 +428,7 @@ def test_a_key_that_cannot_be_used_keeps_nothing_from_being_revoked(broken: str)
 
 
 def test_one_token_opens_every_schema() -> None:
-    """As authentication = "token" says."""
+    """The setting is authentication = "token"."""
     site = Site(OneToken("a token that nobody guesses"))
     assert site.post("/shop/public?access_token=wrong", BODY)[0] == 401
     headers = {"Authorization": "Bearer a token that nobody guesses"}
@@ -435,7 +436,7 @@ def test_one_token_opens_every_schema() -> None:
 
 
 def test_diagnostics_need_a_token() -> None:
-    """Of any schema; they hold no key, no token and no id that was revoked."""
+    """It may be of any schema; diagnostics have no key, no token and no revoked id."""
     site = Site(access(KEY, revoked=("gone",)))
     assert site.client.get("/_/diag").status_code == 401
     good = token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["x"]]}})
@@ -445,7 +446,7 @@ def test_diagnostics_need_a_token() -> None:
 
 
 def test_a_lost_session_is_replaced() -> None:
-    """One that failed as a connection does is closed; one that only said no is kept."""
+    """A session that failed like a connection is closed; one that only refused is kept."""
     opened, closed = [], []
 
     class Counting(FakeStaging):

@@ -22,7 +22,7 @@ from penstock.ports.stage_groups import leases_of
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """Both databases are empty."""
+    """Two empty databases."""
     with ExitStack() as stack:
         yield Site(stack)
 
@@ -35,7 +35,7 @@ def place(site: Site, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[str]]:
-    """Reset the pipeline; returns what is gone. Argument: with the target's tables."""
+    """Function that resets the pipeline and returns what is gone. Argument: target tables too."""
     section = SimpleNamespace(lease_seconds=60.0)
     gone: list[str] = []
 
@@ -87,7 +87,7 @@ def test_a_reset_applies_what_is_staged_again(
 def test_a_reset_with_the_target_begins_with_nothing(
     site: Site, reset: Callable[[bool], list[str]]
 ) -> None:
-    """Rows staged before are not applied again: the feed sends what the source has now."""
+    """Rows staged before are not applied again: the feed sends the source's present rows."""
     site.post(StageMode.CONSISTENT, row(3, 1, v=3))
     site.resolve(5)
     site.apply(StageMode.CONSISTENT)
@@ -101,7 +101,7 @@ def test_a_reset_with_the_target_begins_with_nothing(
 
 
 def test_a_schema_in_use_is_not_reset(site: Site, reset: Callable[[bool], list[str]]) -> None:
-    """Nothing is removed while an instance works on it."""
+    """No row is removed while an instance works on it."""
     site.resolve(5)
     site.staging.acquire(leases_of(GROUP, ["t"])[:1], 60, "here")
     with pytest.raises(RewindRefused, match="an instance works on shop"):

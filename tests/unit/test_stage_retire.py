@@ -1,4 +1,4 @@
-"""Retiring: in steps with rests, under the lease, and what goes wrong is tried again."""
+"""Retiring: in steps with rests, under the lease, with retries after errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY_S = 86_400
 
 @dataclass
 class Time:
-    """A clock that goes on when somebody waits, or works in the staging database."""
+    """A clock that advances with waits, and with work in the staging database."""
 
     now_s: float = 0.0
 
@@ -34,9 +34,9 @@ class Time:
 
 @dataclass
 class SlowStaging(FakeStaging):
-    """Deleting takes a second. retired: of each deletion when it began, and of how many rows.
+    """A database whose deletions take a second. retired: start and row count of each deletion.
 
-    Like a session, it goes on where it was; fails: what the next deletions raise.
+    Like a session, it continues where it was; fails: errors that the next deletions raise.
     """
 
     time: Time = field(default_factory=Time)
@@ -57,7 +57,7 @@ class SlowStaging(FakeStaging):
 def run(
     staging: SlowStaging, until_s: float, check: Callable[[], None] = lambda: None
 ) -> list[float]:
-    """Retire until a time; when each rest began."""
+    """Retire until a time; return when each rest began."""
     retiring = Retiring(staging, GROUP, after_s=DAY_S, check=check, clock=staging.time)
     rests = []
 
@@ -71,7 +71,7 @@ def run(
 
 
 def staged(through: Hlc) -> SlowStaging:
-    """Rows of days, all applied through a time."""
+    """Return rows of days, all applied through a time."""
     staging = SlowStaging(retire_rows_max=2)
     old = [change(number, key=number) for number in range(1, 6)]
     young = [change(6, key=6), change(DAY_S, key=7)]
@@ -83,12 +83,12 @@ def staged(through: Hlc) -> SlowStaging:
 
 
 def left(staging: FakeStaging) -> list[str]:
-    """The keys of orders that are there."""
+    """Return the keys of orders that are there."""
     return [row.mutation.key for row in staging.tables[ORDERS].values()]
 
 
 def test_retiring_rests() -> None:
-    """A step deletes few rows of each table; then the work has several times as long as it took."""
+    """A step deletes few rows of each table, then rests several times as long as it took."""
     staging = staged(at(DAY_S + 6))
     run(staging, until_s=INTERVAL_S)
     assert left(staging) == ["[6]", "[7]"]
@@ -99,7 +99,7 @@ def test_retiring_rests() -> None:
 
 
 def test_what_is_committed_later_is_retired_later() -> None:
-    """Each minute; by the checkpoint, not by the clock."""
+    """It runs each minute, and follows the checkpoint, not the clock."""
     staging = staged(at(DAY_S + 3))
     run(staging, until_s=INTERVAL_S)
     assert left(staging) == ["[3]", "[4]", "[5]", "[6]", "[7]"]
@@ -113,7 +113,7 @@ def test_what_is_committed_later_is_retired_later() -> None:
 
 
 def test_an_error_of_the_staging_database_is_tried_again() -> None:
-    """With a new session."""
+    """The retry has a new session."""
     staging = staged(at(DAY_S + 6))
     staging.fails = [ConnectionLost("gone", hint="Wait."), ConnectionLost("gone", hint="Wait.")]
     run(staging, until_s=2 * AGAIN_S + INTERVAL_S)
@@ -122,7 +122,7 @@ def test_an_error_of_the_staging_database_is_tried_again() -> None:
 
 
 def test_without_the_lease_nothing_is_retired() -> None:
-    """Who has it does that."""
+    """The holder of the lease retires."""
     staging = staged(at(DAY_S + 6))
 
     def check() -> None:
@@ -135,7 +135,7 @@ def test_without_the_lease_nothing_is_retired() -> None:
 
 
 def test_now_and_then_everything_is_looked_at() -> None:
-    """By a new session: what a feed sends again may be older than what is retired."""
+    """A new session does it: a row that a feed sends again may be older than retired ones."""
     opened = []
 
     class Counting(SlowStaging):
@@ -149,7 +149,7 @@ def test_now_and_then_everything_is_looked_at() -> None:
 
 
 def test_old_checkpoints_are_forgotten() -> None:
-    """As old as the rows that are retired; the table would grow for ever."""
+    """They are as old as the retired rows; otherwise the table would grow for ever."""
     staging = staged(at(3))
     for day in (1, 2, 3):
         staging.advance(GROUP, "shop.public", at(day * DAY_S))

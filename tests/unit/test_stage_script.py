@@ -1,4 +1,4 @@
-"""What a user's module may say, and what it hears when it says something else."""
+"""Modules of users: valid calls, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HEAD = "from penstock.stage.script import *\n"
 
 
 def loaded(folder: Path, text: str) -> Script:
-    """The script of a module."""
+    """Return the script of a module."""
     (folder / "rules.py").write_text(HEAD + text)
     return load_script("rules", beside=folder)
 
 
 def table(name: str) -> StagedTable:
-    """A table of the schema."""
+    """Return a table of the schema."""
     return StagedTable(G, name)
 
 
@@ -43,7 +43,7 @@ def test_no_module_says_nothing(tmp_path: Path) -> None:
 
 
 def test_everything_that_a_table_may_have(tmp_path: Path) -> None:
-    """By its name alone, with schema, with database and in quotes."""
+    """The name may be alone, with schema, with database and in quotes."""
     script = loaded(
         tmp_path,
         """
@@ -69,7 +69,7 @@ configure_table("other.orders", cas=["never"])
 
 
 def test_a_module_is_imported_afresh(tmp_path: Path) -> None:
-    """Also in a process that has imported it before."""
+    """This holds also in a process that has imported it before."""
     for _ in range(2):
         assert len(loaded(tmp_path, "configure_table('t', cas=['a'])").tables) == 1
 
@@ -100,19 +100,19 @@ def test_a_module_is_imported_afresh(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
-    """At the start, in words."""
+    """The error is raised at the start, in words."""
     with pytest.raises(UserModuleInvalid, match=said):
         loaded(tmp_path, text)
 
 
 def test_calls_belong_into_the_module() -> None:
-    """Not into its functions, nor anywhere else."""
+    """They are refused inside its functions, and anywhere else."""
     with pytest.raises(UserModuleInvalid, match="outside of the import of userModule"):
         calls.configure_table("t")
 
 
 def test_options_of_the_module(tmp_path: Path) -> None:
-    """They stand in for what the file does not say."""
+    """They replace settings that the file omits."""
     text = "set_options({'mode': 'immediate', 'dlqTableName': 'dead', 'bestEffortWindow': '5m'})"
     script = loaded(tmp_path, text)
     found = with_options(StageSection(best_effort_window="2h"), script)
@@ -123,7 +123,7 @@ def test_options_of_the_module(tmp_path: Path) -> None:
 
 
 def test_helpers() -> None:
-    """Random UUIDs, and the key of the row that a function is about."""
+    """They are random UUIDs, and the key of the row that a function is about."""
     assert uuid.UUID(calls.random_uuid()).version == 4
     assert calls.replication_key({"key": ["a", 1]}) == ["a", 1]
 
@@ -132,7 +132,7 @@ def test_helpers() -> None:
 
 
 def definition_of(one: StagedTable, why: str) -> TableDefinition:
-    """Tables a, b and c there are, with these keys."""
+    """Return definitions of tables a, b and c, with these keys."""
     keys = {"a": ("id",), "b": ("id", "n"), "c": ("id",)}
     if one.name not in keys:
         raise table_not_there(one, why)
@@ -142,7 +142,7 @@ def definition_of(one: StagedTable, why: str) -> TableDefinition:
 
 
 def sent(script: Script, *mutations: Mutation, name: str = "feed") -> dict[str, list[Any]]:
-    """What goes where, as time, key and row."""
+    """Return the rows for each table, as time, key and row."""
     batches = dispatch(G, {table(name): batch_of(mutations)}, script, definition_of)
     return {
         target.name: [
@@ -158,18 +158,18 @@ def sent(script: Script, *mutations: Mutation, name: str = "feed") -> dict[str, 
 
 
 def put(time: int, **row: Any) -> Mutation:
-    """An upsert."""
+    """Return an upsert."""
     return Mutation(time=Hlc(time), key=json.dumps([row["id"]]), after=json.dumps(row).encode())
 
 
 def gone(time: int, key: Any, before: Any = None) -> Mutation:
-    """A delete."""
+    """Return a delete."""
     text = None if before is None else json.dumps(before).encode()
     return Mutation(time=Hlc(time), key=json.dumps([key]), after=None, before=text)
 
 
 def test_a_table_may_go_into_another(tmp_path: Path) -> None:
-    """And what no source names goes where it always goes."""
+    """Tables without a source go to their usual place."""
     script = loaded(tmp_path, "configure_source('feed', target='a')")
     assert sent(script, put(1, id=1), gone(2, 1)) == {"a": [(1, [1], {"id": 1}), (2, [1], None)]}
     assert sent(script, put(1, id=1), name="c") == {"c": [(1, [1], {"id": 1})]}
@@ -188,7 +188,7 @@ def dispatch(doc, meta):
 
 
 def test_a_row_may_become_rows_of_several_tables(tmp_path: Path) -> None:
-    """Each with the key of its table, at the same time."""
+    """Each has the key of its table, and the same time."""
     text = f"{DISPATCH}\nconfigure_source('feed', dispatch=dispatch, deletes_to='a')"
     script = loaded(tmp_path, text)
     found = sent(script, put(1, id=1, items=[5, 6.50]), put(2, id=2, skip=True), gone(3, 1))
@@ -199,7 +199,7 @@ def test_a_row_may_become_rows_of_several_tables(tmp_path: Path) -> None:
 
 
 def test_a_schema_may_be_a_source_and_deletes_a_function(tmp_path: Path) -> None:
-    """It gets the row before, the key's columns where they are known, or the key."""
+    """It gets the row before, the key's columns if they are known, or the key."""
     script = loaded(
         tmp_path,
         DISPATCH
@@ -225,14 +225,14 @@ configure_source("shop.public", dispatch=dispatch, deletes_to=deletes)
     ],
 )
 def test_a_function_that_fails(tmp_path: Path, rows: str, error: type, said: str) -> None:
-    """Nothing of the request is taken."""
+    """No part of the request is applied."""
     text = f"configure_source('feed', dispatch=lambda doc, meta: {rows}, deletes_to='a')"
     with pytest.raises(error, match=said):
         sent(loaded(tmp_path, text), put(1, id=1))
 
 
 def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
-    """It is imported as it stands there."""
+    """It is imported unchanged."""
     page = (Path(__file__).parents[2] / "docs/stage.md").read_text(encoding="utf-8")
     text = page.split("```python\n# rules.py", 1)[1].split("```", 1)[0]
     (tmp_path / "rules.py").write_text("#" + text)

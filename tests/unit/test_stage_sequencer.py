@@ -1,6 +1,6 @@
 """Rows in the right order, once: sweeps and windows over a target in memory.
 
-On real targets: tests/servers/test_stage_direct.py.
+For real targets, see tests/servers/test_stage_direct.py.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ class Stage:
     staging: FakeStaging
 
     def post(self, **mutations: list[Mutation]) -> None:
-        """One request."""
+        """Post one request."""
         batches = {StagedTable(GROUP, name): batch_of(some) for name, some in mutations.items()}
         self.sequencer.accept(self.staging, GROUP, batches, "p")
 
     def resolve(self, time: int) -> None:
-        """A resolved timestamp comes."""
+        """Receive a resolved timestamp."""
         self.staging.advance(GROUP, "p", Hlc(time))
 
     def waiting(self, name: str) -> list[int]:
-        """The times of a table's staged mutations that are not applied."""
+        """Return the times of a table's staged mutations that are not applied."""
         kept = self.staging.tables.get(StagedTable(GROUP, name), {})
         return sorted(time.nanos for (time, _), one in kept.items() if not one.applied)
 
     def sweep(self) -> Hlc:
-        """Take over, and make one round of best effort."""
+        """Take over, and run one round of best effort."""
         holder = take_over(LOG, self.target)
         return self.sequencer.sweep(self.staging, GROUP, lambda: holder)
 
     def round(self, holder: TakenOver) -> None:
-        """What the holder of the lease does again and again."""
+        """Do what the holder of the lease does repeatedly."""
         self.sequencer.round(self.staging, GROUP, lambda: holder)
 
 
 def stage_of(mode: StageMode) -> Iterator[Stage]:
-    """Both databases are empty."""
+    """Return a stage with two empty databases."""
     target = FakeRowTarget()
     with Sessions(target, 3) as sessions:  # type: ignore[type-var]
         sequencer = RowSequencer(
@@ -76,19 +76,19 @@ def stage_of(mode: StageMode) -> Iterator[Stage]:
 
 @pytest.fixture
 def windows() -> Iterator[Stage]:
-    """Mode consistent."""
+    """A stage in mode consistent."""
     yield from stage_of(StageMode.CONSISTENT)
 
 
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Mode best effort, with each time a batch of its own."""
+    """A stage in mode best effort, with a batch per time."""
     monkeypatch.setattr("penstock.stage.apply.sweep.FLUSH_ROWS", 1)
     yield from stage_of(StageMode.BEST_EFFORT)
 
 
 def lost(*_: object, **__: object) -> Any:
-    """The staging server is gone."""
+    """Raise as if the staging server were gone."""
     raise ConnectFailed("it is gone", hint="")
 
 
@@ -98,7 +98,7 @@ def lost(*_: object, **__: object) -> Any:
 def test_a_window_that_was_not_marked_is_only_marked(
     windows: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The target's own word counts; what came since is applied behind it."""
+    """The target alone decides; later rows are applied after it."""
     windows.post(t=[row(1, 1, v=1)])
     windows.resolve(5)
     with monkeypatch.context() as broken:
@@ -117,7 +117,7 @@ def test_a_window_that_was_not_marked_is_only_marked(
 
 
 def test_who_was_taken_over_writes_nothing(windows: Stage) -> None:
-    """What it has read may be older than what is there by now."""
+    """Its data may be older than what is there now."""
     before = take_over(LOG, windows.target)
     windows.post(t=[row(1, 1, v=1)])
     windows.resolve(5)
@@ -136,7 +136,7 @@ def test_who_was_taken_over_writes_nothing(windows: Stage) -> None:
 def test_what_was_applied_while_a_sweep_reads_is_left_out(
     sweeps: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked at again under the lock of the table."""
+    """They are checked again under the lock of the table."""
     sweeps.post(p=[row(1, 1, v=1)])
     read = sweeps.staging.read
 
@@ -152,7 +152,7 @@ def test_what_was_applied_while_a_sweep_reads_is_left_out(
 
 
 def test_a_key_that_waits_keeps_its_order(sweeps: Stage) -> None:
-    """New mutations of a staged key are staged behind them; other keys are written at once."""
+    """New mutations of a staged key are staged after them; other keys are written at once."""
     table = StagedTable(GROUP, "t")
     sweeps.staging.stage({table: batch_of([row(1, 1, v=0)])})
     sweeps.post(t=[row(2, 1, v=1), row(3, 2, v=1)])
@@ -164,7 +164,7 @@ def test_a_key_that_waits_keeps_its_order(sweeps: Stage) -> None:
 
 
 def test_a_row_without_its_parent_holds_up_its_key_and_the_checkpoints(sweeps: Stage) -> None:
-    """Also what comes of this key with a parent that is there; nothing else."""
+    """Later rows of this key with an existing parent wait too; nothing else does."""
     sweeps.post(p=[row(1, 1), row(5, 3)], c=[row(3, 5, p=2), row(4, 5, p=1)])
     for time in (2, 3, 4, 6):
         sweeps.resolve(time)
@@ -180,7 +180,7 @@ def test_a_row_without_its_parent_holds_up_its_key_and_the_checkpoints(sweeps: S
 
 
 def test_children_are_deleted_in_front_of_their_parents(sweeps: Stage) -> None:
-    """Of one time, whichever line came first."""
+    """This holds at one time, whichever line came first."""
     sweeps.post(p=[row(1, 1)], c=[row(1, 5, p=1)])
     sweeps.post(p=[gone(2, 1)], c=[gone(2, 5)])
     sweeps.resolve(3)

@@ -1,4 +1,4 @@
-"""What is said of target schemas: facts of the staging database and the target, or unknown."""
+"""Status of target schemas: facts of the staging database and the target, or unknown."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ url = "postgresql://loader@localhost:5432/shop"
 
 
 def at(second: int) -> Hlc:
-    """So many seconds after the beginning of the day."""
+    """Return the time so many seconds after the beginning of the day."""
     return Hlc((NOW_S + second) * 10**9)
 
 
 def schema(**changed: Any) -> SchemaStatus:
-    """Ten rows, four of which wait; committed a second ago."""
+    """Return ten rows, four of which wait; committed a second ago."""
     now = datetime.fromtimestamp(NOW_S, UTC)
     state = GroupState(
         window=Window(committed=at(-1), proposed=at(0)),
@@ -84,13 +84,13 @@ def schema(**changed: Any) -> SchemaStatus:
 
 
 def rows(staged: int | None, waiting: int | None, **more: Any) -> dict[StagedTable, StagedRows]:
-    """The tables of a schema: one."""
+    """Return the tables of a schema: one."""
     found = {"oldest": None, "is_estimate": False, "size_bytes": None, **more}
     return {ORDERS: StagedRows(rows=staged, waiting=waiting, **found)}
 
 
 def status(*schemas: SchemaStatus) -> StageStatus:
-    """A status of these."""
+    """Return a status of these schemas."""
     return StageStatus(
         pipeline="shop",
         mode_setting=StageMode.AUTO,
@@ -102,7 +102,7 @@ def status(*schemas: SchemaStatus) -> StageStatus:
 
 
 def shown(found: StageStatus, show: Any = show_stage_status) -> str:
-    """What a terminal shows."""
+    """Return what a terminal shows."""
     out = Console(width=200, force_terminal=False)
     with out.capture() as captured:
         show(found, out)
@@ -113,7 +113,7 @@ def shown(found: StageStatus, show: Any = show_stage_status) -> str:
 
 
 def test_what_is_not_known_is_not_zero() -> None:
-    """Neither the lag of a group without checkpoints nor rows that could not be counted."""
+    """This covers the lag of a group without checkpoints, and rows that could not be counted."""
     none = Window(committed=ZERO, proposed=ZERO)
     found = schema(window=none, tables=rows(None, None), dead_letters=None, applied_at=None)
     assert (found.lag_s, found.proposed_lag_s, found.rows, found.waiting) == (None,) * 4
@@ -126,14 +126,14 @@ def test_what_is_not_known_is_not_zero() -> None:
 
 
 def test_a_first_checkpoint_of_a_partition_is_none() -> None:
-    """The one that `ensure_partitions` writes is no lag of half a century."""
+    """The one that `ensure_partitions` writes is not a lag of half a century."""
     found = schema(window=Window(committed=Hlc(1, 1), proposed=at(-5)))
     assert (found.committed_time, found.lag_s, found.proposed_lag_s) == (None, None, 5.0)
     assert "nothing is committed yet" in shown(status(found))
 
 
 def test_the_lag_is_that_of_the_schema_furthest_behind() -> None:
-    """Unknown where one is."""
+    """It is unknown if one is unknown."""
     behind = schema(window=Window(committed=at(-70), proposed=at(0)))
     assert status(schema(), behind).lag_s == 70
     assert status(schema(), schema(window=Window(committed=ZERO, proposed=ZERO))).lag_s is None
@@ -143,7 +143,7 @@ def test_the_lag_is_that_of_the_schema_furthest_behind() -> None:
 
 
 def test_an_expired_lease_is_nobodys() -> None:
-    """By the staging server's clock."""
+    """The staging server's clock decides."""
     now = datetime.fromtimestamp(NOW_S, UTC)
     assert schema().holder == "here"
     gone = schema(holder=Holder(hostname="there", expires=now - timedelta(seconds=1)))
@@ -156,13 +156,13 @@ def test_an_expired_lease_is_nobodys() -> None:
 
 
 def far(staged: int, waiting: int, **more: Any) -> SchemaStatus:
-    """A schema that nothing is resolved for."""
+    """Return a schema without a resolved time."""
     window = Window(committed=ZERO, proposed=ZERO)
     return schema(window=window, tables=rows(staged, waiting, **more))
 
 
 def test_a_backfill_has_a_bar_with_rates_and_the_time_to_go() -> None:
-    """The time until nothing waits, at the pace of the last seconds."""
+    """It is the time until no row waits, at the pace of the last seconds."""
     meter = BarMeter()
     first = meter.add(100.0, [far(1000, 1000)])["shop.public"]
     assert (first.share, first.applied_per_s, first.eta_s) == (0.0, None, None)
@@ -176,7 +176,7 @@ def test_a_backfill_has_a_bar_with_rates_and_the_time_to_go() -> None:
 
 
 def test_a_bar_is_full_only_when_nothing_waits() -> None:
-    """However little it is."""
+    """This holds however few rows wait."""
     meter = BarMeter()
     assert meter.add(0.0, [far(10**6, 1)])["shop.public"].share == 0.99
     done = meter.add(1.0, [far(10**6, 0)])["shop.public"]
@@ -184,7 +184,7 @@ def test_a_bar_is_full_only_when_nothing_waits() -> None:
 
 
 def test_rows_that_are_retired_are_not_rows_taken_back() -> None:
-    """The rate begins anew."""
+    """The rate starts again."""
     meter = BarMeter()
     meter.add(0.0, [far(1000, 100)])
     assert meter.add(1.0, [far(500, 100)])["shop.public"].applied_per_s is None
@@ -192,7 +192,7 @@ def test_rows_that_are_retired_are_not_rows_taken_back() -> None:
 
 
 def test_who_is_not_far_behind_has_no_bar() -> None:
-    """Nor who has nothing, or whose rows are not known."""
+    """One without rows, or with an unknown count, has no bar either."""
     behind = Window(committed=at(-61), proposed=at(0))
 
     def has_bar(found: SchemaStatus) -> bool:
@@ -208,17 +208,17 @@ def test_who_is_not_far_behind_has_no_bar() -> None:
 
 
 class StoppedClock(RealClock):
-    """Goes on when it is told to."""
+    """A clock that moves when it is told to."""
 
     now_s = 0.0
 
     def monotonic_s(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now_s
 
 
 def test_bars_in_a_terminal_and_as_lines() -> None:
-    """Drawn in place, or a line when something has changed; the end is told once."""
+    """They are redrawn in place, or a line is printed after a change; the end is shown once."""
     meter = BarMeter()
     told: list[dict[str, Any]] = []
     clock = StoppedClock()
@@ -246,7 +246,7 @@ def test_bars_in_a_terminal_and_as_lines() -> None:
 
 
 def test_what_holds_a_schema_is_printed_once() -> None:
-    """With its hint; again only if it is another error, or it came back after rows were applied."""
+    """It has its hint, and is printed again for another error, or after rows were applied."""
     told: list[dict[str, Any]] = []
     clock, out = StoppedClock(), Console(width=120, force_terminal=False)
     lines = BackfillView(None, out, clock=clock)
@@ -280,7 +280,7 @@ def test_what_holds_a_schema_is_printed_once() -> None:
 
 
 def test_a_worker_notes_its_mode_and_its_problem() -> None:
-    """For every instance; what is not readable is passed over."""
+    """All instances see them; an unreadable note is ignored."""
     staging = FakeStaging()
     assert read_note(staging, SHOP) == GroupNote()
     notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
@@ -302,7 +302,7 @@ def test_a_worker_notes_its_mode_and_its_problem() -> None:
 
 
 def test_a_note_that_cannot_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work goes on."""
+    """The work continues."""
     staging = FakeStaging()
     notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
 
@@ -321,7 +321,7 @@ def test_a_note_that_cannot_be_written_is_written_later(monkeypatch: pytest.Monk
 
 
 def test_a_problem_is_over_when_something_was_applied_since() -> None:
-    """And it is still named."""
+    """It is still shown."""
     staging = FakeStaging()
     notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
     notes.note_problem(PenstockError("it is broken", hint="Mend it."))
@@ -338,7 +338,7 @@ def test_a_problem_is_over_when_something_was_applied_since() -> None:
 
 
 class FakeTarget:
-    """A target: how far it is, and its dead letters."""
+    """A target: its position, and its dead letters."""
 
     def __init__(self) -> None:
         self.fail: PenstockError | None = None
@@ -346,37 +346,37 @@ class FakeTarget:
 
     @contextmanager
     def open_session(self) -> Iterator[FakeTarget]:
-        """A session: itself."""
+        """Return itself as session."""
         if self.fail is not None:
             raise self.fail
         yield self
 
     def read_shared(self, log_id: str) -> Applied:
-        """At a second."""
+        """Return the position at a second."""
         assert log_id.endswith("shop/shop.public")
         return Applied(position=position_behind(at(-2)))
 
     def tables(self, _group: Any) -> dict[str, None]:
-        """One, or that of dead letters as well."""
+        """Return one table, or also that of dead letters."""
         return {"orders": None} | ({} if self.letters is None else {"replicator_dlq": None})
 
     def quote(self, *names: str) -> str:
-        """Names."""
+        """Quote names."""
         return ".".join(names)
 
     def query(self, sql: str, _parameters: Any) -> list[tuple[int]]:
-        """The count."""
+        """Return the count."""
         assert "from public.replicator_dlq limit" in sql
         assert self.letters is not None
         return [(self.letters,)]
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeStaging, FakeTarget]:
-    """What the reader takes for its staging database and its target."""
+    """Staging database and target of the reader."""
     staging, target = FakeStaging(), FakeTarget()
     monkeypatch.setattr(feed_status, "staging_at", lambda _url: staging)
     monkeypatch.setattr(feed_status, "row_target_at", lambda _url: target)
@@ -385,7 +385,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeStaging, FakeTarget]:
 
 
 def config_of(tmp_path: Path, mode: str = "") -> Config:
-    """A pipeline."""
+    """Return a pipeline."""
     path = tmp_path / "cockroach.toml"
     path.write_text(FILE.replace("MODE", mode), encoding="utf-8")
     return load_config(path, {})
@@ -394,7 +394,7 @@ def config_of(tmp_path: Path, mode: str = "") -> Config:
 def test_it_is_read_from_both_databases(
     tmp_path: Path, servers: tuple[FakeStaging, FakeTarget]
 ) -> None:
-    """Also of a schema that nothing is resolved for yet; not that of another target."""
+    """This covers a schema without a resolved time, too, but not one of another target."""
     staging, target = servers
     reader = StageStatusReader(config_of(tmp_path))
     assert reader.read().schemas == ()

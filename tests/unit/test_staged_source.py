@@ -43,7 +43,7 @@ ITEM, LINE = StagedTable(GROUP, "item"), StagedTable(GROUP, "line")
 
 
 def column(name: str, kind: str, neutral: str, **more: Any) -> ColumnDefinition:
-    """A column of the target."""
+    """Return a column of the target."""
     return ColumnDefinition(
         name=name, type_text=kind, type_oid=0, typmod=-1, base_type=kind, neutral=neutral, **more
     )
@@ -90,18 +90,18 @@ class Kept:
 
 @dataclass
 class Session:
-    """The part of a staging session that a source reads by."""
+    """The part of a staging session with which a source reads."""
 
     staged: dict[StagedTable, list[Mutation]] = field(default_factory=dict)
 
     def put(self, table: StagedTable, time: Hlc, key: list[Any], after: Any) -> None:
-        """Stage one."""
+        """Stage one mutation."""
         text = None if after is None else json.dumps(after).encode()
         mutation = Mutation(time=time, key=json.dumps(key), after=text)
         self.staged.setdefault(table, []).append(mutation)
 
     def window(self, _group: Any) -> Window:
-        """Nothing is applied yet."""
+        """Return a window in which no row is applied yet."""
         return Window(committed=ZERO, proposed=ZERO)
 
     def staged_tables(self, _group: Any) -> tuple[StagedTable, ...]:
@@ -117,7 +117,7 @@ class Session:
         limit: int,
         with_applied: bool = False,
     ) -> Iterator[Slice]:
-        """Slices of whole times, but where one time has more rows than the limit."""
+        """Return slices of whole times, unless one time has more rows than the limit."""
         found = sorted(
             (one.time, table, one.key, one)
             for table in tables
@@ -142,7 +142,7 @@ def reader(
     rows_max: int = 3,
     kept: Kept | None = None,
 ) -> WindowReader:
-    """A reader of windows."""
+    """Return a reader of windows."""
     tables = {ITEM: ITEM_TABLE, LINE: LINE_TABLE} if tables is None else tables
     shapes = Shapes(definitions=lambda: tables, files=kept or Kept())
     shapes.load()
@@ -177,7 +177,7 @@ def applied(runs: list[Run], model: dict[str, Any]) -> None:
 @pytest.mark.parametrize("splits", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_windows_are_whole_transactions_in_order(seed: int, splits: bool) -> None:
-    """Whatever the size of slices: what the log takes, one transaction for each timestamp."""
+    """This holds for any size of slices: the log gets one transaction for each timestamp."""
     draw = random.Random(seed)
     session, model, at = Session(), dict[str, Any](), start_of(FlushPoint(position=0))
     expected: dict[str, Any] = {"item": {}, "line": {}}
@@ -210,7 +210,7 @@ def test_windows_are_whole_transactions_in_order(seed: int, splits: bool) -> Non
 
 
 def _window(made: WindowReader, start: FlushPoint, resolved: Hlc) -> list[Run]:
-    """A window's runs; read again where its shape was not known yet, as the extractor does."""
+    """Return a window's runs; read again after an unknown shape, as the extractor does."""
     while True:
         try:
             return list(made.runs(time_through(start.position), resolved, start))
@@ -235,7 +235,7 @@ def _random_transaction(
 
 
 def test_a_line_that_lacks_a_column_leaves_it_as_it_is() -> None:
-    """Once a line had it, it is ABSENT in those that do not; never mentioned: not in the shape."""
+    """Once a line had it, it is ABSENT in lines without it; one never seen is not in the shape."""
     session = Session()
     session.put(ITEM, Hlc(5), [1], {"id": 1, "name": "a", "price": 2.5, "twice": 5})
     session.put(ITEM, Hlc(6), [1], {"id": 1, "name": "b"})
@@ -246,7 +246,7 @@ def test_a_line_that_lacks_a_column_leaves_it_as_it_is() -> None:
 
 
 def test_a_row_that_is_made_again_has_defaults_for_what_it_lacks() -> None:
-    """Its delete may be in the same batch of the target, where nothing says what it had before."""
+    """Its delete may be in the same batch of the target, where its earlier values are unknown."""
     session = Session()
     full = {"id": 1, "name": "a", "price": 2.5, "note": "x"}
     session.put(ITEM, Hlc(5), [1], full)
@@ -270,7 +270,7 @@ def test_a_row_that_is_made_again_has_defaults_for_what_it_lacks() -> None:
     assert (found["price"], found["note"]) == (None, "it's")
     runs += list(made.runs(Hlc(10), Hlc(20), runs[-1].end or FlushPoint(position=0)))
     assert runs[2].rows[0].batch.column("absent").to_pylist() == [None]
-    again = reader(session, {ITEM: table}, rows_max=9)  # a restart: the target may lag behind
+    again = reader(session, {ITEM: table}, rows_max=9)  # a restart: the target may lag
     again.go_on(Hlc(10))
     again.shapes.grow(ITEM, seen=["name", "note"])  # as kept beside the log
     runs = list(again.runs(Hlc(10), Hlc(20), FlushPoint(position=0)))
@@ -278,7 +278,7 @@ def test_a_row_that_is_made_again_has_defaults_for_what_it_lacks() -> None:
 
 
 def test_a_window_that_is_read_again_knows_the_same_deletes() -> None:
-    """The row that was made again in its first slice has defaults the second time, too."""
+    """The row that was recreated in its first slice has defaults the second time, too."""
     session = Session()
     session.put(ITEM, Hlc(5), [1], {"id": 1, "name": "a"})
     session.put(ITEM, Hlc(6), [1], None)
@@ -294,7 +294,7 @@ def test_a_window_that_is_read_again_knows_the_same_deletes() -> None:
 
 
 class NoTime:
-    """A clock that goes on when somebody waits."""
+    """A clock that advances with waits."""
 
     now_s = 0.0
 
@@ -308,7 +308,7 @@ class NoTime:
 
 
 def test_a_stream_gives_each_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nothing, until more is proposed behind it."""
+    """Then it returns nothing, until a later time is proposed."""
     session = Session()
     session.put(ITEM, Hlc(5), [1], {"id": 1, "name": "a"})
     proposed = [Hlc(10)]
@@ -355,12 +355,12 @@ def test_a_stream_gives_each_window_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_constant_defaults_are_known(
     default: str | None, not_null: bool, expected: bytes | None
 ) -> None:
-    """As JSON; what is computed is NULL where it may be, else unknown."""
+    """They are JSON; a computed one is NULL if allowed, else unknown."""
     assert default_of(column("c", "text", "string", default=default, not_null=not_null)) == expected
 
 
 def test_a_new_column_in_the_middle_of_a_window_has_it_read_again() -> None:
-    """So that all of a window is of one shape, and a batch never ends inside of it."""
+    """So the whole window has one shape, and a batch never ends inside it."""
     session, kept = Session(), Kept()
     for number in range(5):
         session.put(ITEM, Hlc(5 + number), [number], {"id": number, "name": "a"})
@@ -398,7 +398,7 @@ def test_a_new_column_in_the_middle_of_a_window_has_it_read_again() -> None:
 def test_what_the_target_cannot_take_is_named(
     table: StagedTable, key: list[Any], after: Any, message: str
 ) -> None:
-    """A property without a column, a key that is not whole."""
+    """Examples are a property without a column, and a key that is incomplete."""
     session = Session()
     session.put(ITEM, Hlc(5), [1], {"id": 1, "name": "a"})
     session.put(table, Hlc(6), key, after)
@@ -408,7 +408,7 @@ def test_what_the_target_cannot_take_is_named(
 
 
 def test_a_table_that_the_target_does_not_have_is_named() -> None:
-    """Nothing of the window is skipped."""
+    """No part of the window is skipped."""
     shapes = Shapes(definitions=dict, files=Kept())
     shapes.load()
     with pytest.raises(StagedTableUnknown, match="no such table"):
@@ -513,7 +513,7 @@ def test_a_value_that_the_neutral_type_cannot_hold_is_found(
 
 
 def test_positions_are_times() -> None:
-    """Printed and read as changefeeds write them; the end of a log is behind its time."""
+    """They are printed and read as changefeeds write them; the end of a log is after its time."""
     time = Hlc(1_700_000_000_000_000_000, 12)
     assert str(HlcPosition(time.number)) == "1700000000000000000.0000000012"
     assert HlcPosition.parse(str(HlcPosition(time.number))).ordinal == time.number

@@ -1,4 +1,4 @@
-"""CockroachDB's staging DDL is the published one, word for word; PostgreSQL's has its columns."""
+"""Staging DDL: CockroachDB's equals the published one; PostgreSQL's has the same columns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DOCUMENT = Path(__file__).parents[1] / "data" / "staging" / "document_001.txt"
 
 
 def published(table: str) -> list[str]:
-    """The column definitions that document 001 prints, without comments and extra blanks."""
+    """Return the column definitions that document 001 prints, without comments and extra blanks."""
     found = re.search(rf"CREATE TABLE {table}\s*\((.*?)\n\)", DOCUMENT.read_text(), re.DOTALL)
     assert found is not None
     return items(re.sub(r"--.*", "", found[1]))
 
 
 def items(body: str) -> list[str]:
-    """The parts between commas that stand in no parentheses."""
+    """Return the parts between commas that are not in parentheses."""
     parts, depth = [""], 0
     for letter in body:
         depth += (letter == "(") - (letter == ")")
@@ -34,7 +34,7 @@ def items(body: str) -> list[str]:
 
 
 def ours(ddl: str) -> list[str]:
-    """The definitions of a table of ours."""
+    """Return the definitions of a table of ours."""
     return items(ddl[ddl.index("(") + 1 : ddl.rindex(")")])
 
 
@@ -43,14 +43,14 @@ def ours(ddl: str) -> list[str]:
     [("_targetDB_targetSchema_targetTable", MUTATIONS), ("public.checkpoints", CHECKPOINTS)],
 )
 def test_columns_are_the_documents_word_for_word(table: str, ddl: str) -> None:
-    """In its order; what the document leaves out for clarity comes behind."""
+    """They are in its order; those that the document omits for clarity follow."""
     columns = published(table)
     assert len(columns) in (7, 8)
     assert ours(ddl)[: len(columns)] == columns
 
 
 def test_what_the_document_leaves_out() -> None:
-    """Later columns, keys, indexes and column families, as its source of record has them."""
+    """Later columns, keys, indexes and column families are as in its source of record."""
     assert ours(MUTATIONS)[7:] == [
         "deletion BOOL NOT NULL DEFAULT false",
         "source_time TIMESTAMPTZ AS (to_timestamp(nanos::float/1e9)) VIRTUAL",
@@ -73,7 +73,7 @@ def test_what_the_document_leaves_out() -> None:
 
 
 def names(dialect: StagingDialect) -> dict[str, list[str]]:
-    """The columns of each table of a dialect."""
+    """Return the columns of each table of a dialect."""
     tables = {**dialect.tables, "mutations": dialect.mutations}
     apart = ("primary key", "index", "family")
     found = {}
@@ -85,6 +85,6 @@ def names(dialect: StagingDialect) -> dict[str, list[str]]:
 
 
 def test_both_dialects_have_the_same_tables_and_columns() -> None:
-    """In the same order."""
+    """They are in the same order."""
     assert names(POSTGRES) == names(DIALECT)
     assert POSTGRES.mutation_columns.keys() == DIALECT.mutation_columns.keys()

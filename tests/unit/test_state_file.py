@@ -1,4 +1,4 @@
-"""Small state files: what is on disk, what a reader gets, and what a damaged one says."""
+"""Small state files: their bytes on disk, what a reader gets, and the errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Broken(PenstockError):
 
 
 def test_the_bytes_on_disk_are_those_of_earlier_versions(tmp_path: Path) -> None:
-    """A directory of yesterday is readable, and yesterday's version reads what is written now."""
+    """An older directory can be read, and an older version reads new files."""
     path = tmp_path / "state.json"
     StateFile(path, Saved).save(Saved(count=3))
     assert path.read_bytes() == b'{"crc32c":"cc9735c2","state":{"count":3}}\n'
@@ -48,7 +48,7 @@ def test_the_bytes_on_disk_are_those_of_earlier_versions(tmp_path: Path) -> None
 
 
 def test_files_of_yesterday_are_read(tmp_path: Path) -> None:
-    """As they were written before there was a `StateFile`."""
+    """They are as they were written before there was a `StateFile`."""
     state = (
         b'{"crc32c":"%s","state":{"tables":[{"table":["public","t"],"code":"TG32","error":"e",'
         b'"hint":"h"}]}}\n'
@@ -58,12 +58,12 @@ def test_files_of_yesterday_are_read(tmp_path: Path) -> None:
     assert read_isolations(tmp_path)[TableName("public", "t")].code == "TG32"
     (tmp_path / "bulk.json").write_bytes(b'{"version": 1, "finished": true, "plans": []}')
     assert read_ledger(tmp_path).finished
-    (tmp_path / "load.json").write_bytes(b'{"count":4}')  # without the line's end
+    (tmp_path / "load.json").write_bytes(b'{"count":4}')  # without the end of the line
     assert report_file(tmp_path / "load.json", Saved).load() == Saved(count=4)
 
 
 def test_a_missing_file_is_none_and_a_removed_one_too(tmp_path: Path) -> None:
-    """Removing says whether there was one."""
+    """Removing a file tells whether there was one."""
     file = StateFile(tmp_path / "state.json", Saved)
     assert file.load() is None
     assert not file.remove()
@@ -74,7 +74,9 @@ def test_a_missing_file_is_none_and_a_removed_one_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"count":"x"}', b"\xff"])
 def test_damage_names_place_cause_and_next_command(tmp_path: Path, damage: bytes) -> None:
-    """With the class that a room has chosen; a report for display counts as none."""
+    """The error has the class that a room has chosen; a damaged report for display counts as
+    missing.
+    """
     path = tmp_path / "state.json"
     path.write_bytes(damage)
     with pytest.raises(CheckpointCorrupt) as caught:
@@ -87,7 +89,7 @@ def test_damage_names_place_cause_and_next_command(tmp_path: Path, damage: bytes
 
 
 def test_a_damaged_ledger_is_its_own_error(tmp_path: Path) -> None:
-    """It names the file."""
+    """The error names the file."""
     (tmp_path / "bulk.json").write_bytes(msgspec.json.encode({"plans": 3}))
     with pytest.raises(LedgerUnreadable, match=r"bulk\.json is damaged"):
         read_ledger(tmp_path)

@@ -1,4 +1,4 @@
-"""A state file that has its log's id inside, checked when it is opened."""
+"""State files with their log's id inside, which is checked when they are opened."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class OtherCode(StateOfOtherLog):
 
 
 def file_in(folder: Path) -> StateFile[Saved]:
-    """A file in a folder."""
+    """Return a file in a folder."""
     return StateFile(folder / "state.json", Saved, name="state of the slots", hint="Run this.")
 
 
 def state_in(folder: Path) -> StateOfLog[Saved]:
-    """A state file in a folder."""
+    """Return a state file in a folder."""
     return StateOfLog(file_in(folder), hint="Run this.")
 
 

@@ -1,4 +1,4 @@
-"""The conditions by which a source looks for computed values that a strict target refuses."""
+"""Conditions with which a source finds computed values that a strict target refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.model import ColumnDefinition
 
 
 def column(type_text: str, *, not_null: bool = False) -> ColumnDefinition:
-    """A column that is computed as x."""
+    """Return a column that is computed as x."""
     return ColumnDefinition(
         name="c", type_text=type_text, type_oid=0, typmod=-1, default="x", not_null=not_null
     )
@@ -36,25 +36,25 @@ def column(type_text: str, *, not_null: bool = False) -> ColumnDefinition:
     ],
 )
 def test_the_edges_of_a_type(type_text: str, condition: str) -> None:
-    """The least and the greatest value of a type are no refusal."""
+    """The least and the greatest value of a type are accepted."""
     assert strict_refusal(column(type_text)) == condition
 
 
 def test_null_is_refused_where_a_column_takes_none() -> None:
-    """Beside what its type refuses."""
+    """This adds to the refusals of its type."""
     assert strict_refusal(column("bit", not_null=True)).endswith(" or ((x) is null)")
     assert strict_refusal(column("date", not_null=True)) == "((x) is null)"
 
 
 def test_labels_are_written_as_sql() -> None:
-    """An ENUM takes its labels and the numbers of them."""
+    """An ENUM accepts its labels and their numbers."""
     found = strict_refusal(column("enum('a','it''s')"))
     assert found.startswith("((x) not in ('a', 'it")
     assert "regexp" in found
 
 
 def test_moments_are_converted_so_that_the_server_warns() -> None:
-    """With their precision; others are computed as they are."""
+    """They have their precision; other types are computed as they are."""
     assert convert_sql(column("datetime(3)")) == "cast((x) as datetime(3))"
     assert convert_sql(column("timestamp")) == "cast((x) as datetime)"
     assert convert_sql(column("int")) == "(x)"

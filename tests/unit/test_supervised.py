@@ -1,4 +1,4 @@
-"""Supervised threads: errors are shown, counted, tried again, and end the process at last."""
+"""Supervised threads: errors are shown, counted, retried, and end the process at last."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SRC = Path(__file__).resolve().parents[2] / "src" / "penstock"
 QUICK = Backoff(first_s=0.001, longest_s=0.001, attempts=4)
 STARTS = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor"}
 AWAITED = "what awaits its future gets the error"
-# Where threads are started in another way: how many, and where their errors go.
+# Places that start threads in another way: how many, and where their errors go.
 EXCEPTIONS = {
     "host/supervised.py": (2, "the supervised thread itself, and what ends the process"),
     "control/verify/compare.py": (1, "who iterates over the rows gets the error"),
@@ -71,7 +71,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[PenstockError]:
 
 
 def failing(errors: list[BaseException | None]) -> Callable[[], None]:
-    """Work that raises these, one at each call; None: it returns."""
+    """Return work that raises these errors, one per call; for None it returns."""
 
     def work() -> None:
         error = errors.pop(0)
@@ -85,7 +85,7 @@ def failing(errors: list[BaseException | None]) -> Callable[[], None]:
 def test_an_error_is_shown_and_counted_and_the_work_goes_on(
     error: BaseException, ended: list[PenstockError]
 ) -> None:
-    """Whatever it is; Python forgets SystemExit of a thread."""
+    """This holds for any error; Python ignores SystemExit of a thread."""
     shown: list[tuple[PenstockError, float]] = []
     thread = SupervisedThread(
         "one",
@@ -103,7 +103,7 @@ def test_an_error_is_shown_and_counted_and_the_work_goes_on(
 
 
 def test_after_so_many_tries_the_process_is_ended(ended: list[PenstockError]) -> None:
-    """With the error, which its owner sees as well; also if it cannot be shown."""
+    """The owner sees the error as well; this holds also if it cannot be shown."""
 
     def show(_error: PenstockError, _wait_s: float) -> None:
         raise OSError("disk full")
@@ -121,7 +121,7 @@ def test_after_so_many_tries_the_process_is_ended(ended: list[PenstockError]) ->
 
 
 def test_work_that_went_on_for_long_counts_anew(ended: list[PenstockError]) -> None:
-    """Once a day is no reason to end."""
+    """A failure a day is no reason to end."""
 
     class Clock:
         now_s = 0.0
@@ -141,7 +141,7 @@ def test_work_that_went_on_for_long_counts_anew(ended: list[PenstockError]) -> N
 
 
 def test_an_end_that_was_asked_for_ends_the_tries(ended: list[PenstockError]) -> None:
-    """Without waiting."""
+    """It ends them without a wait."""
     stop = StopRequest()
     stop.ask()
     thread = SupervisedThread("one", failing([ValueError()]), wait=stop.wait)
@@ -151,7 +151,7 @@ def test_an_end_that_was_asked_for_ends_the_tries(ended: list[PenstockError]) ->
 
 
 def test_a_foreseen_error_may_be_its_owners(ended: list[PenstockError]) -> None:
-    """`gives_up`: the thread ends, and its owner raises; an unknown error is tried again first."""
+    """With `gives_up` the thread ends, and its owner raises; an unknown error is retried first."""
     thread = SupervisedThread(
         "one", failing([KeyError(), Known("b")]), wait=StopRequest().wait, gives_up=True,
         tries=QUICK,
@@ -165,7 +165,7 @@ def test_a_foreseen_error_may_be_its_owners(ended: list[PenstockError]) -> None:
 
 
 def test_a_thread_that_was_not_started_can_be_joined() -> None:
-    """As when what should start it has failed."""
+    """This happens if the code that should start it has failed."""
     SupervisedThread("one", failing([]), wait=StopRequest().wait).join()
 
 
@@ -197,7 +197,7 @@ entry.run_guarded(["run", "shop.toml", "--json"])
     [("stop.wait(30)", 30), ("while True: time.sleep(0.05)", 0.3)],
 )
 def test_the_process_ends_with_an_exit_code_that_is_not_0(waits: str, within_s: float) -> None:
-    """In order and with the error as its last line; or at once, if it does not end in order."""
+    """It ends in order, with the error as its last line; or at once, if that takes too long."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(waits=waits, within_s=within_s)],
         capture_output=True,
@@ -212,7 +212,7 @@ def test_the_process_ends_with_an_exit_code_that_is_not_0(waits: str, within_s: 
 
 
 def test_every_thread_of_src_is_supervised_or_its_errors_have_a_place_to_go() -> None:
-    """Counted by file; a new one is supervised, or gets a reason here."""
+    """They are counted by file; a new one is supervised, or gets a reason here."""
     found: Counter[str] = Counter()
     for path in sorted(SRC.rglob("*.py")):
         text = path.read_text()
@@ -238,7 +238,7 @@ def _has_thread_module(node: ast.Import) -> bool:
 def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits, says why, and is tried again."""
+    """It waits, says why, and is retried."""
     file = tmp_path / "shop.toml"
     file.write_text(
         """[pipeline]\nname = "shop"\ndirectory = "shop"\n[stage]\n[staging]\n"""
@@ -264,7 +264,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
 
 
 def test_groups_are_looked_for_after_a_defect() -> None:
-    """Otherwise schemas that come later are never worked on."""
+    """Otherwise later schemas would never be worked on."""
     stop, looks = StopRequest(), []
 
     def look(_groups: Groups, names: tuple[str, ...]) -> None:
@@ -284,7 +284,7 @@ def test_groups_are_looked_for_after_a_defect() -> None:
 def test_a_line_of_a_child_that_cannot_be_taken_does_not_stop_the_others(
     ended: list[PenstockError],
 ) -> None:
-    """The child would block, once its pipe is full."""
+    """The child would block once its pipe is full."""
     from penstock.host.process import Child
 
     taken: list[str] = []

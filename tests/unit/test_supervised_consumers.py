@@ -1,4 +1,4 @@
-"""`penstock run` and its consumers: one that fails is started again and ends nothing else."""
+"""`penstock run` and its consumers: a failed one is restarted and ends no other process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERROR = '{"code": "CN05", "error": "told to fail", "hint": "mend it"}'
 def half(
     name: str, program: str, *, is_consumer: bool = False, serves: bool = False
 ) -> supervisor.Half:
-    """A process that is this Python program."""
+    """Return a process that runs this Python program."""
     return supervisor.Half(
         name=name,
         arguments=[sys.executable, "-c", program],
@@ -36,7 +36,7 @@ def run(
     is_log_done: bool = False,
     until: Callable[[list[Any]], bool] = lambda _: False,
 ) -> list[Any]:
-    """The events of a run; until: asks for its end."""
+    """Return the events of a run; until: asks for its end."""
     stop, events = StopRequest(), list[Any]()
 
     def on_event(text: str, kind: str = "note", **fields: Any) -> None:
@@ -54,7 +54,7 @@ def run(
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started again sooner than in life."""
+    """A restart that is earlier than in production."""
     monkeypatch.setattr(supervisor, "RESTART_WAIT_FIRST_S", 0.05)
 
 
@@ -65,7 +65,7 @@ FAIL = f"import sys; sys.exit(print({ERROR!r}, file=sys.stderr) or 1)"
 @pytest.mark.promise
 @pytest.mark.parametrize("end", [FAIL, "import os; os.kill(os.getpid(), 9)"], ids=["error", "kill"])
 def test_a_consumer_that_fails_is_started_again_and_ends_nothing(end: str) -> None:
-    """More often than a half may; the load and the other consumer are not touched."""
+    """It is restarted more often than a half; the load and the other consumer are not touched."""
     load, other = half("load", SLEEP), half("consume-b", SLEEP, is_consumer=True)
     failing = half("consume-a", end, is_consumer=True)
     events = run([load, failing, other], until=lambda found: len(found) > 2)
@@ -78,7 +78,7 @@ def test_a_consumer_that_fails_is_started_again_and_ends_nothing(end: str) -> No
 
 
 def test_the_pauses_between_grow_and_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1, 2, 4 ... 60 seconds."""
+    """They are 1, 2, 4 ... 60 seconds."""
     monkeypatch.setattr(supervisor, "RESTART_WAIT_FIRST_S", 1.0)
     failing = half("consume-a", "", is_consumer=True)
     failing.code, failing.lines = 1, supervisor.deque([ERROR])
@@ -97,28 +97,28 @@ def test_the_pauses_between_grow_and_have_a_limit(monkeypatch: pytest.MonkeyPatc
 
 
 def test_consumers_read_a_finished_log_to_its_end() -> None:
-    """exitWhenIdle: the load is done, and the run waits for them."""
+    """With exitWhenIdle the load is done, and the run waits for them."""
     slow = half("consume-a", "import time; time.sleep(1.0)", is_consumer=True)
     run([half("load", ""), slow], is_log_done=True)
     assert slow.code == 0
 
 
 def test_a_failure_at_the_very_end_is_the_runs() -> None:
-    """Nobody would see it otherwise: the exit code says it."""
+    """Otherwise it would stay unnoticed: the exit code shows it."""
     failing = half("consume-a", f"import time; time.sleep(1.0)\n{FAIL}", is_consumer=True)
     with pytest.raises(HalfFailed, match="told to fail"):
         run([half("load", ""), failing], is_log_done=True)
 
 
 def test_consumers_end_with_a_load_that_was_stopped() -> None:
-    """By the action STOP, say: the log is not finished."""
+    """An example is the action STOP: the log is not finished."""
     endless = half("consume-a", SLEEP, is_consumer=True)
     run([half("load", ""), endless])
     assert endless.code == -15
 
 
 def test_each_consumer_of_the_file_is_a_process(tmp_path: Path) -> None:
-    """Beside the halves, and behind them."""
+    """They are started with the halves, and after them."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'
@@ -134,7 +134,7 @@ def test_each_consumer_of_the_file_is_a_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_log_done", [True, False])
 def test_what_serves_ends_when_all_others_have(is_log_done: bool) -> None:
-    """It never ends by itself; until then it is started again like a consumer."""
+    """It never ends on its own; until then it is restarted like a consumer."""
     extract = half("extract", "import time; time.sleep(1.5)")
     server = half("serve", SLEEP, is_consumer=True, serves=True)
     failing = half("serve-b", FAIL, is_consumer=True, serves=True)
@@ -144,7 +144,7 @@ def test_what_serves_ends_when_all_others_have(is_log_done: bool) -> None:
 
 
 def test_a_file_with_serve_has_its_process(tmp_path: Path) -> None:
-    """Behind the consumers."""
+    """It is started after the consumers."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'

@@ -1,4 +1,4 @@
-"""How often the catalogue is looked at: as often as the looks are cheap."""
+"""Frequency of looks at the catalogue: the cheaper a look is, the more there are."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.model import TableName
 
 
 class Watch:
-    """Stands for the catalogue: each look takes its time."""
+    """Fake catalogue: each look takes its time."""
 
     pending_count = 0
     changed = False
 
     def awaiting(self) -> dict[TableName, str]:
-        """No table has to be read again."""
+        """Return no table that has to be read again."""
         return {}
 
     def __init__(self, cost_s: float) -> None:
@@ -26,13 +26,13 @@ class Watch:
         self.looks: list[float] = []
 
     def poll(self) -> int:
-        """One look."""
+        """Look once."""
         self.looks.append(self.now_s)
         self.now_s += self.cost_s
         return 0
 
     def monotonic_s(self) -> float:
-        """It is the clock, too."""
+        """Return the time: it is the clock, too."""
         return self.now_s
 
 
@@ -43,7 +43,7 @@ class Watch:
 def test_looks_take_a_hundredth_of_the_time(
     cost_s: float, interval_s: float, expected_s: float
 ) -> None:
-    """Every second at most, every interval at least; what is asked for at once is done at once."""
+    """They are a second apart at least and the interval at most; a requested one is immediate."""
     watch: Any = Watch(cost_s)
     actions = TableActions(
         "", watch, watch, save=lambda _: None, interval_s=interval_s, clock=watch

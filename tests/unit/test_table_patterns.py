@@ -1,4 +1,4 @@
-"""Which tables a pattern stands for."""
+"""Patterns and the tables that they match."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.model.patterns import PatternInvalid, Selection, as_pattern, parse
     ],
 )
 def test_patterns_name_tables(pattern: str, schema: str, name: str, matches: bool) -> None:
-    """Globs outside quotes, letters as they stand inside, and case counts."""
+    """They have globs outside quotes, literal letters inside, and case counts."""
     assert parse_pattern(pattern).matches(TableName(schema, name)) is matches
 
 
@@ -37,7 +37,7 @@ def test_patterns_name_tables(pattern: str, schema: str, name: str, matches: boo
     "name", ["t", "Größe", "a.b", "a*", "!odd", 'say "hi"', "two words", "?", "ends!", "a\nb"]
 )
 def test_a_name_as_pattern_stands_for_it_alone(name: str) -> None:
-    """Quoted where it must be, so that it can be put into the configuration, with ! before it."""
+    """It is quoted if necessary, so that it can be put into the configuration, with ! before it."""
     for table in (TableName("public", name), TableName(name, "t")):
         pattern = parse_pattern(as_pattern(table))
         assert pattern.exact
@@ -50,13 +50,13 @@ def test_a_name_as_pattern_stands_for_it_alone(name: str) -> None:
     "text", ["", "t", "!", "public.", ".t", "a.b.c", 'public."open', "public.a ", '"".t', 'p."a"b']
 )
 def test_what_is_no_pattern_is_refused(text: str) -> None:
-    """Nothing is guessed: a table left out by a typing error would be a silent gap."""
+    """No part is guessed: a table left out by a typing error would be a silent gap."""
     with pytest.raises(PatternInvalid):
         parse_pattern(text)
 
 
 def test_exclusion_wins_whatever_the_order() -> None:
-    """`!` takes a table out even when a later pattern names it."""
+    """`!` excludes a table even if a later pattern names it."""
     selection = Selection.parse(["!public.audit", "public.*", "public.audit"])
     assert selection.excluded_by(TableName("public", "audit"))
     assert selection.excluded_by(TableName("public", "orders")) is None
@@ -70,7 +70,7 @@ def test_only_exclusions_take_nothing_in() -> None:
 
 
 def test_a_name_in_another_case_is_near() -> None:
-    """The hint for `public.orders` where the table is "Orders"."""
+    """The hint for `public.orders` is the table "Orders"."""
     pattern = parse_pattern("public.orders")
     assert pattern.exact
     assert not pattern.matches(TableName("public", "Orders"))

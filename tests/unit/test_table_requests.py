@@ -1,4 +1,4 @@
-"""Requests for single tables: what the files hold, and which tables a pipeline then takes."""
+"""Requests for single tables: the content of the files, and the tables that a pipeline captures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ URLS = ("postgresql://u@h/s", "postgresql://u@h/t")
 
 
 def requests(table: TableName, capture: Capture) -> TableRequests:
-    """One request."""
+    """Return one request."""
     return TableRequests().with_request(TableRequest(table=table, capture=capture, capture_id=1))
 
 
@@ -53,7 +53,7 @@ def requests(table: TableName, capture: Capture) -> TableRequests:
     "patterns", [("public.*",), ("public.other",), ("public.*", "!public.item", '!public."a.b*"')]
 )
 def test_patterns_follow_the_requests(table: TableName, patterns: tuple[str, ...]) -> None:
-    """Added it is taken, removed it is not, whatever the file says of it alone."""
+    """An added table is captured, a removed one is not, whatever the file says."""
     added = requested_patterns(patterns, requests(table, Capture.ADDED))
     assert Selection.parse(added).takes(table)
     removed = requested_patterns(patterns, requests(table, Capture.REMOVED))
@@ -62,7 +62,7 @@ def test_patterns_follow_the_requests(table: TableName, patterns: tuple[str, ...
 
 
 def test_the_configuration_has_the_requests_in_it(tmp_path: Path) -> None:
-    """Every command that reads the file sees the tables as they are wished."""
+    """Every command that reads the file sees the requested tables."""
     config = pipeline(tmp_path, *URLS, tables=["public.*"])
     follows(config, ITEM)
     table_commands.remove(config, ITEM)
@@ -88,7 +88,9 @@ def test_requests_are_kept_and_numbered(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_requested(tmp_path: Path) -> None:
-    """Tables of others, the last table, a pipeline without changes; nothing is written then."""
+    """Refused: other tables, the last table, a pipeline without changes; no request is written
+    then.
+    """
     config = pipeline(tmp_path, *URLS, tables=["public.item"])
     follows(config, ITEM)
     for command in (table_commands.pause, table_commands.resume, table_commands.resync):
@@ -106,7 +108,9 @@ def test_what_cannot_be_requested(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern stands for it, and the source has none: refused; asked for before, forgotten."""
+    """A pattern matches it, and the source has none: it is refused, or forgotten if requested
+    before.
+    """
     config = pipeline(tmp_path, *URLS, tables=["public.*"])
     nowhere = TableName("public", "itme")
     follows(config, ITEM)
@@ -123,7 +127,7 @@ def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_shown() -> None:
-    """The state, where it is going, how far behind, and why it stands."""
+    """They are the state, the next state, the lag, and why it stands still."""
     added = TableRequest(table=ITEM, capture=Capture.ADDED, capture_id=1, copy_id=1)
     waiting = line_of(None, added, CaptureAnswers())
     assert (waiting.state, waiting.wanted) == ("waiting", "copying")
@@ -138,7 +142,7 @@ def test_what_is_shown() -> None:
 
 
 def test_a_table_of_a_binlog_is_followed_as_soon_as_it_is_taken_in(tmp_path: Path) -> None:
-    """The notes on tables are kept with the next transaction only: nothing comes for a while."""
+    """The notes on tables are kept only with the next transaction, which may be a while later."""
     config = pipeline(tmp_path, "mysql://u@h/s", URLS[1], tables=["s.item"])
     late = TableName("s", "late")
     REAL_FILES.make_directory(config.layout.state)
@@ -169,14 +173,14 @@ def plan_of(table: TableName) -> TablePlan:
 
 
 def states_of(config: Config) -> dict[str, str]:
-    """Return what `table ls` says of tables that nothing was asked for."""
+    """Return what `table ls` says about tables without a request."""
     lines = captured_lines(config)
     assert len({line.table for line in lines}) == len(lines), "each table has one line"
     return {str(line.table): line.state for line in lines}
 
 
 def test_every_captured_table_is_listed(tmp_path: Path) -> None:
-    """From the bulk load on; also those that no command touched, and those that are gone."""
+    """They are listed from the bulk load on; untouched and dropped ones, too."""
     loading = pipeline(tmp_path, *URLS, mode="data+change")
     assert states_of(loading) == {}
     ledger = Ledger(plans=[plan_of(ITEM), plan_of(ODD)])

@@ -1,4 +1,4 @@
-"""What the web page says of single tables."""
+"""States of single tables on the web page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.web.tasks import Stage, TaskView
 
 
 def test_a_table_that_has_another_name_now_leaves_the_page() -> None:
-    """Handover and bulk load still know the old one; what is followed now is told whole."""
+    """Handover and bulk load still know the old name; followed tables are listed completely."""
     assert {one.table for one in table_facts(status(), {HOSTILE})} >= {HOSTILE, ORDERS}
     assert {one.table for one in table_facts(status(), {HOSTILE}, whole=True)} == {HOSTILE}
 
 
 def test_what_verify_has_not_compared_is_on_the_page() -> None:
-    """With the reason; equal or not, the rest has its lines."""
+    """The page shows the reason; all other tables have their lines, equal or not."""
     result = VerifyResult(
         position=5, at="0/5", tables=(), seconds=1.0, not_compared={HOSTILE: "it is <new>"}
     ).as_dict()

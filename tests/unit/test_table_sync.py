@@ -1,4 +1,4 @@
-"""Table syncs: which state follows which, and what batches leave out."""
+"""Table syncs: the sequence of states, and what batches leave out."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ HERE = Applied(segment=7, gsn=700, trx=70, position=7000)
 
 
 def row(state: SyncState, **more: object) -> TableSync:
-    """A row of the target's."""
+    """Return a row of the target's table."""
     return replace(TableSync(table=T, state=state), **more)  # type: ignore[arg-type]
 
 
 def request(**more: object) -> TableRequest:
-    """A request."""
+    """Return a request."""
     return replace(TableRequest(table=T), **more)  # type: ignore[arg-type]
 
 
 def done(number: int) -> CaptureAnswers:
-    """The extractor has captured it."""
+    """Return the answer that the extractor has captured it."""
     return CaptureAnswers(tables=(CaptureAnswer(table=T, capture_id=number),))
 
 
@@ -73,12 +73,12 @@ REMOVED = request(capture=Capture.REMOVED, capture_id=4)
 def test_what_is_requested_decides(
     before: TableSync | None, wanted: TableRequest, answers: CaptureAnswers, after: SyncState | None
 ) -> None:
-    """Every state and every request."""
+    """This covers every state and every request."""
     assert next_state(before, wanted, answers) is after
 
 
 def test_a_refused_capture_begins_nothing() -> None:
-    """The extractor has answered, with an error."""
+    """The extractor has answered with an error."""
     refused = CaptureAnswers(tables=(CaptureAnswer(table=T, capture_id=3, error="no"),))
     assert next_state(None, ADDED, refused) is None
 
@@ -86,14 +86,14 @@ def test_a_refused_capture_begins_nothing() -> None:
 def moved(
     before: TableSync | None, wanted: TableRequest, at: Applied = HERE, **more: object
 ) -> TableSync | None:
-    """The one move that is due, if any."""
+    """Return the one move that is due, or None."""
     rows = {} if before is None else {T: before}
     found = moves(rows, TableRequests(serial=9, tables=(wanted,)), done(3), at, copied={}, **more)  # type: ignore[arg-type]
     return found[0] if found else None
 
 
 def test_a_paused_table_keeps_its_place() -> None:
-    """Where it was paused it goes on, whatever came in between."""
+    """It continues where it was paused, whatever happened in between."""
     paused = moved(None, request(paused=True))
     assert paused is not None
     assert (paused.state, paused.applied) == (SyncState.PAUSED, HERE)
@@ -107,7 +107,7 @@ def test_a_paused_table_keeps_its_place() -> None:
 
 
 def test_a_copy_begins_where_the_others_are() -> None:
-    """What it had left out until then is in the copy."""
+    """Everything that it left out until then is in the copy."""
     paused = row(SyncState.PAUSED, applied=HERE)
     later = Applied(segment=9, gsn=900, position=9000)
     copying = moved(paused, request(copy_id=5, paused=True), later)
@@ -121,7 +121,7 @@ def test_a_copy_begins_where_the_others_are() -> None:
 def test_a_copy_that_has_ended_says_from_where_changes_count(
     paused: bool, state: SyncState
 ) -> None:
-    """The position of the copy is kept for good."""
+    """The position of the copy is kept permanently."""
     copying = row(SyncState.COPYING, copy_id=5, applied=HERE)
     requests = TableRequests(serial=9, tables=(request(copy_id=5, paused=paused),))
     (found,) = moves({T: copying}, requests, NOBODY, HERE, copied={T: 8888})
@@ -130,7 +130,7 @@ def test_a_copy_that_has_ended_says_from_where_changes_count(
 
 
 def test_a_table_is_back_when_it_has_met_the_others() -> None:
-    """In the same segment and at the same row; its start stays."""
+    """They are in the same segment and at the same row; its start stays."""
     joining = row(SyncState.CATCHING_UP, applied=HERE, start=5)
     assert not has_met(joining, Applied(segment=7, gsn=750))  # they are inside the next segment
     assert not has_met(joining, Applied(segment=8, gsn=700))
@@ -140,7 +140,7 @@ def test_a_table_is_back_when_it_has_met_the_others() -> None:
 
 
 def test_a_table_is_left_behind_where_its_changes_end() -> None:
-    """With the others it was where they are; on its way to them, where it had come to."""
+    """It stops at the place of the others if it is with them; if not, where it has arrived."""
     assert isolate(None, T, HERE) == row(SyncState.ISOLATED, applied=HERE)
     back = Applied(segment=3)
     joining = row(SyncState.CATCHING_UP, applied=back, start=5, copy_id=2)
@@ -148,7 +148,7 @@ def test_a_table_is_left_behind_where_its_changes_end() -> None:
 
 
 def test_what_batches_leave_out() -> None:
-    """Tables with a table sync, and what was added and has perhaps no table in the target yet."""
+    """They omit tables with a table sync, and added ones that may be missing in the target."""
     requests = TableRequests(serial=3, tables=(ADDED,))
     assert left_out([], requests) == {T}
     assert left_out([row(SyncState.FOLLOWING, copy_id=3)], requests) == frozenset()
@@ -167,7 +167,7 @@ def test_segments_are_kept_for_whoever_waits() -> None:
 
 
 def test_moves_settle() -> None:
-    """Whatever is requested, carrying it out comes to an end, and then nothing more is due."""
+    """For any request, its execution comes to an end, and then no more moves are due."""
     numbers = count(3)
     last = None
     for wanted in (request(paused=True), request(), ADDED, REMOVED, request(copy_id=9), REMOVED):

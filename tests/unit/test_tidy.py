@@ -1,4 +1,4 @@
-"""The project's conventions, checked as tests: sizes, names, twins, references, addresses."""
+"""Conventions of the project, checked as tests: sizes, names, twins, references, addresses."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 PRINTS = {"src/penstock/cli/output.py"}
 ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
-# What the tables of an Ignite source will begin with; until then only tests use it.
+# Names with which the tables of an Ignite source will begin; until then only tests use them.
 AWAITED = {
     "penstock.codec.ignite.cache_config",
     "penstock.engines.ignite.thin",
 }
-# The packages that name no engine, and the files that do all the same. Not among them: `serve`,
-# which is the server's end of one engine's protocol.
+# The packages that name no engine, and the files that do so nevertheless. `serve` is not among
+# them: it is the server's end of one engine's protocol.
 DRIVING = (
     *("consume", "control", "extract", "load", "log", "model", "ports", "sql", "stage", "web"),
 )
@@ -58,7 +58,7 @@ UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX"
 
 @cache
 def files() -> tuple[Path, ...]:
-    """Every text file of the project, relative to its root."""
+    """Return every text file of the project, relative to its root."""
     ours = (path for path in ROOT.iterdir() if path.name not in ("LICENSE", ".git"))
     found = [path for path in ours if path.is_file()]  # .git is a file in a work tree
     for folder in FOLDERS:
@@ -74,25 +74,25 @@ def files() -> tuple[Path, ...]:
 
 
 def read(path: Path) -> str:
-    """The text of a file of the project."""
+    """Return the text of a file of the project."""
     return (ROOT / path).read_text(encoding="utf-8")
 
 
 @cache
 def parsed(path: Path) -> ast.Module:
-    """A Python module of the project as a tree, parsed once."""
+    """Return a Python module of the project as a tree, parsed once."""
     return ast.parse(read(path))
 
 
 def sources(folder: str = "") -> Iterator[tuple[Path, ast.Module]]:
-    """Every Python module below a folder, parsed."""
+    """Return every Python module below a folder, parsed."""
     for path in files():
         if path.suffix == ".py" and path.as_posix().startswith(folder):
             yield path, parsed(path)
 
 
 def named(path: Path) -> str:
-    """The dotted name of a module below src."""
+    """Return the dotted name of a module below src."""
     parts = path.relative_to("src").with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -116,12 +116,13 @@ def test_functions_are_short() -> None:
 
 
 def test_modules_are_named_by_what_they_hold() -> None:
-    """No module or folder has a name that says nothing."""
+    """No module or folder has a name without a meaning."""
     assert [str(path) for path in files() if BANNED_NAMES & set(path.with_suffix("").parts)] == []
 
 
 def test_code_that_tests_share_is_in_its_folders() -> None:
-    """Plugins with fixtures are in tests/plugins, the rest in tests/harness; only programs beside.
+    """Plugins with fixtures are in tests/plugins, the rest in tests/harness; beside them are
+    programs.
 
     What was `fix_kills` is `harness.faults.kills`, and `fix_postgres` is `plugins.postgres`.
     """
@@ -139,7 +140,7 @@ def test_code_that_tests_share_is_in_its_folders() -> None:
 
 
 def test_only_the_command_line_prints() -> None:
-    """print() is in cli/output.py alone; everything else returns values or logs."""
+    """print() is in cli/output.py alone; all other code returns values or logs."""
     printing = [
         f"{path}:{node.lineno}"
         for path, tree in sources("src/")
@@ -153,7 +154,7 @@ def test_only_the_command_line_prints() -> None:
 
 
 def test_what_drives_names_no_engine() -> None:
-    """Names and texts of code outside the engines' folders; what docstrings explain is free."""
+    """Names and texts of code outside the engines' folders are checked; docstrings are free."""
     engine = re.compile("postgres|psycopg|mysql|mariadb", re.IGNORECASE)
     naming = {
         path.relative_to("src/penstock").as_posix()
@@ -165,7 +166,7 @@ def test_what_drives_names_no_engine() -> None:
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
-    """What a module's code says: names, attributes, imports, and texts but docstrings."""
+    """Yield the words of a module's code: names, attributes, imports, and texts but docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     explained = {
         id(node.body[0].value)
@@ -183,7 +184,7 @@ def _is_text(word: object) -> TypeGuard[str]:
 
 
 def test_every_kernel_has_its_twin_and_its_types() -> None:
-    """Beside each .pyx stand the readable module of the same name and a .pyi."""
+    """Beside each .pyx are the readable module of the same name and a .pyi."""
     kernels = [path for path in files() if path.suffix == ".pyx"]
     assert kernels, "the project has kernels"
     for kernel in kernels:
@@ -193,7 +194,7 @@ def test_every_kernel_has_its_twin_and_its_types() -> None:
 
 
 def test_every_module_is_used() -> None:
-    """A module that nothing imports is dead, unless it is where a program starts."""
+    """A module that no other one imports is dead, unless a program starts there."""
     modules = {named(path) for path, _ in sources("src/") if path.name != "__init__.py"}
     used = ENTRY_POINTS | AWAITED
     for path, tree in sources("src/"):
@@ -205,27 +206,27 @@ def test_every_module_is_used() -> None:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 # Named in a string: programs started with -m, Spark's worker module.
                 used |= modules & {node.value} - {named(path)}
-    # What engines are made of is named in their descriptors.
+    # The parts of engines are named in their descriptors.
     for engine in engines():
         used |= {where.partition(":")[0] for where in engine.parts.values()}
     assert modules - used == set()
 
 
 def test_nothing_is_left_unfinished() -> None:
-    """No note to come back later: it is done, or it is an issue."""
+    """No note says that a part is still to be done: it is done, or it is an issue."""
     code = [path for path in files() if path.suffix in CODE_SUFFIXES | {".sql"}]
     assert [str(path) for path in code if UNFINISHED.search(read(path))] == []
 
 
 @pytest.mark.parametrize("pattern", [MACHINE_PATHS, REGISTRIES], ids=["paths", "registries"])
 def test_files_know_no_machine(pattern: re.Pattern[str]) -> None:
-    """No file names a folder of somebody's machine or the address of a package registry."""
+    """No file names a folder of a developer's machine or the address of a package registry."""
     found = [f"{path}: {match[0]}" for path in files() if (match := pattern.search(read(path)))]
     assert found == []
 
 
 def test_locks_hold_names_versions_and_hashes_alone() -> None:
-    """Each line of a lock is a pinned name or a sha256; no option and no address."""
+    """Each line of a lock is a pinned name or a sha256, never an option or an address."""
     locks = sorted(ROOT.glob("requirements*.lock"))
     assert len(locks) == 3
     allowed = re.compile(
@@ -237,7 +238,7 @@ def test_locks_hold_names_versions_and_hashes_alone() -> None:
 
 
 def error_classes() -> dict[str, str]:
-    """Class name -> code, of every class that sets `code` and has `Error`-like bases."""
+    """Return class name -> code of every class that sets `code` and has `Error`-like bases."""
     found: dict[str, str] = {}
     for _, tree in sources("src/"):
         for node in ast.walk(tree):
@@ -279,7 +280,7 @@ def test_the_page_about_errors_is_current() -> None:
 
 
 def test_every_error_in_the_documentation_says_what_to_do() -> None:
-    """Below each code stands at least one line of what is to be done."""
+    """Below each code is at least one line that says what to do."""
     sections = read(Path("docs/errors.md")).split("\n## ")[1:]
     assert [text.splitlines()[0] for text in sections if "\n- " not in text] == []
 
@@ -295,12 +296,12 @@ def test_the_documented_example_counts_are_those_of_the_profiles() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").glob("fuzz_*.py")), ids=lambda p: p.stem)
 def test_a_fuzzer_can_start(path: Path) -> None:
-    """No test imports it: `make fuzz` would be the first to see that it does not."""
+    """No test imports it: only `make fuzz` would notice that it cannot start."""
     importlib.import_module(path.stem)
 
 
 def test_references_between_files_hold() -> None:
-    """A document that a docstring names exists, and so does what a relative link points to."""
+    """A document that a docstring names exists, and so does the target of a relative link."""
     missing = []
     for path in files():
         text = read(path)

@@ -1,4 +1,4 @@
-"""A segment whose header was not written whole (a full disk, a crash) holds nothing."""
+"""A segment whose header is incomplete (a full disk, a crash) has no content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 
 
 def test_readers_take_what_is_before_it(config: Config) -> None:
-    """Status, lag, counts, `penstock log` and read_log: each one, wherever the header ends."""
+    """These are status, lag, counts, `penstock log` and read_log, wherever the header ends."""
     assert read_log_end(config).end.gsn == 3
     assert outstanding_commit_us(config, Applied()) is not None
     assert outstanding_commit_us(config, Applied(trx=1)) is None
@@ -48,7 +48,7 @@ def test_readers_take_what_is_before_it(config: Config) -> None:
 
 
 def test_damage_in_a_longer_file_is_said(config: Config) -> None:
-    """Behind a whole header something was written: what is wrong then is no torn header."""
+    """Bytes follow a whole header: then the fault is not a torn header."""
     whole = (config.layout.log / "0.ckt").read_bytes()
     (config.layout.log / "1.ckt_").write_bytes(b"x" + whole[1:])
     with pytest.raises(SegmentCorrupt):

@@ -1,4 +1,4 @@
-"""Names across engines: too long, one instead of two, and where they go."""
+"""Names across engines: names that are too long or collide, and where tables go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORTEN = parse_choices({"long names": "shorten"}, Engine.MYSQL)
 
 
 def table(*columns: str) -> TableDefinition:
-    """A table of these columns."""
+    """Return a table of these columns."""
     return TableDefinition(
         name=TableName("s", "t"),
         source_id=1,
@@ -32,7 +32,7 @@ def table(*columns: str) -> TableDefinition:
 
 
 def test_long_names_are_refused_or_cut() -> None:
-    """63 bytes in PostgreSQL, 64 characters in MySQL; cut names are the same on every run."""
+    """The limit is 63 bytes in PostgreSQL, 64 characters in MySQL; cut names never change."""
     long = "ä" * 40
     assert NameRules.of(MYSQL).column(long) == long
     with pytest.raises(NameRefused, match="longer than 63 bytes"):
@@ -48,7 +48,7 @@ def test_long_names_are_refused_or_cut() -> None:
 
 
 def test_what_mysql_does_not_allow_in_names() -> None:
-    """Characters above U+FFFF and blanks at the end."""
+    """They have characters above U+FFFF, or blanks at the end."""
     for name in ("a😀", "a "):
         with pytest.raises(NameRefused, match="does not allow"):
             NameRules.of(MYSQL).column(name)
@@ -56,14 +56,14 @@ def test_what_mysql_does_not_allow_in_names() -> None:
 
 
 def test_columns_that_would_be_one_are_both_named() -> None:
-    """MySQL's columns differ in more than case."""
+    """MySQL's columns must differ in more than case."""
     with pytest.raises(NameRefused, match="Id and id"):
         target_columns(table("Id", "id"), NameRules.of(MYSQL))
     assert target_columns(table("Id", "id"), NameRules.of(PG)) == {"Id": "Id", "id": "id"}
 
 
 def test_tables_that_would_be_one_are_both_named() -> None:
-    """By the target's own way with case, and by the map."""
+    """The target's handling of case decides, and the map."""
     both = [TableName("a", "T"), TableName("a", "t")]
     assert len(target_names(both, {}, NameRules.of(MYSQL))) == 2
     for setting in (1, 2):
@@ -76,7 +76,7 @@ def test_tables_that_would_be_one_are_both_named() -> None:
 
 
 def test_schemas_are_mapped() -> None:
-    """A schema goes to the database that [target.map] names, in lower case where that is kept."""
+    """A schema goes to the database that [target.map] names, in lower case if case is not kept."""
     rules = NameRules.of(MYSQL, lower_case_table_names=1)
     names = target_names([TableName("public", "Item")], {"public": "Shop"}, rules)
     assert names == {TableName("public", "Item"): TableName("shop", "item")}

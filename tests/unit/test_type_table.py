@@ -1,4 +1,4 @@
-"""The table of types: what holds a type in another engine, what is lost, and who has to choose."""
+"""Table of types: what holds a type in another engine, what is lost, and what users must choose."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ NOPAD = "collate utf8mb4_nopad_bin"
 
 
 def column(text: str, name: str = "v", **more: Any) -> ColumnDefinition:
-    """A column of a type."""
+    """Return a column of a type."""
     return ColumnDefinition(name=name, type_text=text, type_oid=0, typmod=-1, **more)
 
 
 def mapped(
     text: str, source: Server, target: Server, choices: Choices | None = None, **more: Any
 ) -> Mapping:
-    """The mapping of a type."""
+    """Return the mapping of a type."""
     chosen = choices or Choices()
     return map_column(column(text, **more), source, target, choices=chosen, table=NAME)
 
 
 def table(*columns: ColumnDefinition, key: tuple[str, ...] = (), **more: Any) -> TableDefinition:
-    """A table of these columns."""
+    """Return a table of these columns."""
     return TableDefinition(
         name=NAME,
         source_id=1,
@@ -70,7 +70,7 @@ def table(*columns: ColumnDefinition, key: tuple[str, ...] = (), **more: Any) ->
 @pytest.mark.parametrize("source", SERVERS, ids=str)
 @pytest.mark.parametrize("target", SERVERS, ids=str)
 def test_every_builtin_type_has_a_place_or_a_reason(source: Server, target: Server) -> None:
-    """No type of any engine falls through: it is held, or refused by name."""
+    """No type of any engine is forgotten: it is held, or refused by name."""
     for name in builtin_types(source.engine):
         text = f"{name}('a')" if name in ("enum", "set") else name
         mapping = mapped(text, source, target)
@@ -103,7 +103,7 @@ def test_every_builtin_type_has_a_place_or_a_reason(source: Server, target: Serv
     ],
 )
 def test_mysql_types_in_postgres(text: str, expected: str) -> None:
-    """Each type of MySQL goes to the PostgreSQL type that holds all of its values."""
+    """Each type of MySQL is mapped to the PostgreSQL type that holds all of its values."""
     assert mapped(text, MARIADB, PG, neutral=neutral_type(text)).target_type == expected
 
 
@@ -132,13 +132,13 @@ def test_mysql_types_in_postgres(text: str, expected: str) -> None:
     ],
 )  # fmt: skip
 def test_postgres_types_in_mariadb(text: str, neutral: str, expected: str) -> None:
-    """Each type of PostgreSQL goes to one of the same values, or to the text that it prints."""
+    """Each type of PostgreSQL is mapped to one of the same values, or to its printed text."""
     assert mapped(text, PG, MARIADB, neutral=neutral).target_type == expected
 
 
 @pytest.mark.parametrize("source", SERVERS, ids=str)
 def test_the_same_engine_keeps_its_types(source: Server) -> None:
-    """Nothing is changed or lost between servers of one engine."""
+    """Between servers of one engine nothing is changed or lost."""
     for name in builtin_types(source.engine) - {"vector"}:
         text = f"{name}('a')" if name in ("enum", "set") else name
         if source is MARIADB_OLD and name in ("uuid", "inet4"):
@@ -148,7 +148,7 @@ def test_the_same_engine_keeps_its_types(source: Server) -> None:
 
 
 def test_what_a_version_lacks_is_text() -> None:
-    """UUID and collations come with versions: an older target holds the text, by bytes."""
+    """UUID and collations depend on versions: an older target holds the text, compared by bytes."""
     assert "ascii" in mapped("uuid", PG, MARIADB, neutral="uuid").target_type
     assert "ascii" in mapped("uuid", PG, MARIADB_OLD, neutral="uuid").target_type
     assert "ascii" in mapped("uuid", MARIADB, MYSQL).target_type
@@ -174,7 +174,7 @@ def test_what_a_version_lacks_is_text() -> None:
     ],
 )
 def test_losses_wait_for_a_choice(text: str, source: Server, target: Server, loss: str) -> None:
-    """A pair that can lose something may not run before somebody said what is to become of it."""
+    """A pair with a possible loss may not run before the user has chosen what to do about it."""
     mapping = mapped(text, source, target)
     assert loss in [found.name for found in mapping.missing]
     assert (mapping.exact, mapping.may_run) == (False, False)
@@ -184,7 +184,7 @@ def test_losses_wait_for_a_choice(text: str, source: Server, target: Server, los
 
 
 def test_text_in_its_place_is_exact() -> None:
-    """What is held as text by choice loses nothing."""
+    """A type that is held as text by choice loses nothing."""
     choices = parse_choices({"zero dates": "text"}, Engine.MYSQL)
     mapping = mapped("datetime", MYSQL, PG, choices)
     assert (mapping.target_type, mapping.exact, mapping.may_run) == ("text", True, True)
@@ -192,7 +192,7 @@ def test_text_in_its_place_is_exact() -> None:
 
 
 def test_the_narrowest_choice_counts() -> None:
-    """A column wins over its type, a type over the loss alone, all over the asterisk."""
+    """A column has priority over its type, a type over the loss alone, all over the asterisk."""
     choices = parse_choices(
         {
             "*": "error",
@@ -218,7 +218,7 @@ def test_the_narrowest_choice_counts() -> None:
     ],
 )
 def test_unknown_choices_are_refused_with_the_nearest(key: str, choice: str, hint: str) -> None:
-    """A key that means nothing stops, and says what was probably meant."""
+    """An unknown key stops the start, and the error has the probable one."""
     with pytest.raises(TypeChoiceUnknown) as caught:
         parse_choices({key: choice}, Engine.MYSQL)
     assert hint in caught.value.hint
@@ -226,18 +226,18 @@ def test_unknown_choices_are_refused_with_the_nearest(key: str, choice: str, hin
 
 @pytest.mark.parametrize(("key", "choice"), [("zero dates", "nul"), ("*", "null")])
 def test_impossible_choices_are_refused(key: str, choice: str) -> None:
-    """A loss has its own choices, and nothing else can be chosen."""
+    """A loss has its own choices, and no other can be chosen."""
     with pytest.raises(TypeChoiceInvalid):
         parse_choices({key: choice}, Engine.MYSQL)
 
 
 def test_every_loss_has_a_choice() -> None:
-    """There is no loss that nobody can decide about."""
+    """No loss is without a choice."""
     assert all(loss.choices and loss.what for loss in LOSSES.values())
 
 
 def test_keys_share_what_an_index_holds() -> None:
-    """Text without a length is cut to what the key has room for, and that is a loss to choose."""
+    """Text without a length is cut to the key's room, which is a loss to choose."""
     wide = table(
         column("text", "a"), column("bigint", "n"), column("character varying(20)", "b"),
         key=("a", "n", "b"),
@@ -254,7 +254,7 @@ def test_keys_share_what_an_index_holds() -> None:
 
 
 def test_old_servers_ignore_blanks_at_the_end_of_keys() -> None:
-    """MySQL before 8.0.17 has no collation by bytes that tells 'a' from 'a '."""
+    """MySQL before 8.0.17 has no collation by bytes that distinguishes 'a' from 'a '."""
     keyed = table(column("character varying(20)", "a"), key=("a",))
     assert [x.name for x in map_table(keyed, PG, MYSQL)["a"].missing] == ["blanks in keys"]
     assert map_table(keyed, PG, MYSQL_NEW)["a"].exact
@@ -262,7 +262,7 @@ def test_old_servers_ignore_blanks_at_the_end_of_keys() -> None:
 
 
 def test_rows_that_are_too_wide_hold_long_texts() -> None:
-    """A row of MySQL's has 65,535 bytes: the longest varchars become long texts."""
+    """A row of MySQL has 65,535 bytes: the longest varchars become long texts."""
     wide = table(*(column(f"character varying({1000 * n})", f"c{n}") for n in range(1, 12)))
     found = map_table(wide, PG, MYSQL)
     kinds = [mapping.target_type.split("(")[0].split(" ")[0] for mapping in found.values()]
@@ -284,7 +284,7 @@ def test_enums_in_keys_need_no_choice() -> None:
 
 
 def test_vectors_are_refused_by_name() -> None:
-    """A type that is not carried says so."""
+    """The refusal of a type names it."""
     for target in SERVERS:
         assert "vector" in mapped("vector(3)", MYSQL_NEW, target).refused
 
@@ -298,7 +298,7 @@ def test_the_page_about_types_is_current() -> None:
 
 @pytest.mark.parametrize("target", SERVERS)
 def test_a_character_set_that_is_not_known_is_refused_by_the_plan(target: Server) -> None:
-    """Not after the start: `filename` is the one that is left out."""
+    """It is not refused after the start: `filename` is the set that is missing."""
     told = mapped("varchar(9)", MYSQL, target, charset="filename", collation="filename")
     assert told.refused == "penstock does not read the character set filename"
     assert not mapped("varchar(9)", MYSQL, target, charset="utf8", collation="utf8_bin").refused
@@ -328,14 +328,14 @@ def test_a_year_of_two_digits_is_held_whole() -> None:
 def test_text_that_mariadb_checks_as_json_keeps_its_collation(
     charset: str, collation: str, stored: str, expected: str
 ) -> None:
-    """Its keys find equal what they did: JSON itself is compared by bytes."""
+    """Its keys stay equal under it: JSON itself is compared by bytes."""
     more = {"charset": charset, "collation": collation, "base_type": stored}
     assert mapped("json", MARIADB, MARIADB, **more).target_type == expected
     assert mapped("json", MARIADB, PG, **more).target_type == "json"
 
 
 def test_members_in_bytes_stay_so() -> None:
-    """CHARACTER SET binary of an ENUM or SET; there is no collation to be named."""
+    """An ENUM or SET has CHARACTER SET binary; there is no collation to be named."""
     more = {"charset": "binary", "collation": "binary"}
     for kind in ("enum('a')", "set('a')"):
         assert mapped(kind, MYSQL, MARIADB, **more).target_type == f"{kind} character set binary"

@@ -1,4 +1,4 @@
-"""What a process waits for at a server: the file, and what a run and the web page say of it."""
+"""Waits of a process for a server: the file, and how a run and the web page show them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class At:
         self.us = us
 
     def now_us(self) -> int:
-        """The time."""
+        """Return the time."""
         return self.us
 
 
 def test_a_wait_is_read_while_it_is_fresh(tmp_path: Path) -> None:
-    """One that was left by a killed process is not believed for long."""
+    """A file that a killed process has left expires soon."""
     clock: Any = At(50_000_000)
     assert read_waits(tmp_path, clock) is None
     write_waits(tmp_path, "the slot", 3.0, [HOLDER], clock)
@@ -45,7 +45,7 @@ def test_a_wait_is_read_while_it_is_fresh(tmp_path: Path) -> None:
 
 
 def test_a_run_says_each_wait_once_and_that_it_is_over() -> None:
-    """Whoever is waited for next is another event."""
+    """A wait for another holder is another event."""
     told: list[str] = []
 
     def report(text: str, kind: str = "note", **_: Any) -> None:
@@ -68,7 +68,7 @@ def test_a_run_says_each_wait_once_and_that_it_is_over() -> None:
 
 
 def replace_holder(waits: Waits, command: str) -> Waits:
-    """The same wait for something else."""
+    """Return the same wait for another holder."""
     return Waits(
         what=waits.what,
         since_us=waits.since_us,
@@ -78,7 +78,7 @@ def replace_holder(waits: Waits, command: str) -> Waits:
 
 
 def test_the_web_page_shows_a_wait_as_trouble() -> None:
-    """With what to type next."""
+    """The page shows what to type next."""
     waits = Waits(what="the slot", since_us=5, written_us=6, holders=(HOLDER,))
     [trouble] = troubles_of_waits(waits)
     assert trouble.hint == HOLDER.command

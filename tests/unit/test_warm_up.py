@@ -1,4 +1,4 @@
-"""Jobs that do nothing: so many, and none beside a job that somebody wants."""
+"""Warm-up jobs, which do nothing: their number is limited, and none runs beside a real job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG_S = 60.0
 
 
 def test_there_are_only_so_many_jobs() -> None:
-    """Nothing else ends them."""
+    """No other event ends them."""
     jobs: list[int] = []
     enough = threading.Event()
 
@@ -28,7 +28,7 @@ def test_there_are_only_so_many_jobs() -> None:
 
 
 def test_whoever_ends_it_has_no_job_beside_them() -> None:
-    """The one at work is waited for, and no other begins."""
+    """It waits for the running one, and no other begins."""
     begun, free = threading.Event(), threading.Event()
     done: list[int] = []
 
@@ -48,7 +48,7 @@ def test_whoever_ends_it_has_no_job_beside_them() -> None:
 
 
 def test_a_job_that_fails_is_the_last() -> None:
-    """What is wrong is said by the first job that somebody wants."""
+    """The first real job reports the error."""
     jobs: list[int] = []
 
     def job() -> None:

@@ -1,4 +1,4 @@
-"""Waking when a file is written to."""
+"""Wake-ups by writes to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG_S = 20.0
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file that is there."""
+    """A file that exists."""
     (tmp_path / "file").write_bytes(b"a")
     return tmp_path / "file"
 
@@ -31,7 +31,7 @@ def watch(path: Path) -> Iterator[FileWatch]:
 
 
 def woken(watch: FileWatch, write: threading.Timer) -> bool:
-    """Whether a wait ended because of what the timer does."""
+    """Return whether a wait ended because of the timer's action."""
     write.start()
     began = time.monotonic()
     watch.wait(LONG_S)
@@ -40,20 +40,20 @@ def woken(watch: FileWatch, write: threading.Timer) -> bool:
 
 
 def overwrite(path: Path) -> None:
-    """As the log's writer does: in place."""
+    """Overwrite in place, as the log's writer does."""
     with path.open("r+b") as file:
         file.write(b"b")
 
 
 def test_a_write_wakes(path: Path, watch: FileWatch) -> None:
-    """Also one that came before the wait."""
+    """A write before the wait counts, too."""
     assert woken(watch, threading.Timer(0.1, overwrite, [path]))
     overwrite(path)
     assert woken(watch, threading.Timer(0, lambda: None))
 
 
 def test_nothing_written_is_a_whole_wait(watch: FileWatch) -> None:
-    """And it takes no time of a processor."""
+    """It takes no processor time."""
     began, used = time.monotonic(), time.thread_time()
     watch.wait(0.3)
     assert time.monotonic() - began >= 0.25
@@ -62,14 +62,14 @@ def test_nothing_written_is_a_whole_wait(watch: FileWatch) -> None:
 
 @pytest.fixture
 def later(tmp_path: Path) -> Iterator[FileWatch]:
-    """A watch of a file that is not there yet."""
+    """A watch of a file that does not exist yet."""
     found = FileWatch(tmp_path / "later")
     yield found
     found.close()
 
 
 def test_a_file_that_is_not_there_is_a_whole_wait(later: FileWatch) -> None:
-    """Nobody looks for it again and again."""
+    """The file is not looked for repeatedly."""
     began, used = time.monotonic(), time.thread_time()
     later.wait(0.3)
     assert time.monotonic() - began >= 0.25
@@ -80,13 +80,13 @@ def test_a_file_that_is_not_there_is_a_whole_wait(later: FileWatch) -> None:
 def test_a_file_that_comes_later(
     tmp_path: Path, later: FileWatch, comes: Callable[[Path], object]
 ) -> None:
-    """Its coming wakes, made or renamed, and what is written to it then."""
+    """Its creation or renaming wakes, and so do later writes to it."""
     (tmp_path / "t").touch()
     path = tmp_path / "later"
     later.wait(0)
     assert woken(later, threading.Timer(0.1, comes, [path]))
     began = time.monotonic()
-    later.wait(LONG_S)  # what was written before it was watched is not told
+    later.wait(LONG_S)  # writes before the watch are not reported
     assert time.monotonic() - began < LONG_S / 2
     assert woken(later, threading.Timer(0.1, overwrite, [path]))
     later.wait(0)
@@ -97,7 +97,7 @@ def test_a_file_that_comes_later(
 
 
 def test_a_file_without_a_directory(tmp_path: Path) -> None:
-    """Waits are short until it is there."""
+    """Waits are short until it exists."""
     watch = FileWatch(tmp_path / "no" / "later")
     began = time.monotonic()
     watch.wait(LONG_S)
@@ -105,7 +105,7 @@ def test_a_file_without_a_directory(tmp_path: Path) -> None:
     (tmp_path / "no").mkdir()
     watch.wait(0)
     (tmp_path / "no").rmdir()
-    watch.wait(LONG_S)  # told that it is gone
+    watch.wait(LONG_S)  # reports that it is gone
     (tmp_path / "no").mkdir()
     (tmp_path / "no" / "later").touch()
     watch.wait(LONG_S)
@@ -114,16 +114,16 @@ def test_a_file_without_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_takes_the_place_of_another(path: Path, watch: FileWatch) -> None:
-    """The name counts, once the first is gone."""
+    """The name counts, once the first one is gone."""
     path.unlink()
     path.write_bytes(b"c")
-    watch.wait(0.2)  # told that the first is gone
+    watch.wait(0.2)  # reports that the first one is gone
     watch.wait(0.01)
     assert woken(watch, threading.Timer(0.1, overwrite, [path]))
 
 
 def test_a_closed_watch_begins_again(path: Path, watch: FileWatch) -> None:
-    """As after a loader that lost its target."""
+    """A loader that lost its target does so."""
     watch.close()
     watch.wait(0)
     assert woken(watch, threading.Timer(0.1, overwrite, [path]))

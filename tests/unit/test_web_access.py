@@ -1,4 +1,4 @@
-"""Who may use the web interface."""
+"""Access to the web interface."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKEN = "a token that nobody guesses"
     ],
 )
 def test_loopback(host: str, expected: bool) -> None:
-    """Only what this machine alone reaches needs no token."""
+    """An address that only this machine reaches needs no token."""
     assert is_loopback(host) is expected
 
 
@@ -51,7 +51,7 @@ def test_loopback(host: str, expected: bool) -> None:
     ],
 )
 def test_host_names(header: str, name: str) -> None:
-    """A header's name is found whatever stands around it, and nonsense has none."""
+    """A header's name is found whatever surrounds it, and nonsense has none."""
     assert host_name(header) == name
 
 
@@ -79,12 +79,12 @@ def test_host_names(header: str, name: str) -> None:
 def test_a_foreign_name_in_the_host_header_is_refused(
     listening: str, header: str, taken: bool
 ) -> None:
-    """A name that an attacker's DNS points at us is none of ours: rebinding leads nowhere."""
+    """A name that an attacker's DNS points at us is not ours, which prevents rebinding."""
     assert Hosts(listening, ["CDC.example"]).takes(header) is taken
 
 
 def test_a_short_token_is_refused() -> None:
-    """What can be guessed keeps nobody out."""
+    """A token that can be guessed protects nothing."""
     with pytest.raises(TokenTooShort, match="5 characters"):
         Access("12345")
 
@@ -105,7 +105,7 @@ def test_the_token_lets_in_as_a_bearer_and_through_a_session() -> None:
 
 
 def test_sessions_end_by_themselves_and_are_not_kept_without_limit() -> None:
-    """Half a day; the oldest gives way to the thousand and first."""
+    """They last half a day; the thousand and first replaces the oldest."""
     hands = Hands()
     access = Access(TOKEN, clock=hands)
     first = access.begin_session()
@@ -122,7 +122,7 @@ def test_sessions_end_by_themselves_and_are_not_kept_without_limit() -> None:
 
 
 def test_a_forms_secret_belongs_to_one_session_and_one_server() -> None:
-    """What one visitor's page carries is of no use with another's cookie."""
+    """A secret on one visitor's page is useless with another's cookie."""
     access = Access(TOKEN)
     one, other = access.begin_session(), access.begin_session()
     assert access.right_form(one, access.form_secret(one))

@@ -1,4 +1,4 @@
-"""Requests to the web interface, without a server: pages, forms, JSON, who is let in."""
+"""Requests to the web interface, without a server: pages, forms, JSON, access."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ PAGE = "/pipelines/shop"
 
 
 def interface(*watches: PipelineWatch, token: str | None = None) -> Interface:
-    """The interface over some pipelines."""
+    """Return the interface over some pipelines."""
     return Interface(watches, access=Access(token), hosts=Hosts("127.0.0.1"))
 
 
 @pytest.fixture
 def shown(tmp_path: Path) -> Iterator[tuple[TestClient, PipelineWatch]]:
-    """A visitor on loopback, and what the page is made of."""
+    """A visitor on loopback, and the data of the page."""
     made = watch(tmp_path)
     site = interface(made)
     with TestClient(site.app, base_url=LOCAL) as client:
@@ -68,7 +68,7 @@ def guarded(tmp_path: Path) -> Iterator[TestClient]:
 
 
 class Outline(HTMLParser):
-    """What a screen reader finds in a page."""
+    """The parts of a page that a screen reader finds."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -76,20 +76,20 @@ class Outline(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take it down."""
+        """Note the element."""
         self.tags.append((tag, dict(attrs)))
 
     def count(self, tag: str) -> int:
-        """How often an element stands there."""
+        """Return how often the page has an element."""
         return sum(each == tag for each, _ in self.tags)
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of each."""
+        """Return the attributes of each."""
         return [attributes for each, attributes in self.tags if each == tag]
 
 
 def readings() -> dict[str, Reading]:
-    """Pipelines in every state."""
+    """Return pipelines in every state."""
     return {
         "follows": reading(),
         "loads": reading(status(done=False)),
@@ -106,7 +106,7 @@ def readings() -> dict[str, Reading]:
 def test_spark_s_own_pages_are_linked_while_they_are_there(
     shown: tuple[TestClient, PipelineWatch],
 ) -> None:
-    """When they are on, and the load process that has them runs."""
+    """The links are there if the pages are on, and the load process that serves them runs."""
     client, made = shown
     for pid, ui, linked in ((12, "http://h:4040", 1), (13, "http://h:4040", 0), (12, "", 0)):
         made.latest = reading(spark=spark_report(pid=pid, ui=ui))
@@ -122,7 +122,7 @@ def test_spark_s_own_pages_are_linked_while_they_are_there(
 def test_a_page_tells_the_facts_and_has_an_outline(
     shown: tuple[TestClient, PipelineWatch], kind: str
 ) -> None:
-    """One h1, landmarks, a caption for each table, a name for each control; in every state."""
+    """It has one h1, landmarks, table captions, and named controls, in every state."""
     client, made = shown
     made.latest = readings()[kind]
     answer = client.get(PAGE)
@@ -141,7 +141,7 @@ def test_a_page_tells_the_facts_and_has_an_outline(
 
 
 def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, PipelineWatch]) -> None:
-    """Passwords are masked, and a table's name is text whatever it holds."""
+    """Passwords are masked, and a table's name is text whatever it contains."""
     client, _ = shown
     for path in (PAGE, "/", "/api/pipelines", "/api/pipelines/shop", "/metrics"):
         text = client.get(path).text
@@ -169,7 +169,7 @@ def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, PipelineWatch
 
 
 def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, PipelineWatch]) -> None:
-    """State, status, rates, what the source keeps, tables with counts, errors."""
+    """It has state, status, rates, what the source keeps, tables with counts, errors."""
     client, _ = shown
     found: dict[str, Any] = client.get("/api/pipelines/shop").json()
     assert found["state"] == "following changes"
@@ -190,7 +190,7 @@ def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, PipelineWatch
 
 
 def test_a_target_that_is_away_is_no_good_news(tmp_path: Path) -> None:
-    """The badge is not green, and what cannot be known is not 0; since when, and what is next."""
+    """The badge is not green, unknown values are not 0; it shows since when, and what is next."""
     retry = Retry(process="load", error="refused", since_us=NOW_US, next_us=NOW_US + 3_000_000)
     outage = replace(source_away(), side="target")
     found = replace(status(), lag=None, outages=(outage,), retries=(retry,))
@@ -209,7 +209,7 @@ def test_a_target_that_is_away_is_no_good_news(tmp_path: Path) -> None:
 
 
 def test_without_a_target_nothing_is_said_of_one(tmp_path: Path) -> None:
-    """No bulk load, no verify, no loader; what is extracted, and its lag, are there."""
+    """There is no bulk load, verify or loader; extraction and its lag are shown."""
     found = replace(status(), has_target=False, target=TargetState())
     made = watch(tmp_path, reading(found, bulk=None))
     made.config = replace(made.config, has_target=False)
@@ -232,12 +232,12 @@ def test_without_a_target_nothing_is_said_of_one(tmp_path: Path) -> None:
 
 
 class Seldom(PipelineWatch):
-    """A watch of which nobody has asked for long: its reading is old, of a load long over."""
+    """A watch that was unused for long: its reading is old, of a load that ended long ago."""
 
     hangs = False
 
     def begin(self, *, hangs: bool = False) -> None:
-        """Look for the first time; the next time it shows what is now, or hangs."""
+        """Look for the first time; the next look shows the present, or hangs."""
         self.released = threading.Event()
         self.latest = reading(status(done=False), number=0)
         self.start()
@@ -246,7 +246,7 @@ class Seldom(PipelineWatch):
         self.hangs = hangs
 
     def look(self) -> None:
-        """What is there; the first time as long ago as a watch may wait."""
+        """Look; the first reading is as old as a watch may wait."""
         if self.hangs:
             self.released.wait()
         number, now_s = self.latest.number + 1, time.monotonic()
@@ -259,7 +259,7 @@ class Seldom(PipelineWatch):
 
 @pytest.fixture
 def seldom(tmp_path: Path) -> Iterator[tuple[TestClient, Seldom]]:
-    """A visitor who comes after long."""
+    """A visitor who arrives after a long time."""
     made = Seldom(watch(tmp_path).config)
     site = interface(made)
     with TestClient(site.app, base_url=LOCAL) as client:
@@ -272,14 +272,14 @@ def seldom(tmp_path: Path) -> Iterator[tuple[TestClient, Seldom]]:
 def test_the_first_look_after_long_shows_what_is_now(
     seldom: tuple[TestClient, Seldom], path: str
 ) -> None:
-    """A page without JavaScript is seen once only: it waits for a reading that is fresh."""
+    """A page without JavaScript is loaded once: it waits for a fresh reading."""
     client, made = seldom
     made.begin()
     assert "following changes" in client.get(path).text
 
 
 def test_a_server_that_hangs_is_not_a_page_that_hangs(seldom: tuple[TestClient, Seldom]) -> None:
-    """What was known is shown when nothing newer comes in time."""
+    """The old values are shown if no newer ones arrive in time."""
     client, made = seldom
     made.begin(hangs=True)
     answer = client.get(PAGE)
@@ -289,7 +289,7 @@ def test_a_server_that_hangs_is_not_a_page_that_hangs(seldom: tuple[TestClient, 
 def test_metrics_are_served_as_prometheus_wants_them(
     shown: tuple[TestClient, PipelineWatch],
 ) -> None:
-    """Text with its version."""
+    """It is text with its version."""
     answer = shown[0].get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "penstock_lag_seconds{" in answer.text
@@ -299,7 +299,7 @@ def test_metrics_are_served_as_prometheus_wants_them(
 def test_a_foreign_host_header_gets_nothing(
     shown: tuple[TestClient, PipelineWatch], host: str
 ) -> None:
-    """Neither a page nor the metrics nor a style sheet."""
+    """It gets no page, no metrics and no style sheet."""
     for path in ("/", PAGE, "/metrics", "/static/penstock.css", "/login"):
         answer = shown[0].get(path, headers={"host": host})
         assert answer.status_code == 421
@@ -307,7 +307,7 @@ def test_a_foreign_host_header_gets_nothing(
 
 
 def form_of(client: TestClient) -> str:
-    """The secret that the page's forms carry."""
+    """Return the secret of the page's forms."""
     found = re.search(r'name="secret" value="([0-9a-f]{64})"', client.get(PAGE).text)
     assert found
     return found[1]
@@ -349,7 +349,7 @@ def test_a_forged_form_changes_nothing(
 def test_an_error_of_a_button_is_shown_with_its_code(
     shown: tuple[TestClient, PipelineWatch],
 ) -> None:
-    """As a page for a form, as JSON for the script; the target's URL is masked in both."""
+    """A form gets a page, the script JSON; the target's URL is masked in both."""
     client, _ = shown
     secret = form_of(client)
     page = client.post(f"{PAGE}/actions/pause", data={"secret": secret})
@@ -369,7 +369,7 @@ def test_an_error_of_a_button_is_shown_with_its_code(
 def test_a_table_is_paused_and_copied_by_its_buttons(
     shown: tuple[TestClient, PipelineWatch],
 ) -> None:
-    """Each table has its own, named for a screen reader; what they request is kept."""
+    """Each table has its own, named for a screen reader; their requests are kept."""
     client, made = shown
     outline = Outline(client.get(PAGE).text)
     buttons = [each for each in outline.of("button") if each.get("formaction")]
@@ -378,7 +378,7 @@ def test_a_table_is_paused_and_copied_by_its_buttons(
         "Copy its rows again: public.orders",
         "Remove it from the pipeline: public.orders",
     ]
-    # Rows and changes are given up by a second press, behind what opens by the first.
+    # Rows and changes are given up by a second press, on a button that the first one reveals.
     assert [each["id"] for each in outline.of("details") if "orders" in str(each.get("id"))] == [
         "resync-public.orders",
         "remove-public.orders",
@@ -406,7 +406,7 @@ def test_a_table_is_paused_and_copied_by_its_buttons(
 def test_a_table_is_named_with_its_schema(
     shown: tuple[TestClient, PipelineWatch], name: str
 ) -> None:
-    """What was typed into the field is repeated, with what is to be typed instead."""
+    """The typed text is repeated, together with the text to type."""
     client, _ = shown
     data = {"secret": form_of(client), "name": name}
     for action in ("add", "remove", "pause", "resume", "resync"):
@@ -420,7 +420,7 @@ def test_a_table_is_named_with_its_schema(
 def test_a_table_is_added_by_its_name(
     shown: tuple[TestClient, PipelineWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the field has it: everything behind the first dot is the table's name."""
+    """In the field, everything after the first dot is the table's name."""
     asked: list[TableName] = []
     add = (lambda _, table: asked.append(table), "is being added")
     monkeypatch.setitem(TABLE_ACTIONS, "add", add)
@@ -431,7 +431,7 @@ def test_a_table_is_added_by_its_name(
 
 
 def test_what_somebody_asked_for_a_table_is_shown(tmp_path: Path) -> None:
-    """Where it is on its way to, and why it does not get there."""
+    """The page shows its next state, and why it does not get there."""
     new = TableName("public", "new")
     lines = (
         TableLine(table=ORDERS, state="following", wanted="paused"),
@@ -476,7 +476,7 @@ def test_with_a_token_nothing_is_shown_without_it(guarded: TestClient) -> None:
 def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
     guarded: TestClient,
 ) -> None:
-    """HttpOnly and SameSite=Strict; it ends with the log out."""
+    """It has HttpOnly and SameSite=Strict, and ends with the log out."""
     wrong = guarded.post("/login", data={"token": "something else entirely"})
     assert wrong.status_code == 403
     assert "That is not the token." in wrong.text
@@ -497,13 +497,13 @@ def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
     left = guarded.post("/logout", data={"secret": form_of(guarded)})
     assert left.headers["location"] == "/login"
     assert guarded.get(PAGE).status_code == 303
-    # Who has copied the cookie has nothing of it after that, whatever this browser forgets.
+    # A copy of the cookie is useless after that, whether this browser forgets it or not.
     again = guarded.get(PAGE, headers={"cookie": f"penstock_session={kept}"})
     assert (again.status_code, again.headers["location"]) == (303, "/login")
 
 
 def test_an_unknown_page_is_a_page_too(shown: tuple[TestClient, PipelineWatch]) -> None:
-    """With a way back."""
+    """It has a link back."""
     answer = shown[0].get("/pipelines/other")
     assert answer.status_code == 404
     assert '<a href="/">' in answer.text

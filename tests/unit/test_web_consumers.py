@@ -1,4 +1,4 @@
-"""Consumers on the web page, and what Prometheus reads of them."""
+"""Consumers on the web page, and their metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCAL, PAGE = "http://127.0.0.1:8765", "/pipelines/shop"
 
 
 class Telling(Noting):
-    """Has metrics of its own, of each kind."""
+    """Consumer with metrics of its own, of each kind."""
 
     def start(self, metrics: object) -> None:
         super().start(metrics)
@@ -47,7 +47,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def read(feed: Feed) -> Reading:
-    """What the web's watch reads of it."""
+    """Return what the web's watch reads about it."""
     config = load_config(feed.root / "shop.toml", {})
     found = consumer_lines(config, with_target=False)
     reports = {line.name: read_report(config, line.name) for line in found}
@@ -55,7 +55,7 @@ def read(feed: Feed) -> Reading:
 
 
 def test_metrics_have_the_published_names_in_base_units(feed: Feed) -> None:
-    """Each by its name in HELP; lag, links and what is held back beside them; its own too."""
+    """Each has its name in HELP; lag, links, held space and its own metrics are there, too."""
     page = expose([("shop", read(feed))]).decode()
     families = {family.name: family for family in text_string_to_metric_families(page)}
     values = {
@@ -93,7 +93,7 @@ def test_metrics_have_the_published_names_in_base_units(feed: Feed) -> None:
 
 
 def test_the_page_shows_each_consumer_and_its_lag(feed: Feed) -> None:
-    """With a plot; the JSON has the same."""
+    """It has a plot; the JSON has the same values."""
     made = watch(feed.root / "web", read(feed)) if (feed.root / "web").mkdir() is None else None
     assert made is not None
     site = Interface([made], access=Access(None), hosts=Hosts("127.0.0.1"))
@@ -107,7 +107,7 @@ def test_the_page_shows_each_consumer_and_its_lag(feed: Feed) -> None:
 
 
 def test_a_consumer_is_paused_and_goes_on_by_its_button(feed: Feed) -> None:
-    """What the button says is kept where the consumer looks."""
+    """The consumer looks at the setting that the button writes."""
     made = PipelineWatch(load_config(feed.root / "shop.toml", {}))
     made.latest = read(feed)
     site = Interface([made], access=Access(None), hosts=Hosts("127.0.0.1"))
@@ -129,7 +129,7 @@ def test_a_consumer_is_paused_and_goes_on_by_its_button(feed: Feed) -> None:
 
 
 def test_what_ended_a_consumer_is_shown_with_the_next_command(feed: Feed) -> None:
-    """A state that is damaged is a line of its own, not the end of the list."""
+    """A damaged state is a line of its own, and does not end the list."""
     (feed.directory / "state" / "cdc-wal-state.json").write_text("{")
     (line,) = consumer_lines(load_config(feed.root / "shop.toml", {}), with_target=False)
     assert (line.state, "is damaged" in line.error) == ("failed", True)

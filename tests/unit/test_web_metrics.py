@@ -1,4 +1,4 @@
-"""What Prometheus reads, and what Grafana draws of it."""
+"""Metrics for Prometheus, and what Grafana draws of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL = expose([("shop", reading(MERGED))]).decode()
 
 
 def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample by its name and labels."""
+    """Return every sample by its name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page)
@@ -37,12 +37,12 @@ def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def value(name: str, **labels: str) -> float:
-    """One sample of the full page."""
+    """Return one sample of the full page."""
     return samples(FULL)[name, tuple(sorted({"pipeline": "shop", **labels}.items()))]
 
 
 def test_values_are_in_base_units() -> None:
-    """Seconds and bytes as they are, counters with _total."""
+    """Seconds and bytes are plain, counters have _total."""
     assert value("penstock_lag_seconds") == 1.5
     assert value("penstock_lag_bytes") == 2048
     assert value("penstock_heartbeat_seconds_bucket", le="0.25") == 98
@@ -65,7 +65,7 @@ def test_values_are_in_base_units() -> None:
 
 
 def test_every_metric_tells_what_it_is() -> None:
-    """HELP and TYPE before each; units only in their base form."""
+    """HELP and TYPE precede each; units are only in their base form."""
     families = list(text_string_to_metric_families(FULL))
     assert len(families) > 25
     for family in families:
@@ -79,14 +79,14 @@ def test_every_metric_tells_what_it_is() -> None:
 
 
 def test_labels_are_escaped() -> None:
-    """A table's name may hold anything: quotes, backslashes and line ends do not end a label."""
+    """Quotes, backslashes and line ends in a table's name do not end a label."""
     assert set('"\\\n') <= set(HOSTILE.name)
     assert value("penstock_bulk_loaded_rows", table=str(HOSTILE)) == 7
     assert 'alert(\\"1\\\\2\\")\\n</script>' in FULL
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    """No lag is not a lag of zero; before the first look there is nothing but the version."""
+    """An unknown lag is not a lag of zero; before the first look there is only the version."""
     page = expose([("shop", reading(status(lag_s=None), retention=None, troubles=(trouble(),)))])
     names = {name for name, _ in samples(page.decode())}
     assert "penstock_lag_seconds" not in names
@@ -116,7 +116,7 @@ def test_the_alerts_ask_only_for_metrics_that_there_are() -> None:
 
 
 def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
-    """And every metric but the rarest is drawn."""
+    """Every metric but the rarest is drawn."""
     known = {name for name, _ in samples(FULL)}
     panels = json.loads(DASHBOARD.read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel.get("targets", [])]
@@ -129,7 +129,7 @@ def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
 
 @pytest.mark.parametrize("page", ["docs/web.md"])
 def test_the_metrics_are_documented(page: str) -> None:
-    """Each by its name, and none that there is not."""
+    """Each one has its name there, and no other name is there."""
     text = (ROOT / page).read_text()
     told = set(re.findall(r"`(penstock_\w+)`", text))
     of_stage = {name for name, *_ in (*OF_SCHEMAS, *OF_ROWS)}

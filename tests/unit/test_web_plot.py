@@ -11,7 +11,7 @@ from penstock.web.reading import Sample
 
 
 def samples(*values: tuple[float, float | None]) -> list[Sample]:
-    """Moments and lags."""
+    """Return moments and lags."""
     return [
         Sample(at_s=at_s, lag_s=lag_s, extracted_transactions=0.0, loaded_transactions=0.0)
         for at_s, lag_s in values
@@ -19,12 +19,12 @@ def samples(*values: tuple[float, float | None]) -> list[Sample]:
 
 
 def drawn(found: list[Sample], *, now_s: float, least_top: float = 1.0) -> Plot:
-    """The lag's plot."""
+    """Return the lag's plot."""
     return make_plot(found, [lambda sample: sample.lag_s], now_s=now_s, least_top=least_top)
 
 
 def points(path: str) -> list[tuple[float, float]]:
-    """The corners of a path."""
+    """Return the corners of a path."""
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", path)]
 
 
@@ -40,7 +40,7 @@ def test_the_present_is_at_the_right_and_zero_at_the_bottom() -> None:
 
 
 def test_the_curve_moves_to_the_left_as_time_goes_on() -> None:
-    """The same samples, a second later, stand a second further left."""
+    """The same samples are a second further left after a second."""
     found = samples((0.0, 0.2), (20.0, 0.4))
     before = points(drawn(found, now_s=30.0).curves[0].path)
     after = points(drawn(found, now_s=31.0).curves[0].path)
@@ -51,12 +51,12 @@ def test_the_curve_moves_to_the_left_as_time_goes_on() -> None:
     ("age_s", "span_s"), [(0, 60), (61, 120), (121, 300), (599, 600), (900, 600)]
 )
 def test_the_span_grows_with_what_is_known(age_s: float, span_s: float) -> None:
-    """From one minute to ten."""
+    """It grows from one minute to ten."""
     assert drawn(samples((0.0, 1.0), (float(age_s), 1.0)), now_s=age_s).span_s == span_s
 
 
 def test_a_peak_between_drawn_points_is_drawn() -> None:
-    """Of many samples in one bucket the highest stays; the path does not grow without end."""
+    """Of many samples in one bucket the highest stays; the length of the path is limited."""
     many = samples(*((n / 10, 9.0 if n == 3333 else 0.1) for n in range(6000)))
     curve = drawn(many, now_s=600.0).curves[0]
     corners = points(curve.path)
@@ -66,7 +66,7 @@ def test_a_peak_between_drawn_points_is_drawn() -> None:
 
 
 def test_what_was_not_known_breaks_the_curve() -> None:
-    """No value is not zero, and nothing is drawn across; at the end there is no value now."""
+    """A missing value is not zero, and no line crosses it; at the end there is no present value."""
     curve = drawn(samples((0.0, 1.0), (1.0, 0.5), (2.0, None), (3.0, 1.0)), now_s=3.0).curves[0]
     assert len(points(curve.path)) == 3
     assert curve.path.count("M") == curve.area.count("Z") == 2
@@ -83,5 +83,5 @@ def test_what_was_not_known_breaks_the_curve() -> None:
     [(0, 1), (0.3, 0.5), (1.0, 1.0), (1.01, 2), (24, 25), (999, 1000), (2600, 5000)],
 )
 def test_the_scale_ends_at_a_round_number(most: float, top: float) -> None:
-    """The next of 1, 2, 2.5, 5 and their tenfolds."""
+    """It is the next of 1, 2, 2.5, 5 and their tenfolds."""
     assert scale_top(most) == pytest.approx(top)

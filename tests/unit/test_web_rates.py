@@ -1,4 +1,4 @@
-"""Figures of the web page that are not known yet: no rate of 0, no sentence in the largest type."""
+"""Unknown figures on the web page: no rate of 0, no sentence in the largest type."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pages(tmp_path: Path, found: Reading) -> tuple[str, str]:
 
 
 def test_a_rate_that_is_not_known_is_not_shown(tmp_path: Path) -> None:
-    """While tables are loaded the page says how fast they are, or nothing."""
+    """While tables are loaded the page shows their speed, or nothing."""
     for text in pages(tmp_path, loading(0.0)):
         assert "0 <small>rows/s" not in text
         assert "0 rows/s" not in text
@@ -62,7 +62,7 @@ def test_a_rate_that_is_not_known_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_an_unknown_lag_is_one_word_in_the_card(tmp_path: Path) -> None:
-    """Why it is not known stands beside the plot, in text of normal size."""
+    """The reason is beside the plot, in text of normal size."""
     found = loading(0.0)
     assert (lag_words(found), lag_reason(found)) == ("unknown", UNKNOWN)
     page, index = pages(tmp_path, found)
@@ -72,7 +72,7 @@ def test_an_unknown_lag_is_one_word_in_the_card(tmp_path: Path) -> None:
 
 
 def test_speeds_are_known_after_two_readings() -> None:
-    """One reading gives no rate; while tables are loaded none of loaded changes."""
+    """One reading gives no rate; while tables are loaded there is no rate of changes."""
     meter, found = SpeedMeter(), status()
     assert meter.add(0.0, found) == Speeds()
     more = replace(

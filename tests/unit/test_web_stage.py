@@ -42,7 +42,7 @@ NOTHING = Window(committed=ZERO, proposed=ZERO)
 
 
 def schema(window: Window = NOTHING, note: GroupNote | None = None, **rows: Any) -> SchemaStatus:
-    """A schema with one table."""
+    """Return a schema with one table."""
     found = {"rows": 10, "waiting": 4, "oldest": None, "is_estimate": False, "size_bytes": 8192}
     return SchemaStatus(
         group=GROUP,
@@ -62,7 +62,7 @@ def schema(window: Window = NOTHING, note: GroupNote | None = None, **rows: Any)
 
 
 def reading(*schemas: SchemaStatus, away: bool = False) -> StageReading:
-    """A reading of these; away: the staging database is."""
+    """Return a reading of these; away: the staging database is."""
     outage = Outage(side="staging database", code="HS22", error="no answer", hint="Start it.")
     status = StageStatus(
         pipeline="shop",
@@ -84,7 +84,7 @@ def reading(*schemas: SchemaStatus, away: bool = False) -> StageReading:
 
 @pytest.fixture
 def shown(tmp_path: Path) -> Iterator[tuple[TestClient, StageWatch]]:
-    """A visitor, and what the page is made of."""
+    """A visitor, and the data of the page."""
     path = tmp_path / "cockroach.toml"
     path.write_text(FILE, encoding="utf-8")
     watch = StageWatch(load_config(path, {}))
@@ -95,7 +95,7 @@ def shown(tmp_path: Path) -> Iterator[tuple[TestClient, StageWatch]]:
 
 
 def test_every_state_has_a_page(shown: tuple[TestClient, StageWatch]) -> None:
-    """Also before anything is read; names are text, and passwords are masked."""
+    """There is one before the first reading, too; names are text, and passwords are masked."""
     client, watch = shown
     committed = Window(committed=Hlc((NOW_S - 70) * 10**9), proposed=Hlc((NOW_S - 2) * 10**9))
     note = GroupNote(mode="consistent", problem=Problem(at_us=1, code="ST60", error="<u>drift"))
@@ -113,13 +113,13 @@ def test_every_state_has_a_page(shown: tuple[TestClient, StageWatch]) -> None:
             answer = client.get(path)
             assert answer.status_code == 200, (state, path)
             assert "password" not in answer.text
-            if path in ("/", "/pipelines/shop"):  # the others are no HTML
+            if path in ("/", "/pipelines/shop"):  # the others are not HTML
                 assert not re.search("<i>public|<b>orders|<u>drift", answer.text)
         assert state in client.get("/pipelines/shop").text
 
 
 def test_what_is_not_known_is_not_shown_as_zero(shown: tuple[TestClient, StageWatch]) -> None:
-    """Neither on the page nor in the metrics."""
+    """This holds for the page and for the metrics."""
     client, watch = shown
     watch.latest = reading(schema(rows=None, waiting=None, size_bytes=None))
     assert rates_of(watch.latest) == (None, None)
@@ -137,7 +137,7 @@ def test_what_is_not_known_is_not_shown_as_zero(shown: tuple[TestClient, StageWa
 
 
 def test_a_schema_far_behind_has_a_bar(shown: tuple[TestClient, StageWatch]) -> None:
-    """With what it does not know yet."""
+    """It shows which values are not known yet."""
     client, watch = shown
     watch.latest = reading(schema(is_estimate=True))
     page = client.get("/pipelines/shop").text
@@ -150,7 +150,7 @@ def test_a_schema_far_behind_has_a_bar(shown: tuple[TestClient, StageWatch]) -> 
     "path", ["tasks/verify", "actions/pause", "tables/add", "consumers/pause", "tasks/nothing"]
 )
 def test_buttons_that_it_does_not_have(shown: tuple[TestClient, StageWatch], path: str) -> None:
-    """Are not there: 404, and nothing is begun."""
+    """They are missing: the answer is 404, and no task begins."""
     client, _ = shown
     page = client.get("/pipelines/shop").text
     secret = re.search(r'name="secret" value="([^"]+)"', page)

@@ -1,4 +1,4 @@
-"""Numbers in text from outside: bounded, and never an error without a code."""
+"""Numbers in text from outside: limited, and never an error without a code."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from penstock.model.change import GLOBAL_PREFIX
 from penstock.model.whole_number import parse_whole
 from penstock.serve.options import stream_options
 
-LONG = "9" * 5000  # more digits than int() takes
+LONG = "9" * 5000  # more digits than int() accepts
 ODD = ("", "-1", "+1", "1_0", " 1", "1 ", "²", "١", "1.0", "0x1")
 
 
 @pytest.mark.parametrize("text", [*ODD, LONG, "11"])
 def test_what_is_no_number_in_range_is_none(text: str) -> None:
-    """Only ASCII digits count, however many: never a ValueError."""
+    """Only ASCII digits count, however many there are: ValueError is never raised."""
     assert parse_whole(text, 10) is None
     assert parse_whole(text, 10, otherwise=7) == 7
 
 
 def test_zeros_in_front_do_not_count() -> None:
-    """Leading zeros are free."""
+    """They do not use up digits."""
     assert parse_whole("0" * 5000 + "12") == 12
     assert parse_whole("000") == 0
     assert parse_whole("9223372036854775807") == 2**63 - 1
@@ -51,7 +51,7 @@ def test_zeros_in_front_do_not_count() -> None:
 
 
 def beat(content: str) -> LogicalMessage:
-    """A message that any user of a source can write."""
+    """Return a message that any user of a source can write."""
     return LogicalMessage(
         xid=None, transactional=True, position=1, prefix=PREFIX, content=content.encode()
     )
@@ -84,13 +84,13 @@ def test_a_user_of_a_source_writes_a_heartbeat_that_is_none() -> None:
 def test_positions_and_options_are_refused_with_a_code(
     read: Callable[[str], Any], error: type[Exception], text: str
 ) -> None:
-    """A command, a client or a file gives them."""
+    """A command, a client or a file has them."""
     with pytest.raises(error):
         read(text)
 
 
 def test_a_server_says_numbers_that_are_none() -> None:
-    """The place of an error is left out; a challenge is refused."""
+    """The place of an error is omitted; a challenge is refused."""
     for text in (LONG, "²"):
         said = server_message(b"SERROR\0C42601\0Mno\0P" + text.encode() + b"\0\0")
         assert (said.position, said.message) == (0, "no")
@@ -102,7 +102,7 @@ def test_a_server_says_numbers_that_are_none() -> None:
 
 
 def test_no_number_is_checked_by_its_characters_alone() -> None:
-    """`isdigit` takes superscripts, and no number of digits is too large for it."""
+    """`isdigit` accepts superscripts, and any number of digits."""
     pattern = re.compile(
         r"\bint\((\w+)\).*\b\1\.is(?:digit|decimal)\(|is(?:digit|decimal)\(\).*int\("
     )

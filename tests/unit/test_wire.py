@@ -1,4 +1,4 @@
-"""The byte stream to a server: waits that end, and when the reader leaves the server alone."""
+"""The byte stream to a server: waits that end, and when the reader pauses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG_S = 60.0
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Wire, socket.socket]]:
-    """A wire and what it is connected to."""
+    """A wire and its peer."""
     ours, theirs = socket.socketpair()
     with Wire(ours, "test") as wire, theirs:
         yield wire, theirs
@@ -38,7 +38,7 @@ def _received(wire: Wire, timeout_s: float) -> bytes:
 
 
 def test_an_interrupt_ends_the_wait_and_those_that_follow(ends: tuple[Wire, socket.socket]) -> None:
-    """A thread that waits for a quiet server comes back at once; what is there can be read."""
+    """A thread that waits for a quiet server returns at once; bytes that are there can be read."""
     wire, peer = ends
     got: list[bytes] = []
     thread = threading.Thread(target=lambda: got.append(_received(wire, LONG_S)))
@@ -68,7 +68,7 @@ def test_a_closed_wire_can_be_interrupted_and_closed_again(
 
 
 def _sent_unread(connected: socket.socket) -> int:
-    """Bytes that can be sent to a peer that reads nothing."""
+    """Return how many bytes can be sent to a peer that reads nothing."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
     connected.settimeout(0.2)
     count = 0
@@ -80,7 +80,7 @@ def _sent_unread(connected: socket.socket) -> int:
 
 
 def test_a_near_peer_over_tcp_gets_the_window_it_is_given() -> None:
-    """First wide, then narrow; what was sent arrives all the same."""
+    """It is wide first, then narrow; all sent bytes arrive nevertheless."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
@@ -98,7 +98,7 @@ def test_a_near_peer_over_tcp_gets_the_window_it_is_given() -> None:
 
 
 def test_a_socket_that_is_no_tcp_is_left_as_it_is() -> None:
-    """Its buffer is what holds the peer back."""
+    """The peer is held back by the buffer."""
 
     def receive_bytes(connected: socket.socket) -> int:
         return connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -111,7 +111,7 @@ def test_a_socket_that_is_no_tcp_is_left_as_it_is() -> None:
 
 
 def test_a_near_peer_that_answers_late_is_near() -> None:
-    """Its acknowledgement may come with the answer: what the answer took is no distance."""
+    """Its acknowledgement may come with the answer: the time for the answer is not distance."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
@@ -129,7 +129,7 @@ def test_a_near_peer_that_answers_late_is_near() -> None:
 
 
 def test_a_small_transaction_is_read_without_a_nap() -> None:
-    """Its messages come close together; then nothing comes for a while."""
+    """Its messages arrive close together; then none arrives for a while."""
     flow = Flow()
     for transaction in range(20):
         for message in range(FLOW_READ_COUNT):
@@ -138,7 +138,7 @@ def test_a_small_transaction_is_read_without_a_nap() -> None:
 
 
 def test_a_flow_is_left_alone_between_reads_until_it_ends() -> None:
-    """Longer than a transaction's messages: naps, shorter the more comes; none when it is over."""
+    """Naps exceed a transaction's messages, are shorter the more arrives, and end with the flow."""
     flow = Flow()
     now_s = 0.0
     for _ in range(FLOW_READ_COUNT + 1):
@@ -154,7 +154,7 @@ def test_a_flow_is_left_alone_between_reads_until_it_ends() -> None:
 
 
 def test_a_backlog_is_seen_and_its_end() -> None:
-    """Many reads in a row that the narrow window filled; a few of them are none."""
+    """These are many reads in a row that filled the narrow window; a few are not a backlog."""
     flow = Flow()
     changes = [flow.read(1000, 0.0) for _ in range(FLOOD_READ_COUNT)]
     assert changes.count(True) == 1

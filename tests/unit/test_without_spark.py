@@ -1,4 +1,4 @@
-"""What runs without a target needs neither Spark nor drivers that are not the source's."""
+"""Commands without a target need neither Spark nor drivers of other engines than the source's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def imported(absent: tuple[str, ...], *names: str) -> None:
 
 
 def test_the_core_alone_can_be_imported() -> None:
-    """With the dependencies that have no extra: the package, its commands, reading a log."""
+    """With the dependencies without an extra, the package, its commands and reading a log work."""
     names = ("penstock", "penstock.cli", "penstock.control.status.log_read", "penstock.log.writer")
     imported(("pyspark", *DRIVERS, *WEB), *names)
 
@@ -48,12 +48,12 @@ def test_the_core_alone_can_be_imported() -> None:
     ["extract_process", "supervisor", "status", "doctor", "reset", "table_commands", "table_list"],
 )
 def test_commands_of_an_extraction_need_no_spark(command: str) -> None:
-    """`penstock load` and `copy` do; what runs, watches and steers an extraction does not."""
+    """`penstock load` and `copy` do; commands that run, watch and steer an extraction do not."""
     imported(("pyspark", *DRIVERS, *WEB), f"penstock.control.{command}")
 
 
 def test_the_web_interface_needs_no_spark() -> None:
-    """It shows what the files say."""
+    """It shows the content of the files."""
     imported(("pyspark", *DRIVERS), "penstock.web.app")
 
 
@@ -64,7 +64,7 @@ def test_the_web_interface_needs_no_spark() -> None:
 def test_a_driver_that_is_not_installed_is_named(
     tmp_path: Path, scheme: str, driver: str, extra: str
 ) -> None:
-    """It is no defect of ours: one typed error, with the command that installs it."""
+    """It is not a defect of ours: one typed error has the command that installs it."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'

@@ -103,7 +103,7 @@ def find_below(folders: Sequence[str], without: tuple[str, ...] = ()) -> Iterato
 
 
 def test_what_is_written_reads_plainly() -> None:
-    """No finding outside the folders that wait."""
+    """Folders that do not wait have no finding."""
     found = [str(one) for one in find_below(FOLDERS, tuple(LISTS["waiting"]))]
     assert not found, "\n".join(found)
 

@@ -1,4 +1,4 @@
-"""YugabyteDB as a source, from what its documentation says: slots, times, tables and columns."""
+"""YugabyteDB as a source, after its documentation: slots, times, tables and columns."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.lag import LogEnd, SourceState, Unread
 from penstock.ports.target import Applied
 
-HT = 7104341234567 << 12  # of the documentation's form: microseconds, then a counter of 12 bits
+HT = 7104341234567 << 12  # the form in the documentation: microseconds, then a counter of 12 bits
 
 
 class Transcript:
-    """A replication connection that answers as recorded. said: what it was asked."""
+    """A replication connection that answers as recorded. said: the questions."""
 
     def __init__(self, *answers: list[dict[str, Any]]) -> None:
         self.answers, self.said = list(answers), list[str]()
 
     def query(self, sql: str, *, doing: str, **_: Any) -> list[dict[str, Any]]:
-        """The next answer."""
+        """Return the next answer."""
         assert doing
         self.said.append(sql)
         return self.answers.pop(0)
 
 
 def row(**more: Any) -> dict[str, Any]:
-    """A row of pg_replication_slots as a server of PostgreSQL 11's kind has it: no wal_status."""
+    """Return a row of pg_replication_slots as a server like PostgreSQL 11 has it: no wal_status."""
     return {
         "slot_name": "s",
         "plugin": "yboutput",
@@ -87,7 +87,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def slot_of(**more: Any) -> YbSlot:
-    """A slot that is read."""
+    """Return a slot that is read."""
     one = row(**more)
     found = read_slot(Transcript([one], [one]), "s")  # type: ignore[arg-type]
     assert found is not None
@@ -95,7 +95,7 @@ def slot_of(**more: Any) -> YbSlot:
 
 
 def test_a_slot_is_made_with_a_hybrid_time() -> None:
-    """The consistent point is a placeholder; what can be read is the snapshot's name."""
+    """The consistent point is a placeholder; the snapshot's name can be read."""
     said = Transcript(
         [
             {
@@ -119,7 +119,7 @@ def test_a_slot_is_made_with_a_hybrid_time() -> None:
 
 
 def test_a_slot_is_read_with_its_stream_and_its_time() -> None:
-    """Also where the server's view lacks columns of later versions of PostgreSQL."""
+    """The server's view may lack columns of later versions of PostgreSQL."""
     found = slot_of()
     assert (found.stream_id, found.restart_ht) == ("4a1d", HT)
     assert found.state.confirmed_flush == 100
@@ -129,7 +129,7 @@ def test_a_slot_is_read_with_its_stream_and_its_time() -> None:
 
 
 def test_a_slot_made_anew_is_no_continuation() -> None:
-    """Its LSNs begin to count again, and would be taken for those of the log."""
+    """Its LSNs start again, and would be mistaken for those of the log."""
     known = SlotPlace(stream_id="4a1d", restart_ht=HT)
     assert check_slot(slot_of(), "s", known=known, database="yugabyte", position=100)
     with pytest.raises(SlotReplaced, match="recreated") as caught:
@@ -151,19 +151,19 @@ def test_a_slot_made_anew_is_no_continuation() -> None:
 def test_what_the_log_cannot_go_on_from_is_refused(
     more: dict[str, Any], position: int, error: type[Exception]
 ) -> None:
-    """As with PostgreSQL: within one slot LSNs are ordered."""
+    """As in PostgreSQL, LSNs are ordered within one slot."""
     with pytest.raises(error):
         check_slot(slot_of(**more), "s", known=SlotPlace(), database="yugabyte", position=position)
 
 
 def test_a_missing_slot_is_refused() -> None:
-    """It is never made again under a log."""
+    """It is never recreated for an existing log."""
     with pytest.raises(SlotMissing):
         check_slot(None, "s", known=SlotPlace(stream_id="4a1d"), database="d", position=5)
 
 
 def test_the_retention_is_a_clock() -> None:
-    """What was not confirmed for longer than the server keeps it may be gone."""
+    """Changes that were unconfirmed for longer than the server keeps them may be gone."""
     now_us = REAL_CLOCK.now_us()
     recent, old = ((now_us - hours * 3_600_000_000) << 12 for hours in (7, 9))
     check_retention(slot_of(yb_restart_commit_ht=str(recent)), "s", 8 * 3600)
@@ -175,7 +175,7 @@ def test_the_retention_is_a_clock() -> None:
 
 
 def test_a_penstock_that_serves_keeps_what_is_not_confirmed() -> None:
-    """Its slots hold segments, however long; and it has heartbeats to send."""
+    """Its slots hold segments for any time; and it can send heartbeats."""
     old = str((REAL_CLOCK.now_us() - 30 * 3_600_000_000) << 12)
     ours = slot_of(yb_restart_commit_ht=old, version="PostgreSQL 15.0 (penstock)")
     assert ours.is_served
@@ -213,14 +213,14 @@ class Active:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
+        """Release nothing."""
 
     def execute(self, _sql: bytes) -> Active:
-        """Asked for `active`."""
+        """Accept the question for `active`."""
         return self
 
     def fetchone(self) -> tuple[bool]:
-        """It is."""
+        """Return that it is active."""
         return (True,)
 
 
@@ -234,13 +234,13 @@ def test_a_slot_that_was_read_lately_cannot_be_dropped(monkeypatch: pytest.Monke
 
 
 def table(**more: Any) -> TableDefinition:
-    """A table with a key."""
+    """Return a table with a key."""
     given = {"primary_key": ("id",), **more}
     return TableDefinition(name=TableName("public", "t"), source_id=1, columns=(), **given)
 
 
 def test_tables_need_a_key_and_an_identity() -> None:
-    """INDEX does not exist there, NOTHING tells nothing."""
+    """INDEX does not exist there, NOTHING identifies no row."""
     check_table(table())
     check_table(table(identity=Identity.FULL))
     for unfit in (
@@ -254,14 +254,14 @@ def test_tables_need_a_key_and_an_identity() -> None:
 
 
 def test_identity_change_identifies_by_the_key() -> None:
-    """The letter of a Relation message."""
+    """It is the letter of a Relation message."""
     column = b"\x01id\0" + struct.pack(">Ii", 23, -1)
     body = struct.pack(">I", 16384) + b"public\0t\0c" + struct.pack(">H", 1) + column
     assert relation_message(body).identity == "d"
 
 
 def test_lag_is_a_time_though_lsns_say_nothing() -> None:
-    """Without counted bytes a source is never taken for read to its end."""
+    """Without counted bytes a source never counts as read to its end."""
     state = SourceState(
         now_us=20_000_000,
         position=0,
@@ -278,7 +278,7 @@ def test_lag_is_a_time_though_lsns_say_nothing() -> None:
 
 
 def known_lag() -> Lag:
-    """Of such a source, with a target that is 3 rows behind."""
+    """Return the lag of such a source, with a target that is 3 rows behind."""
     state = SourceState(
         now_us=20_000_000,
         position=0,
@@ -295,7 +295,7 @@ def known_lag() -> Lag:
 
 
 def test_what_is_not_known_of_the_source_is_not_printed() -> None:
-    """Neither 0 bytes nor a source at 0/0: what it has been told stands there."""
+    """There are neither 0 bytes nor a source at 0/0: the confirmed position is shown."""
     found = known_lag()
     out = Console(file=io.StringIO(), width=100)
     show_lag(found, out)
@@ -319,13 +319,13 @@ def test_what_is_not_known_of_the_source_is_not_printed() -> None:
 
 
 def followed_from(folder: Path) -> Config:
-    """A pipeline of such a source."""
+    """Return a pipeline of such a source."""
     url = "yugabytedb://u@127.0.0.1:1/d"
     return load_config(write_pipeline(folder, url, "postgresql://u@127.0.0.1:1/d"))
 
 
 def test_hints_name_what_this_source_has(tmp_path: Path) -> None:
-    """No single table is copied again: verify does not say so, and such a request is refused."""
+    """No single table is copied again: verify does not suggest it, a request is refused."""
     config = followed_from(tmp_path)
     with pytest.raises(NotComparable) as caught:
         verify(config)
@@ -339,7 +339,7 @@ def test_hints_name_what_this_source_has(tmp_path: Path) -> None:
 
 
 def test_another_point_than_the_slots_is_refused() -> None:
-    """A later time has no place in the slot: rows read there would not join the changes."""
+    """A later time has no place in the slot: its rows would not join the changes."""
     planner = YugabytePlanner.__new__(YugabytePlanner)
     with pytest.raises(slots.HistoryGone) as caught:
         planner.fresh_point()
@@ -348,28 +348,28 @@ def test_another_point_than_the_slots_is_refused() -> None:
 
 
 class Commented:
-    """A catalogue with a publication's comment. written: what was said to it."""
+    """A catalogue with a publication's comment. written: its changes."""
 
     def __init__(self, comment: str) -> None:
         self.comment, self.written = comment, list[str]()
 
     def execute(self, sql: Any, _parameters: Any = None) -> Commented:
-        """The comment is asked for, or changed."""
+        """Read or change the comment."""
         if isinstance(sql, bytes):
             self.written.append(sql.decode())
         return self
 
     def fetchall(self) -> list[tuple[str]]:
-        """No slot or publication is there."""
+        """Return no slot or publication."""
         return []
 
     def fetchone(self) -> tuple[str, bool]:
-        """The comment, and that it may be changed."""
+        """Return the comment, and that it may be changed."""
         return self.comment, True
 
 
 def claimed(comment: str) -> Commented:
-    """The catalogue after the engine has claimed its slot."""
+    """Return the catalogue after the engine has claimed its slot."""
     engine = YugabyteEngine(
         "yugabytedb://u@h/d",
         tables=(),
@@ -385,7 +385,7 @@ def claimed(comment: str) -> Commented:
 
 
 def test_a_slot_has_one_consumer() -> None:
-    """The server has no lock: whose the slot is stands in the publication's comment."""
+    """The server has no lock: the publication's comment names the slot's owner."""
     (written,) = claimed("").written
     assert "penstock: slot s is read by pipeline shop, log ours" in written
     assert claimed("penstock: slot s is read by pipeline shop, log ours").written == []
@@ -397,7 +397,7 @@ def test_a_slot_has_one_consumer() -> None:
     "serve", ["", '[serve]\nusers = { repl = "${MODE}" }\n[target]\nurl = "{}"\n']
 )
 def test_no_base_is_kept(tmp_path: Path, serve: str) -> None:
-    """Rows are there at the log's beginning alone: said at once, and not waited for."""
+    """Rows exist only at the log's beginning: this is reported at once, without a wait."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\nmode = "data+change"\n[source]\n'
