@@ -534,7 +534,7 @@ def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
 def test_a_block_of_a_transaction_in_progress_is_not_parsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
-    """It is appended to the side file in one piece, also while known transactions are skipped."""
+    """A block is appended to the side file whole, also while known transactions are skipped."""
     pieces: list[int] = []
     append = Spill.append
 
@@ -553,7 +553,7 @@ def test_a_block_of_a_transaction_in_progress_is_not_parsed(
 
 
 def test_a_streamed_transaction_that_the_log_has_is_dropped(tmp_path: Path) -> None:
-    """Its commit lies before the start position; the next transaction is returned."""
+    """The commit lies before the start position; the next transaction is returned."""
     bench = Bench(tmp_path, FlushPoint(position=5000, gsn=3, trx=2), Limits())
     bench.feed(stream(7, relation("id", xid=7), insert("1", xid=7), first=True))
     bench.feed(stream_commit(7, 4000, 4050))

@@ -278,7 +278,7 @@ def test_a_delete_of_a_row_without_a_key_that_is_not_there_is_an_error(tmp_path:
 
 
 def test_an_update_of_a_row_that_is_not_there_is_an_error(log: Log) -> None:
-    """Its unsent values are missing everywhere."""
+    """The row's unsent values are missing everywhere."""
     log.write([change(Op.UPDATE, (7, None), absent=b"\2")])
     with pytest.raises(LogInconsistent, match="a row that is not there"):
         log.rows(ITEM)
@@ -296,7 +296,7 @@ def test_rows_come_once_in_pieces(log: Log, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_base_of_another_log_is_not_held(log: Log) -> None:
-    """Its numbers have no meaning in this log."""
+    """The other log's numbers have no meaning in this one."""
     log.write(inserts(1))
     save_manifest(log.place.directory, replace(log.manifest, log_id="f" * 32))
     with pytest.raises(BaseNotReady, match="no base of the log's tables"):
@@ -304,7 +304,7 @@ def test_a_base_of_another_log_is_not_held(log: Log) -> None:
 
 
 def test_a_base_is_not_held_before_its_rows_are_of_one_moment(log: Log) -> None:
-    """That moment is later than the base's point if the base was read without a lock."""
+    """The moment is later than the base's point if the base was read without a lock."""
     log.copied_at(1, settled=3)
     log.write(inserts(1))
     with pytest.raises(BaseNotReady, match="not as far yet"):
@@ -316,9 +316,7 @@ def test_a_base_is_not_held_before_its_rows_are_of_one_moment(log: Log) -> None:
 def test_a_base_that_moves_on_while_it_is_held_is_held_anew(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files vanish while they are linked: the next base is held, and no link of the first is
-    left.
-    """
+    """Files vanish while they are linked: the next base is held, no link of the first is left."""
     log.write([change(Op.UPDATE, (100, "new"))])
     wanted = log.rows(ITEM)
     steps = iter([log.step])

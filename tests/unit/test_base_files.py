@@ -89,7 +89,7 @@ def test_only_files_that_no_manifest_names_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_base_is_complete_where_its_last_table_is() -> None:
-    """It is complete at the last table's point, or where that table's rows are of one moment."""
+    """The base is complete at the last table's point, or where its rows are of one moment."""
     file = BaseFile(name="x", row_count=1, size_bytes=1, crc32c=1)
     table = BaseTable(
         schema="public", name="item", relations=(ITEM,), files=(file,), ordinal="5", settled="5"
@@ -172,7 +172,9 @@ def test_values_that_stay_the_same_are_taken_over(
 
 
 def test_a_column_kept_as_text_stays_text() -> None:
-    """Its own type cannot hold the old values; a column that is text at the source is different."""
+    """The column's own type cannot hold the old values; one that is text at the source is
+    different.
+    """
     text = ITEM_2.with_text_column(2)
     assert widest(ITEM_2, [text]).columns[2].neutral == "string"
     other = replace(text, columns=(*text.columns[:2], replace(text.columns[2], source_type="text")))
@@ -216,7 +218,7 @@ def folded(*changes: Change, again: tuple[Change, ...] = (), **more: Any) -> lis
 
 
 def test_an_unsent_value_is_never_that_of_another_row() -> None:
-    """It is taken from the row's own changes, or from the target."""
+    """The value is taken from the row's own changes, or from the target."""
     first = Change(op="U", gsn=1, after=(1, None, "y"), absent=frozenset({1}))
     second = Change(op="U", gsn=2, after=(2, "z", None), absent=frozenset({2}))
     found = {row["k"]: (row["a"], row["b"], row["wk$absent"]) for row in folded(first, second)}
@@ -224,13 +226,13 @@ def test_an_unsent_value_is_never_that_of_another_row() -> None:
 
 
 def test_an_unsent_value_of_an_inserted_row_is_an_error() -> None:
-    """Its key may be that of another row in the target."""
+    """The row's key may be that of another row in the target."""
     with pytest.raises(LogInconsistent, match="unsent columns"):
         folded(Change(op="I", gsn=1, after=(1, "x", None), absent=frozenset({2})))
 
 
 def test_an_unsent_value_that_a_moved_row_may_have_elsewhere_is_marked() -> None:
-    """It is marked only if the target may have some of the changes."""
+    """The value is marked only if the target may have some of the changes."""
     unsent = frozenset({2})
     moved = Change(op="U", gsn=1, before=(1, None, None), after=(2, "x", None), absent=unsent)
     frames = [batch(TABLE, [moved])]

@@ -23,7 +23,7 @@ def test_it_follows_what_can_be_staged_meanwhile() -> None:
 
 
 def test_many_small_files_come_to_large_batches() -> None:
-    """If both steps take the same time at any size, the size grows to the maximum."""
+    """The size grows to the maximum if both steps take the same time at any size."""
     size, steps = 1 * MIB, 0
     while size < MAX_BYTES:
         size = next_batch_bytes(size, {"stage": 0.4, "apply": 0.4})

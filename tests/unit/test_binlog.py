@@ -145,7 +145,7 @@ def test_any_change_of_a_key_is_seen(decoder: Decoder, old: str | None, new: str
 
 
 def test_rows_of_a_table_without_a_key_bring_all_old_values(decoder: Decoder) -> None:
-    """They are found by all of their values."""
+    """Such rows are found by all of their values."""
     same = row(KEYLESS, 1, "a") + row(KEYLESS, 1, "a")
     log = Log().begin().table(KEYLESS).add(UPDATE, rows_body(KEYLESS, UPDATE, same)).commit()
     feed(decoder, log.packets())
@@ -275,7 +275,7 @@ def test_old_rows_events_and_those_of_partitions_are_read(decoder: Decoder) -> N
 
 
 def test_an_event_without_rows_ends_a_statement(decoder: Decoder) -> None:
-    """Its table id belongs to no table."""
+    """The event's table id belongs to no table."""
     nowhere = Table(kinds=("int",), table_id=0xFFFFFF)
     log = Log().begin().add(WRITE, rows_body(nowhere, WRITE, b"")).commit()
     assert feed(decoder, log.packets()) == len(log.packets())

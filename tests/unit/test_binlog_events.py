@@ -39,7 +39,7 @@ def of_kind(name: str, kind: int) -> list[bytes]:
     ],
 )
 def test_format_descriptions(name: str, version: str, maria: bool) -> None:
-    """They tell the server's version and whether events have checksums."""
+    """The event tells the server's version and whether events have checksums."""
     files = recorded_files(name)
     told = [events.format_description(file_events(data)[0]) for _, data in files]
     assert all(one.server_version.startswith(version) for one in told)
@@ -58,13 +58,15 @@ def test_other_format_descriptions_are_refused(change: tuple[int, int]) -> None:
 
 
 def test_rotate() -> None:
-    """It names the next file and the offset in it."""
+    """The event names the next file and the offset in it."""
     said = events.rotate(of_kind("mysql-9.7", EventKind.ROTATE)[0])
     assert (said.file_name, said.offset) == ("binlog.000002", 4)
 
 
 def test_gtid_of_mysql() -> None:
-    """It has server, number, and the commit's time in microseconds, which older servers omit."""
+    """The event has server, number, and the commit's time in microseconds, which older servers
+    omit.
+    """
     said = events.gtid(bare(EventKind.GTID, gtid_body(77)))
     assert str(said) == "00010203-0405-0607-0809-0a0b0c0d0e0f:77"
     assert said.commit_time_us == 1_700_000_000_123_456
@@ -86,7 +88,7 @@ def test_tagged_gtid() -> None:
 
 
 def test_gtid_of_mariadb() -> None:
-    """It has domain, server and number; the flags tell which other fields are there."""
+    """The event has domain, server and number; the flags tell which other fields are there."""
     said = events.maria_gtid(bare(EventKind.MARIA_GTID, maria_body(5, domain=2)))
     assert (str(said), said.flags) == ("2-7-5", 0)
     xid = struct.pack("<IBB", 3, 2, 1) + b"ggb"
@@ -156,7 +158,7 @@ def test_queries_of_real_servers() -> None:
 
 
 def test_a_query_that_mariadb_compressed() -> None:
-    """Its text is the statement that was sent."""
+    """The event's text is the statement that was sent."""
     (event, *_) = of_kind("mariadb-10.11", EventKind.QUERY_COMPRESSED)
     assert query(event).text.startswith("create table packed")
 
@@ -184,7 +186,7 @@ def unpacked(event: bytes) -> bytes:
 
 
 def test_payloads_of_a_real_server() -> None:
-    """They are compressed with zstd; the inner events have no checksums and end with the commit."""
+    """Payloads are compressed with zstd; inner events have no checksums and end with the commit."""
     (event,) = of_kind("mysql-9.7", EventKind.TRANSACTION_PAYLOAD)
     inside = unpacked(event)
     kinds = [one[4] for one in file_events(b"\xfebin" + inside)]
@@ -235,7 +237,7 @@ def test_payloads_may_be_stored_or_of_several_frames() -> None:
 
 
 def test_rows_that_mariadb_compressed() -> None:
-    """They are turned into the plain event, of the right length."""
+    """Compressed events are turned into the plain event, of the right length."""
     (event, *_) = of_kind("mariadb-10.11", EventKind.WRITE_ROWS_COMPRESSED_V1)
     plain = inflated_rows(event)
     assert plain[4] == EventKind.WRITE_ROWS_V1

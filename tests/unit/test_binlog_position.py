@@ -20,7 +20,7 @@ offsets = st.integers(0, BINLOG_OFFSET_MAX)
 
 
 def test_text_form() -> None:
-    """It is file, colon, offset; the file has more than six digits if a server wrote that many."""
+    """The text is file, colon, offset; the file has over six digits if a server wrote that many."""
     position = BinlogPosition.parse("binlog.000003:154")
     assert (position.file, position.number, position.offset) == ("binlog.000003", 3, 154)
     assert position.ordinal == 3 << 40 | 154

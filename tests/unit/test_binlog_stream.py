@@ -116,7 +116,7 @@ def test_rotation_names_the_next_file(decoder: Decoder) -> None:
 
 
 def test_heartbeats_pass(decoder: Decoder) -> None:
-    """They are counted and are not a place in the log."""
+    """Heartbeats are counted and are not a place in the log."""
     log = Log().begin().commit()
     where = log.offset
     log.add(EventKind.HEARTBEAT, b"b.000001").add(EventKind.HEARTBEAT_V2, b"\0", 0x20)
@@ -145,7 +145,7 @@ def test_binlogs_without_checksums_are_read(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("checksums", [False, True])
 def test_the_first_rotate_event_may_have_a_checksum(decoder: Decoder, checksums: bool) -> None:
-    """It depends on the connection's request, not on the file."""
+    """The checksum depends on the connection's request, not on the file."""
     sealed = Log(checksums=checksums).rotate("b.000004", artificial=True).events[-1]
     feed(decoder, packet(b"\0" + sealed) + Log().packets())
     assert decoder.file_name == "b.000004"
@@ -226,7 +226,7 @@ def test_a_files_bytes_are_read_like_a_dump(decoder: Decoder) -> None:
 
 
 def test_a_single_statement_stays_open_until_the_next_call(decoder: Decoder) -> None:
-    """So a marker can be put into its transaction before the transaction ends."""
+    """The caller can put a marker into the transaction before it ends."""
     log = Log().add(EventKind.GTID, gtid_body(5))
     block = log.add(EventKind.QUERY, query_body("create table t (id int)")).packets()
     at = feed(decoder, block)
@@ -252,7 +252,7 @@ def test_statements_inside_a_transaction_do_not_end_it(decoder: Decoder) -> None
 
 
 def test_mariadb_groups_end_as_they_say(kind: type[Decoder]) -> None:
-    """They end with an XID, or after one statement if the group is standalone."""
+    """Groups end with an XID, or after one statement if the group is standalone."""
     decoder = kind(trx=4)
     log = Log(version="10.11.6-MariaDB").add(EventKind.MARIA_GTID, maria_body(8, domain=3))
     log.table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit()
@@ -387,7 +387,7 @@ def test_abandon_in_the_middle_makes_it_as_if_it_had_not_begun(decoder: Decoder)
 
 
 def test_abandon_does_nothing_when_rows_were_taken(decoder: Decoder) -> None:
-    """They cannot be taken back: the caller has to undo them."""
+    """Taken rows cannot be taken back: the caller has to undo them."""
     block = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).packets()
     feed(decoder, block)
     assert len(decoder.take()) == 1
@@ -510,7 +510,7 @@ def test_a_payload_that_ends_inside_an_event_is_refused(decoder: Decoder) -> Non
 
 
 def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
-    """They return the whole document after the change."""
+    """Partial updates return the whole document after the change."""
     table = Table(kinds=("int", "json"), name="j", table_id=13)
     old = image(table, [number(1), encode_json({"a": 1, "b": [True]})])
     change = b"\0\3$.a\3" + b"\5\2\0"
@@ -525,7 +525,7 @@ def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
 
 
 def test_numbers_pass_for_rows_from_elsewhere(decoder: Decoder) -> None:
-    """They take numbers between transactions, when the decoder has no rows left to take."""
+    """Such rows take numbers between transactions, when the decoder has no rows left to take."""
     log = Log().begin(1).table(TWO).add(*inserts(TWO, row(TWO, 1, "a"))).commit().begin(2)
     block = log.packets()
     at = feed(decoder, block, commit_limit=0)

@@ -90,7 +90,7 @@ def test_the_catalogues_definitions_fit_the_events(name: str, full: bool) -> Non
 
 
 def test_keys_come_with_full_metadata() -> None:
-    """They are in key order; a table without a key has every column in its before images."""
+    """Keys are in key order; a table without a key has every column in its before images."""
     tables = maps("mysql-8.0")
     assert tables["twokey"].key == (1, 0)
     relation = relation_of(tables["nokey"], is_mariadb=False)

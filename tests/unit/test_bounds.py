@@ -67,7 +67,7 @@ def test_a_hold_takes_what_was_committed_before_its_position(
 def test_a_table_whose_rows_were_never_copied_does_not_count(
     segment: Segment, copied: set[TableName] | None, is_read: bool
 ) -> None:
-    """It was dropped before the copy; if no table was copied, all tables count."""
+    """The table was dropped before the copy; if no table was copied, all tables count."""
     names = None if copied is None else frozenset(copied)
     window = Window(gsn_after=0, gsn_upto=6, copied=names)
     assert bool(plan_batch([view(segment)], window, buckets_max=1).tasks) is is_read

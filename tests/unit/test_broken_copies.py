@@ -33,7 +33,7 @@ def test_a_refused_value_leaves_its_table_behind() -> None:
     ],
 )
 def test_any_other_error_ends_the_load(error: PenstockError, isolates: bool) -> None:
-    """It ends on an error that names no table or that a retry may fix, and if skipping is off."""
+    """The load ends if the error names no table, if a retry may fix it, or if skipping is off."""
     with pytest.raises(type(error)):
         BrokenCopies(isolates=isolates).leave(ITEM, error)
 

@@ -75,7 +75,7 @@ def test_fewer_threads_than_slots_are_kept_to() -> None:
 
 
 def test_no_more_streams_than_threads_where_executors_come_meanwhile() -> None:
-    """On a cluster, `load.bulk` asks for a task per thread, each of one stream."""
+    """Only clusters let `load.bulk` ask for a task per thread, each of one stream."""
     for threads in (1, 5, 8):
         found = partitions([task("t", n, MIB) for n in range(40)], threads + 1, threads)
         assert len(found) * streams_per_task(threads + 1, threads) == threads
@@ -114,9 +114,7 @@ def test_a_task_copies_chunks_side_by_side(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_copy_beside_the_changes_leaves_them_a_slot(
     slots: int, threads: int, groups: int
 ) -> None:
-    """It never has as many tasks as there are slots; if there is one slot, it takes a chunk at a
-    time.
-    """
+    """The copy never has as many tasks as there are slots; with one slot it takes single chunks."""
     found = numbers(partitions_beside([task("t", n, MIB) for n in range(9)], slots, threads))
     assert len(found) == groups
     assert sorted(number for group in found for number in group) == list(range(9))

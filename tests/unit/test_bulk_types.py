@@ -80,7 +80,9 @@ def task(definition: TableDefinition, servers: ServerPair) -> ChunkTask:
 
 
 def test_what_a_select_of_mysql_lists() -> None:
-    """It converts numbers whose text would not fit, bytes, dates, and text by its character set."""
+    """The SELECT converts numbers whose text would not fit, bytes, dates, and text by character
+    set.
+    """
     definition = table(
         column("id", "int(11)", "int32"),
         column("f", "float", "float32"),

@@ -67,7 +67,7 @@ def cast(values: list[Any], old: pa.DataType, new: pa.DataType) -> list[Any]:
 def test_a_text_that_no_decimal_of_this_type_equals_is_refused(
     text: str, kind: pa.DataType
 ) -> None:
-    """It is refused alone, and between texts that fit."""
+    """The text is refused alone, and between texts that fit."""
     for texts in ([text], ["1.00", None, text]):
         with pytest.raises(pa.ArrowInvalid):
             cast(texts, pa.string(), kind)
@@ -87,7 +87,7 @@ def test_a_text_that_no_decimal_of_this_type_equals_is_refused(
     ],
 )
 def test_a_text_at_the_edge_that_fits_is_read_exactly(text: str, value: str) -> None:
-    """It may have more digits than the type has if these are zeros."""
+    """The text may have more digits than the type has if these are zeros."""
     (found,) = cast([text], pa.string(), pa.decimal128(38, 2))
     assert found == Decimal(value)
 
@@ -224,7 +224,7 @@ def test_arrow_checks_integers_and_times_itself(
 def test_dates_in_binary_form_do_not_wrap(
     oid: int, neutral: str, kind: pa.DataType, edges: tuple[int, int]
 ) -> None:
-    """They count from 2000 there: an early date would turn into a late one, or into infinity."""
+    """Binary dates count from 2000: an early date would turn into a late one, or into infinity."""
     form = binary_form(Column(name="v", source_type=neutral, neutral=neutral, type_oid=oid))
     assert form is not None
     epoch = {1082: 10_957}.get(oid, 946_684_800_000_000)

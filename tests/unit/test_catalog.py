@@ -93,13 +93,13 @@ def asked(tmp_path: Path) -> Asked:
 def test_numbers_of_any_length_are_refused_with_a_code(
     asked: Asked, sql: str, sqlstate: str
 ) -> None:
-    """They are not a defect of the catalogue: int() accepts only 4,300 digits."""
+    """Long numbers are not a defect of the catalogue: int() accepts only 4,300 digits."""
     assert asked.refused(sql.format("9" * 5000)) == sqlstate
 
 
 @pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
 def test_the_version_that_is_claimed(tmp_path: Path, version: int) -> None:
-    """It is the same in all places, and the catalogues have its columns."""
+    """The version is the same in all places, and the catalogues have its columns."""
     asked = Asked(tmp_path, version=version)
     ((shown, number),) = asked(
         "select current_setting('server_version'), current_setting('server_version_num')"
@@ -181,7 +181,7 @@ def test_sizes_and_settings(asked: Asked, tmp_path: Path) -> None:
 
 
 def test_columns_of_the_other_dialect(tmp_path: Path) -> None:
-    """They exist in that dialect, and in no other."""
+    """The columns exist in that dialect, and in no other."""
     query = "select yb_stream_id, yb_restart_commit_ht from pg_replication_slots"
     slot = SlotRow(
         slot_name="s",
@@ -351,7 +351,7 @@ def test_a_snapshot_needs_its_isolation(asked: Asked) -> None:
 
 
 def test_publications_are_durable(asked: Asked, tmp_path: Path) -> None:
-    """They and all oids are the same after a restart."""
+    """Publications and all oids are the same after a restart."""
     asked("create publication p for table item (id) where (id > 3), s2.plain")
     asked("create publication q for all tables; drop publication q")
     query = "select oid, pubname, pubowner from pg_publication"
@@ -450,7 +450,7 @@ def test_filters_and_lists_must_identify_rows(asked: Asked) -> None:
 
 
 def test_a_table_that_comes_later(asked: Asked) -> None:
-    """It is in the publications that match it, and a dropped one is in none."""
+    """A new table is in the publications that match it, and a dropped one is in none."""
     asked("create publication p for all tables")
     query = "select tablename from pg_publication_tables where pubname = 'p' order by 1"
     later = Relation(schema="public", name="later", columns=ITEM.columns, key=(0,), before=(0,))
@@ -515,7 +515,7 @@ def test_differences_and_parts_of_times(asked: Asked) -> None:
 
 
 def test_the_checkpoint_is_the_end_of_the_log(asked: Asked) -> None:
-    """It has a timeline, which replication tools ask for."""
+    """The checkpoint has a timeline, which replication tools ask for."""
     query = "select checkpoint_lsn, timeline_id, redo_wal_file from pg_control_checkpoint()"
     assert asked(query) == [("0/1000028", "1", "000000010000000000000001")]
     assert asked("select checkpoint_lsn = pg_current_wal_lsn() from pg_control_checkpoint()") == [

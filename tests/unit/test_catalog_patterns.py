@@ -40,7 +40,7 @@ def test_no_pattern_backtracks(operator: str, text: str, pattern: str) -> None:
 
 
 def test_arrays_of_spaces_are_read_once() -> None:
-    """They are not read again for each way to divide the spaces."""
+    """The array is not read again for each way to divide the spaces."""
     program = (
         "from penstock.serve.catalog.types import read_array\n"
         "try: read_array('{' + ' ' * 100_000 + '\"}')\n"
@@ -63,13 +63,13 @@ def test_arrays_of_spaces_are_read_once() -> None:
     ],
 )
 def test_arrays(text: str, cells: list[str | None]) -> None:
-    """They are read as the server prints them, with spaces between."""
+    """Arrays are read as the server prints them, with spaces between."""
     assert read_array(text) == cells
 
 
 @pytest.mark.parametrize("text", ["", "a", "{a,}", "{,}", '{"a}', '{"a"b}', "{{a}}", "{a}{"])
 def test_arrays_that_are_none(text: str) -> None:
-    """They are refused as the server does."""
+    """Invalid arrays are refused as the server does."""
     with pytest.raises(Refused) as caught:
         read_array(text)
     assert caught.value.sqlstate == "22P02"
@@ -110,7 +110,7 @@ def test_matches(operator: str, text: str, pattern: str, is_found: bool) -> None
 
 
 def test_the_escape_of_like() -> None:
-    """It may be another letter, or there may be none."""
+    """The escape may be another letter, or there may be none."""
     assert is_match("~~", "a%c", "a!%c", "!")
     assert not is_match("~~", "abc", "a!%c", "!")
     assert is_match("~~", "a\\bc", "a\\%", "")

@@ -53,7 +53,7 @@ def batch(*lines: str) -> bytes:
 
 
 def test_the_kernel_is_built_where_it_must_be() -> None:
-    """It is used as well."""
+    """The decoder uses the kernel as well."""
     assert changefeed.COMPILED or os.environ.get("PENSTOCK_REQUIRE_KERNEL") != "1"
     assert (type(make_scanner()) is Plain) == (not changefeed.COMPILED)
 
@@ -103,7 +103,7 @@ def test_nothing_is_accepted(decoder: Decoder, body: str) -> None:
 
 
 def test_resolved_is_a_time(decoder: Decoder) -> None:
-    """It may be posted to a schema or to a table."""
+    """Resolved times may be posted to a schema or to a table."""
     for place, partition in ((BATCH, "shop.public"), (QUERY, "shop.public.accounts")):
         found = decoder.decode(place, b' {"resolved" : "9.0000000001"} ')
         assert found == Request(partition=partition, resolved=Hlc(9, 1))
@@ -142,7 +142,7 @@ def test_what_is_not_a_feed_is_refused_whole(decoder: Decoder, body: str) -> Non
 
 
 def test_the_deepest_that_is_taken(decoder: Decoder) -> None:
-    """It is one level less than what is refused."""
+    """The deepest accepted body has one level less than the refused one."""
     assert len(rows(decoder.decode(BATCH, batch(LINE.replace('{"id":1}', DEEP))))) == 1
 
 
@@ -170,13 +170,13 @@ def test_a_bad_time_has_the_published_words(decoder: Decoder, text: str, form: s
 
 
 def test_long_spellings_of_zero(decoder: Decoder) -> None:
-    """They are longer than what int() accepts."""
+    """Such zeros are longer than what int() accepts."""
     line = LINE.replace("7.0000000009", "7." + "0" * 5000)
     assert rows(decoder.decode(BATCH, batch(line)))[0].time == Hlc(7)
 
 
 def test_a_line_without_updated(decoder: Decoder) -> None:
-    """In a webhook it has an empty time; in a file the error has the published advice."""
+    """The line of a webhook has an empty time; the error for a file has the published advice."""
     line = LINE.replace(f",{TIME}", "")
     with pytest.raises(HlcInvalid, match="can't parse timestamp ''"):
         decoder.decode(BATCH, batch(line))
@@ -214,7 +214,7 @@ def test_a_file_has_one_line_per_row(decoder: Decoder) -> None:
              LINE.replace('"key"', '"after":null,"key"')]
 )  # fmt: skip
 def test_a_broken_line_refuses_the_file(decoder: Decoder, body: str) -> None:
-    """So does a name that another reader would take for a known one: it would be a removal then."""
+    """A name that a reader might take for a known one refuses it too: it would be a removal."""
     with pytest.raises(PayloadInvalid):
         decoder.decode(LINES, body.encode())
 
@@ -277,7 +277,7 @@ def test_a_query_feed_of_a_table_without_key(decoder: Decoder) -> None:
 
 
 def test_only_a_schema_feed_is_strict_about_its_lines(decoder: Decoder) -> None:
-    """As published, lines of a query or of a file may have additional fields."""
+    """Lines of a query or of a file may have additional fields, as published."""
     line = f'{{"after":{{"id":1}},"more":{{"a":[]}},"topic":5,{TIME}}}'
     assert len(rows(decoder.decode(QUERY, batch(line)))) == 1
 
@@ -294,13 +294,13 @@ def test_topics_are_names(topic: str, name: str) -> None:
 
 @pytest.mark.parametrize("topic", ["a.b.c.d", '"a', '"a"b', 'a"b'])
 def test_topics_that_are_no_names(topic: str) -> None:
-    """They are refused."""
+    """Invalid topics are refused."""
     with pytest.raises(PayloadInvalid):
         relative_name(topic)
 
 
 def test_the_targets_tables_are_asked_for_now_and_then() -> None:
-    """They are not read for each request, but again for a table that is not known yet."""
+    """Tables are not read for each request, but again for a table that is not known yet."""
 
     class Stopped:
         now_s = 0.0

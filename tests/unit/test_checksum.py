@@ -117,7 +117,7 @@ def test_types_whose_text_needs_no_help_are_compared_raw(
 
 
 def test_a_generated_column_makes_no_key() -> None:
-    """With identity FULL the rest of the row does not identify it: several may be equal."""
+    """The rest of the row does not identify it with identity FULL: several may be equal."""
     columns = tuple(
         ColumnDefinition(name=name, type_text="integer", type_oid=23, typmod=-1, generated=made)
         for name, made in (("a", ""), ("g", "s"))

@@ -100,7 +100,7 @@ def test_the_list_of_exceptions_is_current() -> None:
     ],
 )
 def test_a_circle_is_found(tmp_path: Path, statement: str) -> None:
-    """It is found in any form of the closing import."""
+    """The circle is found in any form of the closing import."""
     package = tmp_path / "pen"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -53,7 +53,7 @@ def framed(kind: ckt.FrameKind, parts: ckt.Parts, offset: int = 4096) -> bytes:
 
 
 def test_a_frame_is_laid_out_as_documented() -> None:
-    """It has a head of 16 bytes and a checksum over file id, offset, head and payload."""
+    """A frame has a head of 16 bytes and a checksum over file id, offset, head and payload."""
     data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"], offset=4096)
     kind, flags, reserved, crc, length = struct.unpack("<BBHIQ", data[:16])
     assert (kind, flags, reserved, length, data[16:]) == (4, 0, 0, 8, b"abcdefgh")
@@ -62,7 +62,7 @@ def test_a_frame_is_laid_out_as_documented() -> None:
 
 
 def test_every_flipped_bit_of_a_frame_is_noticed() -> None:
-    """So is a frame at another place, or with another file's salt."""
+    """The same holds for a frame at another place, or with another file's salt."""
     data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"])
     assert ckt.verify_frame(data, SALT, 4096)[1].to_pybytes() == b"abcdefgh"
     for bit in range(len(data) * 8):
@@ -201,7 +201,7 @@ def transactions_entry(count: int, *, first: int, flags: int = 0) -> ckt.FrameEn
 
 
 def test_a_transactions_frame_is_laid_out_as_documented() -> None:
-    """It has 24 bytes, then the batch; a source's ids may be text."""
+    """The frame has 24 bytes, then the batch; a source's ids may be text."""
     prefix = ckt.encode_transactions_prefix(transactions_entry(2, first=7, flags=2))
     assert prefix == struct.pack("<IIqq", 2, 2, 7, 8)
     names = pa.array(["0000:000003f2", "å"])
@@ -225,7 +225,7 @@ def test_a_transactions_frame_is_laid_out_as_documented() -> None:
 
 @given(position=st.integers(0, POSITION_MAX), other=st.integers(0, POSITION_MAX))
 def test_positions_are_ordered_as_their_bytes_and_their_texts(position: int, other: int) -> None:
-    """They are 16 bytes in frames, 32 hex digits in JSON; a short number fills the last bytes."""
+    """Positions are 16 bytes in frames, 32 hex digits in JSON; numbers fill the last bytes."""
     point, more = FlushPoint(position=position), FlushPoint(position=other)
     frames = [
         ckt.FlushFrame(point=one, durable_bytes=0, row_count=0, marker_count=0, written_us=0)
@@ -317,7 +317,7 @@ def test_the_file_is_laid_out_as_documented(segment_path: Path) -> None:
 
 
 def test_the_reader_in_the_docs_reads_with_pyarrow_alone(segment_path: Path) -> None:
-    """It has thirty lines, imports nothing of penstock, and prints every row."""
+    """The reader has thirty lines, imports nothing of penstock, and prints every row."""
     script = DOCS / "examples" / "read_ckt.py"
     source = script.read_text()
     assert len(source.splitlines()) <= 30

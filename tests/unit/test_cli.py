@@ -53,7 +53,7 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
 def test_an_error_is_one_block_on_standard_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It has code, message and hint, standard output is empty, exit code 1, and no traceback."""
+    """The block has code, message and hint; standard output is empty, exit code 1, no traceback."""
     code, out, err = called(capsys, "doctor", str(tmp_path / "nowhere.toml"))
     assert code == 1
     assert out == ""
@@ -79,7 +79,7 @@ def test_an_error_is_one_object_with_json(
 def test_the_demo_tells_what_it_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    """It prints words, or an event with type and time."""
+    """The demo prints words, or an event with type and time."""
 
     def run_demo(_make_view: object, say: Callable[[str], None], **_: object) -> None:
         say("the customers are at work")

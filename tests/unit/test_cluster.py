@@ -1,4 +1,4 @@
-"""Lookouts of executors, and the addresses and files that URLs say they must reach."""
+"""Findings of an executor about its machine, and the addresses that URLs say it must reach."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def address() -> Iterator[tuple[str, int]]:
 
 @pytest.fixture
 def wanted(tmp_path: Path, address: tuple[str, int]) -> Iterator[Wanted]:
-    """What this process has, as the wanted state."""
+    """The wanted state, which this process has."""
     with nonce_in(tmp_path) as (path, nonce):
         yield Wanted(
             nonce_path=path,
@@ -139,8 +139,8 @@ class Attempt:
 def test_a_chunk_knows_that_an_executor_was_lost(
     monkeypatch: pytest.MonkeyPatch, number: int, begun: bool
 ) -> None:
-    """It was lost in this job or an earlier one: the writer ends the session that is left at the
-    target.
+    """The executor was lost in this job or an earlier one: the writer ends the session that is
+    left.
     """
     seen: list[bool] = []
 
@@ -157,7 +157,7 @@ def test_a_chunk_knows_that_an_executor_was_lost(
 
 
 def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows may already be there, from an executor that could not report them any more."""
+    """Rows of the first try may be there, from an executor that could not report them any more."""
     monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(1))
     relation = Relation(schema="s", name="t", columns=(), key=())
     task = Task(phase=0, relation=relation, frames=(), gsn_after=0, gsn_upto=1)
@@ -210,7 +210,7 @@ class Here:
 def test_executors_look_for_the_snapshots_to_come(
     tmp_path: Path, source: str, bind: str, said: str
 ) -> None:
-    """They look before there is one if its source has them read through the driver."""
+    """Executors look before there is a snapshot if its source has it read through the driver."""
     sections = {
         "spark": {"master": "local-cluster[2,1,512]", "snapshotAddress": "127.0.0.3"},
         "spark.conf": {"spark.driver.bindAddress": bind},

@@ -93,7 +93,7 @@ def test_a_segment_that_does_not_continue_is_a_gap(stager: Stager, after: int, l
 
 @pytest.mark.parametrize("after", [10, 4])
 def test_a_segment_that_continues_is_taken(stager: Stager, after: int) -> None:
-    """It begins after the applied rows, or before their end if a part of it was applied."""
+    """The segment begins after the applied rows, or before their end if partly applied."""
     stager._check([segment("ours", after, 20), segment("ours", 20, 30)], Applied(gsn=10))
 
 
@@ -199,7 +199,7 @@ def test_a_process_that_cannot_be_started() -> None:
 
 
 def test_how_a_process_ended(tmp_path: Path) -> None:
-    """It shows the last error that it printed, or else its exit code and its log's name."""
+    """The error is the last one that the process printed, or its exit code and its log's name."""
     with (tmp_path / "load.log").open("w") as log:
         half = supervisor.Half(name="load", arguments=[], diagnostics=log, code=1)
     half.lines = supervisor.deque(["noise", '{"code": "TG03", "error": "said"}', "more noise"])
@@ -211,7 +211,7 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
-    """It is restarted a limited number of times."""
+    """The process is restarted a limited number of times."""
     stop = supervisor.StopRequest()
     nobody: Any = lambda *_, **__: None  # noqa: E731
     watch = supervisor.Supervisor([], stop, on_event=nobody, on_tick=nobody)
@@ -245,7 +245,7 @@ def test_a_machine_without_an_account_for_servers(monkeypatch: pytest.MonkeyPatc
 def test_a_folder_that_the_server_cannot_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused before a file is put there."""
+    """The folder is refused before a file is put there."""
     monkeypatch.setattr(server_process, "enterable", lambda *_: False)
     with pytest.raises(server_process.EmbeddedDirectoryUnusable):
         server_process.ServerFolder(tmp_path / "data", prefix="x")
@@ -264,7 +264,7 @@ def test_more_tasks_than_the_web_interface_begins(
 
 
 def test_a_server_that_is_too_old() -> None:
-    """Its version is known before the first question."""
+    """The server's version is known before the first question."""
     old: Any = SimpleNamespace(server_version=13, settings={"server_version": "13.9"})
     with pytest.raises(ServerTooOld, match="13"):
         identify(old)
@@ -298,7 +298,7 @@ def test_a_schema_that_may_not_be_made() -> None:
 
 
 def test_a_transaction_that_is_undone_after_it_was_given_out() -> None:
-    """Its rows may already be on the disk."""
+    """The transaction's rows may already be on the disk."""
     late = Mock()
     late.decoder.abandon.return_value = False
     with pytest.raises(TransactionUndone):
@@ -306,14 +306,14 @@ def test_a_transaction_that_is_undone_after_it_was_given_out() -> None:
 
 
 def test_a_binlog_that_says_itself_that_changes_are_missing() -> None:
-    """It is an INCIDENT event, with the server's words."""
+    """The event is an INCIDENT, with the server's words."""
     event = bytes(4) + bytes([EventKind.INCIDENT]) + bytes(14) + b"\x01\x00\x04lost"
     with pytest.raises(ChangesMissing, match="lost"):
         Assembler._message(Mock(), event)
 
 
 def test_a_worker_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may continue with another connection; a refused value must not be retried."""
+    """The worker may continue with another connection; a refused value must not be retried."""
     rows: Any = SimpleNamespace(table=TableName("public", "t"), staging="t_wkm")
     for lost in (psycopg.OperationalError("server closed the connection"), AdminShutdown("ended")):
         assert isinstance(sending._staging_error(rows, lost), StagingLost)
@@ -322,5 +322,5 @@ def test_a_worker_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_change_of_shape_that_was_softened() -> None:
-    """It is kept among the past errors with the table's name."""
+    """The change is kept among the past errors with the table's name."""
     assert SchemaChangeNotApplied.of("public.t", "x").fields["table"] == "public.t"

@@ -231,14 +231,14 @@ def test_remove_files_and_done_directory_exclude_each_other(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("key", ["binlogFile", "binlogPosition", "startScn", "startLsn"])
 def test_a_starting_position_is_refused_in_data_and_change(tmp_path: Path, key: str) -> None:
-    """In data+change the handover captures the position; setting one is an error."""
+    """The handover of data+change captures the position; setting one is an error."""
     with pytest.raises(ConfigStartRefused, match=key):
         config_of(tmp_path, with_line("exitWhenIdle", f"{key} = 4"))
 
 
 @pytest.mark.parametrize("key", ["binlogFile", "binlogPosition", "startScn", "startLsn"])
 def test_other_engines_parameters_are_refused_by_name(tmp_path: Path, key: str) -> None:
-    """In mode change another engine's parameter is recognised, and refused for PostgreSQL."""
+    """Parameters of another engine are recognised in mode change, and refused for PostgreSQL."""
     text = with_line("exitWhenIdle", f"{key} = 4").replace("data+change", "change", 1)
     with pytest.raises(ConfigOtherEngine, match="PostgreSQL"):
         config_of(tmp_path, text)

@@ -105,7 +105,7 @@ def test_a_starting_position_is_file_and_offset(tmp_path: Path) -> None:
     ],
 )
 def test_positions_that_are_none_are_refused(tmp_path: Path, more: str, said: str) -> None:
-    """They are refused before any server is asked."""
+    """Invalid positions are refused before any server is asked."""
     with pytest.raises(ConfigValueInvalid, match=said):
         config_of(tmp_path, more)
 
@@ -121,7 +121,7 @@ def test_in_data_and_change_the_handover_finds_the_position(tmp_path: Path) -> N
     "line", ['replicationSlot = "s"', 'publication = "p"', "keepMessages = true", "startScn = 4"]
 )
 def test_other_engines_parameters_are_refused_by_name(tmp_path: Path, line: str) -> None:
-    """They would have no effect here."""
+    """Such parameters would have no effect here."""
     with pytest.raises(ConfigOtherEngine, match="MySQL or MariaDB"):
         config_of(tmp_path, line)
 
@@ -139,7 +139,7 @@ def test_other_engines_parameters_are_refused_by_name(tmp_path: Path, line: str)
 def test_a_renamed_table_is_followed_where_no_reader_of_the_log_misses_changes(
     tmp_path: Path, target: str | None, section: dict[str, dict[str, str]], is_taken: bool
 ) -> None:
-    """With a target it is captured only on request, which is too late for consumers."""
+    """Pipelines with a target capture it only on request, which is too late for consumers."""
     config = pipeline(
         tmp_path, "mysql://u:p@h/shop", target, mode="change", tables=["shop.*"], sections=section
     )

@@ -57,7 +57,7 @@ def test_mode_change_may_be_said_and_target_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["traget", "Target", "targets"])
 def test_a_misspelt_target_is_not_taken_for_none(tmp_path: Path, name: str) -> None:
-    """It is an unknown section; the error has the nearest known name and its line."""
+    """The section is unknown; the error has the nearest known name and its line."""
     with pytest.raises(ConfigKeyUnknown, match=f"line 8.*unknown section {name}") as caught:
         config_of(tmp_path, f'{FILE}[{name}]\nurl = "mysql://u@h/d"\n')
     assert caught.value.hint == "Did you mean target?"
@@ -82,7 +82,7 @@ def test_a_target_without_url_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_about_loading_is_refused(tmp_path: Path, more: str, place: str) -> None:
-    """It would be ignored silently: the error names the place and both ways out."""
+    """Such settings would be ignored silently: the error names the place and both ways out."""
     with pytest.raises(TargetMissing) as caught:
         config_of(tmp_path, FILE.replace("[source]", f"{more}\n[source]"))
     assert place in caught.value.message

@@ -28,7 +28,7 @@ def test_what_no_catalogue_holds_is_no_identifier(name: str) -> None:
 
 
 def test_literals_survive_quotes_and_backslashes() -> None:
-    """A backslash is doubled in an escape string, so the setting does not matter."""
+    """A backslash is doubled in an escape string, so the result does not depend on the setting."""
     assert c.literal("it's") == "'it''s'"
     assert c.literal("a\\'b") == "E'a\\\\''b'"
     with pytest.raises(ValueError, match="zero byte"):

@@ -84,7 +84,7 @@ def test_the_open_segment_is_read_as_far_as_it_is_durable(feed: Feed) -> None:
 
 
 def test_true_saves_the_position_behind_the_last_event_read(feed: Feed) -> None:
-    """If an iterator is not read to its end, the next unread event is the next one returned."""
+    """An iterator that is not read to its end is continued with the next unread event."""
     feed.write(10)
     noting = Noting(take=4, answer=lambda call: call < 3)
     feed.run(noting)
@@ -205,7 +205,7 @@ def test_batches_are_saved_like_events(feed: Feed) -> None:
 
 
 def test_an_answer_that_is_no_bool_is_refused(feed: Feed) -> None:
-    """None is a forgotten return: the position would never be saved."""
+    """The answer None is a forgotten return: the position would never be saved."""
     feed.write(1)
     with pytest.raises(ConsumerAnswerInvalid, match="returned NoneType, not True or False"):
         feed.run(Noting(answer=lambda _: None))  # type: ignore[arg-type,return-value]
@@ -215,7 +215,7 @@ def test_an_answer_that_is_no_bool_is_refused(feed: Feed) -> None:
 
 
 def test_a_table_that_is_emptied_is_told_between_the_events(feed: Feed) -> None:
-    """It is told in its place, once, over a restart too."""
+    """The marker is told in its place, once, over a restart too."""
     feed.write(2, markers=(truncate(1, 1, "item"), truncate(2, 1, "item", "other")))
     feed.write(1, rotate=False)
     noting = Noting()
@@ -327,7 +327,7 @@ def test_a_hole_before_the_open_segment_is_a_hole(feed: Feed, reads_open: bool) 
 
 
 def test_a_disabled_consumer_waits(feed: Feed) -> None:
-    """It gets no new events, which is no error until it is enabled again."""
+    """The consumer gets no new events, without an error until it is enabled again."""
     feed.write(1)
     noting = Noting()
     feed.run(noting)
@@ -392,7 +392,7 @@ def test_left_overs_of_replaced_files_go(feed: Feed) -> None:
 
 
 def test_a_consumer_that_is_not_alive_ends_in_order(feed: Feed) -> None:
-    """It is asked before each look."""
+    """The consumer is asked before each look."""
     feed.write(1)
     noting = Noting()
     noting.alive = lambda: not noting.gsns  # type: ignore[method-assign]
@@ -411,7 +411,7 @@ def test_the_application_ends_when_the_log_is_finished(feed: Feed) -> None:
 
 
 def test_the_published_metrics_tell_what_was_read(feed: Feed) -> None:
-    """They have the published names."""
+    """Metrics have the published names."""
     feed.write(3)
     feed.write(2)
     report = feed.run(Noting())
@@ -439,7 +439,9 @@ def test_the_published_metrics_tell_what_was_read(feed: Feed) -> None:
 
 
 def test_a_new_consumer_begins_now(tmp_path: Path) -> None:
-    """It begins after the durable events, in the middle of the open segment, after its markers."""
+    """The consumer begins after the durable events, in the middle of the open segment and its
+    markers.
+    """
     feed = Feed(tmp_path)
     feed.write(2)
     feed.write(2, rotate=False, markers=(truncate(4, 2, "item"),))
@@ -452,7 +454,7 @@ def test_a_new_consumer_begins_now(tmp_path: Path) -> None:
 
 
 def test_a_new_consumer_begins_with_the_oldest_segment_there_is(tmp_path: Path) -> None:
-    """That segment is in the log or in another consumer's directory."""
+    """The oldest segment is in the log or in another consumer's directory."""
     feed = Feed(tmp_path)
     feed.write(1)
     feed.register(name="other")
@@ -515,7 +517,7 @@ def test_without_a_loader_linked_segments_are_kept_within_the_limits(tmp_path: P
 
 
 def test_cdc_disabled_stops_all_links(feed: Feed) -> None:
-    """It removes none."""
+    """The command removes no link."""
     feed.write(1)
     links.disable_all(feed.root / "cdc")
     feed.write(1)

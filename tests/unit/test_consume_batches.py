@@ -53,7 +53,7 @@ def plain(found: list[CdcBatch]) -> list[Any]:
 
 
 def test_a_batch_is_a_table_in_a_run(tmp_path: Path) -> None:
-    """It has the columns of the log, and the time and position of each row's commit."""
+    """A batch has the columns of the log, and the time and position of each row's commit."""
     mixed = [change for pair in zip(inserts(2), inserts(2, FULL), strict=True) for change in pair]
     with written(tmp_path, [mixed, inserts(1)]) as segment:
         ((piece, found),) = pieces(segment)

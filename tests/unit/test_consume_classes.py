@@ -83,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_class_is_found_beside_the_pipeline_file(folder: Path) -> None:
-    """It gets its options as keyword arguments."""
+    """The class gets its options as keyword arguments."""
     made: Any = make_consumer("shop_classes:Search", {"index": "items"}, beside=folder)
     assert (type(made).__name__, made.index, made.size) == ("Search", "items", 3)
     assert make_consumer("shop_classes:Batches", {}, beside=folder).alive()

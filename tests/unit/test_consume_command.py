@@ -49,7 +49,7 @@ def until(holds: Callable[[], Any], timeout_s: float = 30) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(feed: Feed, number: signal.Signals) -> None:
-    """It calls stop() once and ends with 0; messages are on standard error and in its log file."""
+    """The process calls stop() once, ends with 0, and writes to standard error and its log file."""
     feed.write(2)
     path = plain_pipeline(feed.root)
     process = start(path)
@@ -69,7 +69,7 @@ def test_a_signal_ends_it_in_order(feed: Feed, number: signal.Signals) -> None:
 
 
 def test_a_failure_leaves_the_state_and_says_what_to_do(feed: Feed) -> None:
-    """It calls stop(), ends with 1, and prints one error with the next step; the log has more."""
+    """The process calls stop(), ends with 1, and prints an error with the next step; see the log."""
     feed.write(2)
     path = plain_pipeline(feed.root)
     path.write_text(path.read_text().replace('noted.txt" }', 'noted.txt", fail_at = 2 }'))
@@ -151,7 +151,7 @@ def test_a_class_that_is_not_there_ends_before_anything_is_made(feed: Feed) -> N
 
 
 def test_run_does_the_same_inside_a_program(feed: Feed) -> None:
-    """It takes an object instead of the class, and returns when told to stop."""
+    """The function takes an object instead of the class, and returns when told to stop."""
     feed.write(3)
     noting = Noting()
     run(plain_pipeline(feed.root), NAME, noting, stop=lambda: 3 in noting.gsns)

@@ -204,7 +204,7 @@ def test_a_table_is_emptied_in_front_of_both_rows_of_a_changed_key(tmp_path: Pat
 
 
 def test_without_a_key_all_columns_are_the_key(tmp_path: Path) -> None:
-    """So an update is a delete and an insert, unless all values are equal."""
+    """An update is then a delete and an insert, unless all values are equal."""
     groups = [
         [Change(relation=KEYLESS, op=Op.INSERT, after=(1, None))],
         [Change(relation=KEYLESS, op=Op.UPDATE, after=(1, None), before=(1, None))],

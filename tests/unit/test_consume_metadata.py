@@ -1,4 +1,4 @@
-"""What a consumer is told about tables: before their events, and when they are dropped."""
+"""Metadata of tables for consumers: before the tables' events, and when they are dropped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 
 def test_tables_are_told_before_their_events(feed: Feed) -> None:
-    """They come in the published order, once per version, also over a restart."""
+    """Metadata comes in the published order, once per version, also over a restart."""
     feed.write(1)
 
     class Told(Noting):
@@ -56,7 +56,7 @@ def test_tables_are_told_before_their_events(feed: Feed) -> None:
 
 @pytest.mark.parametrize("made_again", [False, True])
 def test_a_table_that_was_dropped_is_told_at_its_place(feed: Feed, made_again: bool) -> None:
-    """It is told after its last event, once, over a restart too; a new one is told again."""
+    """The drop is told after the last event, once, over a restart too; then a new table is told."""
     if made_again:
         feed.write(2)
         feed.write(2, markers=(dropped(2, 2, "item"),))

@@ -81,7 +81,7 @@ def test_a_state_that_its_segment_cannot_have_is_refused(feed: Feed, gsn: int) -
 
 
 def test_links_of_another_log_are_refused_without_a_state(feed: Feed) -> None:
-    """They would hide the new log's segments of the same numbers."""
+    """The links would hide the new log's segments of the same numbers."""
     feed.write(1)
     ConsumerState(feed.directory).drop()
     rmtree(feed.root / "log")
@@ -116,7 +116,7 @@ def test_a_log_that_is_created_anew_stops_a_consumer_at_work(feed: Feed, has_sta
 
 
 def test_a_state_without_a_log_id_is_compared_by_its_numbers(feed: Feed) -> None:
-    """It was saved before there was a log."""
+    """The state was saved before there was a log."""
     feed.write(2)
     other = Position(segment=0, gsn=7, log_id="")
     ConsumerState(feed.directory).save(other)

@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> LogPlace:
 
 
 def test_the_log_goes_on_with_the_first_transaction_behind_the_point(place: LogPlace) -> None:
-    """It may be in any segment, also in the middle of a frame; markers before it are done."""
+    """The transaction may be in any segment, also inside a frame; markers before it are done."""
     first, second, third, fourth = numbered([inserts(2), inserts(3), inserts(1), inserts(2)])
     with Writer.open(place.log, log_id=None, source=SOURCE) as log:
         log.write(run_of([*first, *second], markers=[truncate(2, 1, "item")]))
@@ -72,7 +72,7 @@ def test_it_waits_until_the_log_is_that_far(place: LogPlace) -> None:
 
 
 def test_it_is_wanted_until_it_is_ready_and_goes_when_it_is_past(tmp_path: Path) -> None:
-    """It is created, placed, begun and removed; each step may be repeated."""
+    """The snapshot is created, placed, begun and removed; each step may be repeated."""
     snapshot, state = Snapshot(tmp_path), ConsumerState(tmp_path)
     assert not snapshot.is_wanted
     snapshot.want()

@@ -120,7 +120,7 @@ def test_parts_of_events_are_not_taken_for_parts_of_batches(feed: Feed) -> None:
 
 
 def test_a_snapshot_stays_until_the_consumer_is_past_it(feed: Feed) -> None:
-    """Its numbers are not those of the links: no link is removed, and a restart continues in it."""
+    """The snapshot's numbers differ from those of the links: no link goes, a restart continues."""
     for _ in range(3):
         feed.write(1)
     snapshot = Snapshot(feed.directory)

@@ -93,7 +93,7 @@ def test_a_consumer_is_added_and_listed_with_its_lag(feed: Feed, capsys: Capture
 
 
 def test_the_load_is_listed_as_target(feed: Feed, capsys: Capture) -> None:
-    """Its links are the names in log/; an unreachable target is shown as such and is no failure."""
+    """Links of the load are the names in log/; an unreachable target is shown without a failure."""
     path = feed.root / "shop.toml"
     target = '[target]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
     path.write_text(path.read_text().replace("[source]", f'mode = "change"\n{target}[source]'))
@@ -105,7 +105,7 @@ def test_the_load_is_listed_as_target(feed: Feed, capsys: Capture) -> None:
 
 
 def test_people_get_a_table(feed: Feed, capsys: Capture) -> None:
-    """It has the names of its columns."""
+    """The table has the names of its columns."""
     feed.register()
     feed.write(2)
     cli.run_guarded(["consumers", "ls", str(feed.root / "shop.toml")])
@@ -135,7 +135,7 @@ def test_a_consumer_is_removed_with_all_that_it_holds(feed: Feed, capsys: Captur
 
 
 def test_reset_waits_for_no_consumer(feed: Feed) -> None:
-    """It resets nothing while a consumer runs, and names it."""
+    """The reset changes nothing while a consumer runs, and names it."""
     feed.register()
     feed.close()
     config = load_config(feed.root / "shop.toml", {})
@@ -173,7 +173,7 @@ def test_disable_and_enable_one_and_all(feed: Feed, capsys: Capture) -> None:
 
 
 def test_a_paused_consumer_is_given_nothing(feed: Feed, capsys: Capture) -> None:
-    """Its process stays, and continues when it is resumed."""
+    """The consumer's process stays, and continues when it is resumed."""
     feed.register()
     feed.write(2)
     said(capsys, feed, "consumers", "pause", "FILE", NAME)
@@ -194,7 +194,7 @@ def test_a_paused_consumer_is_given_nothing(feed: Feed, capsys: Capture) -> None
 
 @pytest.mark.promise
 def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Capture) -> None:
-    """Of 0, 1, 4, 5 the first two are deleted, and the consumer begins with 4, without a gap."""
+    """The first two of 0, 1, 4, 5 are deleted, and the consumer begins with 4, without a gap."""
     feed.register()
     for number in range(6):
         links.enable(feed.directory) if number not in (2, 3) else links.disable(feed.directory)
@@ -282,7 +282,7 @@ def test_links_that_are_missed_in_front_are_a_hole_too(
 
 
 def test_a_consumer_at_the_edge_of_a_segment_has_lost_nothing(feed: Feed) -> None:
-    """Its next link is its saved state's, or not there yet, or a link it has passed is left."""
+    """The next link is its saved state's, or not there yet, or a link it has passed is left."""
     config = load_config(feed.root / "shop.toml", {})
     state = ConsumerState(feed.directory)
 
@@ -364,7 +364,9 @@ def test_links_beyond_the_limit_are_skipped_and_said(feed: Feed) -> None:
 
 
 def test_forced_rotation_is_the_shortest_that_a_consumer_wants(feed: Feed) -> None:
-    """It is walForceArchiveTimeout, if below flushIntervalSeconds; without a target names go."""
+    """The interval is walForceArchiveTimeout, if below flushIntervalSeconds; names go without a
+    target.
+    """
     path = plain_pipeline(feed.root, "walForceArchiveTimeout = 700")
     options = extract_options(load_config(path, {}))
     assert (options.flush_interval_s, options.keeping) == (

@@ -76,13 +76,13 @@ def test_what_does_not_fit_makes_the_column_text(neutral: str, text: str) -> Non
 
 @given(st.integers(-(2**31) // 3, 2**31 // 3))
 def test_dates_of_any_year(days: int) -> None:
-    """They are kept as printed."""
+    """Dates are kept as printed."""
     assert read("date", date_text(days))[1] == [date_text(days)]
 
 
 @given(st.integers(-(2**59), 2**59))
 def test_moments_of_any_year(microseconds: int) -> None:
-    """They are kept as printed, with and without a zone."""
+    """Moments are kept as printed, with and without a zone."""
     for neutral, zone in (("timestamp", ""), ("timestamptz", "+00")):
         text = timestamp_text(microseconds, zone)
         assert read(neutral, text) == (neutral, [text])
@@ -90,7 +90,7 @@ def test_moments_of_any_year(microseconds: int) -> None:
 
 @given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary()), max_size=5))
 def test_lines_are_what_copy_writes(rows: list[tuple[bytes | None, bytes | None]]) -> None:
-    """They have escapes of every byte, NULL and empty cells."""
+    """Lines have escapes of every byte, NULL and empty cells."""
     escapes = {8: b"\\b", 12: b"\\f", 10: b"\\n", 13: b"\\r", 9: b"\\t", 11: b"\\v", 92: b"\\\\"}
 
     def cell(value: bytes | None) -> bytes:
@@ -103,7 +103,7 @@ def test_lines_are_what_copy_writes(rows: list[tuple[bytes | None, bytes | None]
 
 
 def test_images_are_whole_and_numbered() -> None:
-    """They are inserts of one transaction, in the shape of the log."""
+    """Images are inserts of one transaction, in the shape of the log."""
     token = b"\\x00ff"
     line = b"2024-01-01 00:00:00+00\t" + b"\\" + token + b"\tt\tNaN\t2024-01-01\t\\N\n"
     rows = inserts(EVENT, cells_of(line * 2, 6), 2, gsn=5, trx=3)

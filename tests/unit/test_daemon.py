@@ -21,7 +21,7 @@ SAY = (
 
 @pytest.mark.parametrize(("given", "used"), [("", "system"), ("mimalloc", "mimalloc")])
 def test_the_allocator_is_chosen_before_arrow_is_there(given: str, used: str) -> None:
-    """It is the system's, unless the user sets another one."""
+    """The allocator is the system's, unless the user sets another one."""
     words = {name: value for name, value in os.environ.items() if not name.startswith("ARROW_")}
     if given:
         words["ARROW_DEFAULT_MEMORY_POOL"] = given

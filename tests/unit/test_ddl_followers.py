@@ -95,12 +95,12 @@ def test_bits_of_a_binlog_are_a_number() -> None:
 
 
 def test_values_as_text() -> None:
-    """They are printed as PostgreSQL prints them."""
+    """Values are printed as PostgreSQL prints them."""
     assert [text_of(one) for one in (None, True, b"\x00\xff", 1)] == [None, "t", "\\x00ff", "1"]
 
 
 def test_how_a_merged_log_differs() -> None:
-    """It is reported like a difference of the log's own fold, under another name."""
+    """The difference is reported like one of the log's own fold, under another name."""
 
     class Served:
         def rows(self, schema: str, table: str) -> Any:
@@ -124,7 +124,7 @@ class Dead:
 
 
 def test_a_process_that_ends_with_an_error_again_and_again() -> None:
-    """It is restarted a few times; its error is kept."""
+    """The process is restarted a few times; its error is kept."""
     child: Any = Dead()
     several = Processes([child], random.Random(1))
     for _ in range(9):
@@ -133,7 +133,7 @@ def test_a_process_that_ends_with_an_error_again_and_again() -> None:
 
 
 def test_a_log_that_is_compared_has_a_base(tmp_path: Path) -> None:
-    """Its file is served; the merged log is created beside it and names it."""
+    """The log's file is served; the merged log is created beside it and names it."""
     file = tmp_path / "shop.toml"
     file.write_text("")
     target: Any = FakeSide([])
@@ -156,7 +156,7 @@ def test_a_log_that_is_compared_has_a_base(tmp_path: Path) -> None:
     ],
 )
 def test_which_table_ddl_concerns(text: str, table: str | None) -> None:
-    """None means any table."""
+    """A result of None means any table."""
     assert table_of(Statement(text)) == table
 
 

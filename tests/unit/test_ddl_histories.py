@@ -107,7 +107,7 @@ def test_a_script_is_text_to_type() -> None:
 
 
 def test_a_script_is_read_from_its_text() -> None:
-    """It has statements, transactions and pauses; the actions of an ALTER are one text then."""
+    """A script has statements, transactions and pauses; actions of an ALTER are one text then."""
     read = read_script(f"-- sources: mysql mariadb\n{SCRIPT.text}", MYSQL)
     assert read is not None
     assert read.text == SCRIPT.text
@@ -176,7 +176,7 @@ def test_ways_to_differ_are_told_apart() -> None:
     ],
 )
 def test_equal_values_of_two_engines(source: str, of_type: str, one: str, other: str) -> None:
-    """They have one neutral form."""
+    """Equal values have one neutral form."""
     kind = kind_of_value(source, of_type)
     assert neutral(kind, one) == neutral(kind, other)
 
@@ -193,7 +193,7 @@ def test_equal_values_of_two_engines(source: str, of_type: str, one: str, other:
     ],
 )
 def test_different_values(source: str, of_type: str, one: str, other: str | None) -> None:
-    """They stay different."""
+    """Different values stay different."""
     kind = kind_of_value(source, of_type)
     assert neutral(kind, one) != neutral(kind, other)
 
@@ -267,7 +267,7 @@ class FakeServed:
     ],
 )
 def test_how_the_fold_of_the_log_differs(schema: str, served: Any, said: str) -> None:
-    """It differs by columns and rows; the server's answer is shown."""
+    """The fold differs by columns and rows; the server's answer is shown."""
     source: Any = ONE
     found = base_differences(source, served, schema, "t")
     assert (found[0] if found else "") == said

@@ -21,7 +21,7 @@ def rows_of(page: str) -> list[list[str]]:
 
 
 def test_the_page_has_every_statement_in_order() -> None:
-    """It has no statement that the command does not know."""
+    """The page has no statement that the command does not know."""
     head, _, *rows = rows_of(PAGE.read_text(encoding="utf-8"))
     assert head == ["statement", *NAMES.values()]
     assert [row[0] for row in rows] == [change.name for change in CHANGES]

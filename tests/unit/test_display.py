@@ -140,7 +140,7 @@ def bulk(rows_done: int, phase: str = "copying") -> BulkProgress:
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")]
 )
 def test_bytes(count: int, text: str) -> None:
-    """They have binary units, and whole bytes below one KiB."""
+    """Sizes have binary units, and whole bytes below one KiB."""
     assert human_bytes(count) == text
 
 
@@ -155,7 +155,7 @@ def test_bytes(count: int, text: str) -> None:
     ],
 )
 def test_seconds(seconds: float, text: str) -> None:
-    """They range from tenths of a second to hours."""
+    """Durations range from tenths of a second to hours."""
     assert human_seconds(seconds) == text
 
 
@@ -166,7 +166,7 @@ def test_counts_and_pairs() -> None:
 
 
 def test_a_report_shows_each_command_on_a_line_of_its_own() -> None:
-    """It can be copied then, however long it is."""
+    """The command can be copied then, however long it is."""
     command = "alter table " + "x" * 300 + " replica identity full;"
     finding = Finding(
         code="PG12", severity=Severity.ERROR, side=Side.SOURCE, what="w", why="y", command=command
@@ -222,7 +222,7 @@ def test_lines_tell_each_step_once_and_numbers_at_intervals() -> None:
 
 
 def test_a_handover_that_stops_nothing_is_one_line() -> None:
-    """It shows where changes begin and what follows from it; nothing was stopped or is resumed."""
+    """The line shows where changes begin and what follows; nothing was stopped or is resumed."""
     clock, out = Hands(), io.StringIO()
     shown(LineView(console(out), clock=clock), clock, HandoverMode.SNAPSHOT)
     text = out.getvalue()
@@ -273,7 +273,7 @@ def json_able(objects: list[dict[str, object]]) -> bool:
 
 
 def test_the_live_view_draws_bars_and_numbers() -> None:
-    """In a terminal it has a bar per table that is not loaded yet, then rates and lag."""
+    """The view has a bar per table that is not loaded yet, then rates and lag."""
     clock, out = Hands(), io.StringIO()
     terminal = Console(file=out, force_terminal=True, width=120, color_system=None)
     view = LiveView(terminal, clock=clock)
@@ -365,7 +365,7 @@ def test_schema_changes_that_were_applied_are_reported_once() -> None:
 
 
 def test_a_resumed_run_says_that_spark_is_starting() -> None:
-    """It says so until a job can run; a report that an earlier process left has no effect."""
+    """The view says so until a job can run; a report of an earlier process has no effect."""
     line = "Spark is starting; changes are applied when it is there"
     done, starting = bulk(1000, "done"), LoaderState(pid=12, is_spark_starting=True)
     assert line in drawn(status(gsn=9, bulk=done, steps=4, loader=starting), 120)
@@ -416,7 +416,7 @@ def test_no_line_goes_beyond_the_screen(width: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 99, 120])
 def test_the_line_of_the_whole_bulk_load_is_not_cut(width: int) -> None:
-    """At 80 columns the number of loaded tables was once cut to `10…`."""
+    """The number of loaded tables was once cut to `10…` at 80 columns."""
     text = drawn(status(bulk=many_tables(big_done=False, small_done=1)), width)
     assert "1 of 11 tables" in text
     for found in (text, drawn(long_names(), width)):
@@ -509,7 +509,9 @@ def test_rows_that_are_under_way_are_not_done() -> None:
 
 
 def test_last_lines_say_whether_it_is_done() -> None:
-    """It is done if CHANGE.DONE is there and no row is left; otherwise they say how to continue."""
+    """The pipeline is done if CHANGE.DONE is there and no row is left; else they say how to
+    continue.
+    """
     assert "run it again" in last_lines(status(gsn=5))[-1]
     done = status(gsn=5, applied=5)
     done = with_done(done)
@@ -524,7 +526,7 @@ def with_done(before: Status, rows: int = 0) -> Status:
 
 
 def test_status_has_a_line_for_each_consumer_and_the_server() -> None:
-    """It has state, position and lag, and the error that ended it."""
+    """The line has state, position and lag, and the error that ended the process."""
     consumers = (
         ConsumerLine(name="audit", state="reading", pid=9, saved=40, lag_events=1, lag_seconds=2.5),
         ConsumerLine(name="mails", state="failed", saved=7, lag_events=0, error="no", hint="Do."),

@@ -87,7 +87,7 @@ def test_classes_that_are_good_are_not_made(
 def test_a_class_that_would_end_at_its_start(
     tmp_path: Path, class_: str, options: dict[str, object], said: str
 ) -> None:
-    """It is a warning with the consumer's name: the load runs without it."""
+    """The finding is a warning with the consumer's name: the load runs without it."""
     (finding,) = found(tmp_path, class_, **options)
     assert (finding.code, finding.severity) == ("PK22", "W")
     assert said in finding.what

@@ -34,7 +34,7 @@ def test_what_asks_nobody_is_done_and_nothing_else(
 
 
 def test_a_check_that_fails_is_a_finding_and_skipped() -> None:
-    """It is reported under its own code; the others are done, unwanted ones are not counted."""
+    """The failure has its own code; other checks are done, unwanted ones are not counted."""
     checks = Checks(Side.TARGET)
 
     @checks.check("XX01", "what fails")

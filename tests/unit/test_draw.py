@@ -122,5 +122,5 @@ def test_a_new_case_moves_only_cases_at_the_borders_of_parts() -> None:
 
 
 def test_the_landing_is_a_number() -> None:
-    """It is raised by `make next-draw`."""
+    """The number is raised by `make next-draw`."""
     assert int(draw_module.LANDING.read_text(encoding="utf-8")) >= 0

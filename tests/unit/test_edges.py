@@ -37,7 +37,7 @@ from penstock.ports.refusals import StagingChanged
 
 @pytest.mark.parametrize(("number", "is_right"), [(999_999_999, True), (1_000_000_000, False)])
 def test_a_group_of_a_stored_decimal_has_nine_digits(number: int, is_right: bool) -> None:
-    """With ten, all later digits would shift."""
+    """A group of ten would shift all later digits."""
     data = bytearray(number.to_bytes(4, "big"))
     data[0] ^= 0x80
     if is_right:
@@ -98,7 +98,7 @@ def test_the_next_segment_is_the_one_behind(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_xa_transaction_that_was_not_begun_are_refused(tmp_path: Path) -> None:
-    """They would belong to another transaction's file, or to none."""
+    """Such rows would belong to another transaction's file, or to none."""
     prepared = PreparedFiles(tmp_path, REAL_FILES, ())
     with pytest.raises(StreamUnexpected):
         prepared.append(b"rows")
@@ -140,7 +140,7 @@ def test_a_compressed_value_says_its_size(data: bytes) -> None:
 
 
 def test_a_stored_geometry_has_its_head() -> None:
-    """It has nine bytes: SRID, byte order and kind; big-endian is never stored."""
+    """The head has nine bytes: SRID, byte order and kind; big-endian is never stored."""
     point = struct.pack("<IBIdd", 0, 1, 1, 1.0, 2.0)
     assert ewkb_hex(point) == point[4:].hex().upper()
     for bad in (point[:8], point[:4] + b"\0" + point[5:]):
@@ -164,7 +164,7 @@ def test_a_message_of_the_server_ends_where_it_says() -> None:
 
 
 def test_an_lsn_has_64_bits() -> None:
-    """It has no more bits, and no sign."""
+    """An LSN has no more bits, and no sign."""
     assert str(Lsn(LSN_MAX)) == "FFFFFFFF/FFFFFFFF"
     for wrong in (-1, LSN_MAX + 1):
         with pytest.raises(PositionInvalid):

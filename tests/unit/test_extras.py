@@ -50,7 +50,7 @@ def config_of(tmp_path: Path, text: str) -> Config:
 
 
 def test_the_table_of_the_docs_is_that_of_the_project() -> None:
-    """It has each extra with the packages that it installs; `all` has every other."""
+    """The table has each extra with the packages that it installs; `all` has every other."""
     text = (
         (ROOT / "docs/configuration.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
     )
@@ -106,7 +106,7 @@ def test_a_file_asks_for_the_extras_of_what_it_uses(
 def test_a_feature_that_is_not_installed_is_an_error_of_doctor_and_of_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, library: str, line: str
 ) -> None:
-    """It is the only error, with the line to type: without its packages nothing else is checked."""
+    """The error is the only one, with the line to type: no other check can run without packages."""
     config = config_of(tmp_path, text)
     check_extras(config)
     monkeypatch.setattr(extras, "_is_installed", lambda name: name != library)

@@ -160,7 +160,7 @@ def test_a_table_that_was_added_by_a_command_stays(source: Source, tmp_path: Pat
 def test_a_table_that_was_removed_by_a_command_comes_back_by_the_file(
     source: Source, tmp_path: Path
 ) -> None:
-    """It returns after the file left it out, too."""
+    """The table returns after the file left it out, too."""
     config, _ = start(tmp_path, BOTH)
 
     def remove(last: TableRequest, number: int) -> TableRequest:

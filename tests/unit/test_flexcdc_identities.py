@@ -138,7 +138,7 @@ def test_a_name_used_again_in_another_case_has_no_old_images(session: Dying) -> 
 
 
 def test_a_column_in_another_case_keeps_its_images(session: Dying) -> None:
-    """So does a column of a recreated table, whose columns are identified by name alone."""
+    """A column of a recreated table, which is identified by name alone, keeps them, too."""
     started(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
     started(session).ensure(shape(2, id=1, A=2), drops=True)
@@ -164,14 +164,14 @@ def test_a_name_taken_over_in_the_middle_of_a_transaction(session: Dying) -> Non
 
 
 def test_a_table_created_again_has_identities_of_its_own(session: Dying) -> None:
-    """Its columns are those of the same names, whatever their numbers are."""
+    """The table's columns are those of the same names, whatever their numbers are."""
     started(session).ensure(shape(1, id=1, a=2), drops=True)
     started(session).ensure(shape(2, source_id=7, nr=1, a=3), drops=False)
     assert columns(session) == ["id", "a", "nr"]
 
 
 def test_a_state_of_an_earlier_version_gets_the_column(session: Dying) -> None:
-    """It begins without identities, which are stored with the first shape."""
+    """The state begins without identities, which are stored with the first shape."""
     mvlogs = SETTINGS.names.table(SETTINGS.names.mvlogs)
     assert IDENTITIES not in (session.shape(mvlogs) or {})
     found = started(session)

@@ -169,7 +169,7 @@ def test_an_old_row_that_is_not_whole_is_an_error(flex: MemoryFlex, change: Chan
 
 
 def test_a_table_that_is_emptied_has_its_row_in_its_place(flex: MemoryFlex) -> None:
-    """Its image is between the earlier and the later rows; a warning is added if it is wanted."""
+    """The image is between the earlier and the later rows; a warning is added if it is wanted."""
     flex.settings = replace(flex.settings, raise_warnings=True)
     write(flex, [insert(1), insert(2)], markers=(truncate(1, 1, "item"),))
     write(flex, [insert(3)])
@@ -231,7 +231,7 @@ def test_another_process_that_writes_the_same_state_is_seen(flex: MemoryFlex) ->
 
 
 def test_a_segment_without_anything_captured_moves_the_place(tmp_path: Path) -> None:
-    """Its transactions are units without images."""
+    """The segment's transactions are units without images."""
     flex = MemoryFlex(tmp_path, auto_changelog=False)
     write(flex, [insert(1)], [insert(2)])
     place = flex.run()

@@ -69,7 +69,7 @@ def test_a_segment_without_a_link_is_read_by_its_name_in_the_log(flex: MemoryFle
 def test_a_place_in_another_log_stops_it_and_removes_nothing(
     flex: MemoryFlex, segment: int
 ) -> None:
-    """It does not wait for a segment that the present log may never have."""
+    """FlexCDC does not wait for a segment that the present log may never have."""
     for _ in range(3):
         flex.feed.write(1)
     other = Place(log_id="another", segment=segment, trx=9, position="9")
@@ -82,7 +82,7 @@ def test_a_place_in_another_log_stops_it_and_removes_nothing(
 
 
 def test_a_log_that_is_created_anew_stops_it_at_work(flex: MemoryFlex) -> None:
-    """It sees that the log is another one even if no segment arrives."""
+    """FlexCDC sees that the log is another one even if no segment arrives."""
     flex.feed.write(1)
     flex.feed.write(1)
     places: list[Place] = []

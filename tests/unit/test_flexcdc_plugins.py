@@ -93,7 +93,7 @@ def test_a_module_that_exits_is_an_error(folder: Path, text: str) -> None:
 
 
 def test_two_plugins_of_one_name_are_both_called(folder: Path) -> None:
-    """They are called in the order of plugin; plugin_order cannot say which of them it means."""
+    """Both are called in the order of plugin; plugin_order cannot say which of them it means."""
     for name in ("first", "second"):
         (folder / f"{name}.py").write_text(f"{TWO}    place = {name!r}\n")
     both = ["first.py:Second", "second.py:Second"]
@@ -106,7 +106,7 @@ def test_two_plugins_of_one_name_are_both_called(folder: Path) -> None:
 
 
 def test_a_plugin_that_plugin_order_leaves_out_is_an_error(folder: Path) -> None:
-    """It would silently get no change."""
+    """The plugin would silently get no change."""
     with pytest.raises(PluginNotFound, match="plugin names Example, and plugin_order leaves") as e:
         load_plugins(["penstock.consume.plugins:Example", "two_plugins.py"], ["Second"], folder)
     assert "Add Example to plugin_order" in e.value.hint
@@ -144,13 +144,13 @@ def test_unknown_row_values_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_plugin_says_what_its_rows_hold() -> None:
-    """Its own setting has priority over the settings file."""
+    """The plugin's own setting has priority over the settings file."""
     assert row_values_of(Example(), "python") == "sql"
     assert row_values_of(PluginBase(), "sql") == "sql"
 
 
 def test_the_example_prints_as_published() -> None:
-    """It prints exactly what the PHP example prints for an update and a rollback."""
+    """The example prints exactly what the PHP one prints for an update and a rollback."""
     file = io.StringIO()
     plugin, instance = Example(file), Any
     plugin.plugin_init(instance)

@@ -29,9 +29,7 @@ WITHIN_S = 60.0
 
 
 def test_failures_are_noted_and_mailed_until_it_is_stopped(tmp_path: Path) -> None:
-    """It uses failure_sleep_time, failure_log_file, failure_email_address, and error_log of each
-    start.
-    """
+    """This tests failure_sleep_time, failure_log_file, failure_email_address, and error_log."""
     (tmp_path / "consumer.ini").write_text(INI)
     mailer = tmp_path / "bin" / "sendmail"
     mailer.parent.mkdir()

@@ -121,7 +121,7 @@ def test_old_names_have_a_limit() -> None:
 
 
 def test_intervals() -> None:
-    """They have MySQL's units; an invalid one is refused."""
+    """Intervals have MySQL's units; an invalid one is refused."""
     now = datetime.datetime(2026, 3, 31, 12)  # noqa: DTZ001
     assert interval_before(now, "10 DAY") == now - datetime.timedelta(days=10)
     assert interval_before(now, "1 month") == datetime.datetime(2026, 2, 28, 12)  # noqa: DTZ001
@@ -152,7 +152,7 @@ def test_a_file_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_the_pipeline_file_is_never_readable_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds the source's password; the mode is checked when it is written, and at the end."""
+    """The file holds the source's password; the mode is checked at each write, and at the end."""
     (tmp_path / "consumer.ini").write_text(INI + "password = hush\n")
     opened = open_flexcdc(tmp_path / "consumer.ini")
     opened.pipeline.parent.mkdir()

@@ -210,7 +210,7 @@ def test_frames_must_be_the_same_at_the_second_reading() -> None:
 
 
 def test_cut_takes_a_range_of_rows() -> None:
-    """It is limited by number on both sides, and by a table's first transaction."""
+    """The cut is limited by number on both sides, and by a table's first transaction."""
     frame = batch(TWO, [change("I", gsn, after=(gsn, ""), trx=gsn // 2) for gsn in (2, 4, 6, 8)])
 
     def kept(**bounds: int) -> list[int]:

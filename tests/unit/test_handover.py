@@ -18,7 +18,7 @@ def paused(phase: HandoverPhase, *, slot_position: str = POSITION) -> Handover:
 
 
 def test_snapshot_mode_makes_the_slot_and_lets_the_extractor_begin() -> None:
-    """It waits for nothing: changes are extracted during the bulk load."""
+    """The handover waits for nothing: changes are extracted during the bulk load."""
     assert decide(Handover(), Seen()) is Do.MAKE_SLOT
     captured = Handover(phase=HandoverPhase.CAPTURED, slot_position=POSITION)
     assert decide(captured, Seen(slot_exists=True, snapshot_held=True)) is Do.LET_EXTRACT
@@ -27,7 +27,7 @@ def test_snapshot_mode_makes_the_slot_and_lets_the_extractor_begin() -> None:
 
 
 def test_a_slot_left_by_a_killed_run_is_used_where_it_stands() -> None:
-    """Whether it is ours is checked afterwards."""
+    """The check whether it is ours comes afterwards."""
     assert decide(Handover(), Seen(slot_exists=True)) is Do.ADOPT_SLOT
     assert (
         decide(paused(HandoverPhase.NEW, slot_position=""), Seen(slot_exists=True)) is Do.ADOPT_SLOT
@@ -41,7 +41,7 @@ def test_a_lost_slot_is_not_made_again_after_the_position_was_captured() -> None
 
 
 def test_the_snapshot_is_released_when_the_bulk_load_is_done() -> None:
-    """It is not released earlier: a load that was killed continues with it."""
+    """The release is not earlier: a load that was killed continues with the snapshot."""
     done = Handover(phase=HandoverPhase.DONE)
     assert decide(done, Seen(snapshot_held=True)) is Do.WAIT
     assert decide(done, Seen(snapshot_held=True, bulk_finished=True)) is Do.RELEASE
@@ -65,7 +65,7 @@ def test_pause_mode_goes_through_the_four_steps_in_the_documents_order() -> None
 
 
 def test_pause_mode_after_a_kill() -> None:
-    """If still paused, the snapshot is created again; if replaying again, all is repeated."""
+    """The snapshot is created again if still paused; all is repeated if replaying again."""
     captured = paused(HandoverPhase.CAPTURED)
     assert decide(captured, Seen(slot_exists=True, paused=True)) is Do.CAPTURE
     assert decide(captured, Seen(slot_exists=True, paused=False)) is Do.PAUSE

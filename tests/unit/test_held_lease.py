@@ -62,7 +62,7 @@ def holding(database: Any) -> Iterator[HeldLease]:
 
 
 def test_it_is_renewed_for_as_long_as_it_is_held() -> None:
-    """It is renewed at half of its time, and released at the end."""
+    """The lease is renewed at half of its time, and released at the end."""
     database = Database()
     with holding(database) as lease:
         while database.renewed_count < 4:

@@ -103,7 +103,7 @@ def refused_commands(file: str, capsys: pytest.CaptureFixture[str]) -> dict[str,
 def test_a_command_about_a_source_names_one_that_takes_the_file(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With [stage] in the file, it names `penstock stage` for a start, else `penstock status`."""
+    """The hint for a file with [stage] is `penstock stage` for a start, else `penstock status`."""
     hints = refused_commands("stage.toml", capsys)
     assert {"extract", "load", "verify", "plan", "table ls", "table add"} <= hints.keys()
     for name, hint in hints.items():

@@ -44,7 +44,7 @@ Count = Callable[[NodeDirectory, int], int]
 
 
 def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its checksums are computed ahead; after the last segment there is none."""
+    """Checksums are computed ahead; after the last segment there is none."""
     monkeypatch.setenv("PENSTOCK_PURE", "0")  # the twin computes none ahead
     directory = directory_of(tmp_path)
     read: list[str] = []
@@ -79,7 +79,7 @@ def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path, count: Count)
 
 @WAYS
 def test_a_segment_that_is_gone_is_missing(tmp_path: Path, count: Count) -> None:
-    """It is missing although it was read ahead."""
+    """The segment is missing although it was read ahead."""
     directory = directory_of(tmp_path)
     assert count(directory, 0) == 1
     waited(directory)

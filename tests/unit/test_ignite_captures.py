@@ -106,7 +106,7 @@ def knows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_what_is_made_later_waits_to_be_asked_for(
     tmp_path: Path, scans: list[str], knows: Callable[..., None]
 ) -> None:
-    """When its table can be created, the log gets its shape, and the next start knows of it."""
+    """The log gets its shape when its table can be created, and the next start knows of it."""
     config = pipeline(tmp_path)
     knows("one")
     first = begun(config)

@@ -101,7 +101,7 @@ def test_every_form(read: Read) -> None:
 
 @BOTH
 def test_moments(read: Read) -> None:
-    """They are microseconds of a Timestamp and of a Date; one with nanoseconds is not cut."""
+    """Moments are microseconds of a Timestamp and of a Date; one with nanoseconds is not cut."""
     ms = struct.pack("<q", -1)
     exact, date = b"\x21" + ms + struct.pack("<i", 999_000), b"\x0b" + ms
     found = column(read, "moment", [exact, date])
@@ -114,7 +114,7 @@ def test_moments(read: Read) -> None:
 
 @BOTH
 def test_decimals(read: Read) -> None:
-    """They are exact text, or have the column's digits."""
+    """Decimals are exact text, or have the column's digits."""
     for unscaled, scale, shown in (
         (0, 0, "0"), (0, 2, "0.00"), (-5, 3, "-0.005"), (12345, 2, "123.45"), (-1, 0, "-1"),
         (10**18 - 1, 0, "9" * 18), (7, 30, "0." + "0" * 29 + "7"),

@@ -38,7 +38,7 @@ from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, T
     ],
 )
 def test_a_value_that_a_column_does_not_hold(kind: str, values: list[Any], wider: str) -> None:
-    """It is never cut, and the wider type holds it."""
+    """The value is never cut, and the wider type holds it."""
     with pytest.raises(NotHeld) as error:
         column_of(kind, neutral_of(kind), values)
     assert error.value.kind == wider
@@ -75,7 +75,7 @@ def test_moments_as_text(ms: int, nanos: int, shown: str) -> None:
 
 
 def test_json_of_what_has_no_column_type() -> None:
-    """Nothing is lost that JSON can express; a value that contains itself ends."""
+    """JSON loses no value that it can express; a value that contains itself ends."""
     inner = BinaryObject("t", 1, 2, {"a": Decimal("1.10"), "b": None}, {}, None)
     loop: list[Any] = [1]
     loop.append(loop)

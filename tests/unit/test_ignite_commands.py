@@ -72,7 +72,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     ],
 )
 def test_the_run_at_the_top_stays(numbers: tuple[int, ...], lost: int) -> None:
-    """As published, segments below the last gap are lost."""
+    """Segments below the last gap are lost, as published."""
     assert lost_count(numbers) == lost
 
 
@@ -182,7 +182,7 @@ def control(tmp_path: Path, status: int, text: str = "") -> Path:
 def test_resend_calls_control_sh(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in IGNITE_HOME or named, and gets the arguments after --; its lines are passed on."""
+    """The script is in IGNITE_HOME or named, gets the arguments after --; its lines are shown."""
     file = node_pipeline(tmp_path, tmp_path)
     wanted = "--cdc resend --caches a,b --enable-experimental --yes"
     script = control(tmp_path, 0, "Successfully resent all cache data to CDC.")
@@ -221,7 +221,7 @@ def test_resend_calls_control_sh(
 def test_what_control_sh_ends_with(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, status: int, code: int, wanted: str
 ) -> None:
-    """Its exit status is translated to one of ours; its text is shown in any case."""
+    """The exit status is translated to one of ours; the text is shown in any case."""
     file = node_pipeline(tmp_path, tmp_path)
     text = "CDC cache data resend cancelled. Rebalance sheduled [topVer=3]"
     script = control(tmp_path, status, text)

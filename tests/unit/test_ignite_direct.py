@@ -146,7 +146,7 @@ def test_encrypted_caches_are_told_of(tmp_path: Path) -> None:
 
 
 def test_an_encrypted_group_that_is_not_known(tmp_path: Path) -> None:
-    """It is reported by number; a record without a number is reported as such."""
+    """The group is reported by number; a record without a number is reported as such."""
     secret = struct.pack("<iqBii", 1, 9, 1, 5, 0) + b"k"
     more = [record_bytes(71, secret), record_bytes(71, secret), record_bytes(71, b"")]
     work = made(tmp_path, {0: data_segment([[entry_bytes()]], more=more)})
@@ -212,9 +212,7 @@ def test_a_number_that_appears_late_is_a_hole(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_active_itself(tmp_path: Path) -> None:
-    """Its saved states are adopted without events; from the place where it stopped, all are passed
-    on.
-    """
+    """Saved states are adopted without events; from where it stopped, all are passed on."""
 
     def node_state(segment: int, offset: int) -> bytes:
         return record_bytes(79, struct.pack("<qiii", segment, offset, 0, 0))
@@ -281,7 +279,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
-    """As published; no unread metadata is saved."""
+    """No unread metadata is saved, as published."""
 
     class Lazy(Calls):
         def on_types(self, types: Iterator[Any]) -> None:
@@ -353,7 +351,7 @@ def test_directories_that_are_not_there(tmp_path: Path) -> None:
     "url", ["ignite://host/work", "ignite:///", "ignite:///w?x=1", "ignite:///w?consistentId="]
 )
 def test_urls_that_name_no_directory(tmp_path: Path, url: str) -> None:
-    """They are refused when the file is read."""
+    """Such URLs are refused when the file is read."""
     file = tmp_path / "node.toml"
     file.write_text(
         f'[pipeline]\nname = "n"\ndirectory = "n"\n[source]\nurl = "{url}"\ntables = ["*"]\n'

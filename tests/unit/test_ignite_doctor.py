@@ -89,7 +89,7 @@ def added(work: Path, number: int, *, is_linked: bool = True, **more: object) ->
 
 
 def test_a_node_without_faults(node: Path) -> None:
-    """It has no finding."""
+    """The node has no finding."""
     assert found(node) == []
     assert examine(load_config(node_pipeline(node.parent, node))).errors == ()
 
@@ -112,7 +112,7 @@ def test_cdc_is_off(node: Path) -> None:
 
 
 def test_no_directory_of_the_node(node: Path) -> None:
-    """It has another consistent id, or another directory."""
+    """The URL has another consistent id, or another directory."""
     shutil.rmtree(node / "db/node_1")
     one(node, "IG01", Severity.ERROR, "not a work directory of this node", "consistentId")
     file = node_pipeline(node.parent, node)
@@ -174,9 +174,7 @@ def test_links_are_skipped(node: Path) -> None:
 
 
 def test_a_hole(node: Path) -> None:
-    """It is between segments, or after the saved place; a gap in segments that were read is
-    ignored.
-    """
+    """The gap is between segments, or after the saved place; a gap in read segments is ignored."""
     newest = segments(node)[-1]
     added(node, newest + 2)
     wanted = f"{newest} is followed by {newest + 2}"
@@ -220,7 +218,7 @@ def test_another_reader(node: Path) -> None:
 
 
 def test_a_reader_of_ours(node: Path, tmp_path: Path) -> None:
-    """This is no fault, and no process has to be killed."""
+    """Another reader of ours is fine; no process has to be killed."""
     for folder, words in (("script", ()), ("module", ("-m",))):
         script = tmp_path / folder / ("penstock.py" if words else "penstock")
         script.parent.mkdir()
@@ -274,7 +272,7 @@ def test_a_segment_that_stays_open(node: Path) -> None:
 
 
 def test_no_log_at_all(node: Path) -> None:
-    """In WAL mode NONE no log is written."""
+    """WAL mode NONE writes no log."""
     for folder in (cdc_of(node), node / "db/wal/node_1", node / "db/wal/archive/node_1"):
         for path in folder.glob("*.wal"):
             path.unlink()

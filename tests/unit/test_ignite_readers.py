@@ -64,7 +64,7 @@ def test_changes_of_a_destroyed_cache_that_no_name_tells_are_warned_of(tmp_path:
 def test_a_cache_that_is_destroyed_while_its_changes_are_read_keeps_its_name(
     tmp_path: Path,
 ) -> None:
-    """Its later changes still match a wildcard."""
+    """Later changes of the cache still match a wildcard."""
     segments = {n: segment_of("orders", number=n) for n in range(2)}
     work = made(tmp_path, segments, "orders")
 
@@ -80,7 +80,7 @@ def test_a_cache_that_is_destroyed_while_its_changes_are_read_keeps_its_name(
 
 
 def test_a_log_has_the_changes_of_a_destroyed_cache_that_is_named(tmp_path: Path) -> None:
-    """They have its name, and columns from their values; other destroyed caches give a warning."""
+    """Changes have its name, and columns from their values; other such caches give a warning."""
     work = made(tmp_path, {0: segment_of("orders", "words", "others", "others")}, "words")
     path = source_pipeline(tmp_path, work, "n", tables='"orders", "wor*"')
     with structlog.testing.capture_logs() as logs:
@@ -125,7 +125,7 @@ def test_two_readers_of_a_directory_are_refused(tmp_path: Path, more: str, other
 
 
 def test_any_number_of_consumers_reads_a_change_log(tmp_path: Path) -> None:
-    """They set direct = false."""
+    """The consumers set direct = false."""
     more = 'direct = false\n[consumers.two]\nclass = "m:C"\ndirect = false\n'
     config = load_config(node_pipeline(tmp_path, made(tmp_path, {}), "n", more=more))
     assert set(config.consumers) == {"all", "two"}
@@ -173,7 +173,7 @@ def test_a_look_at_the_holder_does_not_let_others_in(tmp_path: Path) -> None:
     ],
 )
 def test_keys_that_a_direct_consumer_would_ignore_are_errors(tmp_path: Path, line: str) -> None:
-    """They belong to a change log and its links."""
+    """The keys belong to a change log and its links."""
     work = made(tmp_path, {})
     with pytest.raises(ConfigValueInvalid, match=f"{line.split()[0]} has no effect"):
         load_config(node_pipeline(tmp_path, work, "n", more=f"{line}\n"))
@@ -224,7 +224,7 @@ def test_dates_within_objects_are_plain_too() -> None:
 
 @pytest.mark.parametrize(("line", "kind"), [("", Date), ("keepBinary = false", datetime.datetime)])
 def test_keep_binary_holds_for_a_direct_consumer(tmp_path: Path, line: str, kind: type) -> None:
-    """By default values are those of Ignite."""
+    """Values are those of Ignite by default."""
     date = b"\x0b" + MS.to_bytes(8, "little")
     data = data_segment([[entry_bytes(cache=cache_id("words"), value=date)]])
     work = made(tmp_path, {0: data}, "words")

@@ -117,7 +117,7 @@ def test_all_copies_where_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_node_that_died_before_it_archived(tmp_path: Path) -> None:
-    """Its changes are read from backups; its own old records are skipped when it is back."""
+    """Changes are read from backups; its own old records are skipped when the node is back."""
     world = World(tmp_path)
     for key in range(6):
         world.cluster.change(key, key)
@@ -201,7 +201,7 @@ def test_a_node_that_joins(tmp_path: Path) -> None:
 
 
 def test_a_node_is_taken_out_and_joins_again(tmp_path: Path) -> None:
-    """What it has logged meanwhile is older than the others' logs: it is all skipped."""
+    """Changes that it logged meanwhile are older than the others' logs: they are all skipped."""
     world = World(tmp_path)
     everyone = world.directories.url
     for value in range(4):
@@ -217,7 +217,7 @@ def test_a_node_is_taken_out_and_joins_again(tmp_path: Path) -> None:
 
 
 def test_a_node_whose_disk_was_replaced(tmp_path: Path) -> None:
-    """It begins with segment 0 again: its changes are not mistaken for those that were read."""
+    """The node begins with segment 0 again: its changes are not mistaken for read ones."""
     world = World(tmp_path)
     for number in range(3):
         world.cluster.change(0, number)
@@ -409,7 +409,7 @@ def severities(world: World) -> set[tuple[str, Severity]]:
 
 
 def test_lag_of_several(tmp_path: Path) -> None:
-    """It counts the archived, unread bytes of all nodes, and is unknown while one is missing."""
+    """The lag counts archived, unread bytes of all nodes, and is unknown while one is missing."""
     world = World(tmp_path)
     world.cluster.change(1, 10)
     world.cluster.settle()
@@ -438,7 +438,7 @@ def test_lag_of_several(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_several_nodes_make_again() -> None:
-    """Its rows are dropped once per life; a node that joins, or was away, begins no life."""
+    """Rows are dropped once per life; a node that joins, or was away, begins no life."""
     lives = CommonLives()
     assert lives.begins("c", "one", 1_000)  # its first life
     assert not lives.begins("c", "two", 1_200)

@@ -128,7 +128,7 @@ def maker_of(types: Types, zone: str) -> RowMaker:
 def test_rows_read_at_once_are_those_of_decoded_values(
     monkeypatch: pytest.MonkeyPatch, size: int, pure: str
 ) -> None:
-    """They are equal by cell, in the same versions of each table; most rows are read at once."""
+    """Rows are equal by cell, in the same versions of each table; most rows are read at once."""
     monkeypatch.setenv("PENSTOCK_PURE", pure)
     counts = {True: 0, False: 0}
     for recording, node_name in (("one", "node_1"), ("full", "node_1"), ("two", "node_2")):
@@ -195,7 +195,7 @@ def decoded(types: dict[int, BinaryType]) -> Any:
 
 
 def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> None:
-    """They are those of CREATE TABLE, with later additions."""
+    """Columns are those of CREATE TABLE, with later additions."""
     work = unpacked("one", tmp_path / "work")
     path = source_pipeline(tmp_path, work, tables='"typed", "SQL_PUBLIC_*"')
     before = read_captured(load_config(path), dropped=())
@@ -235,7 +235,7 @@ def test_a_cache_that_was_made_again_begins_with_truncate(tmp_path: Path) -> Non
 
 
 def test_a_cache_whose_node_came_back_keeps_its_rows(tmp_path: Path) -> None:
-    """Its files begin again there, yet the cache is the same."""
+    """The cache's files begin again there, yet the cache is the same."""
     work = unpacked("two", tmp_path / "work")
     path = source_pipeline(tmp_path, work, "node-2", source="includeBackups = true")
     extract(path)
@@ -473,14 +473,14 @@ def test_an_own_key_of_the_engine_is_refused_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_time_zone_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    """It is refused before anything is read."""
+    """The zone is refused before anything is read."""
     work = made(tmp_path, {}, "words")
     with pytest.raises(TimeZoneUnknown):
         extract(source_pipeline(tmp_path, work, "n", source='timeZone = "Europe/Atlantis"'))
 
 
 def test_positions_are_segment_and_offset() -> None:
-    """They are ordered, and parsed back from their text."""
+    """Positions are ordered, and parsed back from their text."""
     assert str(IgnitePosition(5 << 32 | 29)) == "5/29"
     assert IgnitePosition.parse("5/29").ordinal == 5 << 32 | 29
     for wrong in ("5", "5/", "/5", "a/1", "1/4294967296", "1/-1", "-1/1", "18446744073709551616/0"):
@@ -543,7 +543,7 @@ class Noted(CdcConsumer):
 
 
 def test_a_consumer_reads_the_log_of_a_node(tmp_path: Path) -> None:
-    """With `direct = false` it reads changes of the log, not of the directory."""
+    """The consumer reads changes of the log with `direct = false`, not of the directory."""
     records = [[word(1, "a")], [word(2, "b", near=near(7))], [word(1, None)]]
     work = made(tmp_path, {0: data_segment(records)}, "words")
     more = '[consumers.all]\nclass = "none:None"\ncheckFrequency = 20\ndirect = false\n'

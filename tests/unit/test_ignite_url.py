@@ -11,7 +11,7 @@ from penstock.host.errors import UrlInvalid, mask
 
 
 def test_addresses_user_and_password() -> None:
-    """It may name several nodes of a cluster; a port may be omitted."""
+    """A URL may name several nodes of a cluster; a port may be omitted."""
     url = IgniteUrl.parse(
         "ignite:///work?consistentId=node-1&address=one:10801,two&user=ignite&password=a%26b"
     )

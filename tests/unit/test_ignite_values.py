@@ -78,7 +78,7 @@ def test_hashes_are_those_of_java() -> None:
 
 
 def test_types_of_a_recording() -> None:
-    """They have the names, fields and versions of every type."""
+    """The recording has the names, fields and versions of every type."""
     for path in files_of("one"):
         if "/binary_meta/" in path:
             found = marshal.read_metadata(files_of("one")[path])
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_type() -> None:
 
 @BOTH
 def test_an_object_is_a_mapping(decode: Decode) -> None:
-    """It has its type; a missing field is null, a field that the type lacks is an error."""
+    """An object has its type; a missing field is null, a field that the type lacks is an error."""
     found = decode(ANN, 100, person_types())
     assert (found.type_name, found.type_id, dict(found)) == (
         "Person",
@@ -147,7 +147,7 @@ def test_an_object_is_a_mapping(decode: Decode) -> None:
 
 @BOTH
 def test_footers_of_every_width(decode: Decode) -> None:
-    """They have one, two or four bytes, with the fields' numbers, or raw data after the fields."""
+    """Footers have one, two or four bytes, with fields' numbers, or raw data after the fields."""
     values = text("Ann") + b"\x03\x1f\0\0\0"
     for flags, form in ((0x2B, "B"), (0x33, "H"), (0x23, "i")):
         for more in (0, 64):  # written by .NET
@@ -266,7 +266,7 @@ def test_what_a_node_wrote_for_java_alone(decode: Decode) -> None:
 
 @BOTH
 def test_an_old_object_knows_the_fields_that_its_type_got_later(decode: Decode) -> None:
-    """They are null in it; a reader that is told to look the type up again knows them at once."""
+    """New fields are null in it; a reader that is told to look the type up again knows them."""
     known: dict[int, BinaryType] = {7: PERSON}
     types = Types(known.get)
     with pytest.raises(KeyError):
@@ -307,7 +307,7 @@ def test_wrapped_objects_and_what_only_java_reads(decode: Decode) -> None:
 
 @BOTH
 def test_handles_to_what_is_no_container(decode: Decode) -> None:
-    """It is read once however many handles there are: 40,000 handles to 40,000 bytes stay small."""
+    """The value is read once for any number of handles: 40,000 to 40,000 bytes stay small."""
     count = 40_000
     handles = b"".join(b"\x66" + struct.pack("<i", 11 + count + 5 * at - 6) for at in range(count))
     head = b"\x18" + struct.pack("<i", count + 1) + b"\x01"
@@ -376,13 +376,13 @@ def test_numbers_of_any_length(decode: Decode) -> None:
     ],
 )  # fmt: skip
 def test_broken_values_are_told(decode: Decode, data: bytes) -> None:
-    """They never cause an IndexError, a crash, or a value."""
+    """Broken values never cause an IndexError, a crash, or a value."""
     with pytest.raises(ValueBroken):
         decode(data, 1, person_types())
 
 
 def test_both_refuse_a_kind_that_is_not_known() -> None:
-    """It is the kind of an entry's key or value."""
+    """The kind is that of an entry's key or value."""
     for decode in (marshal.decode, _marshal.decode):
         with pytest.raises(ValueBroken, match="an object of kind 3"):
             decode(b"", 3, person_types())

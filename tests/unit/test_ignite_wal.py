@@ -54,7 +54,7 @@ def walk(kernel: Any, data: bytes, begin: int = 0, number: int = 0) -> Any:
 def test_events_are_those_of_the_utility(
     kernel: Any, recording: str, calls: str, node: str
 ) -> None:
-    """They have puts, removals, transactions, SQL and every type, with compact and full footers."""
+    """Events are puts, removals, transactions, SQL, every type, with compact and full footers."""
     decode = marshal.decode if kernel is TWIN else _marshal.decode
     found = [shown_entry(entry) for entry in walked(recording, kernel, decode, node)]
     wanted = [plain_event(event) for event in events_of(calls)]
@@ -132,7 +132,7 @@ def test_causes_are_told_apart(kernel: Any) -> None:
 
 @BOTH
 def test_records_that_do_not_fit_their_entries(kernel: Any) -> None:
-    """They have a valid checksum, as a node of another kind would write them."""
+    """Such records have a valid checksum, as a node of another kind would write them."""
     whole = entry_bytes()
     for entries, count, cause in (
         ([whole[:-1]], 1, wal.ENDS),
@@ -152,7 +152,7 @@ def test_records_that_do_not_fit_their_entries(kernel: Any) -> None:
 
 @BOTH
 def test_what_an_entry_says(kernel: Any) -> None:
-    """It has its fields, the versions of both clusters, and nothing for a missing value."""
+    """An entry has its fields, the versions of both clusters, and nothing for a missing value."""
     both = b"\x02" + struct.pack("<iiqiiq", 7, (3 << 27) | 9, 1 << 40, 8, 1, 2)
     entry = entry_bytes(
         value=None, op=3, write=both, partition=5, counter=6, expires=7, flags=1, cache=-4
@@ -197,7 +197,7 @@ def test_places_are_those_of_the_next_entry(kernel: Any) -> None:
 
 @BOTH
 def test_a_segment_without_changes(kernel: Any) -> None:
-    """Its place is after its last record, or missing."""
+    """The segment's place is after its last record, or missing."""
     data = data_segment([], more=[record_bytes(46, b"x")])
     assert walk(kernel, data).place == Place(0, len(data), 0)
     assert walk(kernel, data_segment([])).place is None
@@ -247,7 +247,7 @@ def test_groups_of_encrypted_records() -> None:
 
 @BOTH
 def test_the_state_of_a_node_that_was_active(kernel: Any) -> None:
-    """Its manager wrote records for the utility that takes over."""
+    """The node's manager wrote records for the utility that takes over."""
     record = record_bytes(79, struct.pack("<qiii", 3, 700, 0, 2))
     data = data_segment([], more=[record_bytes(46, b""), record, record_bytes(80, b"")])
     found, end = kernel[2](data, DATA_AT, 0, wal.MANAGER_KINDS, "0.wal")

@@ -55,7 +55,7 @@ def test_a_job_has_the_sums_and_the_longest_tasks() -> None:
 
 
 def test_the_report_is_written_once_in_a_while(tmp_path: Path) -> None:
-    """It adds up what was not written."""
+    """The report adds up what was not written."""
     clock = SetClock()
     reporter = Reporter(tmp_path / "run", clock=clock)
     assert read_spark_report(tmp_path / "run") is None
@@ -77,7 +77,7 @@ def test_the_report_is_written_once_in_a_while(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_tasks_of_a_batch_are_named_by_table_and_part(buckets: int) -> None:
-    """They have the staged rows and the bytes that were read."""
+    """Tasks have the staged rows and the bytes that were read."""
     shape = relation(("id", "integer", "int32"))
     some = [
         Task(

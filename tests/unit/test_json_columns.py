@@ -60,7 +60,7 @@ MOMENT = datetime.datetime(2024, 2, 29, 10, 20, 30, 500_000)  # noqa: DTZ001 - a
 def test_a_value_is_written_as_a_changefeed_does(
     source_type: str, neutral: str, value: Any, expected: str
 ) -> None:
-    """It has bare numbers, and strings for what JSON lacks; a NULL is null."""
+    """JSON has bare numbers, and strings for what it lacks; a NULL is null."""
     column = Column(name="c", source_type=source_type, neutral=neutral)
     found = json_values(pa.array([value, None], arrow_type(neutral)), column)
     assert found[1] is None
@@ -70,6 +70,6 @@ def test_a_value_is_written_as_a_changefeed_does(
 
 
 def test_a_domain_is_what_is_below_it() -> None:
-    """Its own name is ignored."""
+    """The domain's own name is ignored."""
     column = Column(name="c", source_type="public.tags", base_type="text[]", neutral="string")
     assert json_values(pa.array(["{a}"]), column) == [["a"]]

@@ -123,7 +123,7 @@ def found_of(state: State) -> Lag:
 
 @pytest.mark.parametrize("name", STATES)
 def test_each_state_is_reported_as_it_is(name: str) -> None:
-    """It is exact, or an upper bound and shown as such, or unknown: never less than the truth."""
+    """The lag is exact, an upper bound shown as such, or unknown: never less than the truth."""
     state = STATES[name]
     found = found_of(state)
     assert (found.seconds, found.at_most) == (state.told, state.at_most)
@@ -210,7 +210,7 @@ def with_log(config: Config) -> LogEnd:
 
 
 def test_a_truncate_is_outstanding_too(config: Config) -> None:
-    """It has no rows; transactions are counted."""
+    """A TRUNCATE has no rows; transactions are counted."""
     log = with_log(config)
     assert (log.end.trx, log.end.gsn) == (2, 3)
     applied = Applied(segment=0, gsn=3, trx=1)
@@ -263,7 +263,7 @@ def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
 def test_the_open_segments_end_is_what_its_writer_says_is_durable(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not scanned then; information about another file of its number does not count."""
+    """The segment is not scanned then; the mark of another file of its number does not count."""
     directory = config.layout.log
     with Writer.open(directory, log_id=None, source=SOURCE) as writer:
         one, two = numbered([inserts(3), inserts(2)])
@@ -356,7 +356,7 @@ def test_unknown_is_shown_everywhere_and_no_number_stands_for_it() -> None:
 
 
 def test_at_most_is_shown_as_such() -> None:
-    """It is shown in words, in JSON and as a metric beside the seconds."""
+    """The bound is shown in words, in JSON and as a metric beside the seconds."""
     found = replace(status(), lag=AT_MOST)
     assert "lag at most 2.5 s" in change_line(found, 0.0, 0.0)
     assert found.lag_dict()["lag_is_at_most"] is True

@@ -31,7 +31,7 @@ def observed(values: list[float]) -> Histogram:
 
 
 def test_buckets_are_those_of_prometheus() -> None:
-    """They are cumulative, an upper bound belongs to its bucket, and the last one counts all."""
+    """Buckets are cumulative, an upper bound belongs to its bucket, and the last one counts all."""
     values = [0.0, 0.01, 0.0101, 3600.0, 3601.0, 9999.0]
     found = observed(values)
     assert found.cumulative() == [
@@ -44,7 +44,7 @@ def test_buckets_are_those_of_prometheus() -> None:
 
 
 def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
-    """It is as exact as the buckets are; without values there is none."""
+    """The quantile is as exact as the buckets are; without values there is none."""
     assert Histogram().quantile(0.5) is None
     chance = random.Random(1)
     values = [chance.expovariate(1.0) for _ in range(2000)]

@@ -79,7 +79,7 @@ def test_a_state_that_does_not_end_where_the_last_segment_does(changes: dict[str
 
 
 def test_an_open_segment_that_begins_before_the_state_ends() -> None:
-    """It would repeat what the log already has."""
+    """The segment would repeat what the log already has."""
     disk = filled(Disk(), closed=False)
     moved(disk, position=1)
     with pytest.raises(ChainBroken):
@@ -88,7 +88,7 @@ def test_an_open_segment_that_begins_before_the_state_ends() -> None:
 
 @pytest.mark.parametrize(("name", "closed"), [("1.ckt", True), ("1.ckt_", False)])
 def test_a_segment_of_a_twin_does_not_fit(name: str, closed: bool) -> None:
-    """It has the same log and places, but another process wrote it: a restored copy."""
+    """A twin has the same log and places, but another process wrote it: a restored copy."""
     first = begun()
     second = copy.deepcopy(first)
     filled(first, closed=closed)

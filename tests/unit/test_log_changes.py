@@ -130,7 +130,7 @@ def marks(*gsns: int) -> list[Mark]:
 
 
 def test_marks_are_kept_and_those_behind_a_place_are_void() -> None:
-    """When it is read again, a change gets its earlier time."""
+    """A change gets its earlier time when it is read again."""
     staging = FakeStaging()
     kept = LogMarks.load(staging, "log", lambda: Hlc(7))
     assert kept.before(1) == Hlc(7)

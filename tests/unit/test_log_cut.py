@@ -63,7 +63,7 @@ def cuts(disk: Disk) -> list[str]:
 
 
 def test_names_of_cut_files() -> None:
-    """They name an open segment, an offset and a row; other names are not accepted."""
+    """Names have an open segment, an offset and a row; other names are not accepted."""
     assert parse_cut_name("7.ckt_.cut-4096-12") == CutPlace(4096, 12)
     for name in ("7.ckt.cut-4096-1", "7.ckt_.cut-4096", "7.ckt_.cut-0-1", "07.ckt_.cut-1-1"):
         assert parse_cut_name(name) is None
@@ -122,7 +122,7 @@ def test_a_torn_tail_is_passed_by_the_next_row() -> None:
 
 
 def test_a_marker_behind_the_last_row_waits_for_the_next_row() -> None:
-    """Its transaction has no row: the numbers of rows do not tell whether the log has it."""
+    """The marker's transaction has no row: row numbers do not tell whether the log has it."""
     disk = Disk()
     log = opened(disk)
     log.write(run_of(GROUPS[0]))

@@ -142,7 +142,7 @@ def test_replace_leaves_the_old_or_the_new_content_and_nothing_beside(tmp_path: 
 
 
 def test_directories_are_made_with_their_parents(tmp_path: Path) -> None:
-    """They may already be there."""
+    """Directories may already be there."""
     REAL_FILES.make_directory(tmp_path / "a" / "b")
     REAL_FILES.make_directory(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
@@ -199,7 +199,7 @@ def test_a_fault_fires_at_the_nth_time_and_once() -> None:
 
 
 def test_a_sleep_waits_and_goes_on() -> None:
-    """It serves tests that look from outside meanwhile."""
+    """The action serves tests that look from outside meanwhile."""
     with faults.arming("test.here:1:sleep=0.02"):
         started = time.monotonic()
         faults.point("test.here")
@@ -227,7 +227,7 @@ def test_a_point_nobody_declared_is_refused_while_armed() -> None:
 
 
 def test_the_environment_arms_a_process_which_is_then_killed() -> None:
-    """It is SIGKILL: no code after the point runs."""
+    """The process is killed by SIGKILL: no code after the point runs."""
     script = (
         "from penstock.host import faults; faults.declare('a.b')\n"
         "print('before', flush=True); faults.point('a.b'); print('behind')"
@@ -243,7 +243,7 @@ def test_the_environment_arms_a_process_which_is_then_killed() -> None:
 
 
 def test_an_unarmed_point_costs_next_to_nothing() -> None:
-    """It is in the hot path: it takes well below a microsecond."""
+    """A point is in the hot path: it takes well below a microsecond."""
     started = time.process_time()
     for _ in range(100_000):
         faults.point("test.here")

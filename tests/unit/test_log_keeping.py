@@ -39,7 +39,7 @@ def files(*given: tuple[float, int]) -> list[KeptFile]:
     ],
 )
 def test_the_oldest_go_first(given: list[tuple[float, int]], expected: list[int]) -> None:
-    """They are over the age, or older than the newest that fit into the size; no gap results."""
+    """Removed ones are over the age, or older than the newest that fit the size; no gap results."""
     gone = find_outlived(files(*given), Keeping(age_s=24 * HOUR_S, size_bytes=100))
     assert [file.number for file in gone] == expected
 

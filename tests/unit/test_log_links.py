@@ -33,7 +33,7 @@ def open_log(root: Path) -> Writer:
 
 
 def test_enabled_consumers_get_a_link_at_each_rotation(tmp_path: Path) -> None:
-    """It is the same file under a second name; consumers know nothing of each other."""
+    """A link is the same file under a second name; consumers know nothing of each other."""
     with open_log(tmp_path) as log:
         rotate_once(log)
         links.enable(tmp_path / "cdc" / "lake")
@@ -86,7 +86,7 @@ def test_a_consumer_at_its_size_limit_is_skipped_and_meets_the_hole(tmp_path: Pa
 
 
 def test_links_before_the_last_hole_are_deleted_as_document_002_says(tmp_path: Path) -> None:
-    """Of 2 3 8 10 11 the first three are deleted."""
+    """The first three of 2 3 8 10 11 are deleted."""
     for number in (2, 3, 8, 10, 11):
         (tmp_path / f"{number}.ckt").write_text("")
     assert [file.number for file in links.delete_lost(tmp_path)] == [2, 3, 8]
@@ -115,7 +115,7 @@ def test_linking_again_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_link_survives_a_power_cut(seed: int) -> None:
-    """It does from the moment on that it counts as created: it is not created again."""
+    """This holds from the moment on that the link counts as created: it is not created again."""
     disk = Disk(seed)
     log, lake = Path("/log"), Path("/cdc/lake")
     links.enable(lake, files=disk)

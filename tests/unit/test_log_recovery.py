@@ -137,7 +137,7 @@ def test_a_damaged_state_file_is_refused() -> None:
 
 
 def test_a_state_older_than_the_segments_gives_way() -> None:
-    """In a directory put together from copies, the segments are newer."""
+    """Segments are newer in a directory that was put together from copies."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -152,7 +152,7 @@ def test_a_state_older_than_the_segments_gives_way() -> None:
 
 
 def test_the_log_goes_on_after_the_loader_removed_every_segment() -> None:
-    """With removeFiles, numbers and positions are in the state."""
+    """Numbers and positions are in the state if removeFiles is set."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -212,7 +212,7 @@ def test_left_overs_of_replaced_files_are_removed() -> None:
 
 @pytest.mark.parametrize("buffer_bytes", [1, 2**20])
 def test_a_flush_point_vouches_for_what_was_synced_before_it(buffer_bytes: int) -> None:
-    """It does not for what is written with it: a crash in between is a torn tail, no corruption."""
+    """Bytes written with it are not covered: a crash in between is a torn tail, no corruption."""
     disk = Disk()
     options = WriterOptions(buffer_size_bytes_max=buffer_bytes)
     sizes = [HEADER_REGION_SIZE]
@@ -246,7 +246,7 @@ def test_what_continues_a_log(gsn: int, trx: int, position: int, expected: bool)
 
 
 def test_bytes_that_a_failed_sync_may_have_lost_are_written_again() -> None:
-    """They can be read, yet the disk has none of them: a later sync succeeds without them."""
+    """Such bytes can be read, yet the disk has none of them: a later sync succeeds without them."""
 
     def written(fail_at: tuple[int, int] | None) -> Disk:
         disk = Disk()

@@ -88,7 +88,7 @@ def test_a_directory_that_is_not_there_has_no_segments() -> None:
 
 
 def test_next_segments_are_consecutive_and_bounded(disk: Disk) -> None:
-    """As many as asked are returned, in order, from the one after the last."""
+    """The requested number is returned, in order, from the segment after the last."""
     assert [f.number for f in next_segments(LOG, after=-1, count_max=2, files=disk)] == [0, 1]
     assert [f.number for f in next_segments(LOG, after=1, count_max=9, files=disk)] == [2]
     assert next_segments(LOG, after=2, count_max=9, files=disk) == []
@@ -213,7 +213,7 @@ def test_swapped_frames_of_equal_length_are_noticed(disk: Disk) -> None:
 
 
 def test_an_open_segment_is_read_up_to_its_last_flush_point() -> None:
-    """What follows is not a transaction yet, whether frames are complete or not."""
+    """Later frames are not a transaction yet, whether they are complete or not."""
     disk = Disk()
     make_log(disk, 0, leave_open=True)
     with open_segment(LOG / "0.ckt_", files=disk) as segment:
@@ -238,7 +238,9 @@ def test_a_file_moved_away_can_still_be_read(tmp_path: Path) -> None:
 
 
 def test_index_tells_what_frames_hold_without_reading_them(disk: Disk) -> None:
-    """It has ABSENT columns, operations, updates with before images, positions, rows per table."""
+    """The index has ABSENT columns, operations, updates with before images, positions, rows per
+    table.
+    """
     changes = [
         Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02"),
         Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,)),
@@ -309,7 +311,7 @@ def test_check_is_content_with_a_whole_log_and_one_being_written() -> None:
 
 
 def test_check_sees_a_footer_that_does_not_tell_what_the_file_holds(disk: Disk) -> None:
-    """Its checksums are right and its content is wrong, by a defect and not by the disk."""
+    """The footer's checksums are right, its content is wrong: a defect, not the disk, caused it."""
     with open_segment(LOG / "1.ckt", files=disk) as segment:
         entries = tuple(e for e in segment.entries if e.kind != ckt.FrameKind.ROWS)
         salt = ckt.checksum_salt(segment.header.file_id)

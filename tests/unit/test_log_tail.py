@@ -96,7 +96,7 @@ def test_nothing_is_shown_before_it_is_synced(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_truncate_alone_is_news() -> None:
-    """It has no row, but a transaction."""
+    """A TRUNCATE has no row, but a transaction."""
     disk = Disk()
     tail = Tail(disk)
     with opened(disk) as log:
@@ -115,7 +115,7 @@ def test_a_truncate_alone_is_news() -> None:
 
 
 def test_a_file_that_is_closed_between_finding_and_reading() -> None:
-    """It has another name then, and more rows: the reader reads what was found."""
+    """The file has another name then, and more rows: the reader reads what was found."""
     disk = Disk()
     tail = Tail(disk)
     with opened(disk) as log:

@@ -61,7 +61,7 @@ def test_each_operation_prints_what_the_source_sent() -> None:
 
 
 def test_values_of_every_kind_print_exactly() -> None:
-    """They print as PostgreSQL writes them; bytes as hex; years may exceed those of datetime."""
+    """Values print as PostgreSQL writes them; bytes as hex; years may exceed those of datetime."""
     changes = [
         Change(
             relation=EVENT,
@@ -141,7 +141,7 @@ def test_markers_stand_in_their_places() -> None:
 
 
 def test_begin_and_commit_enclose_their_rows_with_process_commits() -> None:
-    """So does a transaction that starts with a truncate, and one in a run of several."""
+    """This holds for a transaction that starts with a truncate, and for one in a run of several."""
     groups = numbered([inserts(1), inserts(2, first=1)])
     rows = [row for group in groups for row in group]
     run = run_of(rows, markers=[truncate(1, 2, "item")])
@@ -171,7 +171,7 @@ def test_dates_print_as_datetime_prints_them(day: datetime.date) -> None:
 
 @given(st.datetimes())
 def test_timestamps_print_as_datetime_prints_them(moment: datetime.datetime) -> None:
-    """They have no zeros at the end of the fraction, as in PostgreSQL."""
+    """Fractions have no zeros at the end, as in PostgreSQL."""
     since = moment - datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without zone
     text = moment.isoformat(sep=" ")
     expected = text.rstrip("0") if "." in text else text
@@ -189,12 +189,12 @@ def test_timestamps_print_as_datetime_prints_them(moment: datetime.datetime) -> 
     ],
 )
 def test_dates_outside_of_datetime(days: int, text: str) -> None:
-    """They were compared with PostgreSQL: select date '1970-01-01' + days."""
+    """The texts were compared with PostgreSQL: select date '1970-01-01' + days."""
     assert date_text(days) == text
 
 
 def test_times_of_day() -> None:
-    """They have no zeros at the end of the fraction."""
+    """Fractions have no zeros at the end."""
     assert time_text(0) == "00:00:00"
     assert time_text(86_399_999_999) == "23:59:59.999999"
     assert time_text(1_500_000) == "00:00:01.5"

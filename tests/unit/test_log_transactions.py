@@ -99,7 +99,7 @@ def test_positions_of_16_bytes_come_back_and_are_found(positions: list[int], ask
 
 
 def test_rows_of_a_giant_transaction_are_dated_by_its_end() -> None:
-    """Its rows are in frames long before the frame that has its commit."""
+    """The transaction's rows are in frames long before the frame that has its commit."""
     groups = numbered([inserts(1), inserts(3, first=1), inserts(1, first=4)])
     giant = groups[1]
     runs = [
@@ -196,7 +196,7 @@ def test_positions_that_fall_are_damage(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_row_of_a_transaction_that_the_segment_does_not_have_is_damage() -> None:
-    """For rows that are not its own, it invents no position."""
+    """The segment invents no position for rows that are not its own."""
     groups = numbered([inserts(2), inserts(2, first=2)])
     with open_segment(LOG / "0.ckt", files=written([run_of(groups[0])])) as segment:
         with pytest.raises(SegmentCorrupt, match="transactions are missing"):
@@ -206,7 +206,7 @@ def test_a_row_of_a_transaction_that_the_segment_does_not_have_is_damage() -> No
 
 @given(st.lists(st.integers(0, POSITION_MAX), max_size=8))
 def test_falling_positions_are_seen_over_all_16_bytes(positions: list[int]) -> None:
-    """They are compared as memcmp does, for a slice, too."""
+    """Positions are compared as memcmp does, for a slice, too."""
     column = pa.array([to_bytes(one) for one in (POSITION_MAX, *positions)], POSITION)
     assert never_fall(column.slice(1)) == (positions == sorted(positions))
 

@@ -103,7 +103,7 @@ def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None
 
 
 def test_a_flush_is_one_write_and_one_fdatasync() -> None:
-    """It covers all runs since the last flush, and none does nothing. Then readers are told."""
+    """A flush covers all runs since the last one, and none does nothing. Then readers are told."""
     disk = Disk()
     with opened(disk) as log:
         log.write(run_of(GROUPS[0]))
@@ -347,7 +347,7 @@ def announced(**more: Any) -> Run:
 
 
 def test_every_transaction_is_announced_once_in_order_before_anything_is_written() -> None:
-    """If a row's transaction is not announced, it is unknown where it was committed."""
+    """The commit's position is unknown if a row's transaction is not announced."""
     first, second = GROUPS[0], GROUPS[1]
     both = run_of([*first, *second])
     wrong = [
@@ -392,7 +392,7 @@ def change_of(relation: Relation) -> Change:
 
 
 def test_heartbeats_between_transactions_are_markers_like_others() -> None:
-    """They have the numbers of what precedes them."""
+    """Heartbeats have the numbers of what precedes them."""
     disk = Disk()
     beat = Marker(kind=MarkerKind.HEARTBEAT, gsn=3, trx=1, position=160, commit_time_us=1)
     with opened(disk) as log:
@@ -437,7 +437,7 @@ def test_a_directory_of_another_source_is_refused_and_left_alone(tmp_path: Path,
 
 
 def test_a_given_log_id_must_be_the_one_that_is_there() -> None:
-    """None accepts any log id."""
+    """The argument None accepts any log id."""
     disk = Disk()
     wanted = "9b0e2b2e-6a5e-4c9a-9a53-2f3c33a1d1aa"
     with Writer.open(LOG, log_id=wanted, source=SOURCE, files=disk) as log:

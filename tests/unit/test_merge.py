@@ -78,7 +78,7 @@ def after(looks: int) -> Callable[[], bool]:
 
 
 def test_a_log_that_joins_gives_what_is_later_than_the_watermark(tmp_path: Path) -> None:
-    """Its earlier transactions are skipped; from the watermark on it waits like the others."""
+    """Earlier transactions are skipped; from the watermark on the log waits like the others."""
     first, second = log_at(tmp_path, "s1", (10, 20, 30, 40)), log_at(tmp_path, "s2", (5, 25, 35))
     first.write(2)
     merge([first], tmp_path / "all", stop=after(10)).run()  # 20 is the watermark
@@ -142,7 +142,7 @@ def test_a_log_that_is_split_ends_before_those_that_go_on(tmp_path: Path) -> Non
 
 
 def test_a_log_that_is_taken_out_before_its_end_is_an_error(tmp_path: Path) -> None:
-    """Its changes would be lost silently."""
+    """The log's changes would be lost silently."""
     first, second = log_at(tmp_path, "s1", (10, 20)), log_at(tmp_path, "s2", (15, 25))
     first.end()
     second.end()
@@ -152,7 +152,7 @@ def test_a_log_that_is_taken_out_before_its_end_is_an_error(tmp_path: Path) -> N
 
 
 def test_a_late_commit_stops_the_merge(tmp_path: Path) -> None:
-    """It is never reordered; earlier transactions stay."""
+    """A late commit is never reordered; earlier transactions stay."""
     late = log_at(tmp_path, "s1", (10, 50, 30))
     late.write(2)
     merge([late], tmp_path / "all", stop=after(10)).run()
@@ -166,7 +166,7 @@ def test_a_late_commit_stops_the_merge(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> None:
-    """If it resumes, it is placed after what is merged; its earlier transactions are late."""
+    """A log that resumes is placed after what is merged; its earlier transactions are late."""
     first, second = log_at(tmp_path, "s1", (10, 20, 90, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
     first.opened().finish()
@@ -243,7 +243,7 @@ def test_a_log_that_goes_on_while_a_merge_registers_loses_nothing(
 
 
 def test_a_log_without_its_state_is_an_error(tmp_path: Path) -> None:
-    """Its place in its inputs cannot be guessed."""
+    """The log's place in its inputs cannot be guessed."""
     first = log_at(tmp_path, "s1", (10, 20))
     first.end()
     merge([first], tmp_path / "all").run()
@@ -255,7 +255,7 @@ def test_a_log_without_its_state_is_an_error(tmp_path: Path) -> None:
 def test_a_giant_transaction_comes_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are never in memory at once; earlier and later transactions are complete."""
+    """The rows are never in memory at once; earlier and later transactions are complete."""
     monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 50)
     rows = [
         [Change(relation=ITEM, op=Op.INSERT, after=(n, "few"))]
@@ -455,7 +455,7 @@ def write(folder: Path, merged: str) -> Path:
 
 
 def test_a_file_with_merge(tmp_path: Path) -> None:
-    """Its logs are its source; it loads if there is a target."""
+    """The logs are its source; it loads if there is a target."""
     path = write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\njoinSeconds = 2.5\n')
     config = load_config(path)
     assert [one.pipeline.name for one in config.inputs] == ["s0", "s1"]
@@ -500,7 +500,7 @@ def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) ->
 
 
 def test_status_and_metrics_say_who_holds_the_others_back() -> None:
-    """They say it in words, and for Prometheus."""
+    """Both say it: in words, and for Prometheus."""
     facts = FACTS
     lines = dict(MergeSeen(facts=facts).lines(3_000_000))
     assert [text.partition(":")[0] for text in lines] == [
@@ -523,7 +523,7 @@ def test_status_and_metrics_say_who_holds_the_others_back() -> None:
 
 
 def test_positions_are_numbers() -> None:
-    """They count transactions, and have no other meaning."""
+    """Positions count transactions, and have no other meaning."""
     assert MergedPosition.parse(str(MergedPosition(17))).ordinal == 17
     for text in ("", "0/1", "-1"):
         with pytest.raises(PositionInvalid):

@@ -92,7 +92,7 @@ def test_segments_are_read_in_order_with_the_open_one_last(log: LogOf) -> None:
 def test_a_segment_that_is_closed_while_a_merge_begins_is_read(
     log: LogOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no link when the merge begins, and no segment is open when the merge asks."""
+    """The segment has no link when the merge begins, and none is open when the merge asks."""
     real = inputs.load_state
     writes = iter([lambda: log.write(1, rotates=True)])
 
@@ -117,7 +117,7 @@ def test_a_log_whose_links_begin_later_is_read_from_its_oldest_link(log: LogOf) 
 
 
 def test_it_goes_on_in_the_middle_of_a_segment(log: LogOf) -> None:
-    """It reads the markers of what follows, and none of what was returned."""
+    """The reader gets the markers of what follows, and none of what was returned."""
     log.write(3, rotates=True)
     log.write(2, rotates=True)
     with closing(read_from(log, trx=1, number=0, log_id=log_id_of(log))) as source:
@@ -144,7 +144,7 @@ def test_markers_of_an_open_segment_come_once(log: LogOf) -> None:
 def test_an_open_segment_that_loses_its_name_is_read_by_its_link(
     log: LogOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is closed, and removed from the log, between the look and the reading."""
+    """The segment is closed, and removed from the log, between the look and the reading."""
     log.write(2)
     with closing(read_from(log)) as source:
         real = source._listing.look
@@ -172,7 +172,7 @@ def made_anew(log: LogOf) -> None:
 
 
 def test_a_log_that_was_made_anew_is_refused_before_it_has_a_segment(log: LogOf) -> None:
-    """Its id is compared when the state is opened: nothing is read, nothing removed."""
+    """The log's id is compared when the state is opened: nothing is read, nothing removed."""
     log.write(2, rotates=True)
     before = log_id_of(log)
     made_anew(log)
@@ -269,7 +269,7 @@ def test_an_open_segment_that_was_read_is_needed_still(log: LogOf) -> None:
 
 
 def test_segments_whose_rows_are_pending_are_not_forgotten(log: LogOf) -> None:
-    """They are opened again for their rows."""
+    """Such segments are opened again for their rows."""
     for _ in range(3):
         log.write(2, rotates=True)
     with closing(read_from(log)) as source:
@@ -282,7 +282,7 @@ def test_segments_whose_rows_are_pending_are_not_forgotten(log: LogOf) -> None:
 
 
 def test_an_extraction_has_ended_when_all_of_it_was_read(log: LogOf) -> None:
-    """It has not ended before that."""
+    """The extraction has not ended before that."""
     log.write(1, rotates=True)
     with closing(read_from(log)) as source:
         read_all(source)
@@ -329,7 +329,7 @@ def test_a_beginning_is_no_later_than_its_earliest_state(tmp_path: Path) -> None
 
 
 def test_states_are_let_go_where_one_log_has_none(tmp_path: Path) -> None:
-    """Nothing is held for a merge that cannot begin."""
+    """No state is held for a merge that cannot begin."""
     logs = [log_at(tmp_path, 3, name=name) for name in ("s1", "s2")]
     for one in logs:
         one.write(1, rotates=True)

@@ -70,7 +70,7 @@ def merged(config: Config, *found: InputState) -> None:
 
 
 def test_the_lag_is_that_of_the_log_that_is_furthest_behind(tmp_path: Path, config: Config) -> None:
-    """It is not that of the most advanced log: its commits were merged long ago."""
+    """The lag is not that of the most advanced log, whose commits were merged long ago."""
     logs = [log_at(tmp_path, f"s{n}", *at) for n, at in enumerate([(30, 90), (10, 20), (50, 60)])]
     assert since(config) == 10
     (config.layout.state).mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def test_a_source_that_is_ahead_of_its_log_counts(tmp_path: Path, config: Config
 def test_what_is_merged_meanwhile_is_looked_up_again(
     tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its segment is gone when it is opened: then the state says that it is merged."""
+    """The segment is gone when it is opened: then the state says that it is merged."""
     log_at(tmp_path, "s0", 10, 20)
     config.layout.state.mkdir(parents=True, exist_ok=True)
     state = InputState(name="s0", number=1, segment=0, reached=Reached(trx=1))

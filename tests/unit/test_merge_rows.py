@@ -158,7 +158,7 @@ def test_a_truncate_of_a_table_that_no_other_log_has_stays(tmp_path: Path) -> No
 def test_a_truncate_of_a_table_that_another_log_has_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """Its rows may be in the same round or in an earlier one."""
+    """The other log's rows may be in the same round or in an earlier one."""
     if rounds > 1:
         monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 1.0)
     first = log_of(
@@ -178,7 +178,7 @@ def test_a_truncate_of_a_table_that_another_log_has_is_refused(
 
 
 def test_rows_of_one_table_of_several_logs_are_in_order(tmp_path: Path) -> None:
-    """They are one batch of its frame, in which numbers increase."""
+    """Rows are one batch of the table's frame, in which numbers increase."""
     first = log_of(tmp_path, "s1", (10, 30), [[insert(1, "a")], [insert(3, "c")]])
     second = log_of(tmp_path, "s2", (20, 40), [[insert(2, "b")], [insert(4, "d")]])
     merge([first, second], tmp_path / "all", options=ONE_SEGMENT).run()
@@ -192,7 +192,7 @@ def test_rows_of_one_table_of_several_logs_are_in_order(tmp_path: Path) -> None:
 
 
 def test_a_joined_transaction_is_that_of_its_last_part(tmp_path: Path) -> None:
-    """It was committed when the last part was, and has the log and id of that part."""
+    """The transaction was committed with its last part, and has the log and id of that part."""
     part = Global(id="g", parts=2)
     first = log_of(tmp_path, "s1", (10, 20), [[insert(1, "a")], [insert(2, "b")]], None, {1: part})
     second = log_of(tmp_path, "s2", (25, 60), [[insert(3, "c")], [insert(4, "d")]], None, {0: part})
@@ -218,7 +218,7 @@ def test_a_joined_transaction_is_that_of_its_last_part(tmp_path: Path) -> None:
 
 
 def test_transactions_end_where_their_rows_do(tmp_path: Path) -> None:
-    """If a round is cut, too, none is reported as ended before its last row is there."""
+    """No transaction of a cut round is reported as ended before its last row is there, either."""
     rows = [[insert(1, "a")], [insert(2, "b"), insert(3, "c", ITEM_2)], [insert(4, "d", ITEM_2)]]
     log = log_of(tmp_path, "s1", (10, 20, 30), rows)
     merge([log], tmp_path / "all", options=ONE_SEGMENT).run()
@@ -239,7 +239,7 @@ def test_transactions_end_where_their_rows_do(tmp_path: Path) -> None:
 def test_a_table_without_rows_gets_its_shape(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_giant: bool
 ) -> None:
-    """It gets the preceding transactions too: a merge that starts later does not see them."""
+    """The shape comes with the transactions that it follows: a later start would miss it."""
     if is_giant:
         monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 0.01)
     log = LogOf(tmp_path / "s1", [(10, None)], [[insert(1, "a")]])
@@ -286,7 +286,7 @@ def test_a_dropped_column_is_not_the_one_that_is_added_again() -> None:
 
 
 def test_an_older_shape_of_a_log_is_no_change() -> None:
-    """Its rows are later in the file; the current shape stays."""
+    """Rows of the shape are later in the file; the current shape stays."""
     shapes = Shapes()
     shapes.apply("s1", ITEM)
     shapes.apply("s1", ITEM_2)

@@ -78,7 +78,7 @@ def test_a_state_of_another_time_is_refused(files: Files, trx: int) -> None:
 
 
 def test_a_state_without_its_shapes_is_refused(files: Files) -> None:
-    """It would have to guess which column is which."""
+    """The merge would have to guess which column is which."""
     MergeStates(files).save(MergeState(trx=3), shapes(3))
     del files.kept[SHAPES_FILE]
     with pytest.raises(MergeStateLost):

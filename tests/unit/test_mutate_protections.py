@@ -48,7 +48,7 @@ def test_a_defect_for_the_ddl_fuzzer_fits_the_source(defect: Mutant) -> None:
 
 
 def test_the_list_is_long_and_mostly_needs_no_server() -> None:
-    """It has at least 120 named mistakes; nine of ten are found without a server."""
+    """The list has at least 120 named mistakes; nine of ten are found without a server."""
     assert len(MUTANTS) >= 120
     assert [name for name, count in Counter(m.name for m in MUTANTS).items() if count > 1] == []
     alone = sum(not mutant.needs_server for mutant in MUTANTS)
@@ -69,7 +69,7 @@ ROOMS = (
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_newer_room_has_its_mistakes(room: str) -> None:
-    """It has at least 15; nine of ten are found without a server."""
+    """A room has at least 15; nine of ten are found without a server."""
     planted = [mutant for mutant in MUTANTS if mutant.room == room]
     assert len(planted) >= 15
     assert sum(not mutant.needs_server for mutant in planted) >= 0.9 * len(planted)
@@ -96,7 +96,7 @@ FEW = [
 
 
 def test_the_rate_counts_what_was_found() -> None:
-    """It counts by room, and in all; what only a server's test finds is counted apart."""
+    """The rate counts by room, and in all; what only a server's test finds is counted apart."""
     wanted = [
         *HEADER,
         "| engines/ignite | 1 | 1 | 0 | 0 | 1 |",

@@ -1,4 +1,4 @@
-"""From packets to runs: the log's content, whatever the place from which the stream resumes."""
+"""The way from packets to runs: the log's content, wherever the stream resumes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ROWS = [
 
 
 def test_a_whole_log_comes_in_order(following: Following) -> None:
-    """It has rows, markers, new shapes; XA's prepared rows are at their commit."""
+    """A log has rows, markers, new shapes; XA's prepared rows are at their commit."""
     logs, ends = whole_log()
     found = following.follow(
         lambda begin: sent(logs, begin),
@@ -162,7 +162,7 @@ def test_a_savepoint_that_is_not_there_stops_the_extraction(following: Following
 def test_going_on_anywhere_gives_the_rest_and_nothing_twice(
     following: Following, tmp_path: Path
 ) -> None:
-    """It holds from every durable end, read again from every earlier place that may be kept."""
+    """This holds from every durable end, read again from every earlier place that may be kept."""
     logs, ends = whole_log()
     whole = 0
     for number, cut in enumerate(ends):
@@ -224,7 +224,7 @@ def test_small_blocks_and_runs_make_no_difference(following: Following) -> None:
 
 
 def test_another_server_counts_on_behind_the_old_one(following: Following) -> None:
-    """Its positions are moved by so many files that they never decrease."""
+    """Positions of the new server are moved by so many files that they never decrease."""
     logs, ends = whole_log()
     durable = FlushPoint(position=900 << 40 | 77, gsn=10, trx=4)
     found = following.follow(
@@ -255,7 +255,7 @@ def test_a_log_that_ends_inside_a_transaction_is_refused(following: Following) -
 
 
 def test_what_was_prepared_before_the_log_begins_stops_it(following: Following) -> None:
-    """Its rows precede the beginning of the log."""
+    """The prepared rows precede the beginning of the log."""
     logs, ends = whole_log()
     with pytest.raises(PreparedUnseen):
         following.follow(
@@ -286,7 +286,7 @@ def test_an_alter_is_reported_when_the_catalogue_is_sure(following: Following) -
     "text", ["insert into t values (1)", "delete from rec.t", "call p(t)", "update x, t set a = 1"]
 )
 def test_statements_as_text_stop_by_name(following: Following, text: str) -> None:
-    """They stop it if they name a captured table."""
+    """Statements stop it if they name a captured table."""
     logs = [Log()]
     logs[0].begin(1).add(EventKind.QUERY, query_body(text)).commit()
     with pytest.raises(PenstockError, match="logged as text"):
@@ -306,7 +306,7 @@ def test_statements_as_text_stop_by_name(following: Following, text: str) -> Non
 
 
 def test_what_is_whole_in_front_of_an_error_is_given_out(following: Following) -> None:
-    """Its own transaction is not: the log ends before it."""
+    """The error's own transaction is not: the log ends before it."""
     logs = [Log()]
     log = logs[0]
     log.begin(1).table(T).add(*inserts(T, row(T, 1, "a"))).commit()
@@ -383,7 +383,7 @@ def test_a_visit_stands_behind_events_that_are_passed_over(following: Following)
 
 
 def test_a_snapshot_in_front_of_what_was_given_out_is_not_waited_for(following: Following) -> None:
-    """Its rows would follow changes that it does not have."""
+    """The snapshot's rows would follow changes that it does not have."""
     logs, ends = whole_log()
     seen: list[list[int | None]] = []
 

@@ -44,7 +44,7 @@ def test_every_character_is_the_servers(charset: str) -> None:
 
 
 def test_texts_of_several_characters() -> None:
-    """They have mixed lengths, and the wide forms."""
+    """Texts have mixed lengths, and the wide forms."""
     assert decoder("gb18030")("a中".encode("gb18030") + b"\xa8\xbc\x94\x39\xfc\x36") == "a中ḿ😀"
     assert decoder("ujis")(b"a\x8e\xb1\xa4\xa2\x8f\xb0\xa1\xf5\xa1") == "aｱあ丂\ue000"
     assert decoder("sjis")(b"\x81\x5f\x5c\xb1\x88\x9f") == "\\\\ｱ亜"

@@ -119,7 +119,7 @@ SENTENCES: list[tuple[int, str, type[PenstockError]]] = [
 
 @pytest.mark.parametrize(("number", "said", "kind"), SENTENCES)
 def test_a_sentence_is_its_condition(number: int, said: str, kind: type[PenstockError]) -> None:
-    """It has the place, the server's words and what to do; across processes too."""
+    """The error has the place, the server's words and what to do; across processes too."""
     error = r.dump_error(
         ServerError(number=number, sqlstate="HY000", message=said), place="h:1", start="b.1:4"
     )
@@ -133,7 +133,7 @@ def test_a_sentence_is_its_condition(number: int, said: str, kind: type[Penstock
 
 
 def test_the_oldest_position_is_named_where_it_helps() -> None:
-    """It helps if the position was purged or reset; other errors do not show it."""
+    """The oldest position helps after a purge or reset; other errors do not show it."""
     purged = ServerError(number=FATAL, sqlstate="", message="could not find first log file name")
     error = r.dump_error(purged, place="h:1", start="b.1:4", oldest="b.7:4")
     assert error.message.endswith("the oldest position left is b.7:4")

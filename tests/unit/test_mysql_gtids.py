@@ -30,7 +30,7 @@ TWO = "5e11fa47-71ca-11e1-9e33-c80aa9429562"
     ],
 )
 def test_text_is_read_and_printed_as_the_servers_do(text: str, printed: str) -> None:
-    """It is sorted, and intervals are joined."""
+    """The text is sorted, and intervals are joined."""
     assert str(GtidSet.parse(text)) == printed
 
 
@@ -68,7 +68,7 @@ def test_sets_are_compared() -> None:
     )
 )
 def test_sets_hold_what_was_put_in(added: list[tuple[tuple[str, str], int, int]]) -> None:
-    """They are restored from text and from their stored form."""
+    """Sets are restored from text and from their stored form."""
     made = GtidSet()
     expected = set()
     for source, first, more in added:

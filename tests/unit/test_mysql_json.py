@@ -26,7 +26,7 @@ from penstock.codec.mysql.malformed import Malformed
     ],
 )  # fmt: skip
 def test_doubles_as_two_real_servers_print_them(value: float, text: str) -> None:
-    """They have the shortest digits, and an exponent only far from the point."""
+    """Doubles have the shortest digits, and an exponent only far from the point."""
     assert double_text(value) == text
 
 
@@ -103,7 +103,7 @@ def test_broken_documents_are_refused(data: bytes) -> None:
 
 
 def test_the_deepest_document() -> None:
-    """It has a hundred levels, which is the servers' limit."""
+    """The document has a hundred levels, which is the servers' limit."""
     assert parse_json(encode_json(nested(100))) == nested(100)
 
 
@@ -119,13 +119,13 @@ def test_the_deepest_document() -> None:
     ],
 )
 def test_paths(text: str, path: tuple[str | int, ...]) -> None:
-    """They have names, quoted names and positions."""
+    """Paths have names, quoted names and positions."""
     assert parse_path(text) == path
 
 
 @pytest.mark.parametrize("text", ["", "a", "$.", "$[*]", "$.*", "$[", "$[last]", "$..a", '$."a'])
 def test_paths_that_are_never_stored(text: str) -> None:
-    """They have wildcards or noise."""
+    """Such paths have wildcards or noise."""
     with pytest.raises(Malformed):
         parse_path(text)
 
@@ -150,7 +150,7 @@ def diff(kind: DiffKind, *path: str | int, value: Any = None) -> tuple[Diff, ...
 
 
 def test_changes_are_applied() -> None:
-    """They are applied in order, and the document before stays as it is."""
+    """Changes are applied in order, and the document before stays as it is."""
     before = {"a": [1, 2], "b": {"c": 1}}
     changed = apply_diffs(before, diff(DiffKind.REPLACE, "a", 0, value=9))
     changed = apply_diffs(changed, diff(DiffKind.INSERT, "a", 1, value="in"))
@@ -178,6 +178,6 @@ def test_changes_are_applied() -> None:
     ],
 )
 def test_changes_for_another_document_are_refused(change: tuple[Diff, ...]) -> None:
-    """They do not fit, so the known document is wrong."""
+    """The changes do not fit, so the known document is wrong."""
     with pytest.raises(Malformed):
         apply_diffs({"a": [1], "b": 2}, change)

@@ -55,7 +55,7 @@ def test_the_exact_place_wins_over_the_durable_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"00000000[]", b"nonsense"])
 def test_a_torn_exact_file_is_as_none(tmp_path: Path, damage: bytes) -> None:
-    """It is written without waiting for the disk: a crash of the machine may leave any bytes."""
+    """The file is written without waiting for the disk: a machine's crash may leave any bytes."""
     first, second = mark("binlog.000001:100"), mark("binlog.000001:200")
     before = opened(tmp_path)
     before.save(first, "server")

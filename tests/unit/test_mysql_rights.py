@@ -14,7 +14,7 @@ def rights(*lines: str) -> Rights:
 
 
 def test_rights_on_everything() -> None:
-    """They hold for every table; the new name of a right counts as the old one."""
+    """Global rights hold for every table; the new name of a right counts as the old one."""
     found = rights(
         "GRANT SELECT, RELOAD, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO `u`@`%`"
         " IDENTIFIED BY PASSWORD '*7B'",
@@ -36,7 +36,7 @@ def test_all_privileges() -> None:
 
 
 def test_schemas_are_patterns() -> None:
-    """They have wildcards unless a backslash escapes them; tables are names."""
+    """Schemas have wildcards unless a backslash escapes them; tables are names."""
     found = rights(
         "GRANT SELECT ON `sh_p`.* TO `u`@`%`",
         r"GRANT INSERT ON `sh\_p`.* TO `u`@`%`",

@@ -158,13 +158,13 @@ def test_a_repair_may_leave_rows_out() -> None:
 
 @pytest.mark.parametrize("statement", ["select `shop`.`f`()", "do f()"])
 def test_a_function_that_wrote_as_text_may_have_written_anywhere(statement: str) -> None:
-    """Its call is in the log only because of its writes, and names no table."""
+    """The function's call is in the log only because of its writes, and names no table."""
     with pytest.raises(StatementLogged, match="may have been changed by a function"):
         book_of(statement)
 
 
 def test_a_renamed_column_keeps_its_identity() -> None:
-    """So do two that swap their names, and one that takes the name of a dropped one."""
+    """This holds for two that swap names, and for one that takes the name of a dropped one."""
     renamed = shaped(("id", "int"), ("w", "varchar(9)"))
     assert ids_after("alter table t rename column v to w", renamed) == [
         ("id", 1, None),
@@ -256,7 +256,7 @@ def test_another_case_of_a_name_is_a_rename() -> None:
 def test_a_table_whose_rows_are_not_known_awaits_a_reload(
     statement: str, columns: tuple[tuple[str, str], ...], reason: str
 ) -> None:
-    """It is not refused: its shape says so, and after it is read again its rows are known."""
+    """The table is not refused: its shape says so, and after a new read its rows are known."""
     now = shaped(*(columns or (("id", "int"), ("v", "varchar(9)"), ("c", "int"))))
     book = book_of(statement, now=now)
     relation = book.refresh(NAME, place(20))
@@ -350,7 +350,7 @@ def test_a_name_that_has_another_tables_rows_awaits_a_reload() -> None:
 
 
 def test_a_new_name_that_is_not_captured_stops_by_name() -> None:
-    """Its rows would be missed; the hint says what to do."""
+    """The table's rows would be missed; the hint says what to do."""
     with pytest.raises(TableMoved, match=r"renamed to shop\.w") as caught:
         renaming("rename table t to w", "w", "u", takes=lambda name: name.name != "w")
     assert "'shop.w'" in caught.value.hint

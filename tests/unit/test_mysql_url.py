@@ -24,7 +24,7 @@ def test_parts_are_decoded() -> None:
 
 
 def test_defaults() -> None:
-    """They are port 3306, no database, and TLS if the server has it."""
+    """Defaults are port 3306, no database, and TLS if the server has it."""
     url = MySQLUrl.parse("mariadb://u@h")
     assert (url.port, url.database, url.password, url.sslmode) == (3306, "", "", "prefer")
     assert not url.may_ask_for_key

@@ -34,7 +34,7 @@ def read(how: How, data: str | bytes, neutral: str = "string", **more: Any) -> A
     ],
 )
 def test_decimals(data: str, precision: int, scale: int, text: str) -> None:
-    """They have groups of nine digits; a group with a larger value is malformed."""
+    """Decimals have groups of nine digits; a group with a larger value is malformed."""
     raw = bytes.fromhex(data)[: decimal_bytes(precision, scale)]
     if not text:
         with pytest.raises(Malformed):
@@ -83,7 +83,7 @@ def test_times_as_text(how: How, precision: int, data: str, text: str) -> None:
     ],
 )
 def test_values_that_need_text(how: How, data: str, neutral: str) -> None:
-    """They are valid, but the neutral type cannot hold them."""
+    """Such values are valid, but the neutral type cannot hold them."""
     with pytest.raises(Unfit):
         read(how, data, neutral)
 
@@ -141,7 +141,7 @@ def test_padding() -> None:
 
 
 def test_geometry_is_ewkb() -> None:
-    """It is as PostGIS writes it; it has an SRID only if the value has one."""
+    """Geometry is as PostGIS writes it; it has an SRID only if the value has one."""
     point = "0101000000" + "000000000000f03f" * 2
     assert ewkb_hex(bytes.fromhex("00000000" + point)) == point.upper()
     assert (
@@ -151,7 +151,7 @@ def test_geometry_is_ewkb() -> None:
 
 
 def test_compressed_columns() -> None:
-    """They are stored, zlib or raw deflate; wrong sizes are malformed."""
+    """Values are stored, zlib or raw deflate; wrong sizes are malformed."""
     text = b"text " * 200
     packed = zlib.compress(text)
     assert decompress(b"") == b""
@@ -206,7 +206,7 @@ def test_compressed_columns() -> None:
     ],
 )
 def test_neutral_types(text: str, neutral: str) -> None:
-    """They are derived from the catalogue's text."""
+    """Neutral types are derived from the catalogue's text."""
     assert neutral_type(text) == neutral
 
 

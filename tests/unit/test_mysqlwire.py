@@ -20,7 +20,7 @@ def format_description(flags: int = 0, checksum: bytes = b"abcd") -> bytes:
 
 
 def test_commands() -> None:
-    """They equal those of a real replica."""
+    """Commands equal those of a real replica."""
     assert w.register_replica(258, host="h", port=3306).hex() == (
         "13000000150201000001680000ea0c0000000000000000"
     )
@@ -89,9 +89,7 @@ def test_event_heads() -> None:
 
 
 def test_a_files_identity() -> None:
-    """It has the checksum without the flag of a file in use, and the previous GTIDs if there are
-    any.
-    """
+    """The identity has the checksum without the in-use flag, and the previous GTIDs if present."""
     gtids = struct.pack("<IBIIIH", 5, 35, 7, 23, 143, 0x80) + b"gtid"
     assert w.log_identity([format_description()]) == b"abcd".hex()
     assert w.log_identity([format_description(flags=1), EVENT]) == b"abcd".hex()

@@ -28,7 +28,7 @@ URLS = ("postgresql://u@h/s", "postgresql://u@h/t")
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[TableName]]:
-    """What the next look finds; the table `bag` cannot be followed."""
+    """The tables that the next look finds; the table `bag` cannot be followed."""
     found: dict[str, set[TableName]] = {"new": set(), "gone": set()}
 
     def check(config: Config, tables: Sequence[TableName]) -> None:

@@ -68,7 +68,7 @@ def without_target(*, known: bool = True) -> Status:
 
 
 def test_a_server_that_was_there_is_tried_every_few_seconds_without_an_end() -> None:
-    """So it is found soon after it is back; other failures end after the usual attempts."""
+    """The server is found soon after it is back; other failures end after the usual attempts."""
     patience = Patience(Backoff(attempts=3))
     lost = ServerUnreachable("refused")
     waits = [patience.wait_s(lost) for _ in range(1000)]
@@ -84,7 +84,7 @@ def test_a_server_that_was_there_is_tried_every_few_seconds_without_an_end() -> 
 
 
 def test_a_server_that_refuses_is_no_outage() -> None:
-    """It will not recover without an action."""
+    """The server will not recover without an action."""
     assert is_outage(ServerUnreachable("down"))
     assert not is_outage(LoginRefused("wrong password"))
     assert not is_outage(ValueError("anything else"))
@@ -142,7 +142,7 @@ def test_a_status_is_read_while_servers_are_away(tmp_path: Path) -> None:
 
 
 def test_status_and_lag_tell_what_is_away(tmp_path: Path) -> None:
-    """As commands, they show known facts; others are unknown, and no number replaces them."""
+    """Commands show known facts; others are unknown, and no number replaces them."""
     config = pipeline(tmp_path, NOWHERE, NOWHERE)
     status = penstock("status", config.path)
     assert status.code == 0, status.err

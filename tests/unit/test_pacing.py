@@ -90,7 +90,7 @@ def test_a_backlog_is_read_at_once() -> None:
 
 
 def test_a_batch_without_rows_waits_until_the_log_rests() -> None:
-    """It would delay the staging of the next one, which has rows."""
+    """The batch would delay the staging of the next one, which has rows."""
     pacing, clock = _pacing()
     durable = FlushPoint(position=7, trx=7, gsn=MANY_ROWS)
     assert pacing.is_due(durable, Applied())

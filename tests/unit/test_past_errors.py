@@ -35,7 +35,7 @@ def fail(config: Config, error: BaseException, hands: Hands | None = None) -> No
 
 
 def test_errors_are_kept_the_newest_first(config: Config) -> None:
-    """They have code, time, command and hint; the error itself is raised further."""
+    """Entries have code, time, command and hint; the error itself is raised further."""
     fail(config, ServerUnreachable("no connection", hint="Start it."))
     fail(config, ValueError("row values stay out"))
     newest, oldest = past_errors(config)

@@ -47,6 +47,6 @@ def test_a_wider_type_holds_a_narrower(wider: str, narrower: str) -> None:
     ],
 )
 def test_neither_holds_the_other(one: str, other: str) -> None:
-    """They differ in texts, digits or kinds."""
+    """The types differ in texts, digits or kinds."""
     assert not holds(one, other)
     assert not holds(other, one)

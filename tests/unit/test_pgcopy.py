@@ -83,7 +83,7 @@ TURNS = pytest.mark.parametrize(
 
 @TURNS
 def test_rows_become_frames_of_the_stream(turn: AsStream) -> None:
-    """At whatever byte the block ends, whole rows are converted, others stay as they are."""
+    """Whole rows are converted at whatever byte the block ends, others stay as they are."""
     rows = [b"\0row", b"\0", b"", b"\0\3long"]
     turned = [b"wrow", b"w", b"", b"w\3long"]
     notice = b"N\0\0\0\5\0"
@@ -101,7 +101,7 @@ def test_rows_become_frames_of_the_stream(turn: AsStream) -> None:
 @TURNS
 @pytest.mark.parametrize("last", [pgwire.copy_data(b"\xff\xff"), pgwire.COPY_DONE])
 def test_trailer_and_end_are_the_last(turn: AsStream, last: bytes) -> None:
-    """They are reported, and neither they nor later bytes are converted."""
+    """Both are reported, and neither they nor later bytes are converted."""
     row = pgwire.copy_data(b"\0row")
     buffer = bytearray(row + last + row)
     assert turn(buffer, 0, len(buffer)) == (len(row), True)

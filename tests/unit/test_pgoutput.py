@@ -240,7 +240,7 @@ class TestImages:
     def test_full_identity_fills_unchanged_cells_from_the_old_image(
         self, kind: type[Decoder]
     ) -> None:
-        """With FULL the old image has the values that the new one omits: none is absent."""
+        """The old image of FULL has the values that the new one omits: none is absent."""
         decoder = kind()
         shape = relation(
             column("id", "int64"),
@@ -353,7 +353,7 @@ class TestRelations:
         assert len(rows_of(decoder)) == 1
 
     def test_ignored_rows_are_passed_over_unread(self, decoder: Decoder) -> None:
-        """They get no number, do not count for a limit, and a transaction of them alone does not
+        """Ignored rows get no number and do not count for a limit; a transaction of them does not
         count.
         """
         decoder.ignore(9)
@@ -423,7 +423,7 @@ class TestRelations:
 
 class TestStops:
     def test_a_frame_cut_anywhere_is_left_for_later(self, decoder: Decoder) -> None:
-        """At every cut, the returned offset is the end of the last whole frame."""
+        """The returned offset is the end of the last whole frame at every cut."""
         head = begin()
         block = head + insert(T, ["1", "a"])
         assert feed(decoder, head) == len(head)
@@ -434,7 +434,7 @@ class TestStops:
         assert decoder.row_count == 1
 
     def test_limit_stops_before_a_row_and_a_commit_passes(self, decoder: Decoder) -> None:
-        """With the limit reached a Commit is still read, so that the batch ends at it."""
+        """A Commit is still read when the limit is reached, so that the batch ends at it."""
         one = insert(T, ["1", "a"])
         block = begin() + one * 2 + commit() + begin(200) + one * 3 + commit(200, 250)
         at = feed(decoder, block, 2)
@@ -477,7 +477,7 @@ class TestStops:
         assert decoder.feed(block, at, len(block), MANY) == len(block)
 
     def test_keepalive_and_messages_are_consumed_and_spanned(self, decoder: Decoder) -> None:
-        """They are parsed by Python from the span."""
+        """Both are parsed by Python from the span."""
         origin = xlog(b"O" + struct.pack(">Q", 1) + b"x\0")
         block = keepalive() + begin() + origin
         at = feed(decoder, block)

@@ -66,7 +66,7 @@ class TestErrors:
         assert feed(decoder, b"d" + struct.pack(">I", 2**30 + 64)) == 0
 
     def test_copy_data_of_no_known_kind(self, decoder: Decoder) -> None:
-        """It is neither a log record nor a keepalive, or is shorter than its head."""
+        """The frame is neither a log record nor a keepalive, or is shorter than its head."""
         for payload in (b"", b"x", b"w" + b"\0" * 24, b"k" + b"\0" * 16, b"k" + b"\0" * 18):
             self.fails(decoder, frame(payload), Reason.COPY_DATA, 5)
 
@@ -117,7 +117,7 @@ class TestErrors:
         self.fails(decoder, delete(T, key=[UNCHANGED, None]), Reason.UNCHANGED, 38)
 
     def test_text_that_is_not_utf8(self, decoder: Decoder) -> None:
-        """It would not survive the log; binary columns take such text raw."""
+        """Such text would not survive the log; binary columns take it raw."""
         feed(decoder, begin())
         for text in (b"\xff", b"abcdefg\xc3", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"):
             error = self.fails(decoder, insert(T, ["1", text]), Reason.UTF8, 49)
@@ -135,7 +135,7 @@ class TestErrors:
         assert "public.t column id" in error.message
 
     def test_rows_before_the_error_stay(self, decoder: Decoder) -> None:
-        """They are complete and may be saved."""
+        """Earlier rows are complete and may be saved."""
         with pytest.raises(DecodeError):
             feed(decoder, begin() + insert(T, ["1", "a"]) + insert(T, ["x", "b"]))
         assert [row["after"]["id"] for row in rows_of(decoder)] == [1]
@@ -174,7 +174,7 @@ class TestErrors:
 
 class TestCopy:
     def test_lines_become_inserts_of_the_open_transaction(self, decoder: Decoder) -> None:
-        """They have the same values as from the stream, so a reloaded table is equal."""
+        """Lines have the same values as from the stream, so a reloaded table is equal."""
         decoder.begin(900, COMMIT_TIME_US, 0)
         lines = b"1\ta\n2\t\\N\n3\t\n4\t\\\\ \\b\\f\\n\\r\\t\\v x\\\\N\n5\trest"
         at = decoder.feed_copy(lines, 0, len(lines), T)

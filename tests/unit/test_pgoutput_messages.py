@@ -121,7 +121,7 @@ def test_truncate_type_origin_and_logical_message() -> None:
 
 
 def test_keepalive() -> None:
-    """It has the server's position, and whether the server waits for an answer."""
+    """A keepalive has the server's position, and whether the server waits for an answer."""
     payload = b"k" + struct.pack(">QqB", 9, 5, 1)
     assert messages.keepalive(payload) == messages.Keepalive(
         position=9, server_time_us=POSTGRES_EPOCH_US + 5, reply_now=True

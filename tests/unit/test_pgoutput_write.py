@@ -30,7 +30,7 @@ def typed(source_type: str, **more: object) -> Column:
 
 
 def test_begin_and_commit_are_those_of_a_server() -> None:
-    """They are in frames at the position that the builders have."""
+    """Both are in frames at the position that the builders have."""
     began = write.begin(100, COMMIT_TIME_US, 7)
     assert write.xlog_data(began, 1, NO_TIME) == begin_frame()
     ended = write.commit(100, 150, COMMIT_TIME_US)
@@ -63,7 +63,7 @@ def test_relation(identity: Identity, xid: int | None) -> None:
 
 
 def test_a_name_with_a_zero_byte_is_refused() -> None:
-    """It would end the name and shift all later bytes."""
+    """A zero byte would end the name and shift all later bytes."""
     with pytest.raises(ValueError, match="zero byte"):
         write.relation(relation(column("a\0b", "int64")), 1)
 
@@ -71,7 +71,7 @@ def test_a_name_with_a_zero_byte_is_refused() -> None:
 @pytest.mark.parametrize("xid", [None, 9])
 @pytest.mark.parametrize(("cascade", "restart"), [(False, False), (True, False), (False, True)])
 def test_truncate(cascade: bool, restart: bool, xid: int | None) -> None:
-    """It may have several tables, or none."""
+    """The message may have several tables, or none."""
     for ids in ((), (1, 2**32 - 1)):
         message = write.truncate(ids, cascade=cascade, restart_identity=restart, xid=xid)
         assert parse_message(message, streamed=xid is not None) == TruncateMessage(
@@ -124,5 +124,5 @@ def test_keepalive(reply_now: bool) -> None:
     ids=lambda value: value.source_type if isinstance(value, Column) else "",
 )
 def test_the_type_that_is_announced(one: Column, expected: tuple[int, int]) -> None:
-    """It is the one in a server's catalogue; a type that a client cannot know is text."""
+    """The type is the one in a server's catalogue; a type that a client cannot know is text."""
     assert wire_type(one) == expected

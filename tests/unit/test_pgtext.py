@@ -416,7 +416,7 @@ def test_every_day_from_4713_bc_counts_up_by_one(kind: type[Decoder]) -> None:
 
 
 def test_text_of_unknown_encoding_is_kept_raw(kind: type[Decoder]) -> None:
-    """In a SQL_ASCII database a text column may have any bytes."""
+    """A text column of a SQL_ASCII database may have any bytes."""
     array = decoded(kind, "binary", [b"\xff\x00\\x", b""], source_type="text", type_oid=25)
     assert array.to_pylist() == [b"\xff\x00\\x", b""]
 
@@ -430,7 +430,7 @@ def test_a_domain_over_bytea_is_hex(kind: type[Decoder]) -> None:
 
 
 def test_utf8_as_unicode_defines_it(kind: type[Decoder]) -> None:
-    """It accepts what Python's strict decoder accepts, at every place relative to eight bytes."""
+    """The decoder accepts what Python's strict one does, at every place relative to eight bytes."""
     ends = [
         b"\x7f", b"\x80", b"\xbf", b"\xc1\xbf", b"\xc2\x80", b"\xdf\xbf", b"\xdf", b"\xdf\x7f",
         b"\xe0\x9f\xbf", b"\xe0\xa0\x80", b"\xed\x9f\xbf", b"\xed\xa0\x80", b"\xee\x80\x80",

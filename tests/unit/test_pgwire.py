@@ -15,7 +15,7 @@ from penstock.model import PenstockError
 
 
 def test_startup_message_holds_version_and_pairs() -> None:
-    """It has length, version 3.0, pairs, and the closing zero."""
+    """The message has length, version 3.0, pairs, and the closing zero."""
     message = pgwire.startup({"user": "u", "replication": "database"})
     assert message[:8] == struct.pack(">ii", len(message), 196608)
     assert message[8:] == b"user\0u\0replication\0database\0\0"
@@ -28,7 +28,7 @@ def test_nul_in_a_string_is_refused() -> None:
 
 
 def test_standby_status_is_as_the_manual_prints_it() -> None:
-    """It has `r`, three LSNs, the time since 2000, and whether an answer is wanted."""
+    """The message has `r`, three LSNs, the time since 2000, and whether an answer is wanted."""
     message = pgwire.standby_status(
         write=3, flush=2, apply=1, time_us=pgwire.UNIX_TO_POSTGRES_US + 7, reply_now=True
     )
@@ -53,7 +53,7 @@ def test_impossible_lengths_are_an_error(length: int) -> None:
 
 
 def test_md5_answer() -> None:
-    """It is the salted hash of the hash of password and user, as the manual defines it."""
+    """The answer is the salted hash of the hash of password and user, as the manual says."""
     answer = pgwire.md5_password("postgres", "secret", b"\x01\x02\x03\x04")
     inner = hashlib.md5(b"secretpostgres").hexdigest()
     assert answer == b"md5" + hashlib.md5(inner.encode() + b"\1\2\3\4").hexdigest().encode()

@@ -35,7 +35,7 @@ def body_of(message: bytes, kind: bytes) -> bytes:
 
 @given(settings=st.dictionaries(NAMES, TEXTS, max_size=5), user=NAMES, rest=st.binary(max_size=9))
 def test_startup_of_our_own_client(settings: dict[str, str], user: str, rest: bytes) -> None:
-    """It is read whole, cut at any byte, and with the next message after it."""
+    """The packet is read whole, cut at any byte, and with the next message after it."""
     known = {name: value for name, value in settings.items() if not name.startswith("_pq_.")}
     sent = pgwire.startup({**known, "user": user})
     for end in range(len(sent)):
@@ -46,7 +46,7 @@ def test_startup_of_our_own_client(settings: dict[str, str], user: str, rest: by
 
 
 def test_requests_before_the_startup() -> None:
-    """They ask for encryption, or for a cancel."""
+    """Such requests ask for encryption, or for a cancel."""
     assert start_packet(pgwire.SSL_REQUEST) == (EncryptionRequest(kind="tls"), 8)
     gss = struct.pack(">ii", 8, 80877104)
     assert start_packet(gss) == (EncryptionRequest(kind="gss"), 8)
@@ -117,14 +117,14 @@ def test_frames_are_cut_and_too_long_ones_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"select", b"a\0b\0", b"\xff\0"])
 def test_a_query_that_is_no_string(body: bytes) -> None:
-    """It has no end, one in the middle, or is not UTF-8."""
+    """The query has no end, one in the middle, or is not UTF-8."""
     with pytest.raises(Refused):
         query_text(body)
 
 
 @given(st.binary(max_size=60))
 def test_sasl_messages(data: bytes) -> None:
-    """Those of our own client are read; noise is refused."""
+    """Messages of our own client are read; noise is refused."""
     sent = pgwire.sasl_initial_response("SCRAM-SHA-256", data)
     assert pgwire_server.sasl_initial(sent[5:]) == ("SCRAM-SHA-256", data)
     for broken in (sent[5:-1], sent[5:] + b"x", data.replace(b"\0", b"")):
@@ -135,7 +135,7 @@ def test_sasl_messages(data: bytes) -> None:
 
 
 def test_standby_status() -> None:
-    """It is as our own client sends it; a hot standby's feedback is ignored."""
+    """The status is as our own client sends it; a hot standby's feedback is ignored."""
     sent = pgwire.standby_status(write=3, flush=2, apply=1, time_us=5, reply_now=True)
     found = pgwire_server.standby_status(sent[5:])
     assert found == StandbyStatus(write=3, flush=2, apply=1, time_us=5, reply_now=True)
@@ -152,14 +152,14 @@ def test_standby_status() -> None:
 def test_rows_are_read_by_our_own_client(
     columns: list[tuple[str, int]], values: list[str | None]
 ) -> None:
-    """It reads names and values, and distinguishes NULL from the empty text."""
+    """The client reads names and values, and distinguishes NULL from the empty text."""
     described = pgwire_server.row_description(columns)
     assert pgwire.row_description(body_of(described, b"T")) == [name for name, _ in columns]
     assert pgwire.data_row(body_of(pgwire_server.data_row(values), b"D")) == values
 
 
 def test_other_messages_are_read_by_our_own_client() -> None:
-    """They are what a client gets from its first byte until it streams."""
+    """A client gets these messages from its first byte until it streams."""
     offered = pgwire_server.sasl_mechanisms(["SCRAM-SHA-256-PLUS", "SCRAM-SHA-256"])
     code, data = pgwire.authentication(body_of(offered, b"R"))
     assert code == pgwire.AUTHENTICATION_SASL

@@ -132,7 +132,7 @@ def test_truncate_makes_earlier_rows_void() -> None:
 
 
 def test_marker_at_the_applied_row_counts_again_and_older_ones_do_not() -> None:
-    """It follows that row; applied twice it has the same effect."""
+    """The marker follows that row; applied twice it has the same effect."""
     markers = tuple(emptied(MarkerKind.TRUNCATE, gsn, A) for gsn in (9, 10))
     plan = plan_batch(
         [segment(frame(1, 1, 100), shapes={1: (0, A1)}, markers=markers)],
@@ -168,7 +168,7 @@ def test_reload_with_a_new_shape_is_one_barrier() -> None:
 
 
 def test_shape_without_rows_is_applied_last() -> None:
-    """It is not applied in a batch that is cut, nor if the bulk load may be newer."""
+    """The shape is not applied in a batch that is cut, nor if the bulk load may be newer."""
     one = segment(frame(1, 1, 100), shapes={1: (0, A1), 2: (100, B1)})
     plan = plan_batch([one], Window(gsn_after=0, gsn_upto=100))
     assert B1 in plan.phases[-1].relations
@@ -225,7 +225,7 @@ def test_nothing_to_do_is_an_empty_plan() -> None:
 
 
 def test_a_cluster_splits_sooner() -> None:
-    """Its executors have processors of their own; a single machine also runs the servers."""
+    """Executors of a cluster have their own processors; a single machine also runs the servers."""
     log = [segment(frame(1, 1, 100, size=40_000_000), shapes={1: (0, A1)})]
     window = Window(gsn_after=0, gsn_upto=100)
     assert len(plan_batch(log, window, buckets_max=7).tasks) == 1
@@ -259,7 +259,7 @@ def test_large_tables_are_split_and_small_ones_share() -> None:
 
 
 def test_changes_that_a_copy_may_have_are_marked() -> None:
-    """For a table copied at several moments, up to the last one; for a single one, always."""
+    """A table copied at several moments is marked up to the last one; a single one always."""
     one = segment(frame(1, 1, 5), frame(2, 6, 9), end=9, shapes={1: (0, A1), 2: (0, B1)})
     late = segment(frame(1, 10, 12), number=1, start=9, end=12, shapes={1: (9, A1)})
 

@@ -85,7 +85,7 @@ def test_a_table_without_a_key_and_an_update_without_the_old_row(tmp_path: Path)
 
 
 def test_values_are_as_debezium_has_them(tmp_path: Path) -> None:
-    """They have days and microseconds since 1970, moments with a zone in UTC, decimals as text."""
+    """Days and microseconds count from 1970, moments with a zone are in UTC, decimals are text."""
     plugin, instance = opened(tmp_path)
     zone = datetime.timezone(datetime.timedelta(hours=2))
     row = {

@@ -81,7 +81,7 @@ def test_values_are_exact(tmp_path: Path) -> None:
 
 @pytest.mark.promise
 def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
-    """None of it, some bytes or all may be in the file; two equal rows stay two."""
+    """The file may have none of it, some bytes or all; two equal rows stay two."""
     images = [("insert", {"id": 1}), ("delete", {"id": 1}), ("insert", {"id": 1})]
     plugin, instance = opened(tmp_path)
     last = send(plugin, instance, 1, 0, *images)
@@ -142,7 +142,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(
     ],
 )
 def test_bad_settings_are_refused(tmp_path: Path, settings: dict[str, str], said: str) -> None:
-    """They are refused before any reading; the error names the key and what to write."""
+    """Settings are refused before any reading; the error names the key and what to write."""
     instance = FakeInstance(tmp_path, {"json_file": settings})
     with pytest.raises(PluginSettingInvalid, match=said) as caught:
         JsonFile().plugin_init(instance)

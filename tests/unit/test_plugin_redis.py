@@ -48,7 +48,7 @@ def opened(server: RedisServer, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.mark.promise
 def test_it_is_kept_in_step(server: RedisServer, opened: Open) -> None:
-    """It follows inserts, updates of rows and keys, and deletes; rolled back changes are absent."""
+    """The cache follows inserts, updates of rows and keys, and deletes, but no rolled back ones."""
     plugin, instance = opened()
     send(plugin, instance, 2, 0, ("insert", {"id": 1, "v": "a"}), ("insert", {"id": 2, "v": "b"}))
     send(plugin, instance, 3, 2, ("insert", {"id": 3, "v": "no"}), commit=False)
@@ -78,7 +78,7 @@ def test_a_transaction_is_one_multi(server: RedisServer, opened: Open) -> None:
 
 
 def test_a_table_that_is_emptied(server: RedisServer, opened: Open) -> None:
-    """Its rows are deleted before the next ones are written; tables with similar names stay."""
+    """The table's rows are deleted before the next are written; tables of similar names stay."""
     plugin, instance = opened(prefix="c[a]*:")
     server.client.set("ca:shop.item:1", "1")
     server.client.set("c[a]*:shop.item2:1", "1")

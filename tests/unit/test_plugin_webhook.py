@@ -48,7 +48,7 @@ def opened(receiver: Receiver, tmp_path: Path) -> Iterator[Open]:
 
 
 def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -> None:
-    """It has all images in order; without images none is sent; the connection is kept."""
+    """The request has all images in order; without images none is sent; the connection is kept."""
     plugin, instance = opened()
     last = send(
         plugin, instance, 2, 5,
@@ -79,7 +79,7 @@ def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -
 
 @pytest.mark.promise
 def test_it_tries_again_with_growing_pauses(receiver: Receiver, opened: Open) -> None:
-    """It retries after errors of server and connection, with the same body and signature."""
+    """Retries follow errors of server and connection, with the same body and signature."""
     plugin, instance = opened(backoff="0.1")
     receiver.answers = [(500, {}, "broken"), None, (429, {}, ""), (503, {}, "x" * 2000)]
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))

@@ -98,7 +98,7 @@ def test_names_that_another_column_has_now_are_set_aside() -> None:
 
 
 def test_columns_of_a_copy_are_found_by_the_names_that_they_had_there() -> None:
-    """They may have been renamed or dropped since, or taken the name of another one."""
+    """Columns may have been renamed or dropped since, or taken the name of another one."""
     a = replace(NAME, name="b", names=((0, "a"), (20, "b")))
     b = replace(MORE, name="a", names=((30, "a"),))
     shape = shaped(ID, a, b, version=3)
@@ -120,7 +120,7 @@ def test_rows_of_an_older_shape_have_the_same_names() -> None:
 
 
 def test_a_dropped_unique_key_is_a_change_of_a_key() -> None:
-    """This holds if the copy has it; a key that came with the copy, or is unknown, is no change."""
+    """The copy must have the key; one that came with it, or is unknown, does not count."""
     keyed = replace(RECORD, unique=(("name",), ("n",)))
     (change,) = shape_changes(keyed, replace(BASE, unique=(("name",),), version=2), TYPES)
     assert (change.kind, change.columns) == (ChangeKind.CHANGE_KEY, ("n",))
@@ -145,7 +145,7 @@ def test_a_record_of_an_earlier_version() -> None:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    """Its departures are read, too."""
+    """The record's departures are read, too."""
     schema_drift = SchemaDrift({"a"}, {"b"}, ["it could not be"])
     record = schema_drift.record(FRESH, BASE, log_id="log")
     assert replace(FRESH, **shape_fields(shape_text(record))) == record
@@ -188,7 +188,7 @@ def written(tmp_path: Path, lines: str) -> Path:
 
 
 def test_the_configuration_says_them(tmp_path: Path) -> None:
-    """It has a default, and policies per kind; without an entry it is evolve."""
+    """The section has a default, and policies per kind; without an entry it is evolve."""
     path = written(tmp_path, 'default = "lenient"\nnarrowType = "exception"\n')
     policies = load_config(path).schema_changes.policies
     assert policies.of(ChangeKind.ADD_COLUMN) is Policy.LENIENT
@@ -198,7 +198,7 @@ def test_the_configuration_says_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
 def test_every_kind_may_be_named(tmp_path: Path, kind: ChangeKind) -> None:
-    """It has its own name."""
+    """Each kind has its own name."""
     policies = load_config(written(tmp_path, f'{kind.value} = "ignore"\n')).schema_changes.policies
     assert policies.kinds == {kind: Policy.IGNORE}
 

@@ -13,7 +13,7 @@ TEXTS = {"postgresql": "16/B3740", "mysql": "binlog.000003:154"}
 
 @pytest.mark.parametrize(("engine", "text"), TEXTS.items())
 def test_a_log_names_the_engine_that_prints_its_positions(engine: str, text: str) -> None:
-    """It is a scheme of the engine's URLs, and the printed position can be parsed."""
+    """The name is a scheme of the engine's URLs, and the printed position can be parsed."""
     kind = kind_in_log(engine)
     position = kind.parse(text)
     assert str(position) == str(kind(position.ordinal)) == text
@@ -23,7 +23,7 @@ def test_a_log_names_the_engine_that_prints_its_positions(engine: str, text: str
 
 @pytest.mark.parametrize("engine", ["one of tomorrow", ""])
 def test_positions_of_an_unknown_engine_are_not_guessed(engine: str) -> None:
-    """They are not printed, and Python returns them as they are in the log."""
+    """Such positions are not printed, and Python returns them as they are in the log."""
     with pytest.raises(PositionInvalid, match="are not known") as caught:
         kind_in_log(engine)
     assert caught.value.code == "PS01"

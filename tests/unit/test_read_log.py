@@ -142,7 +142,7 @@ def test_changes_come_in_order_as_python_values(tmp_path: Path) -> None:
 
 
 def test_years_that_python_does_not_have_come_as_text(tmp_path: Path) -> None:
-    """They are valid values of these types nevertheless, and raise no error."""
+    """Such years are valid values of these types nevertheless, and raise no error."""
     far = Change(
         relation=EVENT, op=Op.INSERT, after=(2**58, b"", False, 0.1, -(10**6), TOKEN.bytes)
     )
@@ -155,7 +155,7 @@ def test_years_that_python_does_not_have_come_as_text(tmp_path: Path) -> None:
 
 
 def test_truncates_stand_in_their_places(tmp_path: Path) -> None:
-    """They are after their row and before the next, in tables and the iterator; so is a reload."""
+    """Truncates and reloads are after their row and before the next, in tables and the iterator."""
     (group,) = numbered([inserts(3)])
     reload = replace(truncate(3, 1, "item"), kind=MarkerKind.RELOAD)
     other = truncate(2, 1, "other")
@@ -185,7 +185,7 @@ def test_truncates_stand_in_their_places(tmp_path: Path) -> None:
 def test_what_is_asked_for_is_read(
     tmp_path: Path, options: dict[str, Any], expected: list[int]
 ) -> None:
-    """It is chosen by table, number and time; tables and iterator agree."""
+    """The request is by table, number and time; tables and iterator agree."""
     log = read_log(story(tmp_path), **options)
     assert [change.gsn for change in log] == expected
     in_tables = [n for table in log.to_arrow().values() for n in table["_gsn"].to_pylist()]
@@ -193,7 +193,7 @@ def test_what_is_asked_for_is_read(
 
 
 def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> None:
-    """With a running extractor the reader does not wait for a rotation."""
+    """The reader does not wait for a rotation while an extractor runs."""
     root = story(tmp_path, last_open=True)
     assert (root / "log" / "5.ckt_").exists()
     assert [change.gsn for change in read_log(root)] == [1, 2, 3, 4, 5, 6]
@@ -248,7 +248,7 @@ def test_segments_that_are_gone_at_the_end_are_never_passed_over(
 
 
 def test_what_is_gone_is_never_passed_over(tmp_path: Path) -> None:
-    """If the first ones are gone, the log begins later, unless earlier changes were requested."""
+    """The log begins later if the first ones are gone, unless earlier changes were requested."""
     root = story(tmp_path)
     (root / "log" / "0.ckt").unlink()
     assert next(change.gsn for change in read_log(root)) == 2
@@ -340,7 +340,7 @@ def test_a_known_table_without_later_changes_is_an_empty_table(tmp_path: Path) -
 
 
 def test_a_table_with_only_a_truncate_is_in_the_log(tmp_path: Path) -> None:
-    """Its one change is a row of its table."""
+    """The table's one change is a row."""
     run = Run(
         end=end_point(1, 0),
         transactions=announced_batch([1]),

@@ -63,7 +63,7 @@ def test_each_scheme_has_its_engine() -> None:
 
 @pytest.mark.parametrize("url", ["oracle://u:secret@h/d", "mysqlx://u:secret@h/d", "h/d", ""])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
-    """It is never taken for PostgreSQL, and the password is not shown."""
+    """The scheme is never taken for PostgreSQL, and the password is not shown."""
     with pytest.raises(
         EngineUnknown, match=r"postgresql://, mysql://, mariadb:// or ignite://"
     ) as caught:
@@ -79,7 +79,7 @@ def test_a_part_that_an_engine_does_not_have() -> None:
 
 @pytest.mark.usefixtures("with_toy")
 def test_an_engine_from_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its entry point names it, and its parts are imported on use."""
+    """An entry point names the engine, and its parts are imported on use."""
     here = SimpleNamespace(ANSWER=ANSWER)
     engines()  # ours are imported as they are
     monkeypatch.setattr(registry, "import_module", lambda _: here)

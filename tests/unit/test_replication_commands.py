@@ -110,7 +110,7 @@ SYNC = "pg_16396_sync_16384_7710562921208483796"
     ],
 )
 def test_what_clients_write(text: str, expected: Command) -> None:
-    """They may be quoted or not, in the forms of all versions."""
+    """Commands may be quoted or not, in the forms of all versions."""
     assert parse(text) == expected
 
 
@@ -141,7 +141,7 @@ def test_a_repeated_option_is_the_plugins_affair() -> None:
 
 
 def test_names_are_cut_as_the_server_cuts_them() -> None:
-    """They are cut to 63 bytes."""
+    """Names are cut to 63 bytes."""
     assert parse(f"DROP_REPLICATION_SLOT {'s' * 70}") == DropSlot(slot="s" * 63)
 
 
@@ -149,7 +149,7 @@ def test_names_are_cut_as_the_server_cuts_them() -> None:
     ("text", "timeline"), [("4294967297", 1), ("9" * 5000, 2**32 - 1), ("0001", 1)]
 )
 def test_a_timeline_is_a_number_of_32_bits(text: str, timeline: int) -> None:
-    """It may have any number of digits."""
+    """A timeline may have any number of digits."""
     assert parse(f"TIMELINE_HISTORY {text}") == TimelineHistory(timeline=timeline)
 
 

@@ -66,7 +66,7 @@ def test_a_stop_ends_the_waiting() -> None:
 
 
 def test_waits_double_up_to_a_bound() -> None:
-    """They are never longer than longest_s, never shorter than the jitter allows."""
+    """Waits are never longer than longest_s, never shorter than the jitter allows."""
     waits = list(Backoff(first_s=1, longest_s=5, attempts=6, jitter=0).waits())
     assert waits == [1, 2, 4, 5, 5]
     jittered = list(Backoff(first_s=1, longest_s=5, attempts=6).waits(random.Random(1)))

@@ -11,7 +11,7 @@ TABLE = TableName("public", "item")
 
 
 def test_a_change_that_the_target_has_taken_is_noted() -> None:
-    """It is noted by policy; neither an ignored change nor a column that was never there is."""
+    """The change is noted by policy; an ignored change or a column that was never there is not."""
     schema_drift = SchemaDrift({"gone"}, set(), [])
     for name, policy in (
         ("a", Policy.EVOLVE),

@@ -93,7 +93,7 @@ def test_defaults_of_mysql(kind: str, neutral: str, default: str, expected: str 
 
 
 def test_numbers_that_the_server_gives() -> None:
-    """They become AUTO_INCREMENT or identity if allowed, and are named otherwise."""
+    """Such numbers become AUTO_INCREMENT or identity if allowed, and are named otherwise."""
     serial = column("bigint", "int64", "nextval('shop.t_c_seq'::regclass)")
     assert extras(table(serial, primary_key=("c",)), PG, MY).counted == ["c"]
     assert "not counted up" in extras(table(serial), PG, MY).lacking[0]
@@ -134,7 +134,7 @@ def test_indexes_of_postgresql(text: str, made: bool) -> None:
     ],
 )
 def test_indexes_of_mysql(kind: str, text: str, made: bool) -> None:
-    """Those whose length might make PostgreSQL refuse a value are not translated."""
+    """Indexes whose length might make PostgreSQL refuse a value are not translated."""
     neutral = "int32" if kind == "int" else "string"
     definition = table(column(kind, neutral, charset="utf8mb4"), indexes=(text,))
     found = extras(definition, MY, PG)
@@ -166,7 +166,7 @@ def test_foreign_keys() -> None:
 
 
 def test_long_names_stay_distinct() -> None:
-    """They are cut to the target's length, with a suffix that distinguishes them."""
+    """Long names are cut to the target's length, with a suffix that distinguishes them."""
     names = ["x" * 70 + "1", "x" * 70 + "2", "ä" * 40]
     for short, size in ((postgres_name, 63), (mysql_name, 64)):
         made = [short(name) for name in names]

@@ -78,7 +78,7 @@ def test_error_of_the_server_is_reported() -> None:
 
 
 def test_header_tells_what_is_known_of_channel_binding() -> None:
-    """It is `p=` with a binding, `y` over TLS without the offer, `n` without TLS."""
+    """The header is `p=` with a binding, `y` over TLS without the offer, `n` without TLS."""
     assert ScramClient("x", nonce="n").first() == b"n,,n=,r=n"
     assert ScramClient("x", nonce="n", over_tls=True).first() == b"y,,n=,r=n"
     bound = ScramClient("x", nonce="n", binding=b"hash")

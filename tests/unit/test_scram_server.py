@@ -26,7 +26,7 @@ def log_in(client: ScramClient, server: ScramServer) -> None:
 
 
 def test_the_published_example() -> None:
-    """Its challenge and signature are those of RFC 7677, section 3."""
+    """The challenge and the signature are those of RFC 7677, section 3."""
     verifier = Verifier.of("pencil", salt=base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="))
     server = ScramServer(verifier, nonce="%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     assert server.challenge(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == (
@@ -125,7 +125,7 @@ def test_broken_messages_are_refused(data: bytes, at: int, cut: int) -> None:
     ],
 )
 def test_a_broken_verifier_is_told_without_showing_it(text: str) -> None:
-    """Its keys are secrets, also in an error."""
+    """The verifier's keys are secrets, also in an error."""
     with pytest.raises(ValueError, match="verifier") as caught:
         Verifier.parse(text)
     assert base64.b64encode(KEPT.salt).decode() not in str(caught.value)

@@ -47,7 +47,7 @@ class Directory:
 
 
 def test_each_number_is_returned_once() -> None:
-    """They are returned as they arrive."""
+    """Numbers are returned as they arrive."""
     one = Directory(3, 4)
     assert one.order.next(None) == [3, 4]
     one.there |= {5}
@@ -85,7 +85,7 @@ def test_nothing_is_removed_before_all_is_checked(
 
 
 def test_a_gap_names_the_numbers_around_it() -> None:
-    """It is between returned and new segments, or within the new ones."""
+    """The gap is between returned and new segments, or within the new ones."""
     one = Directory(3)
     one.order.next(None)
     one.there = {5}

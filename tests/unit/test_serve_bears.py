@@ -131,7 +131,7 @@ def test_too_many_clients(running: Running) -> None:
 
 
 def test_a_message_that_is_too_long(running: Running) -> None:
-    """Its length is refused; no byte of it is read."""
+    """The message's length is refused; no byte of it is read."""
     client = Raw(running)
     client.socket.sendall(b"Q" + struct.pack(">i", 1 << 30))
     assert b"C08P01\0" in client.message()[1]
@@ -157,7 +157,7 @@ def speaking(client: Raw) -> Iterator[None]:
 
 
 def test_a_client_that_never_reads(tmp_path: Path) -> None:
-    """Its queue is limited, others are served, and it is disconnected in the end."""
+    """The client's queue is limited, others are served, and it is disconnected in the end."""
     note = "x" * 10_000
     groups = numbered([inserts(1)])
     write_log(tmp_path / "log", groups)
@@ -196,7 +196,7 @@ def test_a_client_that_never_reads(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=60), st.booleans())
 def test_start_packets_of_any_bytes(data: bytes, framed: bool) -> None:
-    """They are parsed, incomplete, or refused, with no other result."""
+    """Packets are parsed, incomplete, or refused, with no other result."""
     if framed:
         data = struct.pack(">ii", 8 + len(data), 196608) + data
     with suppress(Refused):
@@ -231,7 +231,7 @@ _LETTERS = st.sampled_from([bytes((letter,)) for letter in b"QPBDECHSFdcfXpRZ\0"
     )
 )
 def test_messages_of_any_bytes(fuzzed: Running, messages: list[tuple[bytes, bytes]]) -> None:
-    """They are answered or refused; the server continues, and is ready when it should be."""
+    """Messages are answered or refused; the server continues, and is ready when it should be."""
     client = Raw(fuzzed)
     try:
         for kind, body in messages:
@@ -279,7 +279,9 @@ TEXT_START = "START_REPLICATION SLOT s LOGICAL 0/0"
 
 @pytest.mark.usefixtures("undivided")
 def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> None:
-    """It asks repeatedly, and is answered at once each time, long before the block is complete."""
+    """The client asks repeatedly, and is answered at once each time, long before the block is
+    there.
+    """
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with Running(tmp_path) as running:
         create_text_slot(running)
@@ -324,7 +326,7 @@ def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> Non
 def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
     tmp_path: Path,
 ) -> None:
-    """It only sends answers; the question does not wait for any part of the block."""
+    """The client only sends answers; the question does not wait for any part of the block."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     settings = settings_of(limits=limits(sender_s=0.4))
     with Running(tmp_path, settings=settings) as running:

@@ -77,7 +77,7 @@ def test_changes_are_peeked_at_and_got_once(asked: psycopg.Connection) -> None:
 
 
 def test_numbers_of_transactions_that_a_text_leaves_out(asked: psycopg.Connection) -> None:
-    """They are in their column nevertheless."""
+    """The numbers are in their column nevertheless."""
     query = "select xid from pg_logical_slot_peek_changes('t', null, null{}) "
     without = rows(asked, query.format(", 'include-xids', '0', 'skip-empty-xacts', '1'"))
     assert without == rows(asked, query.format(""))
@@ -86,7 +86,7 @@ def test_numbers_of_transactions_that_a_text_leaves_out(asked: psycopg.Connectio
 
 
 def test_limits_are_of_whole_transactions(asked: psycopg.Connection) -> None:
-    """They limit rows and position; the next call returns the rest."""
+    """The limits are rows and position; the next call returns the rest."""
 
     def count(limits: str, word: str = "get") -> int:
         query = f"select count(*) from pg_logical_slot_{word}_changes('t', {limits})"
@@ -108,7 +108,7 @@ def test_limits_are_of_whole_transactions(asked: psycopg.Connection) -> None:
 
 
 def test_binary_changes(asked: psycopg.Connection) -> None:
-    """They have pgoutput's shapes first, and texts as their bytes."""
+    """Binary changes have pgoutput's shapes first, and texts as their bytes."""
     query = f"pg_logical_slot_get_binary_changes('b', null, null, {OPTIONS})"
     found = rows(asked, f"select data, xid, lsn from {query}")
     assert [bytes(data)[:1] for data, _, _ in found] == [
@@ -124,7 +124,7 @@ def test_binary_changes(asked: psycopg.Connection) -> None:
 
 
 def test_changes_in_a_select_list(asked: psycopg.Connection) -> None:
-    """They are one value, like any record; wal2json has its options."""
+    """A change is one value, like any record; wal2json has its options."""
     found = rows(asked, "select pg_logical_slot_peek_changes('t', null, 1)::text")
     assert str(found[0][0]).startswith("(0/")
     query = (
@@ -158,7 +158,7 @@ def test_changes_that_are_refused(asked: psycopg.Connection, call: str, state: s
 def test_what_is_answered_at_once_is_limited(
     asked: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has whole transactions; the next call returns the rest, and one too large is refused."""
+    """An answer has whole transactions; the next call has the rest; a too large one is refused."""
     query = "select data from pg_logical_slot_get_changes('t', null, null)"
     monkeypatch.setattr(changes, "CHANGES_BYTES_MAX", 70)
     assert len(rows(asked, query)) == 3
@@ -170,7 +170,7 @@ def test_what_is_answered_at_once_is_limited(
 
 
 def test_what_is_got_is_durable(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is durable before the answer."""
+    """The new position is durable before the answer."""
     slots = running.serving.slots
     written: list[int] = []
     write = slots._write

@@ -76,13 +76,13 @@ def test_numbers_that_are_not_finite(condition: str, kept: list[int]) -> None:
     ],
 )
 def test_a_real_beside_other_numbers(condition: str, is_kept: bool) -> None:
-    """It is compared as double precision, except with reals and what is read as a real."""
+    """A real is compared as double precision, except with reals and what is read as a real."""
     columns = {"d": pa.array([0.1]), "r": pa.array([0.1], pa.float32())}
     assert row_filter(condition, NUMBERS).keeps(columns).to_pylist() == [is_kept]
 
 
 def test_a_real_is_rounded_once() -> None:
-    """It is not rounded to a double first, which would round it in the other direction."""
+    """The number is not rounded to a double first, which would round it in the other direction."""
     text = "1.00000017881393432617187499"
     assert read_constant(text, FLOAT4).as_py() == float(np.float32(1.0000001))
     assert read_constant(text, FLOAT4).as_py() != float(np.float32(float(text)))
@@ -106,7 +106,7 @@ def test_a_real_is_rounded_once() -> None:
 def test_values_at_their_edges(
     column: tuple[str, str, str], values: list[Any], condition: str, kept: list[bool]
 ) -> None:
-    """They are compared exactly, whatever the types of both sides are."""
+    """Values are compared exactly, whatever the types of both sides are."""
     kinds = {"int64": pa.int64(), "int32": pa.int32(), "uint64": pa.uint64(), "bool": pa.bool_()}
     kind = kinds.get(column[2], pa.decimal128(9, 3) if column[0] == "n" else pa.string())
     found = row_filter(condition, shape(column)).keeps({column[0]: pa.array(values, kind)})
@@ -153,7 +153,7 @@ def test_constants_that_are_refused(condition: str) -> None:
 @pytest.mark.parametrize("text", ["", "1e", ".", "1..2", "NaN", "1e999999999", "9" * 5000])
 @pytest.mark.parametrize("oid", [INT4, NUMERIC, FLOAT8])
 def test_numbers_that_are_none(text: str, oid: int) -> None:
-    """They are refused, or are not a number where the type has one."""
+    """Such texts are refused, or are not a number where the type has one."""
     if (text, oid) == ("NaN", FLOAT8):
         assert math.isnan(read_constant(text, oid).as_py())
         return

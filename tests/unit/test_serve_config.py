@@ -38,7 +38,7 @@ def config(folder: Path, text: str) -> Config:
 
 
 def test_the_documented_section(tmp_path: Path) -> None:
-    """It has every key; the shown configuration has no password."""
+    """The section has every key; the shown configuration has no password."""
     text = (
         'listen = "127.0.0.1:5434"\n' + USERS + 'tls = { certificate = "c.pem", key = "k.pem" }\n'
         'server_version = "16.4"\ndialect = "yugabyte"\nmax_slot_wal_keep_size = 1000\n'
@@ -98,12 +98,12 @@ def test_what_is_refused(tmp_path: Path, text: str, error: type[PenstockError], 
 
 
 def test_off_loopback_without_tls_only_in_so_many_words(tmp_path: Path) -> None:
-    """It must say `off`."""
+    """The file must say `off`."""
     assert config(tmp_path, USERS + 'listen = "0.0.0.0:1"\ntls = "off"').serve is not None
 
 
 def test_entries_of_publications() -> None:
-    """They have patterns, columns and conditions."""
+    """Entries have patterns, columns and conditions."""
     found = parse_entries(
         [
             "public.*",

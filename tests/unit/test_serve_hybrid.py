@@ -73,7 +73,7 @@ def plain(before: int, times: Sequence[int]) -> list[int]:
 def test_numbers_rise_and_do_not_depend_on_where_reading_began(
     before: int, times: list[int], cut: int
 ) -> None:
-    """They equal those computed one by one, in two pieces or one; there is room for each END."""
+    """Numbers equal those computed one by one, in two pieces or one; there is room for each END."""
     array = np.array(times, np.int64)
     found = commits_behind(before, array).tolist()
     assert found == plain(before, times)
@@ -214,7 +214,7 @@ def test_a_client_that_asks_for_a_later_place_or_a_time(tmp_path: Path) -> None:
 
 
 def test_two_kinds_of_slots_and_the_time_that_is_confirmed(tmp_path: Path) -> None:
-    """Each has its own numbers; `yb_restart_commit_ht` follows the confirmed time, and idles on."""
+    """Each has its own numbers; `yb_restart_commit_ht` moves with confirmations, and when idle."""
     times = times_of(5)
     rows = numbered([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:1], times)

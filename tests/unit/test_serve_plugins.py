@@ -117,7 +117,7 @@ def committed() -> list[list[Change]]:
 
 
 def test_the_readme_of_wal2json(tmp_path: Path) -> None:
-    """Its example is equal letter by letter; so are those without white space and in chunks."""
+    """The example is equal letter by letter; so are those without white space and in chunks."""
     write_log(tmp_path / "log", numbered(committed()))
     (pretty,) = messages(tmp_path, json_of(pretty_print="1"))
     assert pretty == (DATA / "wal2json_1_pretty.json").read_text()
@@ -131,7 +131,7 @@ def test_the_readme_of_wal2json(tmp_path: Path) -> None:
 
 
 def test_format_2_of_wal2json(tmp_path: Path) -> None:
-    """It has an object for each row and boundary."""
+    """Format 2 has an object for each row and boundary."""
     write_log(tmp_path / "log", numbered(committed()))
     found = messages(tmp_path, json_of(format_version="2"))
     kinds = ['"type":"integer"', '"type":"timestamp without time zone"']
@@ -269,7 +269,7 @@ def marked() -> list[Marker]:
 
 
 def test_messages_and_truncate(tmp_path: Path) -> None:
-    """They are printed as the plugins do; a message outside a transaction follows it."""
+    """Both are printed as the plugins do; a message outside a transaction follows it."""
     rows = numbered([[insert(KEYED, 1, "x", TIME_US), insert(PLAIN, 1, None, "y")]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         writer.write(run_of(rows[0], markers=marked()))
@@ -386,7 +386,7 @@ def test_options_are_refused_as_the_plugins_do(
 
 
 def test_what_yboutput_says_of_an_update(tmp_path: Path) -> None:
-    """Its form is that of the server's own tests: identity `c`, no old image, `u` for unset
+    """The form is that of the server's own tests: identity `c`, no old image, `u` for unset
     columns.
 
     Insert (1, abcd, t) and (2, defg, f); set b of one, b of the other to NULL; delete the first.
@@ -417,7 +417,7 @@ def test_what_yboutput_says_of_an_update(tmp_path: Path) -> None:
 
 
 def test_heartbeats_of_a_log_that_is_followed(tmp_path: Path) -> None:
-    """With `messages`, any slot gets them in their own transaction; otherwise they are not sent."""
+    """Any slot with `messages` gets them in their own transaction; others do not get them."""
     beat = Marker(
         kind=MarkerKind.HEARTBEAT,
         gsn=1,
@@ -485,7 +485,7 @@ def cells(*values: bytes | None, absent: tuple[int, ...] = ()) -> bytes:
 
 
 def test_words_of_a_dialect() -> None:
-    """It has a plugin and kinds of LSN; others are refused by name."""
+    """A dialect has a plugin and kinds of LSN; others are refused by name."""
     check_plugin("yboutput", dialect="yugabyte")
     check_lsn_type("SEQUENCE", dialect="yugabyte")
     check_lsn_type("", dialect="postgres")

@@ -104,7 +104,7 @@ def test_segments_that_are_gone(tmp_path: Path) -> None:
 
 
 def test_links_hold_what_a_slot_needs_and_no_more(tmp_path: Path) -> None:
-    """They do while there is a slot; segments that the log has removed are read from links."""
+    """Links do so while there is a slot; segments that the log has removed are read from links."""
     links = tmp_path / "cdc"
     write_log(tmp_path / "log", numbered([inserts(1)]), per_segment=1, links=links)
     with opened(tmp_path) as log:

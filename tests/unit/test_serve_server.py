@@ -123,7 +123,7 @@ def test_binary_results(running: Running) -> None:
 
 
 def test_the_commands_of_a_replication_connection(running: Running) -> None:
-    """They tell the server's identity, and handle slots from their creation to their end."""
+    """Commands tell the server's identity, and handle slots from their creation to their end."""
     with replication(running) as connection:
         ((system, timeline, position, database),) = ask(connection, "IDENTIFY_SYSTEM")
         assert system.isdigit()
@@ -239,7 +239,7 @@ def test_a_silent_client_is_asked_and_sent_away(tmp_path: Path) -> None:
 
 
 def test_a_stream_is_cancelled(tmp_path: Path) -> None:
-    """Its key cancels it, as in libpq; a wrong key has no effect."""
+    """The stream's key cancels it, as in libpq; a wrong key has no effect."""
     write_log(tmp_path / "log", ROWS)
     with Running(tmp_path) as running:
         client = Raw(running)
@@ -286,7 +286,7 @@ def test_dropping_waits_for_the_stream(running: Running) -> None:
 
 
 def test_a_client_that_has_everything_is_told_so(running: Running) -> None:
-    """It is told at once: its user may have asked for a position that it has."""
+    """The client is told at once: its user may have asked for a position that it has."""
     client = Raw(running)
     client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
     client.until(b"Z")

@@ -39,7 +39,7 @@ def rows(running: Running) -> dict[str, Any]:
 
 
 def test_a_slot_that_holds_too_much_is_lost(tmp_path: Path) -> None:
-    """Its stream ends, its segments are removed, and it is refused by name from then on."""
+    """The stream ends, the segments are removed, and the slot is refused by name from then on."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path, settings=settings_of(keep_bytes=20_000)) as running:
         created(running, "s")
@@ -61,7 +61,7 @@ def test_a_slot_that_holds_too_much_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_slot_whose_segments_are_gone_is_lost(tmp_path: Path) -> None:
-    """It does not matter which process removed them."""
+    """The slot is lost whichever process removed them."""
     write_log(tmp_path / "log", GROUPS[:1], per_segment=1)
     with Running(tmp_path) as running:
         created(running, "s")

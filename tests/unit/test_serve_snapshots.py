@@ -110,7 +110,7 @@ def test_rows_are_those_of_the_base_with_the_log(asked: psycopg.Connection) -> N
     ],
 )
 def test_what_is_not_answered_is_refused(asked: psycopg.Connection, query: str, state: str) -> None:
-    """It has an SQLSTATE; the connection continues."""
+    """The refusal has an SQLSTATE; the connection continues."""
     with pytest.raises(psycopg.Error) as caught:
         asked.execute(query)  # type: ignore[arg-type]
     assert caught.value.sqlstate == state
@@ -121,7 +121,7 @@ def test_what_is_not_answered_is_refused(asked: psycopg.Connection, query: str, 
 def test_a_parameter_that_no_statement_has_is_refused(
     asked: psycopg.Connection, number: str
 ) -> None:
-    """Nothing is kept for the preceding ones."""
+    """The preceding parameters are not kept."""
     query = f"select id from item where id = ${number}"
     found = asked.pgconn.prepare(b"", query.encode())
     assert found.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"42P02"
@@ -179,7 +179,7 @@ def test_an_exported_snapshot_lives_until_the_next_command(based: Running) -> No
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_repeatable_read_sees_one_state(based: Running, level: str) -> None:
-    """It begins with its first query; read committed sees the present state each time."""
+    """The state begins with its first query; read committed sees the present state each time."""
     with psycopg.connect(based.url(), autocommit=True) as connection:
         connection.execute(f"begin isolation level {level}")  # type: ignore[arg-type]
         assert connection.execute("select count(*) from item").fetchone() == (5,)
@@ -196,7 +196,7 @@ def test_a_repeatable_read_sees_one_state(based: Running, level: str) -> None:
 
 
 def test_a_read_time_is_a_snapshot_of_its_slot(tmp_path: Path) -> None:
-    """In the dialect that has it, it lasts until the slot is streamed from or dropped."""
+    """The snapshot lasts until the slot is streamed from or dropped, in the dialect that has it."""
     write_log(tmp_path / "log", ROWS)
     with closing(source_log(tmp_path)) as log:
         write_base(tmp_path, {ITEM: OLD}, log.head().log_id)

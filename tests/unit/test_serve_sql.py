@@ -170,12 +170,12 @@ def test_the_greatest_number_is_none(asked: psycopg.Connection) -> None:
     ],
 )
 def test_queries_that_are_refused(asked: psycopg.Connection, query: str, state: str) -> None:
-    """They have a server's SQLSTATE, or are not supported; no other answer is given."""
+    """Queries have a server's SQLSTATE, or are not supported; no other answer is given."""
     assert refused(asked, query) == state
 
 
 def test_parameters(asked: psycopg.Connection) -> None:
-    """They are in conditions and limits, as text and binary, typed by their context."""
+    """Parameters are in conditions and limits, as text and binary, typed by their context."""
     assert rows(asked, "select id from kinds where id = %s", 2) == [(2,)]
     assert rows(asked, "select id from kinds order by id limit %s offset %s", 1, 2) == [(3,)]
     assert rows(asked, "select id from kinds where note = %s", 'say "x"') == [(2,)]
@@ -232,7 +232,7 @@ FIRST = "copy (select id, note, ok from kinds where id {}) to stdout"
     ],
 )  # fmt: skip
 def test_copies(asked: psycopg.Connection, query: str, text: str) -> None:
-    """They are in CSV and text, with the options of both spellings."""
+    """Copies are in CSV and text, with the options of both spellings."""
     assert copied(asked, query) == text
 
 
@@ -270,7 +270,7 @@ def test_copies_that_are_refused(asked: psycopg.Connection, options: str, state:
 
 @pytest.mark.parametrize("is_binary", [False, True])
 def test_named_cursors(running: Running, is_binary: bool) -> None:
-    """They are declared, described, fetched, moved and closed by psycopg, with parameters, too."""
+    """Cursors are declared, described, fetched, moved and closed by psycopg; some have parameters."""
     with psycopg.connect(running.url()) as connection:
         with connection.cursor(name="c", binary=is_binary) as cursor:
             cursor.itersize = 2
@@ -289,7 +289,7 @@ def test_named_cursors(running: Running, is_binary: bool) -> None:
 
 
 def test_cursors_of_sql(asked: psycopg.Connection) -> None:
-    """They have tags and ends, and some are refused."""
+    """Cursors have tags and ends, and some are refused."""
     asked.execute("begin")
     asked.execute("declare a no scroll cursor without hold for select id from kinds order by id")
     assert rows(asked, "fetch a") == [(1,)]
@@ -362,7 +362,7 @@ def test_a_cursor_keeps_its_snapshot_until_it_is_closed(running: Running) -> Non
 
 
 def test_statements_are_prepared_by_sql(asked: psycopg.Connection) -> None:
-    """They are of tables and of the catalogue, and share their names with the protocol's."""
+    """Statements are of tables and of the catalogue, and share names with the protocol's."""
     asked.execute("prepare p (int, text) as select id from kinds where id = $1 or note = $2")
     assert sorted(rows(asked, "execute p(1, 'tab\t\\;')")) == [(1,), (5,)]
     assert rows(asked, "execute p(-1, null)") == []

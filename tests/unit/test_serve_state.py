@@ -130,7 +130,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def test_a_publication_that_is_not_saved_is_not_in_force(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
-    """None is created, altered, dropped or commented, and the next change does not save it."""
+    """No publication is created, altered, dropped or commented; the next change saves none."""
     made = catalog_of(SavedState(tmp_path, log_id="a"))
     asked(made, "create publication p for table item; comment on publication p is 'old'")
     model = made.model
@@ -249,7 +249,7 @@ def test_a_slot_that_is_not_saved_is_not_there(
 
 
 def test_no_slot_is_made_while_links_are_disabled(tmp_path: Path) -> None:
-    """It would be lost at the next removal; the hint is a command."""
+    """The slot would be lost at the next removal; the hint is a command."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     links.disable_all(tmp_path / "cdc")
     create = "CREATE_REPLICATION_SLOT s LOGICAL pgoutput (SNAPSHOT 'nothing')"

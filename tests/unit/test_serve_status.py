@@ -156,7 +156,7 @@ def test_a_server_that_streams() -> None:
 
 
 def test_slots_of_another_log(tmp_path: Path) -> None:
-    """They are a line with its hint, and do not end the status."""
+    """Slots of another log are a line with its hint, and do not end the status."""
     config = served_pipeline(tmp_path)
     write_log(config.layout.log, numbered([inserts(1)]))
 

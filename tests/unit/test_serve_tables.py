@@ -216,7 +216,7 @@ def test_conditions(text: str, kept: list[bool]) -> None:
     ],
 )
 def test_conditions_that_are_refused(text: str) -> None:
-    """Nothing is guessed."""
+    """The filter guesses nothing."""
     columns = {"id": pa.array([1], pa.int32()), "note": pa.array(["a"])}
     with pytest.raises(Refused):
         row_filter(text, KINDS).keeps(columns)
@@ -251,7 +251,7 @@ def test_values_whose_text_says_less_than_the_server_compares() -> None:
 def test_values_of_another_engine(
     printed: str, neutral: str, announced: str, values: list[Any], texts: list[Any]
 ) -> None:
-    """They have PostgreSQL's type, and are printed as PostgreSQL does."""
+    """Values have PostgreSQL's type, and are printed as PostgreSQL does."""
     found = served_column(column("c", printed, neutral), "mysql")
     assert found.column.source_type == announced
     kind = {"uint64": pa.uint64(), "string": pa.string()}[neutral]
@@ -264,7 +264,7 @@ def test_values_of_another_engine(
     [("date", "0000-00-00"), ("datetime", "2023-02-29 00:00:00"), ("varchar(9)", "a\0b")],
 )
 def test_values_that_no_client_could_take(printed: str, value: str) -> None:
-    """They end the stream, by name, and are never changed."""
+    """Such values end the stream, by name, and are never changed."""
     found = served_column(column("c", printed, "string"), "mariadb")
     assert found.convert is not None
     with pytest.raises(Unservable, match="c holds"):

@@ -68,7 +68,7 @@ def test_a_client_that_binds_its_password(
 
 
 def test_the_pipeline_file_switches_it_on(tmp_path: Path) -> None:
-    """It names its certificate; the chain after it is ignored. A file without one is refused."""
+    """The file names its certificate, whose chain is ignored. A file without one is refused."""
     authority = trustme.CA(key_type=trustme.KeyType.RSA)
     certificate = authority.issue_cert("localhost", key_type=trustme.KeyType.RSA)
     certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
@@ -92,7 +92,7 @@ def test_the_pipeline_file_switches_it_on(tmp_path: Path) -> None:
 def test_without_it_from_this_machine_alone(
     encrypted: tuple[Running, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From elsewhere it is refused, before a password is requested."""
+    """A connection from elsewhere is refused, before a password is requested."""
     running, _ = encrypted
     psycopg.connect(running.url(sslmode="disable")).close()
     monkeypatch.setattr(server, "_is_loopback", lambda _: False)

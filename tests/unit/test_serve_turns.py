@@ -131,7 +131,7 @@ def test_the_size_of_a_query_is_limited(based: Running, query: str, state: str) 
     ],
 )
 def test_what_a_query_may_cost_is_limited(based: Running, query: str, state: str) -> None:
-    """It counts calls of functions, letters of their arguments, and letters of the answer."""
+    """The limits count calls of functions, letters of arguments, and letters of the answer."""
     assert _ANSWER_BYTES_MAX < 90_000 * 10_000
     text = query.replace("{x}", "x" * 10_000).replace("{a}", "a" * 10_000)
     with psycopg.connect(based.url(), autocommit=True) as connection:

@@ -311,7 +311,7 @@ def test_a_client_that_takes_nothing_stops_the_server(make: Make) -> None:
 def test_strangers_are_closed_and_harm_nobody(
     make: Make, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    """They are silent, or send junk, or a byte now and then, while a task reads."""
+    """Strangers are silent, or send junk, or a byte now and then, while a task reads."""
     monkeypatch.setattr(proxy_listener, "GREETING_TIMEOUT_S", 1.0)
     proxy, _ = make(2)
     with opened(proxy) as session, connected_to(proxy) as stranger:
@@ -450,7 +450,7 @@ def test_a_client_tells_nobody_else_the_token(server: FakeServer) -> None:
 
 
 def test_an_unreachable_proxy_is_an_error_of_its_own() -> None:
-    """It names the place and what to set, and passes through Spark unchanged."""
+    """The error names the place and what to set, and passes through Spark unchanged."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     address = ProxyAddress(host="127.0.0.1", port=port, token="t")

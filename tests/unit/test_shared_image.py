@@ -45,7 +45,7 @@ TABLE = TableDefinition(
 
 
 def test_texts_have_their_length_and_long_values_are_digests() -> None:
-    """So no two rows have one image, and none exceeds a packet's limit."""
+    """No two rows have one image, and none exceeds a packet's limit."""
     servers = ServerPair(source=MYSQL, target=POSTGRES)
     source, target = shared_images(TABLE, NAME, TABLE.columns, servers, TABLE_SYNC)
     assert "char_length" in source.row
@@ -108,7 +108,7 @@ def test_a_column_that_is_not_translated_cannot_be_compared() -> None:
 
 
 def test_both_dialects_ask_for_the_same_numbers() -> None:
-    """They compute one sum per bucket; rows have the same condition."""
+    """Both compute one sum per bucket; rows have the same condition."""
     servers = ServerPair(source=MYSQL, target=POSTGRES)
     images = shared_images(TABLE, NAME, TABLE.columns, servers, TABLE_SYNC)
     part = Part(relation=NAME, where="id < 5")

@@ -57,14 +57,14 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_where_it_is(spark: dict[str, Any], host: str, bind: str, port: int) -> None:
-    """With a driver of this machine it is loopback; else as the file says, or as Spark's driver."""
+    """The address is loopback with a local driver; else as the file says, or as Spark's driver."""
     assert snapshot_address(SparkSection(**spark)) == SnapshotAddress(
         host=host, bind=bind, port=port
     )
 
 
 def test_without_a_word_it_is_where_spark_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its environment is used first; then the address from which this machine sends."""
+    """Spark's environment is used first; then the address from which this machine sends."""
     found = snapshot_address(SparkSection(master="yarn"))
     assert found.host == found.bind
     assert socket.getaddrinfo(found.host, 0)
@@ -85,13 +85,13 @@ def test_without_a_word_it_is_where_spark_says(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_how_it_is_written(text: str, found: tuple[str, int]) -> None:
-    """It has host and port."""
+    """The text has host and port."""
     assert split_address(text) == found
 
 
 @pytest.mark.parametrize("text", ["h:65536", "h:x", "h:", ":5", "http://h", "[h]:5", "a b"])
 def test_what_is_no_address(text: str) -> None:
-    """It is refused."""
+    """The text is refused."""
     with pytest.raises(ValueError, match="not a"):
         split_address(text)
 
@@ -150,7 +150,7 @@ def settled(found: Any, outcomes: Sequence[ChunkOutcome]) -> dict[TableName, Ste
 def test_a_living_snapshot_that_workers_do_not_reach_ends_the_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its own error is raised; the driver looks once, however many chunks report it."""
+    """The worker's error is raised; the driver looks once, however many chunks report it."""
     found = loading(monkeypatch, tmp_path, alive=True)
     with pytest.raises(SnapshotUnreachable):
         settled(found, [outcome(A, unreachable()), outcome(B, unreachable()), outcome(B)])
@@ -160,7 +160,7 @@ def test_a_living_snapshot_that_workers_do_not_reach_ends_the_load(
 def test_one_that_is_gone_for_the_driver_too_is_gone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its process died meanwhile: the tables are read at another point."""
+    """The snapshot's process died meanwhile: the tables are read at another point."""
     found = loading(monkeypatch, tmp_path, alive=False)
     assert settled(found, [outcome(A, unreachable())]) == {A: Step.AFRESH, B: Step.GO_ON}
     assert settled(found, [outcome(B)]) == {A: Step.GO_ON, B: Step.AFRESH}

@@ -67,7 +67,7 @@ def test_a_silent_executor_is_lost_before_a_minute_is_over(tmp_path: Path) -> No
 
 
 def test_spark_s_pages_are_off_unless_asked_for(tmp_path: Path) -> None:
-    """If they are on, no user can end a job there."""
+    """No user can end a job there if they are on."""
     how = {"master": MASTER, "name": "x", "is_local": True, "directory": tmp_path, "given": {}}
     for ui in (False, True):
         ours = properties(**how, ui=ui)  # type: ignore[arg-type]

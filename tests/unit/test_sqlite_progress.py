@@ -57,7 +57,7 @@ def test_who_only_looks_makes_nothing(url: str) -> None:
 
 
 def test_tables_have_the_documents_columns(url: str) -> None:
-    """They have these names in order, and NOT NULL; the file is in WAL mode."""
+    """Tables have these names in order, and NOT NULL; the file is in WAL mode."""
     progress = opened(url)
     progress.ensure_tables()
     progress.ensure_tables()
@@ -73,7 +73,7 @@ def test_tables_have_the_documents_columns(url: str) -> None:
 
 
 def test_published_queries_give_the_same_answer(url: str) -> None:
-    """They are typed unchanged in another program: newest first, marks and times."""
+    """The queries are typed unchanged in another program: newest first, marks and times."""
     progress = opened(url)
     progress.ensure_tables()
     for number in range(7):
@@ -95,7 +95,7 @@ def test_published_queries_give_the_same_answer(url: str) -> None:
 
 
 def test_a_row_left_open_counts_a_restart(url: str) -> None:
-    """As in a target, a second begin adds one, an end does not."""
+    """A second begin adds one, an end does not, as in a target."""
     progress = opened(url)
     progress.ensure_tables()
     for _ in range(3):
@@ -227,7 +227,7 @@ def test_one_writes_segments_while_many_look_and_somebody_pauses(url: str) -> No
 
 @pytest.mark.promise
 def test_a_writer_killed_at_any_moment_loses_no_row_that_it_told(url: str) -> None:
-    """It is kill -9 while writing: reported rows are there, and the next writer continues."""
+    """The writer gets kill -9: reported rows are there, and the next writer continues."""
     program = (
         "import itertools, sys; from penstock.ports.progress import open_progress;"
         " p = open_progress(sys.argv[1], application_name='x'); p.ensure_tables();"

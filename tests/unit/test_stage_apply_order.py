@@ -209,12 +209,12 @@ HOUR = 3600.0
 def test_the_mode_follows_the_lag(
     lag_s: float, window_s: float, from_best: StageMode, from_consistent: StageMode
 ) -> None:
-    """It is best effort from the window on, consistent at a quarter of it, unchanged in between."""
+    """Best effort holds from the window on, consistent at a quarter of it; no change in between."""
     assert next_mode(BEST, lag_s, window_s) is from_best
     assert next_mode(CONSISTENT, lag_s, window_s) is from_consistent
 
 
 def test_auto_begins_with_best_effort() -> None:
-    """It does so unless best effort is switched off."""
+    """Mode auto does so unless best effort is switched off."""
     assert first_mode(HOUR) is BEST
     assert first_mode(0) is CONSISTENT

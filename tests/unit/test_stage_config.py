@@ -45,7 +45,7 @@ def config_of(tmp_path: Path, keys: str = "", text: str = FILE) -> Config:
 
 
 def test_the_published_defaults(tmp_path: Path) -> None:
-    """They apply to what a file omits; secrets are not shown."""
+    """Defaults apply to what a file omits; secrets are not shown."""
     config = config_of(tmp_path, 'token = "${PW} and sixteen"\nauthentication = "token"')
     assert config.stage is not None
     assert config.pipeline.mode is Mode.CHANGE
@@ -89,7 +89,7 @@ def test_other_commands_refuse_a_file_for_changefeeds(tmp_path: Path) -> None:
     ],
 )
 def test_where_to_listen(listen: str, address: tuple[str, int]) -> None:
-    """It is host and port, or all addresses if there is no host."""
+    """The address is host and port, or all addresses if there is no host."""
     assert StageSection(listen=listen).address == address
 
 
@@ -99,13 +99,13 @@ def test_where_to_listen(listen: str, address: tuple[str, int]) -> None:
      (7, 7), ("5us", 5e-6)],
 )  # fmt: skip
 def test_durations(duration: str | int, expected: float) -> None:
-    """They are as in the original."""
+    """Durations are as in the original."""
     assert seconds(duration) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("duration", ["", "1", "h", "1d", "-1s", "1h ", "1 h", "1h1", -1, 2**31])
 def test_what_is_no_duration(duration: str | int) -> None:
-    """It is refused."""
+    """The text is refused."""
     with pytest.raises(ValueError):
         seconds(duration)
 

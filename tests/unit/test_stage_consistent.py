@@ -59,7 +59,7 @@ def begun(root: Path, target: FakeRowTarget) -> LogState:
 
 
 def test_a_log_begins_where_the_target_is(tmp_path: Path, target: FakeRowTarget) -> None:
-    """It begins with the next segment, so that no holder of another one can commit after it."""
+    """The log begins with the next segment: no holder of another one can commit after it."""
     target.positions[LOG] = Applied(segment=4, gsn=70, trx=7, position=9, commit_time_us=8)
     state = begun(tmp_path, target)
     end = FlushPoint(position=9, gsn=70, trx=7, commit_time_us=8)
@@ -80,7 +80,7 @@ def test_our_own_log_goes_on(tmp_path: Path, target: FakeRowTarget) -> None:
 def test_a_log_that_another_has_taken_over_is_begun_anew(
     tmp_path: Path, target: FakeRowTarget
 ) -> None:
-    """It may end before the target's present position."""
+    """The old log may end before the target's present position."""
     begun(tmp_path / "one", target)
     begun(tmp_path / "two", target)
     there = replace(target.positions[LOG], gsn=50, position=5, segment=8)

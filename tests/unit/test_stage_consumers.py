@@ -112,7 +112,7 @@ def test_rows_that_were_never_staged_are_told() -> None:
 
 
 def test_which_log_consumers_read(tmp_path: Path) -> None:
-    """It is the only one, or the one that is named."""
+    """The log is the only one, or the one that is named."""
     file = tmp_path / "shop.toml"
     file.write_text(FILE)
     config = load_config(file)

@@ -118,7 +118,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 @pytest.mark.parametrize("folders", PartitionFormat)
 def test_files_are_staged_up_to_the_last_marker(feed: Feed, folders: PartitionFormat) -> None:
-    """In each layout the position is the marker, and the next look continues after it."""
+    """The position is the marker in each layout, and the next look continues after it."""
     where = FOLDER[folders]
     files = feed.files(folders)
     feed.put(lines(1, folders=where), row(1))
@@ -137,7 +137,7 @@ def test_files_are_staged_up_to_the_last_marker(feed: Feed, folders: PartitionFo
 
 
 def test_files_of_one_time_are_before_its_marker(feed: Feed) -> None:
-    """They come in the order of their names."""
+    """Files come in the order of their names."""
     feed.put(marker(1), resolved(10))
     feed.put(lines(1), row(1))
     assert (feed.step(feed.files()), feed.keys()) == (1, ["[1]"])
@@ -161,7 +161,7 @@ def test_a_crash_stages_again_what_changes_nothing(feed: Feed) -> None:
 
 
 def test_another_instance_goes_on_when_the_lease_is_free(feed: Feed) -> None:
-    """It is released in order, or stolen: then the first instance stops at once."""
+    """The lease is released in order, or stolen: then the first instance stops at once."""
     feed.put(marker(1), resolved(10))
     one, other = feed.files(), feed.files()
     assert feed.step(one) == 1
@@ -205,7 +205,7 @@ def test_a_marker_that_says_no_time(feed: Feed, data: bytes) -> None:
 
 
 def test_files_have_a_limit_and_lines_are_checked(feed: Feed) -> None:
-    """They have the limits and checks of requests."""
+    """Files have the limits and checks of requests."""
     feed.put(lines(1), row(1) * 3)
     feed.put(marker(2), resolved(10))
     with pytest.raises(PenstockError, match="has more than 50 bytes"):
@@ -227,7 +227,7 @@ def test_folders_of_days_that_are_done_are_not_listed(feed: Feed) -> None:
 
 
 def test_a_bucket_is_read_like_a_folder(feed: Feed) -> None:
-    """It has S3's API and the keys of the URL, which no message shows."""
+    """A bucket has S3's API and the keys of the URL, which no message shows."""
     objects = {
         f"shop/{lines(1)}": row(1),
         f"shop/{marker(2)}": resolved(10),

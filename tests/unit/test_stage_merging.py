@@ -41,7 +41,7 @@ def operation(before: Any, proposed: Any, target: Any) -> MergeOperation:
     ],
 )
 def test_standard_merge(before: Any, proposed: Any, target: Any, merged: Any) -> None:
-    """By property, unchanged and equal values stay, safe changes are applied."""
+    """Properties that are unchanged or equal stay, safe changes are applied."""
     assert StandardMerge().merge(operation(before, proposed, target), key=KEY) == {"apply": merged}
 
 
@@ -57,7 +57,7 @@ def test_standard_merge(before: Any, proposed: Any, target: Any, merged: Any) ->
 def test_what_changed_on_both_sides_goes_to_the_fallback(
     before: Any, proposed: Any, target: Any, unmerged: list[str]
 ) -> None:
-    """It gets them sorted, and a target with the rest merged; without a fallback it is an error."""
+    """The fallback gets them sorted, with the rest merged; without a fallback it is an error."""
     with pytest.raises(Unmerged) as caught:
         StandardMerge().merge(operation(before, proposed, target), key=KEY)
     assert caught.value.properties == unmerged

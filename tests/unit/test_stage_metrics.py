@@ -65,7 +65,7 @@ def test_every_published_name_is_exposed() -> None:
 
 
 def test_calls_are_counted(metered: Metered) -> None:
-    """They are read, left out, marked, retired and committed."""
+    """Rows are read, left out, marked, retired and committed."""
     session = metered.session
     (*_, last) = session.read([ORDERS], Hlc(1), Hlc(3), limit=10)
     assert last.through == Hlc(3)

@@ -47,7 +47,7 @@ MARKER = "202011221122335555555556666666666.RESOLVED"
     ],
 )
 def test_a_path_names_schema_and_kind(path: str, place: Place) -> None:
-    """As published, empty segments are ignored."""
+    """Empty segments are ignored, as published."""
     assert place_of(path, group_parts=2) == place
 
 
@@ -77,6 +77,6 @@ def test_a_target_without_schemas_has_one_segment() -> None:
     ],
 )
 def test_other_paths_are_unknown(path: str) -> None:
-    """So are those with an invalid time."""
+    """Paths with an invalid time are unknown, too."""
     with pytest.raises(PathUnknown):
         place_of(path, group_parts=2)

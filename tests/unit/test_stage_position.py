@@ -114,7 +114,7 @@ def test_a_row_that_a_later_one_has_replaced_is_left_out(site: Site, mode: Stage
 def test_a_time_that_is_resolved_while_rows_are_staged(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are checked again, and refused."""
+    """Rows are checked again, and refused."""
     stage = site.staging.stage
 
     def late(batches: Any, *, partition: str = "") -> Any:
@@ -134,7 +134,7 @@ def test_a_time_that_is_resolved_while_rows_are_staged(
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_the_slower_of_two_feeds_loses_nothing(site: Site, mode: StageMode) -> None:
-    """It is not refused either: its rows before the position are written at once.
+    """The slower feed is not refused either: its rows before the position are written at once.
 
     As soon as it has resolved a time, the others wait for it.
     """
@@ -184,7 +184,7 @@ def test_a_row_of_a_feed_that_joins_is_looked_at_again(
 
 
 def test_a_feed_that_resolves_nothing_holds_nobody_up(site: Site) -> None:
-    """Its rows are in the windows of the others, or are written at once."""
+    """The feed's rows are in the windows of the others, or are written at once."""
     site.post(StageMode.CONSISTENT, row(20, 1, v=20))
     site.post(StageMode.CONSISTENT, row(25, 5, v=25), table=P, feed="b")
     site.resolve(30)
@@ -249,7 +249,7 @@ def test_a_feed_with_a_query_is_its_table() -> None:
 def test_a_sweep_that_was_taken_over_writes_nothing(
     site: Site, mode: StageMode, at_point: dict[str, Any]
 ) -> None:
-    """It marks no row either: the new holder has loaded more meanwhile."""
+    """The sweep marks no row either: the new holder has loaded more meanwhile."""
     staged = [row(3, 1, v=3), row(4, 1, v=4)]
     site.staging.feed_state(GROUP, "a")
     site.staging.stage({T: batch_of(staged)})
@@ -273,7 +273,7 @@ def test_a_sweep_that_was_taken_over_writes_nothing(
 
 @pytest.mark.parametrize("mode", [StageMode.BEST_EFFORT, StageMode.IMMEDIATE])
 def test_a_sweep_moves_the_position(site: Site, mode: StageMode) -> None:
-    """So the next holder, in any mode, begins after it; a crash loses no mark."""
+    """The next holder, in any mode, begins after it; a crash loses no mark."""
     site.staging.feed_state(GROUP, "a")
     site.staging.stage({T: batch_of([row(3, 1, v=3)])})
     site.resolve(5)
@@ -334,7 +334,7 @@ def test_a_position_never_goes_back() -> None:
 
 
 def test_what_is_written_directly_is_kept_whole_for_consumers() -> None:
-    """They are marked at once, so that no crash leaves them staged and applied."""
+    """Such rows are marked at once, so that no crash leaves them staged and applied."""
     with ExitStack() as stack:
         site = Site(stack, stages_all=True)
         site.post(StageMode.IMMEDIATE, row(3, 1, v=3))
@@ -346,7 +346,7 @@ def test_what_is_written_directly_is_kept_whole_for_consumers() -> None:
 def test_an_error_of_the_target_is_not_taken_for_a_lost_lease(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is retried at once; a lost lease, and a position that has moved, are not."""
+    """The error is retried at once; a lost lease, and a position that has moved, are not."""
     tries: list[int] = []
     upsert = site.target.upsert
 
@@ -415,7 +415,7 @@ def test_a_schema_goes_back(site: Site, place: Place, mode: StageMode) -> None:
 def test_a_rewind_that_was_interrupted_holds_everything_up(
     site: Site, place: Place, at_point: dict[str, Any]
 ) -> None:
-    """It must be repeated: the target is further than the staging database knows."""
+    """The rewind must be repeated: the target is further than the staging database knows."""
     site.post(StageMode.CONSISTENT, row(3, 1, v=3))
     site.resolve(5)
     site.apply(StageMode.CONSISTENT)
@@ -478,6 +478,6 @@ def test_a_key_in_another_order_is_seen(key: str, image: bytes | None, is_other:
 
 
 def test_a_moved_position_passes() -> None:
-    """So the caller retries."""
+    """The caller retries."""
     assert PositionMoved("x", hint="").retry == LeaseLost("x", hint="").retry == "backoff"
     assert PositionAhead("x", hint="").retry == MutationLate("x", hint="").retry == "operator"

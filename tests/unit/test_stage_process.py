@@ -105,7 +105,7 @@ def post(url: str, *, bearer: str = "", context: ssl.SSLContext | None = None) -
 
 
 def test_rows_are_received_until_it_is_stopped(tmp_path: Path, staging: FakeStaging) -> None:
-    """It is HTTP on loopback, with a file that needs no token."""
+    """The process serves HTTP on loopback, with a file that needs no token."""
     config = config_of(tmp_path, 'authentication = "off"')
     while_served(config, lambda url: check(post(url) == 200))
     assert sum(map(len, staging.tables.values())) == 1

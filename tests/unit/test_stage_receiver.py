@@ -136,7 +136,7 @@ def test_any_method_is_taken(site: Site, method: str) -> None:
 
 
 def test_a_request_is_one_transaction(site: Site) -> None:
-    """It covers all its tables."""
+    """The transaction covers all tables of the request."""
     lines = [LINE, LINE.replace("accounts", "orders")]
     assert site.post("/shop/public", f'{{"payload":[{",".join(lines)}]}}')[0] == 200
     assert (site.staging.calls, len(site.staging.tables)) == (1, 2)
@@ -286,7 +286,7 @@ def test_bodies_have_so_many_bytes_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_body_that_announces_too_much_is_not_read() -> None:
-    """It is not waited for either."""
+    """The receiver does not wait for it either."""
     site = Site(options=ReceiverOptions(request_bytes_max=len(BODY)))
 
     async def run() -> None:
@@ -306,7 +306,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 def test_the_health_of_both_databases(site: Site) -> None:
-    """They have the published texts."""
+    """The answers have the published texts."""
 
     def health() -> tuple[int, str]:
         found = site.client.get("/_/healthz")
@@ -403,7 +403,7 @@ NOW_S = REAL_CLOCK.now_us() / 1e6
     ],
 )  # fmt: skip
 def test_who_is_let_in(made: Callable[[], str], allowed: bool) -> None:
-    """It needs an active key's signature, a valid id, the right schema, at the right time."""
+    """A request needs an active key's signature, a valid id, the right schema and time."""
     assert access(KEY, revoked=("gone",)).allows(made(), SHOP) is allowed
 
 
@@ -436,7 +436,7 @@ def test_one_token_opens_every_schema() -> None:
 
 
 def test_diagnostics_need_a_token() -> None:
-    """It may be of any schema; diagnostics have no key, no token and no revoked id."""
+    """The token may be of any schema; diagnostics have no key, no token and no revoked id."""
     site = Site(access(KEY, revoked=("gone",)))
     assert site.client.get("/_/diag").status_code == 401
     good = token(KEY, "ES256", {"jti": "a", CLAIMS[0]: {"schemas": [["x"]]}})

@@ -99,7 +99,7 @@ def test_retiring_rests() -> None:
 
 
 def test_what_is_committed_later_is_retired_later() -> None:
-    """It runs each minute, and follows the checkpoint, not the clock."""
+    """Retiring runs each minute, and follows the checkpoint, not the clock."""
     staging = staged(at(DAY_S + 3))
     run(staging, until_s=INTERVAL_S)
     assert left(staging) == ["[3]", "[4]", "[5]", "[6]", "[7]"]
@@ -149,7 +149,7 @@ def test_now_and_then_everything_is_looked_at() -> None:
 
 
 def test_old_checkpoints_are_forgotten() -> None:
-    """They are as old as the retired rows; otherwise the table would grow for ever."""
+    """Checkpoints are kept as long as rows; otherwise the table would grow for ever."""
     staging = staged(at(3))
     for day in (1, 2, 3):
         staging.advance(GROUP, "shop.public", at(day * DAY_S))

@@ -106,13 +106,13 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_calls_belong_into_the_module() -> None:
-    """They are refused inside its functions, and anywhere else."""
+    """Calls are refused inside its functions, and anywhere else."""
     with pytest.raises(UserModuleInvalid, match="outside of the import of userModule"):
         calls.configure_table("t")
 
 
 def test_options_of_the_module(tmp_path: Path) -> None:
-    """They replace settings that the file omits."""
+    """Options replace settings that the file omits."""
     text = "set_options({'mode': 'immediate', 'dlqTableName': 'dead', 'bestEffortWindow': '5m'})"
     script = loaded(tmp_path, text)
     found = with_options(StageSection(best_effort_window="2h"), script)
@@ -123,7 +123,7 @@ def test_options_of_the_module(tmp_path: Path) -> None:
 
 
 def test_helpers() -> None:
-    """They are random UUIDs, and the key of the row that a function is about."""
+    """Helpers are random UUIDs, and the key of the row that a function is about."""
     assert uuid.UUID(calls.random_uuid()).version == 4
     assert calls.replication_key({"key": ["a", 1]}) == ["a", 1]
 
@@ -199,7 +199,7 @@ def test_a_row_may_become_rows_of_several_tables(tmp_path: Path) -> None:
 
 
 def test_a_schema_may_be_a_source_and_deletes_a_function(tmp_path: Path) -> None:
-    """It gets the row before, the key's columns if they are known, or the key."""
+    """The function gets the row before, the key's columns if they are known, or the key."""
     script = loaded(
         tmp_path,
         DISPATCH
@@ -232,7 +232,7 @@ def test_a_function_that_fails(tmp_path: Path, rows: str, error: type, said: str
 
 
 def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
-    """It is imported unchanged."""
+    """The example is imported unchanged."""
     page = (Path(__file__).parents[2] / "docs/stage.md").read_text(encoding="utf-8")
     text = page.split("```python\n# rules.py", 1)[1].split("```", 1)[0]
     (tmp_path / "rules.py").write_text("#" + text)

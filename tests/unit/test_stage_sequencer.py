@@ -117,7 +117,7 @@ def test_a_window_that_was_not_marked_is_only_marked(
 
 
 def test_who_was_taken_over_writes_nothing(windows: Stage) -> None:
-    """Its data may be older than what is there now."""
+    """The old holder's data may be older than what is there now."""
     before = take_over(LOG, windows.target)
     windows.post(t=[row(1, 1, v=1)])
     windows.resolve(5)
@@ -136,7 +136,7 @@ def test_who_was_taken_over_writes_nothing(windows: Stage) -> None:
 def test_what_was_applied_while_a_sweep_reads_is_left_out(
     sweeps: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are checked again under the lock of the table."""
+    """Such rows are checked again under the lock of the table."""
     sweeps.post(p=[row(1, 1, v=1)])
     read = sweeps.staging.read
 

@@ -133,7 +133,7 @@ def test_a_first_checkpoint_of_a_partition_is_none() -> None:
 
 
 def test_the_lag_is_that_of_the_schema_furthest_behind() -> None:
-    """It is unknown if one is unknown."""
+    """The lag is unknown if one is unknown."""
     behind = schema(window=Window(committed=at(-70), proposed=at(0)))
     assert status(schema(), behind).lag_s == 70
     assert status(schema(), schema(window=Window(committed=ZERO, proposed=ZERO))).lag_s is None
@@ -162,7 +162,7 @@ def far(staged: int, waiting: int, **more: Any) -> SchemaStatus:
 
 
 def test_a_backfill_has_a_bar_with_rates_and_the_time_to_go() -> None:
-    """It is the time until no row waits, at the pace of the last seconds."""
+    """The time to go ends when no row waits, at the pace of the last seconds."""
     meter = BarMeter()
     first = meter.add(100.0, [far(1000, 1000)])["shop.public"]
     assert (first.share, first.applied_per_s, first.eta_s) == (0.0, None, None)
@@ -218,7 +218,7 @@ class StoppedClock(RealClock):
 
 
 def test_bars_in_a_terminal_and_as_lines() -> None:
-    """They are redrawn in place, or a line is printed after a change; the end is shown once."""
+    """Bars are redrawn in place, or a line is printed after a change; the end is shown once."""
     meter = BarMeter()
     told: list[dict[str, Any]] = []
     clock = StoppedClock()
@@ -246,7 +246,7 @@ def test_bars_in_a_terminal_and_as_lines() -> None:
 
 
 def test_what_holds_a_schema_is_printed_once() -> None:
-    """It has its hint, and is printed again for another error, or after rows were applied."""
+    """The problem has its hint; another error, or applied rows in between, print it again."""
     told: list[dict[str, Any]] = []
     clock, out = StoppedClock(), Console(width=120, force_terminal=False)
     lines = BackfillView(None, out, clock=clock)
@@ -321,7 +321,7 @@ def test_a_note_that_cannot_be_written_is_written_later(monkeypatch: pytest.Monk
 
 
 def test_a_problem_is_over_when_something_was_applied_since() -> None:
-    """It is still shown."""
+    """The problem is still shown."""
     staging = FakeStaging()
     notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
     notes.note_problem(PenstockError("it is broken", hint="Mend it."))
@@ -418,7 +418,7 @@ def test_it_is_read_from_both_databases(
 def test_a_server_that_is_away_is_named(
     tmp_path: Path, servers: tuple[FakeStaging, FakeTarget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What only it knows is unknown; it is asked again."""
+    """Facts that only it knows are unknown; it is asked again."""
     staging, target = servers
     staging.advance(SHOP, "shop.public", at(2))
     reader = StageStatusReader(config_of(tmp_path))

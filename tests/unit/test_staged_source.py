@@ -246,7 +246,7 @@ def test_a_line_that_lacks_a_column_leaves_it_as_it_is() -> None:
 
 
 def test_a_row_that_is_made_again_has_defaults_for_what_it_lacks() -> None:
-    """Its delete may be in the same batch of the target, where its earlier values are unknown."""
+    """The row's delete may be in the same batch of the target, where its old values are unknown."""
     session = Session()
     full = {"id": 1, "name": "a", "price": 2.5, "note": "x"}
     session.put(ITEM, Hlc(5), [1], full)
@@ -355,12 +355,12 @@ def test_a_stream_gives_each_window_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_constant_defaults_are_known(
     default: str | None, not_null: bool, expected: bytes | None
 ) -> None:
-    """They are JSON; a computed one is NULL if allowed, else unknown."""
+    """Defaults are JSON; a computed one is NULL if allowed, else unknown."""
     assert default_of(column("c", "text", "string", default=default, not_null=not_null)) == expected
 
 
 def test_a_new_column_in_the_middle_of_a_window_has_it_read_again() -> None:
-    """So the whole window has one shape, and a batch never ends inside it."""
+    """The whole window has one shape, and a batch never ends inside it."""
     session, kept = Session(), Kept()
     for number in range(5):
         session.put(ITEM, Hlc(5 + number), [number], {"id": number, "name": "a"})
@@ -513,7 +513,7 @@ def test_a_value_that_the_neutral_type_cannot_hold_is_found(
 
 
 def test_positions_are_times() -> None:
-    """They are printed and read as changefeeds write them; the end of a log is after its time."""
+    """Positions are printed and read as changefeeds write them; a log's end is after its time."""
     time = Hlc(1_700_000_000_000_000_000, 12)
     assert str(HlcPosition(time.number)) == "1700000000000000000.0000000012"
     assert HlcPosition.parse(str(HlcPosition(time.number))).ordinal == time.number

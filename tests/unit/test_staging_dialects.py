@@ -43,7 +43,7 @@ def ours(ddl: str) -> list[str]:
     [("_targetDB_targetSchema_targetTable", MUTATIONS), ("public.checkpoints", CHECKPOINTS)],
 )
 def test_columns_are_the_documents_word_for_word(table: str, ddl: str) -> None:
-    """They are in its order; those that the document omits for clarity follow."""
+    """Columns are in its order; those that the document omits for clarity follow."""
     columns = published(table)
     assert len(columns) in (7, 8)
     assert ours(ddl)[: len(columns)] == columns
@@ -85,6 +85,6 @@ def names(dialect: StagingDialect) -> dict[str, list[str]]:
 
 
 def test_both_dialects_have_the_same_tables_and_columns() -> None:
-    """They are in the same order."""
+    """Tables and columns are in the same order."""
     assert names(POSTGRES) == names(DIALECT)
     assert POSTGRES.mutation_columns.keys() == DIALECT.mutation_columns.keys()

@@ -48,7 +48,7 @@ def test_the_bytes_on_disk_are_those_of_earlier_versions(tmp_path: Path) -> None
 
 
 def test_files_of_yesterday_are_read(tmp_path: Path) -> None:
-    """They are as they were written before there was a `StateFile`."""
+    """The files are as they were written before there was a `StateFile`."""
     state = (
         b'{"crc32c":"%s","state":{"tables":[{"table":["public","t"],"code":"TG32","error":"e",'
         b'"hint":"h"}]}}\n'

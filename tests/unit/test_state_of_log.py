@@ -61,14 +61,14 @@ def test_a_state_of_another_log_is_refused_with_place_cause_and_next_command(
 
 
 def test_a_state_from_before_there_was_a_log_belongs_to_every_log(tmp_path: Path) -> None:
-    """Its log id is empty."""
+    """The log id of such a state is empty."""
     state = state_in(tmp_path)
     state.save(Saved(log_id="", count=0))
     assert state.load("b") == Saved(log_id="", count=0)
 
 
 def test_a_room_can_raise_an_error_of_its_own(tmp_path: Path) -> None:
-    """Its code differs, the check does not."""
+    """The error's code differs, the check does not."""
     state = StateOfLog(file_in(tmp_path), hint="Run this.", error=OtherCode)
     state.save(Saved(log_id="a", count=3))
     with pytest.raises(OtherCode):

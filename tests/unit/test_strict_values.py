@@ -54,7 +54,7 @@ def test_labels_are_written_as_sql() -> None:
 
 
 def test_moments_are_converted_so_that_the_server_warns() -> None:
-    """They have their precision; other types are computed as they are."""
+    """Moments have their precision; other types are computed as they are."""
     assert convert_sql(column("datetime(3)")) == "cast((x) as datetime(3))"
     assert convert_sql(column("timestamp")) == "cast((x) as datetime)"
     assert convert_sql(column("int")) == "(x)"

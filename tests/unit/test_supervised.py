@@ -121,7 +121,7 @@ def test_after_so_many_tries_the_process_is_ended(ended: list[PenstockError]) ->
 
 
 def test_work_that_went_on_for_long_counts_anew(ended: list[PenstockError]) -> None:
-    """A failure a day is no reason to end."""
+    """One failure a day does not end the process."""
 
     class Clock:
         now_s = 0.0
@@ -141,7 +141,7 @@ def test_work_that_went_on_for_long_counts_anew(ended: list[PenstockError]) -> N
 
 
 def test_an_end_that_was_asked_for_ends_the_tries(ended: list[PenstockError]) -> None:
-    """It ends them without a wait."""
+    """The stop ends them without a wait."""
     stop = StopRequest()
     stop.ask()
     thread = SupervisedThread("one", failing([ValueError()]), wait=stop.wait)
@@ -151,7 +151,7 @@ def test_an_end_that_was_asked_for_ends_the_tries(ended: list[PenstockError]) ->
 
 
 def test_a_foreseen_error_may_be_its_owners(ended: list[PenstockError]) -> None:
-    """With `gives_up` the thread ends, and its owner raises; an unknown error is retried first."""
+    """The thread with `gives_up` ends, and its owner raises; an unknown error is retried first."""
     thread = SupervisedThread(
         "one", failing([KeyError(), Known("b")]), wait=StopRequest().wait, gives_up=True,
         tries=QUICK,
@@ -197,7 +197,7 @@ entry.run_guarded(["run", "shop.toml", "--json"])
     [("stop.wait(30)", 30), ("while True: time.sleep(0.05)", 0.3)],
 )
 def test_the_process_ends_with_an_exit_code_that_is_not_0(waits: str, within_s: float) -> None:
-    """It ends in order, with the error as its last line; or at once, if that takes too long."""
+    """The process ends in order, the error is its last line; or at once, if that takes too long."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(waits=waits, within_s=within_s)],
         capture_output=True,
@@ -212,7 +212,7 @@ def test_the_process_ends_with_an_exit_code_that_is_not_0(waits: str, within_s: 
 
 
 def test_every_thread_of_src_is_supervised_or_its_errors_have_a_place_to_go() -> None:
-    """They are counted by file; a new one is supervised, or gets a reason here."""
+    """Threads are counted by file; a new one is supervised, or gets a reason here."""
     found: Counter[str] = Counter()
     for path in sorted(SRC.rglob("*.py")):
         text = path.read_text()
@@ -238,7 +238,7 @@ def _has_thread_module(node: ast.Import) -> bool:
 def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits, says why, and is retried."""
+    """The group waits, says why, and is retried."""
     file = tmp_path / "shop.toml"
     file.write_text(
         """[pipeline]\nname = "shop"\ndirectory = "shop"\n[stage]\n[staging]\n"""

@@ -65,7 +65,7 @@ FAIL = f"import sys; sys.exit(print({ERROR!r}, file=sys.stderr) or 1)"
 @pytest.mark.promise
 @pytest.mark.parametrize("end", [FAIL, "import os; os.kill(os.getpid(), 9)"], ids=["error", "kill"])
 def test_a_consumer_that_fails_is_started_again_and_ends_nothing(end: str) -> None:
-    """It is restarted more often than a half; the load and the other consumer are not touched."""
+    """The consumer is restarted more often than a half; load and other consumer are not touched."""
     load, other = half("load", SLEEP), half("consume-b", SLEEP, is_consumer=True)
     failing = half("consume-a", end, is_consumer=True)
     events = run([load, failing, other], until=lambda found: len(found) > 2)
@@ -78,7 +78,7 @@ def test_a_consumer_that_fails_is_started_again_and_ends_nothing(end: str) -> No
 
 
 def test_the_pauses_between_grow_and_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are 1, 2, 4 ... 60 seconds."""
+    """Pauses are 1, 2, 4 ... 60 seconds."""
     monkeypatch.setattr(supervisor, "RESTART_WAIT_FIRST_S", 1.0)
     failing = half("consume-a", "", is_consumer=True)
     failing.code, failing.lines = 1, supervisor.deque([ERROR])
@@ -97,7 +97,7 @@ def test_the_pauses_between_grow_and_have_a_limit(monkeypatch: pytest.MonkeyPatc
 
 
 def test_consumers_read_a_finished_log_to_its_end() -> None:
-    """With exitWhenIdle the load is done, and the run waits for them."""
+    """The load is done with exitWhenIdle, and the run waits for them."""
     slow = half("consume-a", "import time; time.sleep(1.0)", is_consumer=True)
     run([half("load", ""), slow], is_log_done=True)
     assert slow.code == 0
@@ -118,7 +118,7 @@ def test_consumers_end_with_a_load_that_was_stopped() -> None:
 
 
 def test_each_consumer_of_the_file_is_a_process(tmp_path: Path) -> None:
-    """They are started with the halves, and after them."""
+    """Consumers are started with the halves, and after them."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'
@@ -134,7 +134,7 @@ def test_each_consumer_of_the_file_is_a_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_log_done", [True, False])
 def test_what_serves_ends_when_all_others_have(is_log_done: bool) -> None:
-    """It never ends on its own; until then it is restarted like a consumer."""
+    """A server never ends on its own; until then it is restarted like a consumer."""
     extract = half("extract", "import time; time.sleep(1.5)")
     server = half("serve", SLEEP, is_consumer=True, serves=True)
     failing = half("serve-b", FAIL, is_consumer=True, serves=True)
@@ -144,7 +144,7 @@ def test_what_serves_ends_when_all_others_have(is_log_done: bool) -> None:
 
 
 def test_a_file_with_serve_has_its_process(tmp_path: Path) -> None:
-    """It is started after the consumers."""
+    """The server is started after the consumers."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'

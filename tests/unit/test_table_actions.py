@@ -43,7 +43,7 @@ class Watch:
 def test_looks_take_a_hundredth_of_the_time(
     cost_s: float, interval_s: float, expected_s: float
 ) -> None:
-    """They are a second apart at least and the interval at most; a requested one is immediate."""
+    """Looks are between a second and the interval apart; a requested one is immediate."""
     watch: Any = Watch(cost_s)
     actions = TableActions(
         "", watch, watch, save=lambda _: None, interval_s=interval_s, clock=watch

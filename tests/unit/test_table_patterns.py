@@ -29,7 +29,7 @@ from penstock.model.patterns import PatternInvalid, Selection, as_pattern, parse
     ],
 )
 def test_patterns_name_tables(pattern: str, schema: str, name: str, matches: bool) -> None:
-    """They have globs outside quotes, literal letters inside, and case counts."""
+    """Patterns have globs outside quotes, literal letters inside, and case counts."""
     assert parse_pattern(pattern).matches(TableName(schema, name)) is matches
 
 
@@ -37,7 +37,7 @@ def test_patterns_name_tables(pattern: str, schema: str, name: str, matches: boo
     "name", ["t", "Größe", "a.b", "a*", "!odd", 'say "hi"', "two words", "?", "ends!", "a\nb"]
 )
 def test_a_name_as_pattern_stands_for_it_alone(name: str) -> None:
-    """It is quoted if necessary, so that it can be put into the configuration, with ! before it."""
+    """The name is quoted if necessary, so that the configuration can have it, with ! before it."""
     for table in (TableName("public", name), TableName(name, "t")):
         pattern = parse_pattern(as_pattern(table))
         assert pattern.exact

@@ -127,7 +127,7 @@ def test_a_name_that_is_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_is_shown() -> None:
-    """They are the state, the next state, the lag, and why it stands still."""
+    """The line has the state, the next state, the lag, and why it stands still."""
     added = TableRequest(table=ITEM, capture=Capture.ADDED, capture_id=1, copy_id=1)
     waiting = line_of(None, added, CaptureAnswers())
     assert (waiting.state, waiting.wanted) == ("waiting", "copying")
@@ -180,7 +180,7 @@ def states_of(config: Config) -> dict[str, str]:
 
 
 def test_every_captured_table_is_listed(tmp_path: Path) -> None:
-    """They are listed from the bulk load on; untouched and dropped ones, too."""
+    """Tables are listed from the bulk load on; untouched and dropped ones, too."""
     loading = pipeline(tmp_path, *URLS, mode="data+change")
     assert states_of(loading) == {}
     ledger = Ledger(plans=[plan_of(ITEM), plan_of(ODD)])
@@ -196,7 +196,7 @@ def test_every_captured_table_is_listed(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_that_loads_only(tmp_path: Path) -> None:
-    """Its tables are those of the bulk load."""
+    """The pipeline's tables are those of the bulk load."""
     data = pipeline(tmp_path, *URLS, mode="data")
     write_ledger(data.layout.state, Ledger(plans=[plan_of(ITEM)], finished=True))
     assert states_of(data) == {"public.item": "loaded"}

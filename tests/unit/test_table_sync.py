@@ -93,7 +93,7 @@ def moved(
 
 
 def test_a_paused_table_keeps_its_place() -> None:
-    """It continues where it was paused, whatever happened in between."""
+    """The table continues where it was paused, whatever happened in between."""
     paused = moved(None, request(paused=True))
     assert paused is not None
     assert (paused.state, paused.applied) == (SyncState.PAUSED, HERE)
@@ -130,7 +130,7 @@ def test_a_copy_that_has_ended_says_from_where_changes_count(
 
 
 def test_a_table_is_back_when_it_has_met_the_others() -> None:
-    """They are in the same segment and at the same row; its start stays."""
+    """Both are in the same segment and at the same row; the table's start stays."""
     joining = row(SyncState.CATCHING_UP, applied=HERE, start=5)
     assert not has_met(joining, Applied(segment=7, gsn=750))  # they are inside the next segment
     assert not has_met(joining, Applied(segment=8, gsn=700))
@@ -140,7 +140,7 @@ def test_a_table_is_back_when_it_has_met_the_others() -> None:
 
 
 def test_a_table_is_left_behind_where_its_changes_end() -> None:
-    """It stops at the place of the others if it is with them; if not, where it has arrived."""
+    """The table stops at the place of the others if it is with them; else where it has arrived."""
     assert isolate(None, T, HERE) == row(SyncState.ISOLATED, applied=HERE)
     back = Applied(segment=3)
     joining = row(SyncState.CATCHING_UP, applied=back, start=5, copy_id=2)
@@ -148,7 +148,7 @@ def test_a_table_is_left_behind_where_its_changes_end() -> None:
 
 
 def test_what_batches_leave_out() -> None:
-    """They omit tables with a table sync, and added ones that may be missing in the target."""
+    """Batches omit tables with a table sync, and added ones that may be missing in the target."""
     requests = TableRequests(serial=3, tables=(ADDED,))
     assert left_out([], requests) == {T}
     assert left_out([row(SyncState.FOLLOWING, copy_id=3)], requests) == frozenset()
@@ -167,7 +167,7 @@ def test_segments_are_kept_for_whoever_waits() -> None:
 
 
 def test_moves_settle() -> None:
-    """For any request, its execution comes to an end, and then no more moves are due."""
+    """The execution of any request comes to an end, and then no more moves are due."""
     numbers = count(3)
     last = None
     for wanted in (request(paused=True), request(), ADDED, REMOVED, request(copy_id=9), REMOVED):

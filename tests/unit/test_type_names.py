@@ -48,7 +48,7 @@ def test_long_names_are_refused_or_cut() -> None:
 
 
 def test_what_mysql_does_not_allow_in_names() -> None:
-    """They have characters above U+FFFF, or blanks at the end."""
+    """Such names have characters above U+FFFF, or blanks at the end."""
     for name in ("a😀", "a "):
         with pytest.raises(NameRefused, match="does not allow"):
             NameRules.of(MYSQL).column(name)

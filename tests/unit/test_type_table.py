@@ -298,7 +298,7 @@ def test_the_page_about_types_is_current() -> None:
 
 @pytest.mark.parametrize("target", SERVERS)
 def test_a_character_set_that_is_not_known_is_refused_by_the_plan(target: Server) -> None:
-    """It is not refused after the start: `filename` is the set that is missing."""
+    """The refusal is not after the start: `filename` is the set that is missing."""
     told = mapped("varchar(9)", MYSQL, target, charset="filename", collation="filename")
     assert told.refused == "penstock does not read the character set filename"
     assert not mapped("varchar(9)", MYSQL, target, charset="utf8", collation="utf8_bin").refused
@@ -328,7 +328,7 @@ def test_a_year_of_two_digits_is_held_whole() -> None:
 def test_text_that_mariadb_checks_as_json_keeps_its_collation(
     charset: str, collation: str, stored: str, expected: str
 ) -> None:
-    """Its keys stay equal under it: JSON itself is compared by bytes."""
+    """The text's keys stay equal under it: JSON itself is compared by bytes."""
     more = {"charset": charset, "collation": collation, "base_type": stored}
     assert mapped("json", MARIADB, MARIADB, **more).target_type == expected
     assert mapped("json", MARIADB, PG, **more).target_type == "json"

@@ -28,7 +28,7 @@ def test_there_are_only_so_many_jobs() -> None:
 
 
 def test_whoever_ends_it_has_no_job_beside_them() -> None:
-    """It waits for the running one, and no other begins."""
+    """The end waits for the running job, and no other begins."""
     begun, free = threading.Event(), threading.Event()
     done: list[int] = []
 

@@ -53,7 +53,7 @@ def test_a_write_wakes(path: Path, watch: FileWatch) -> None:
 
 
 def test_nothing_written_is_a_whole_wait(watch: FileWatch) -> None:
-    """It takes no processor time."""
+    """The wait takes no processor time."""
     began, used = time.monotonic(), time.thread_time()
     watch.wait(0.3)
     assert time.monotonic() - began >= 0.25
@@ -80,7 +80,7 @@ def test_a_file_that_is_not_there_is_a_whole_wait(later: FileWatch) -> None:
 def test_a_file_that_comes_later(
     tmp_path: Path, later: FileWatch, comes: Callable[[Path], object]
 ) -> None:
-    """Its creation or renaming wakes, and so do later writes to it."""
+    """The file's creation or renaming wakes, and so do later writes to it."""
     (tmp_path / "t").touch()
     path = tmp_path / "later"
     later.wait(0)

@@ -105,7 +105,7 @@ def test_the_token_lets_in_as_a_bearer_and_through_a_session() -> None:
 
 
 def test_sessions_end_by_themselves_and_are_not_kept_without_limit() -> None:
-    """They last half a day; the thousand and first replaces the oldest."""
+    """Sessions last half a day; the thousand and first replaces the oldest."""
     hands = Hands()
     access = Access(TOKEN, clock=hands)
     first = access.begin_session()

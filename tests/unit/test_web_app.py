@@ -122,7 +122,7 @@ def test_spark_s_own_pages_are_linked_while_they_are_there(
 def test_a_page_tells_the_facts_and_has_an_outline(
     shown: tuple[TestClient, PipelineWatch], kind: str
 ) -> None:
-    """It has one h1, landmarks, table captions, and named controls, in every state."""
+    """The page has one h1, landmarks, table captions, and named controls, in every state."""
     client, made = shown
     made.latest = readings()[kind]
     answer = client.get(PAGE)
@@ -169,7 +169,7 @@ def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, PipelineWatch
 
 
 def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, PipelineWatch]) -> None:
-    """It has state, status, rates, what the source keeps, tables with counts, errors."""
+    """The JSON has state, status, rates, what the source keeps, tables with counts, errors."""
     client, _ = shown
     found: dict[str, Any] = client.get("/api/pipelines/shop").json()
     assert found["state"] == "following changes"
@@ -289,7 +289,7 @@ def test_a_server_that_hangs_is_not_a_page_that_hangs(seldom: tuple[TestClient, 
 def test_metrics_are_served_as_prometheus_wants_them(
     shown: tuple[TestClient, PipelineWatch],
 ) -> None:
-    """It is text with its version."""
+    """Metrics are text with its version."""
     answer = shown[0].get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "penstock_lag_seconds{" in answer.text
@@ -299,7 +299,7 @@ def test_metrics_are_served_as_prometheus_wants_them(
 def test_a_foreign_host_header_gets_nothing(
     shown: tuple[TestClient, PipelineWatch], host: str
 ) -> None:
-    """It gets no page, no metrics and no style sheet."""
+    """The request gets no page, no metrics and no style sheet."""
     for path in ("/", PAGE, "/metrics", "/static/penstock.css", "/login"):
         answer = shown[0].get(path, headers={"host": host})
         assert answer.status_code == 421
@@ -420,7 +420,7 @@ def test_a_table_is_named_with_its_schema(
 def test_a_table_is_added_by_its_name(
     shown: tuple[TestClient, PipelineWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the field, everything after the first dot is the table's name."""
+    """The table's name is everything after the first dot in the field."""
     asked: list[TableName] = []
     add = (lambda _, table: asked.append(table), "is being added")
     monkeypatch.setitem(TABLE_ACTIONS, "add", add)
@@ -476,7 +476,7 @@ def test_with_a_token_nothing_is_shown_without_it(guarded: TestClient) -> None:
 def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
     guarded: TestClient,
 ) -> None:
-    """It has HttpOnly and SameSite=Strict, and ends with the log out."""
+    """The cookie has HttpOnly and SameSite=Strict, and ends with the log out."""
     wrong = guarded.post("/login", data={"token": "something else entirely"})
     assert wrong.status_code == 403
     assert "That is not the token." in wrong.text
@@ -503,7 +503,7 @@ def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
 
 
 def test_an_unknown_page_is_a_page_too(shown: tuple[TestClient, PipelineWatch]) -> None:
-    """It has a link back."""
+    """The page has a link back."""
     answer = shown[0].get("/pipelines/other")
     assert answer.status_code == 404
     assert '<a href="/">' in answer.text

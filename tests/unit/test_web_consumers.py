@@ -93,7 +93,7 @@ def test_metrics_have_the_published_names_in_base_units(feed: Feed) -> None:
 
 
 def test_the_page_shows_each_consumer_and_its_lag(feed: Feed) -> None:
-    """It has a plot; the JSON has the same values."""
+    """The page has a plot; the JSON has the same values."""
     made = watch(feed.root / "web", read(feed)) if (feed.root / "web").mkdir() is None else None
     assert made is not None
     site = Interface([made], access=Access(None), hosts=Hosts("127.0.0.1"))

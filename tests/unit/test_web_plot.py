@@ -51,12 +51,12 @@ def test_the_curve_moves_to_the_left_as_time_goes_on() -> None:
     ("age_s", "span_s"), [(0, 60), (61, 120), (121, 300), (599, 600), (900, 600)]
 )
 def test_the_span_grows_with_what_is_known(age_s: float, span_s: float) -> None:
-    """It grows from one minute to ten."""
+    """The span grows from one minute to ten."""
     assert drawn(samples((0.0, 1.0), (float(age_s), 1.0)), now_s=age_s).span_s == span_s
 
 
 def test_a_peak_between_drawn_points_is_drawn() -> None:
-    """Of many samples in one bucket the highest stays; the length of the path is limited."""
+    """The highest of many samples in one bucket stays; the length of the path is limited."""
     many = samples(*((n / 10, 9.0 if n == 3333 else 0.1) for n in range(6000)))
     curve = drawn(many, now_s=600.0).curves[0]
     corners = points(curve.path)
@@ -83,5 +83,5 @@ def test_what_was_not_known_breaks_the_curve() -> None:
     [(0, 1), (0.3, 0.5), (1.0, 1.0), (1.01, 2), (24, 25), (999, 1000), (2600, 5000)],
 )
 def test_the_scale_ends_at_a_round_number(most: float, top: float) -> None:
-    """It is the next of 1, 2, 2.5, 5 and their tenfolds."""
+    """The end is the next of 1, 2, 2.5, 5 and their tenfolds."""
     assert scale_top(most) == pytest.approx(top)

@@ -137,7 +137,7 @@ def test_what_is_not_known_is_not_shown_as_zero(shown: tuple[TestClient, StageWa
 
 
 def test_a_schema_far_behind_has_a_bar(shown: tuple[TestClient, StageWatch]) -> None:
-    """It shows which values are not known yet."""
+    """The bar shows which values are not known yet."""
     client, watch = shown
     watch.latest = reading(schema(is_estimate=True))
     page = client.get("/pipelines/shop").text
@@ -150,7 +150,7 @@ def test_a_schema_far_behind_has_a_bar(shown: tuple[TestClient, StageWatch]) -> 
     "path", ["tasks/verify", "actions/pause", "tables/add", "consumers/pause", "tasks/nothing"]
 )
 def test_buttons_that_it_does_not_have(shown: tuple[TestClient, StageWatch], path: str) -> None:
-    """They are missing: the answer is 404, and no task begins."""
+    """Such buttons are missing: the answer is 404, and no task begins."""
     client, _ = shown
     page = client.get("/pipelines/shop").text
     secret = re.search(r'name="secret" value="([^"]+)"', page)

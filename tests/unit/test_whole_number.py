@@ -43,7 +43,7 @@ def test_what_is_no_number_in_range_is_none(text: str) -> None:
 
 
 def test_zeros_in_front_do_not_count() -> None:
-    """They do not use up digits."""
+    """Leading zeros do not use up digits."""
     assert parse_whole("0" * 5000 + "12") == 12
     assert parse_whole("000") == 0
     assert parse_whole("9223372036854775807") == 2**63 - 1

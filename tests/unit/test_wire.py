@@ -80,7 +80,7 @@ def _sent_unread(connected: socket.socket) -> int:
 
 
 def test_a_near_peer_over_tcp_gets_the_window_it_is_given() -> None:
-    """It is wide first, then narrow; all sent bytes arrive nevertheless."""
+    """The window is wide first, then narrow; all sent bytes arrive nevertheless."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
@@ -111,7 +111,7 @@ def test_a_socket_that_is_no_tcp_is_left_as_it_is() -> None:
 
 
 def test_a_near_peer_that_answers_late_is_near() -> None:
-    """Its acknowledgement may come with the answer: the time for the answer is not distance."""
+    """The peer's acknowledgement may come with the answer, whose time is not distance."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
@@ -129,7 +129,7 @@ def test_a_near_peer_that_answers_late_is_near() -> None:
 
 
 def test_a_small_transaction_is_read_without_a_nap() -> None:
-    """Its messages arrive close together; then none arrives for a while."""
+    """Messages arrive close together; then none arrives for a while."""
     flow = Flow()
     for transaction in range(20):
         for message in range(FLOW_READ_COUNT):
@@ -138,7 +138,7 @@ def test_a_small_transaction_is_read_without_a_nap() -> None:
 
 
 def test_a_flow_is_left_alone_between_reads_until_it_ends() -> None:
-    """Naps exceed a transaction's messages, are shorter the more arrives, and end with the flow."""
+    """More than a transaction's messages cause naps, shorter the more arrives, none at the end."""
     flow = Flow()
     now_s = 0.0
     for _ in range(FLOW_READ_COUNT + 1):

@@ -38,7 +38,7 @@ def imported(absent: tuple[str, ...], *names: str) -> None:
 
 
 def test_the_core_alone_can_be_imported() -> None:
-    """With the dependencies without an extra, the package, its commands and reading a log work."""
+    """The package, its commands and reading a log work with the dependencies without an extra."""
     names = ("penstock", "penstock.cli", "penstock.control.status.log_read", "penstock.log.writer")
     imported(("pyspark", *DRIVERS, *WEB), *names)
 
@@ -53,7 +53,7 @@ def test_commands_of_an_extraction_need_no_spark(command: str) -> None:
 
 
 def test_the_web_interface_needs_no_spark() -> None:
-    """It shows the content of the files."""
+    """The interface shows the content of the files."""
     imported(("pyspark", *DRIVERS), "penstock.web.app")
 
 
@@ -64,7 +64,7 @@ def test_the_web_interface_needs_no_spark() -> None:
 def test_a_driver_that_is_not_installed_is_named(
     tmp_path: Path, scheme: str, driver: str, extra: str
 ) -> None:
-    """It is not a defect of ours: one typed error has the command that installs it."""
+    """A missing driver is not our defect: one typed error has the command that installs it."""
     path = tmp_path / "shop.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'

@@ -129,7 +129,7 @@ def test_a_slot_is_read_with_its_stream_and_its_time() -> None:
 
 
 def test_a_slot_made_anew_is_no_continuation() -> None:
-    """Its LSNs start again, and would be mistaken for those of the log."""
+    """The new slot's LSNs start again, and would be mistaken for those of the log."""
     known = SlotPlace(stream_id="4a1d", restart_ht=HT)
     assert check_slot(slot_of(), "s", known=known, database="yugabyte", position=100)
     with pytest.raises(SlotReplaced, match="recreated") as caught:
@@ -151,13 +151,13 @@ def test_a_slot_made_anew_is_no_continuation() -> None:
 def test_what_the_log_cannot_go_on_from_is_refused(
     more: dict[str, Any], position: int, error: type[Exception]
 ) -> None:
-    """As in PostgreSQL, LSNs are ordered within one slot."""
+    """LSNs are ordered within one slot, as in PostgreSQL."""
     with pytest.raises(error):
         check_slot(slot_of(**more), "s", known=SlotPlace(), database="yugabyte", position=position)
 
 
 def test_a_missing_slot_is_refused() -> None:
-    """It is never recreated for an existing log."""
+    """The slot is never recreated for an existing log."""
     with pytest.raises(SlotMissing):
         check_slot(None, "s", known=SlotPlace(stream_id="4a1d"), database="d", position=5)
 
@@ -175,7 +175,7 @@ def test_the_retention_is_a_clock() -> None:
 
 
 def test_a_penstock_that_serves_keeps_what_is_not_confirmed() -> None:
-    """Its slots hold segments for any time; and it can send heartbeats."""
+    """The server's slots hold segments for any time; and it can send heartbeats."""
     old = str((REAL_CLOCK.now_us() - 30 * 3_600_000_000) << 12)
     ours = slot_of(yb_restart_commit_ht=old, version="PostgreSQL 15.0 (penstock)")
     assert ours.is_served
@@ -254,7 +254,7 @@ def test_tables_need_a_key_and_an_identity() -> None:
 
 
 def test_identity_change_identifies_by_the_key() -> None:
-    """It is the letter of a Relation message."""
+    """The letter of a Relation message is checked."""
     column = b"\x01id\0" + struct.pack(">Ii", 23, -1)
     body = struct.pack(">I", 16384) + b"public\0t\0c" + struct.pack(">H", 1) + column
     assert relation_message(body).identity == "d"
