@@ -181,7 +181,7 @@ def test_a_report_shows_each_command_on_a_line_of_its_own() -> None:
 
 
 def test_status_and_lag_are_plain_text_without_a_terminal() -> None:
-    """Without colours and boxes; positions are printed as the source writes them."""
+    """The text has no colours and boxes; positions are printed as the source writes them."""
     out = io.StringIO()
     show_status(status(gsn=10, applied=3, steps=2, mode=HandoverMode.PAUSE), console(out))
     show_lag(lag(), console(out))

@@ -96,7 +96,7 @@ def test_a_class_that_would_end_at_its_start(
 
 
 def test_plugins_are_loaded(tmp_path: Path) -> None:
-    """One is missing, and one is there."""
+    """One plugin is missing, and one is there."""
 
     def look(plugin: str) -> list[Finding]:
         section = {"dest": "postgresql://a@127.0.0.1:1/b", "plugin": plugin}

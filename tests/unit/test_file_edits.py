@@ -319,7 +319,7 @@ def test_a_choice_of_types_is_said_to_hold_from_now_on(source: Source, tmp_path:
 def test_patterns_that_alone_decide_say_what_they_begin_with(
     source: Source, tmp_path: Path
 ) -> None:
-    """Without table requests, a newly matching table has no existing rows in the log."""
+    """A newly matching table has no existing rows in the log if there are no table requests."""
     source.followed = None
     config, _ = start(tmp_path, BOTH[:1])
     begin_log(config)

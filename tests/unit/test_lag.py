@@ -298,7 +298,7 @@ def assessed(
 
 
 def test_what_cannot_be_known_is_unknown_with_the_reason(config: Config, tmp_path: Path) -> None:
-    """Reasons: before the first run, no slot, no tables of ours, another log, a gap."""
+    """The reason is no first run, no slot, no tables of ours, another log, or a gap."""
     idle = replace(SOURCE_IDLE, position=208, confirmed=208)
     before = assessed(config, source=idle, target=TargetState(present=False))
     assert (before.seconds, before.unknown) == (None, "nothing is extracted yet")

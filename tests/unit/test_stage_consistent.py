@@ -68,7 +68,7 @@ def test_a_log_begins_where_the_target_is(tmp_path: Path, target: FakeRowTarget)
 
 
 def test_our_own_log_goes_on(tmp_path: Path, target: FakeRowTarget) -> None:
-    """Whatever it contains, the loader applies it from the target's position on."""
+    """The loader applies it from the target's position on, whatever it contains."""
     state = replaced = begun(tmp_path, target)
     replaced = LogState(
         log_id=LOG, source=SOURCE, number_next=9, end=FlushPoint(position=3, gsn=2, trx=1)
