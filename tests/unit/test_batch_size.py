@@ -15,7 +15,7 @@ def test_nothing_is_known_yet() -> None:
 
 
 def test_it_follows_what_can_be_staged_meanwhile() -> None:
-    """Slow applying lets it grow, slow staging shrinks it; both within bounds."""
+    """Slow applying lets it grow, slow staging shrinks it; both stay within bounds."""
     assert next_batch_bytes(40 * MIB, {"stage": 1.0, "apply": 2.0}) == int(80 * GROWTH * MIB)
     assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 1.0}) == int(20 * GROWTH * MIB)
     assert next_batch_bytes(40 * MIB, {"stage": 2.0, "apply": 0.001}) == FIRST_BYTES

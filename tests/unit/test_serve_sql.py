@@ -270,7 +270,7 @@ def test_copies_that_are_refused(asked: psycopg.Connection, options: str, state:
 
 @pytest.mark.parametrize("is_binary", [False, True])
 def test_named_cursors(running: Running, is_binary: bool) -> None:
-    """Cursors are declared, described, fetched, moved and closed by psycopg; with parameters too."""
+    """Cursors are declared, described, fetched, moved and closed, some with parameters."""
     with psycopg.connect(running.url()) as connection:
         with connection.cursor(name="c", binary=is_binary) as cursor:
             cursor.itersize = 2
