@@ -44,7 +44,7 @@ from penstock.control.run.bulk_load import bulk_load, source_tables
 from penstock.engines.mysql.connect import connect, run
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session
-from penstock.ports.planner import open_planner
+from penstock.ports.bulk import open_planner
 
 Server = EmbeddedMariaDB | EmbeddedMySQL
 SAMPLE_INTERVAL_S = 0.5

@@ -256,7 +256,7 @@ def extract_when_told(file: str) -> None:
     """Child process: say that it is ready, wait for a word, extract until stopped."""
     from penstock.control.pipeline.config import load_config
     from penstock.control.run.extract_process import extract_changes
-    from penstock.ports.extraction import extraction_of
+    from penstock.ports.source import extraction_of
 
     config = load_config(Path(file))
     extraction_of(config)

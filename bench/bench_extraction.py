@@ -39,7 +39,7 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
     from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
     from penstock.engines.postgres.source.source_engine import PostgresEngine
     from penstock.extract.extractor import ExtractOptions, Extractor
-    from penstock.ports.extract_options import BEHIND_BYTES
+    from penstock.ports.source import BEHIND_BYTES
 
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.w"])

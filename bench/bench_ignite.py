@@ -30,7 +30,7 @@ from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.extract.extractor import Extractor
-from penstock.ports.extraction import extraction_of
+from penstock.ports.source import extraction_of
 from plugins.ignite_node import Ignite, ignite_folder
 
 COUNT = 1_000_000

@@ -22,7 +22,7 @@ from penstock.log import Writer, WriterOptions, links, list_segments, open_chain
 from penstock.merge.engine import MergeEngine
 from penstock.merge.inputs import InputPlace
 from penstock.model import Column, FlushPoint, Relation, Rows, Run
-from penstock.ports.merge_config import MergeSection
+from penstock.model.sections import MergeSection
 
 LOGS = 3
 IN_TRANSACTION = 10

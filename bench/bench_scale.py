@@ -34,8 +34,8 @@ from penstock.log.frames import FrameReader
 from penstock.log.layout import next_segments
 from penstock.log.segment import open_segment
 from penstock.log.tail import open_either
+from penstock.model.policies import EVOLVE_ALL
 from penstock.ports.loading import BatchOptions
-from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.target import engine_of
 
 EXECUTORS = (1, 2, 4)

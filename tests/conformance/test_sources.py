@@ -35,6 +35,7 @@ from harness.servers.sources import (
     Update,
 )
 from penstock.codec.lines import LineDialect
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Engine, Server
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.servers import source_tables
@@ -43,12 +44,10 @@ from penstock.host.faults import arming
 from penstock.model import PenstockError, TableName
 from penstock.model.position import to_bytes
 from penstock.ports import registry
-from penstock.ports.bulk import ChunkTask, bulk_source
+from penstock.ports.bulk import ChunkTask, TableRead, bulk_source, open_planner
 from penstock.ports.lag import open_source
-from penstock.ports.planner import TableRead, open_planner
 from penstock.ports.positions import kind_in_log, kind_of, positions_of
 from penstock.ports.registry import engines
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.tables import tables_at
 from penstock.ports.target import Applied
 from penstock.sql.read_plan import read_plan_of

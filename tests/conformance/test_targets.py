@@ -26,11 +26,16 @@ from penstock.load.sql_target import loading_of
 from penstock.log.layout import next_segments
 from penstock.log.tail import LogFollower
 from penstock.model import Identity, MarkerKind, TableName
+from penstock.model.policies import EVOLVE_ALL
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
-from penstock.ports.policies import EVOLVE_ALL
-from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
-from penstock.ports.target import Applied, SyncState, TableSync
+from penstock.ports.target import (
+    Applied,
+    AppliedByAnother,
+    SyncState,
+    TableSync,
+    TargetFollowsAnotherLog,
+)
 from plugins.shared import SharedServers
 from toy_engine.store import Store
 from toy_engine.target import LOADING

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.host.listen import own_address
 from penstock.host.server_process import free_port
-from penstock.ports.snapshot_address import ANYWHERE
+from penstock.host.snapshot_address import ANYWHERE
 
 MASTER = "local-cluster[2,1,512]"
 CLUSTER: dict[str, Any] = {"master": MASTER}

@@ -37,7 +37,7 @@ from penstock.merge.beginning import begin_merge
 from penstock.merge.engine import MergeEngine
 from penstock.merge.state import STATE_FILE, BaseLacking, MergeState
 from penstock.model import Op, TableName
-from penstock.ports.merge_config import MergeSection
+from penstock.model.sections import MergeSection
 
 POINTS = (
     "merge.first.rows",

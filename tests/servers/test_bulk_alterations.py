@@ -15,10 +15,9 @@ from harness.pipelines.mysql_extract import sql
 from penstock.control.run.bulk_load import bulk_load
 from penstock.load import bulk
 from penstock.model import TableName
-from penstock.ports.bulk import Chunk
+from penstock.ports.bulk import Chunk, Planning, Point, TableRead, open_planner
 from penstock.ports.config import Config
-from penstock.ports.planner import Planning, Point, TableRead, open_planner
-from penstock.ports.refusals import TargetShapeDiffers
+from penstock.ports.target import TargetShapeDiffers
 from plugins.mysql import MySQLServer, database_of
 
 SWAP = ["alter table t rename column a to x", "alter table t rename column b to a",

@@ -43,7 +43,7 @@ from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.session import Session
 from penstock.ports.bulk import ChunkStatus, ChunkTask
 from penstock.ports.config import Config
-from penstock.ports.target_state import open_target_reader
+from penstock.ports.progress import open_target_reader
 
 pytestmark = pytest.mark.spark
 

@@ -13,9 +13,8 @@ import pytest
 from harness.pipelines.pipeline import pipeline
 from penstock.control.pipeline.servers import source_tables
 from penstock.model import TableDefinition, TableName
-from penstock.ports.bulk import Chunk, TablePlan, open_bulk_target
+from penstock.ports.bulk import Chunk, TablePlan, TableRead, open_bulk_target, open_planner
 from penstock.ports.config import Config
-from penstock.ports.planner import TableRead, open_planner
 from plugins.mysql import MySQLServer, database_of
 
 FEW, MANY = 3, 40

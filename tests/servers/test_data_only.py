@@ -14,7 +14,7 @@ from harness.pipelines.pipeline import penstock, pipeline
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.snapshot import UNKNOWN_POSITION, open_snapshots, read_choices
 from penstock.engines.mysql.source.strategies import NoConsistentPoint, Strategy
-from penstock.ports.planner import open_planner
+from penstock.ports.bulk import open_planner
 from plugins.mysql import MySQLServer
 from plugins.postgres import Server
 

@@ -21,9 +21,9 @@ from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.engines.postgres.verify.reader import read_parts
 from penstock.host.errors import StatementInterrupted
 from penstock.model import Identity, MarkerKind, Relation, TableName
+from penstock.model.policies import ChangeKind, Policies, Policy
 from penstock.ports.bulk import TablePlan
-from penstock.ports.policies import ChangeKind, Policies, Policy
-from penstock.ports.refusals import ShapeNotApplicable
+from penstock.ports.target import ShapeNotApplicable
 
 # Three levels, the lowest in another schema; equal rows on each, as nothing forbids them.
 TREE = """

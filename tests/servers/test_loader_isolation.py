@@ -11,7 +11,7 @@ from harness.pipelines.loader import LogMaker
 from harness.pipelines.loading import TABLES, Running, add, rows
 from penstock.load.isolation import read_isolations
 from penstock.model import PenstockError, TableName
-from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import ValueRefused
 
 BAG = TableName("public", "bag")
 REFUSES = "alter table public.bag add constraint no_three check (v <> 3)"

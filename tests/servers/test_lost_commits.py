@@ -16,7 +16,7 @@ from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.host.files import DirectoryLock
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.model import TableDefinition, TableName
-from penstock.ports.deferred_keys import DeferredTable
+from penstock.ports.bulk import DeferredTable
 
 SHOW = "show synchronous_commit"
 

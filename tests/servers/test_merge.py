@@ -14,8 +14,7 @@ from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.enums import EnumLabelMissing
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
 from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
-from penstock.ports.refusals import StagingFailed, TargetRowMissing, ValueRefused
-from penstock.ports.target import Counts
+from penstock.ports.target import Counts, StagingFailed, TargetRowMissing, ValueRefused
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

@@ -24,7 +24,7 @@ from harness.pipelines.merge import (
 from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.merge import _arbiter
 from penstock.model import MarkerKind, TableName
-from penstock.ports.refusals import (
+from penstock.ports.target import (
     ForeignKeyBlocked,
     TriggersWouldFire,
     TruncateBlocked,

@@ -11,7 +11,7 @@ import pytest
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import ITEM, TABLE, Start, insert
 from penstock.model import Identity
-from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import ValueRefused
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

@@ -11,7 +11,7 @@ from harness.pipelines.merge import ITEM, TABLE, Start, insert
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.model import Identity, TableName
-from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import StagingChanged
 
 
 def test_rows_of_a_late_worker_are_noticed(start: Start, log: LogMaker) -> None:

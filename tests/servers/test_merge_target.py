@@ -18,8 +18,8 @@ from penstock.control.run.reset import carry_out, look
 from penstock.host.files import REAL_FILES
 from penstock.log.state import LogState, save_state
 from penstock.model import FlushPoint
+from penstock.model.sections import Start
 from penstock.ports.config import Config
-from penstock.ports.consumer_config import Start
 from plugins.postgres import Server
 
 TABLE = "create table account (id int primary key, note text); create index on account (note)"

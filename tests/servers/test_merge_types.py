@@ -15,7 +15,7 @@ from harness.pipelines.changes import Change, batch, relation
 from harness.pipelines.loader import Applying, LogMaker
 from penstock.host.errors import StatementFailed
 from penstock.model import Identity
-from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import ValueRefused
 
 # (type in the target, kept as, values as the log has them, text in the target)
 CASES: list[tuple[str, str, list[Any], list[str]]] = [

@@ -16,7 +16,7 @@ from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.merge import Start, delete, insert, update
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import Identity, Relation
-from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import ValueRefused
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")
 

@@ -12,6 +12,7 @@ from harness.pipelines.loader import Applying
 from harness.pipelines.mysql_bulk import copy_table
 from harness.pipelines.mysql_extract import extractor_of
 from harness.servers.mysql_columns import ManyColumns, columns_for
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Engine, fill_template, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.pipeline.servers import server_of
@@ -20,7 +21,6 @@ from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quot
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import TableDefinition
-from penstock.ports.server_pair import ServerPair
 from plugins.mysql import MySQLServer
 
 CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text"}

@@ -23,9 +23,8 @@ from penstock.host.errors import ConnectionLost
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
-from penstock.ports.bulk import SnapshotUnreachable
+from penstock.ports.bulk import Point, SnapshotUnreachable
 from penstock.ports.config import Config
-from penstock.ports.planner import Point
 from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]

@@ -12,7 +12,7 @@ from harness.pipelines.mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import TargetHoldsRows, read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
-from penstock.ports.refusals import TargetShapeDiffers
+from penstock.ports.target import TargetShapeDiffers
 from plugins.mysql import MySQLServer, database_of, running
 
 pytestmark = pytest.mark.spark

@@ -24,6 +24,7 @@ from harness.twins.binlog_record import (
     times,
 )
 from penstock.codec.lines import CellForm, LineDialect, TextCell
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Engine, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.pipeline.servers import server_of
@@ -35,7 +36,6 @@ from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quot
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import Relation, TableDefinition
-from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import read_plan_of
 from plugins.mysql import MySQLServer, database_of
 

@@ -28,9 +28,9 @@ from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
-from penstock.ports.deferred_keys import DeferredKey, DeferredTable, add_deferred_keys
+from penstock.ports.bulk import DeferredKey, DeferredTable, add_deferred_keys
 from penstock.ports.handover import read_handover
-from penstock.ports.refusals import TargetDdlFailed
+from penstock.ports.target import TargetDdlFailed
 from plugins.mysql import MySQLServer, database_of
 from plugins.mysql_loader import ITEMS, Target
 

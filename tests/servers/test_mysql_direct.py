@@ -19,7 +19,7 @@ from harness.servers.both_ways import batches_both_ways, both_results, both_tabl
 from penstock.engines.mysql.target.rows_files import RowsFile, files_of
 from penstock.load.sql_target import apply_batch
 from penstock.model import MarkerKind, TableName
-from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import StagingChanged
 from plugins.mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed
 
 UNSURE = frozenset(TableName("public", name) for name in ("t", "direct", "merged"))

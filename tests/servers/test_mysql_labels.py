@@ -12,7 +12,7 @@ import pytest
 from harness.pipelines.mysql_bulk import Here, between, load
 from harness.pipelines.mysql_extract import sql
 from harness.pipelines.mysql_pipe import Pipe
-from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import ValueRefused
 from plugins.mysql import MySQLServer, database_of
 
 # By name: the labels, and whether the text of value 0 differs from all of them.

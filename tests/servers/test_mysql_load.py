@@ -20,7 +20,7 @@ from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.host.errors import StatementInterrupted
 from penstock.model import Identity, MarkerKind, PenstockError, TableName
-from penstock.ports.refusals import (
+from penstock.ports.target import (
     AppliedByAnother,
     StagingChanged,
     TargetNotTransactional,

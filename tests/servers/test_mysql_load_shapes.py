@@ -17,7 +17,7 @@ from penstock.codec.types import Engine, parse_choices
 from penstock.engines.mysql.target.layout import same_type
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column, MarkerKind, PenstockError, TableName
-from penstock.ports.refusals import AppliedByAnother, ShapeNotApplicable
+from penstock.ports.target import AppliedByAnother, ShapeNotApplicable
 from plugins.mysql_loader import MyApplying, MyStart, Target
 
 OLD = relation(("id", "integer", "int32"), ("name", "text", "string"))

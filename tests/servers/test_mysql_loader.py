@@ -25,7 +25,7 @@ from penstock.load.isolation import read_isolations
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.model import Identity, MarkerKind, TableName
 from penstock.ports.progress import open_progress
-from penstock.ports.refusals import ActionUnknown, ProgressUnwritable, TargetFollowsAnotherLog
+from penstock.ports.target import ActionUnknown, ProgressUnwritable, TargetFollowsAnotherLog
 from plugins.mysql import MySQLServer
 from plugins.mysql_loader import COUNTED, MyStart, Target, run_killed
 

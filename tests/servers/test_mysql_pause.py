@@ -19,9 +19,9 @@ from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs
 from penstock.extract.extractor import Ended
 from penstock.load.session import Session
+from penstock.ports.bulk import Point
 from penstock.ports.config import Config
 from penstock.ports.handover import HandoverPhase, read_handover
-from penstock.ports.planner import Point
 from plugins.doctor import found
 from plugins.mysql import MySQLServer, follow_primary
 

@@ -21,7 +21,7 @@ from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.load.sql_target import apply_batch
 from penstock.load.stage import StagedBatch
 from penstock.model import MarkerKind, PenstockError, TableName
-from penstock.ports.refusals import StagingChanged, UniqueBlocked, ValueRefused
+from penstock.ports.target import StagingChanged, UniqueBlocked, ValueRefused
 from plugins.mysql_loader import ITEMS, MyStart, Target, run_killed
 
 pytestmark = pytest.mark.server("mariadb")

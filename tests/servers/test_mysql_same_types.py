@@ -9,12 +9,12 @@ import pytest
 
 from harness.pipelines.mysql_pipe import Pipe, empty_pipe
 from harness.servers.mysql_columns import ManyColumns, columns_for, generated_columns
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Choices, fill_template
 from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.target.shapes import create_sql
 from penstock.model import TableName
-from penstock.ports.server_pair import ServerPair
 from plugins.mysql import MySQLServer, database_of
 
 WHOLE = {"year(2)": "year(4)"}  # it holds the year that the other one prints in two digits

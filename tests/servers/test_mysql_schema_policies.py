@@ -25,7 +25,7 @@ from harness.pipelines.policies import (
 )
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column
-from penstock.ports.policies import Policies, Policy
+from penstock.model.policies import Policies, Policy
 from plugins.mysql_loader import MyApplying, MyStart
 
 

@@ -9,7 +9,7 @@ import pytest
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import insert, update
-from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import ValueRefused
 from plugins.mysql_loader import MyStart
 
 

@@ -17,8 +17,7 @@ from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.mysql.target.staging import StagingArea, check_staged
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
-from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import MergeSpec
+from penstock.ports.target import MergeSpec, StagingChanged
 from plugins.mysql_loader import ITEMS, MyStart, Target
 
 

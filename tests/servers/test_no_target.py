@@ -29,7 +29,7 @@ from penstock.load.stage import LogGap
 from penstock.log.layout import SegmentMissing, list_segments
 from penstock.log.segment import open_segment
 from penstock.ports.positions import positions_of
-from penstock.ports.target_state import SHOWN_MAX
+from penstock.ports.progress import SHOWN_MAX
 from plugins.shared import SharedServers
 
 IDLE = {**LIVELY, "exitWhenIdle": True, "idleWaitSeconds": 0.7}

@@ -31,7 +31,7 @@ from penstock.engines.postgres.target.staging import StagingArea
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.bulk import APPLICATION_NAME, ChunkStatus, ChunkTask, TablePlan
-from penstock.ports.refusals import StagingChanged, StagingLost
+from penstock.ports.target import StagingChanged, StagingLost
 from plugins.postgres import Server
 
 TASK = chunk_task()

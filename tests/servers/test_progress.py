@@ -32,8 +32,7 @@ from penstock.host.errors import ServerUnreachable
 from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Op, Relation, Rows, Run
 from penstock.ports.config import Config
-from penstock.ports.refusals import ActionUnknown
-from penstock.ports.target import Applied
+from penstock.ports.target import ActionUnknown, Applied
 from plugins.postgres import Server
 
 RELATION = Relation(

@@ -18,8 +18,8 @@ from penstock.host import faults
 from penstock.host.files import REAL_FILES
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.ports.config import Config
-from penstock.ports.refusals import TargetShapeDiffers
-from penstock.ports.repair import RepairRefused, TargetMoved
+from penstock.ports.target import TargetShapeDiffers
+from penstock.ports.verify import RepairRefused, TargetMoved
 from plugins.doctor import as_role
 from plugins.postgres import Server
 

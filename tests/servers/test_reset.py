@@ -29,8 +29,7 @@ from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.log import load_state
 from penstock.model import TableName
 from penstock.ports.config import Config
-from penstock.ports.refusals import TargetFollowsAnotherLog
-from penstock.ports.target import TableRecord
+from penstock.ports.target import TableRecord, TargetFollowsAnotherLog
 from plugins.mysql import MySQLServer, database_of
 from plugins.postgres import Server
 

@@ -24,13 +24,13 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
-from penstock.ports.refusals import (
+from penstock.ports.target import (
     ShapeNotApplicable,
+    TableRecord,
     TargetDdlFailed,
     TargetShapeDiffers,
     TargetTypeMissing,
 )
-from penstock.ports.target import TableRecord
 from penstock.sql.shape_changes import shape_changes, shape_of
 
 SHOP = {"public": "Shop Ä"}

@@ -27,8 +27,8 @@ from harness.pipelines.policies import (
     shaped,
 )
 from penstock.model import Column, Relation, TypeDefinition
-from penstock.ports.policies import Policies, Policy
-from penstock.ports.refusals import ShapeNotApplicable
+from penstock.model.policies import Policies, Policy
+from penstock.ports.target import ShapeNotApplicable
 
 
 class PgApplying(Applying):

@@ -13,8 +13,8 @@ import pytest
 from harness.feeds.sequencer import Stage, gone, module, row
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import ZERO, Hlc
+from penstock.model.sections import StageMode
 from penstock.ports.row_apply import ReferenceMissing, SchemaDrift
-from penstock.ports.stage_config import StageMode
 from penstock.stage.apply.admission import MutationLate
 from penstock.stage.apply.dead_letters import DeadLetterTableUnfit
 from penstock.stage.apply.tables import ConflictUnmerged, TableNotThere

@@ -23,9 +23,9 @@ from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
+from penstock.model.sections import StageMode
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
-from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import Group, StagedTable
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions

@@ -17,8 +17,15 @@ from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.model.hlc import ZERO
-from penstock.ports.staging import STUB, FeedState, Lease, RowState, Window
-from penstock.ports.staging_errors import CheckpointGoesBack, CheckpointMoved
+from penstock.ports.staging import (
+    STUB,
+    CheckpointGoesBack,
+    CheckpointMoved,
+    FeedState,
+    Lease,
+    RowState,
+    Window,
+)
 from plugins.postgres import Server
 
 NAMES = ("sequtil.Lease.shop.public.a", "sequtil.Lease.shop.public.b")

@@ -14,8 +14,17 @@ from penstock.engines.postgres.staging import mutations
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import STUB, KeyEmpty, Mutation, Slice, StagedTable, mutations_of
-from penstock.ports.staging_errors import KeyTooLong, MutationBroken, MutationTableGone
+from penstock.ports.staging import (
+    STUB,
+    KeyEmpty,
+    KeyTooLong,
+    Mutation,
+    MutationBroken,
+    MutationTableGone,
+    Slice,
+    StagedTable,
+    mutations_of,
+)
 from plugins.postgres import Server
 
 NAME = "public._shop_public_orders"

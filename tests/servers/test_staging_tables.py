@@ -18,8 +18,7 @@ from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.memo import VERSIONS
 from penstock.model.hlc import Hlc
 from penstock.ports.registry import part
-from penstock.ports.staging import StagedTable, staging_at
-from penstock.ports.staging_errors import StagingMissing, StagingUnusable
+from penstock.ports.staging import StagedTable, StagingMissing, StagingUnusable, staging_at
 from plugins.postgres import Server
 
 COLUMNS = """

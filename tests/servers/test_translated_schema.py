@@ -8,12 +8,12 @@ from contextlib import closing
 import psycopg
 import pytest
 
+from penstock.codec.server_pair import ServerPair
 from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source import catalog as mysql_catalog
 from penstock.engines.postgres.source import catalog as postgres_catalog
 from penstock.model import TableDefinition
 from penstock.ports.bulk import open_bulk_target
-from penstock.ports.server_pair import ServerPair
 from plugins.mysql import MySQLServer, database_of
 
 FROM_POSTGRES = """

@@ -15,8 +15,8 @@ from penstock.control.verify.verify import VerifyResult, verify
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.config import Config
-from penstock.ports.refusals import TargetShapeDiffers
-from penstock.ports.repair import RepairRefused
+from penstock.ports.target import TargetShapeDiffers
+from penstock.ports.verify import RepairRefused
 from plugins.mysql import MySQLServer, database_of, running
 
 pytestmark = pytest.mark.spark

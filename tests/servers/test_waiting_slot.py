@@ -15,8 +15,8 @@ from penstock.control.run.bulk_load import source_tables
 from penstock.control.status.status import read_status
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
+from penstock.host.waits import read_waits
 from penstock.ports.checks import Severity
-from penstock.ports.waits import read_waits
 from plugins.doctor import found
 
 

@@ -31,7 +31,7 @@ KERNELS = {
 BESIDE = re.compile(r"(host|model)/|.*__init__\.py\Z")
 # Files that run beside it from time to time: reports, and looks at requests.
 POLLED = re.compile(
-    r"extract/report|ports/(lag|request_files)|engines/mysql/(url|source/(catalog|prepared))"
+    r"extract/report|ports/lag|engines/mysql/(url|source/(catalog|prepared))"
     r"|engines/postgres/source/source_identity|codec/(postgres/lsn|mysql/binlog_position)"
 )
 ROUNDS = 8

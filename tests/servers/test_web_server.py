@@ -17,8 +17,8 @@ import pytest
 
 from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.servers.web import WebProcess, until
+from penstock.control.pipeline.extras import FEATURES, WEB
 from penstock.host.process import process_alive
-from penstock.ports.extras import FEATURES, WEB
 from penstock.web.tasks import Stage, TaskKind, TaskRuns, Tasks
 
 TOKEN = "a token that nobody guesses"

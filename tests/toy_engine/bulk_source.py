@@ -9,13 +9,12 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.codec.lines import LineDialect
+from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk, ChunkTask
+from penstock.ports.bulk import Chunk, ChunkTask, Point, TableRead
 from penstock.ports.config import Config
-from penstock.ports.planner import Point, TableRead
-from penstock.ports.server_pair import ReadPlan, ServerPair
 from toy_engine.facts import read_captured
 from toy_engine.store import Store, ToyPosition
 from toy_engine.values import line_of
@@ -32,7 +31,7 @@ def read_plan(
 
 
 class ToyPlanner:
-    """See `ports.planner.Planning`. A point is a position: nothing has to be kept."""
+    """See `ports.bulk.Planning`. A point is a position: nothing has to be kept."""
 
     positions: PositionKind = ToyPosition
 

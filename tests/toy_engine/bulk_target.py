@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from penstock.codec.lines import LineDialect
+from penstock.codec.server_pair import ServerPair
 from penstock.host import faults
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import (
     BulkReader,
     ChunkStatus,
     ChunkTask,
+    DeferredKey,
     Found,
     Mark,
     TablePlan,
     chunks_missing,
 )
-from penstock.ports.deferred_keys import DeferredKey
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import target_name
 from toy_engine.progress import ToyProgress
 from toy_engine.store import Shape

@@ -11,8 +11,7 @@ from penstock.host.errors import UrlInvalid
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import Selection
 from penstock.ports.config import ChangeExtractorSection, Config
-from penstock.ports.plan import SourceFacts
-from penstock.ports.tables import Followed, Present
+from penstock.ports.tables import Followed, Present, SourceFacts
 from toy_engine.store import Shape, Store
 
 SERVER = Server(engine=Engine.POSTGRESQL, version=(18,))  # whose types ours are

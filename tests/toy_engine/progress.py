@@ -10,9 +10,8 @@ import msgspec
 
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts, Mark
-from penstock.ports.refusals import ActionUnknown
-from penstock.ports.target import Applied, TableSync
-from penstock.ports.target_state import SHOWN_MAX, ProgressRow
+from penstock.ports.progress import SHOWN_MAX, ProgressRow
+from penstock.ports.target import ActionUnknown, Applied, TableSync
 from toy_engine.store import Store
 
 WORDS = ("RUN", "PAUSE", "STOP")

@@ -27,8 +27,7 @@ from penstock.model import (
     TableDefinition,
 )
 from penstock.model.patterns import Selection
-from penstock.ports.config import Config, Mode
-from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.config import Config, Mode, Pipeline
 from penstock.ports.handover import (
     Handover,
     HandoverPhase,
@@ -38,8 +37,7 @@ from penstock.ports.handover import (
 )
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
-from penstock.ports.pipeline import Pipeline
-from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+from penstock.ports.source import EnginePlace, ExtractOptions, LogAccess, Origin, Ranges, ServerEnd
 from toy_engine.store import Logged, Shape, Store, ToyPosition, heartbeat_of, now_us
 from toy_engine.values import images
 

@@ -14,8 +14,15 @@ from penstock.log.tail import SegmentOpener
 from penstock.model import Marker, MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions, applied_behind
-from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
-from penstock.ports.target import Applied, Counts, ShapeNote, TableSync, target_name
+from penstock.ports.target import (
+    Applied,
+    AppliedByAnother,
+    Counts,
+    ShapeNote,
+    TableSync,
+    TargetFollowsAnotherLog,
+    target_name,
+)
 from toy_engine.progress import FileNote, Following, ToyProgress, now
 from toy_engine.store import Row, Shape, Store, ToyFailed
 from toy_engine.values import texts

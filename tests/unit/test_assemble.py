@@ -22,7 +22,7 @@ from penstock.engines.postgres.source.spill import Spill, SpillBroken
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.model import FlushPoint, MarkerKind, Run
-from penstock.ports.visits import Visit
+from penstock.sql.decoding import Visit
 
 
 def message(body: bytes) -> bytes:

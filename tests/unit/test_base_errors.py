@@ -13,7 +13,7 @@ from penstock.base.manifest import Manifest
 from penstock.control.run import base_keeper
 from penstock.control.run.base_keeper import BaseKeeper, BaseUnread
 from penstock.model import TableName
-from penstock.ports.planner import PointUnfit
+from penstock.ports.bulk import PointUnfit
 
 EMPTY = Manifest(log_id="l", number=0, segment=0, gsn=0)
 

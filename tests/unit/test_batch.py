@@ -12,8 +12,7 @@ import pytest
 from penstock.host.errors import StatementInterrupted
 from penstock.load.sql_target import APPLY_ATTEMPTS_MAX, apply_batch
 from penstock.model import PenstockError, TableName
-from penstock.ports.refusals import ValueRefused
-from penstock.ports.target import Applied, SyncState, TableSync
+from penstock.ports.target import Applied, SyncState, TableSync, ValueRefused
 
 STAGED: Any = SimpleNamespace(
     phases=(), seconds={}, extra=(), files=(), before=None, after=None, source_engine="postgresql"

@@ -10,7 +10,7 @@ from penstock.host.errors import ConnectionLost
 from penstock.host.files import DiskFull
 from penstock.load.isolation import BrokenCopies
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.refusals import UniqueBlocked, ValueRefused
+from penstock.ports.target import UniqueBlocked, ValueRefused
 
 ITEM, BAG = TableName("public", "item"), TableName("public", "bag")
 REFUSED = ValueRefused("no", table="public.item")

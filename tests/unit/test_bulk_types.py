@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.codec.lines import CellForm, LineForm
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Choices, Engine, Server, parse_choices
 from penstock.engines.mysql.target.chunk import load_sql
 from penstock.engines.mysql.target.shapes import create_sql, key_statements
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import Chunk, ChunkTask
-from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import AS_IS, read_plan_of
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))

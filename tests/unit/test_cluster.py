@@ -33,7 +33,7 @@ from penstock.load.session import (
 )
 from penstock.model import Relation
 from penstock.ports.bulk import ChunkOutcome, ChunkTask
-from penstock.ports.reach import Reach, reach_of
+from penstock.ports.registry import Reach, reach_of
 
 
 @pytest.fixture(autouse=True)

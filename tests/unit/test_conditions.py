@@ -32,6 +32,7 @@ from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
 from penstock.load.stage import LogGap, SegmentForeign, Stager
 from penstock.model import TableDefinition, TableName
+from penstock.model.policies import SchemaChangeNotApplied
 from penstock.ports.bulk import NamesCollide, check_names
 from penstock.ports.config import Config
 from penstock.ports.identity import (
@@ -42,14 +43,13 @@ from penstock.ports.identity import (
     unreadable,
 )
 from penstock.ports.loading import BatchOptions
-from penstock.ports.policies import SchemaChangeNotApplied
-from penstock.ports.refusals import (
+from penstock.ports.target import (
+    Applied,
     StagingFailed,
     StagingLost,
     TargetSchemaMissing,
     TargetTableMissing,
 )
-from penstock.ports.target import Applied
 from penstock.web import tasks
 
 URL = "postgresql://u@127.0.0.1:1/d"

@@ -32,7 +32,7 @@ from penstock.log import links
 from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, TableName
 from penstock.model.keeping import KEEP_NONE, Keeping
-from penstock.ports.consumer_config import Start
+from penstock.model.sections import Start
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from penstock.control.pipeline.config_errors import (
     ConfigValueInvalid,
 )
 from penstock.control.pipeline.consumers import ConsumerUnknown, section_of
+from penstock.model.sections import Start
 from penstock.ports.config import Config
-from penstock.ports.consumer_config import Start
 
 MODULE = """
 from penstock.consume import CdcConsumer

@@ -10,7 +10,7 @@ import pytest
 from penstock.engines.mysql.target.target import require as require_mysql
 from penstock.engines.postgres.target.target import require as require_postgres
 from penstock.model import TableName
-from penstock.ports.refusals import TargetTableMissing
+from penstock.ports.target import TargetTableMissing
 
 
 @pytest.mark.parametrize("require", [require_mysql, require_postgres])

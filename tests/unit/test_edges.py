@@ -32,7 +32,7 @@ from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff
 from penstock.log.layout import checked_extension, next_segments
 from penstock.model.position import PositionInvalid
-from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import StagingChanged
 
 
 @pytest.mark.parametrize(("number", "is_right"), [(999_999_999, True), (1_000_000_000, False)])

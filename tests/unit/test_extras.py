@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock.control.doctor.doctor import PreflightFailed, examine
+from penstock.control.pipeline import extras
 from penstock.control.pipeline.config import load_config
-from penstock.ports import extras
+from penstock.control.pipeline.extras import ExtraMissing, check_extras, extras_of
 from penstock.ports.config import Config
-from penstock.ports.extras import ExtraMissing, check_extras, extras_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

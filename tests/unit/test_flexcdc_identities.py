@@ -11,8 +11,8 @@ from harness.pipelines.flexcdc_memory import MemorySession
 from penstock.consume.flexcdc.captured import Changelogs, Identities
 from penstock.consume.flexcdc.state import IDENTITIES, State
 from penstock.model import Column, Relation, TableName
+from penstock.model.sections import ChangelogNames, FlexCdcSettings
 from penstock.ports.changelog import OWN_COLUMNS
-from penstock.ports.flexcdc_settings import ChangelogNames, FlexCdcSettings
 
 SETTINGS = FlexCdcSettings(
     dest="mysql://nobody@127.0.0.1:1",

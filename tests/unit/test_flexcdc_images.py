@@ -26,7 +26,7 @@ from penstock.consume.flexcdc.images import ImageIncomplete
 from penstock.consume.flexcdc.state import StateMoved
 from penstock.log import links
 from penstock.model import Column, Marker, Op, Relation, Run
-from penstock.ports.flexcdc_settings import ChangelogNames
+from penstock.model.sections import ChangelogNames
 
 COLUMNS = (
     Column(name="id", source_type="integer", neutral="int32"),

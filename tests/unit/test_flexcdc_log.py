@@ -16,7 +16,7 @@ from penstock.consume.flexcdc.state import Place
 from penstock.consume.plugins import Instance, PluginBase
 from penstock.log import SegmentMissing, Writer, links
 from penstock.model import Column, Relation, TableName
-from penstock.ports.flexcdc_settings import ChangelogNames
+from penstock.model.sections import ChangelogNames
 
 CHANGELOG = "public_item"
 

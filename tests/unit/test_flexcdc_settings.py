@@ -28,8 +28,8 @@ from penstock.control.consumers.flexcdc_daemon import (
     run_safely,
 )
 from penstock.model import TableName
+from penstock.model.sections import ChangelogNames
 from penstock.ports.changelog import ChangelogTypeRefused, type_refused
-from penstock.ports.flexcdc_settings import ChangelogNames
 
 INI = "[flexcdc]\ndatabase = f\n[source]\nhost = h\nuser = u\n[dest]\nhost = h\nuser = u\n"
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.ports.staging import Lease
-from penstock.ports.staging_errors import StagingUnusable
+from penstock.ports.staging import Lease, StagingUnusable
 from penstock.stage.consistent.lease import HeldLease, hold_lease
 from penstock.stage.position import LeaseLost
 

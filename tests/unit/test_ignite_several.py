@@ -33,10 +33,9 @@ from penstock.host.files import FileMissing
 from penstock.model import FlushPoint
 from penstock.ports.checks import Severity
 from penstock.ports.direct import LogPlace
-from penstock.ports.extraction import extraction_of
 from penstock.ports.lag import LogEnd
 from penstock.ports.registry import joined_urls, split_urls
-from penstock.ports.source import EnginePlace
+from penstock.ports.source import EnginePlace, extraction_of
 
 
 def pipeline(folder: Path, url: str, source: str = "") -> Path:

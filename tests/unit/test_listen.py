@@ -14,8 +14,7 @@ from penstock.host.listen import (
     as_options,
     listening_socket,
 )
-from penstock.ports.serve_config import ServeSection
-from penstock.ports.stage_config import StageSection
+from penstock.model.sections import ServeSection, StageSection
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,7 @@ from penstock.merge.state import MergeStateLost
 from penstock.merge.stream import MergeStream
 from penstock.model import Column, Marker, Op, Relation, Run
 from penstock.model.position import PositionInvalid
-from penstock.ports.consumer_config import Start
-from penstock.ports.merge_config import OfOneLog
+from penstock.model.sections import OfOneLog, Start
 from penstock.web.merge_metrics import merge_metrics
 
 Rest = Sequence[int]

@@ -21,7 +21,7 @@ from penstock.merge.order import Global, InputQueue, Order, Reached
 from penstock.merge.rows import OfOneInput
 from penstock.merge.shapes import Shapes, convert_rows
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Run, TableName
-from penstock.ports.merge_config import OfOneLog
+from penstock.model.sections import OfOneLog
 
 ONE_SEGMENT = replace(OPTIONS, flush_interval_s=30)
 

@@ -39,7 +39,7 @@ from penstock.model import (
 )
 from penstock.model.change import GLOBAL_PREFIX
 from penstock.model.position import to_ordinal
-from penstock.ports.visits import Visit
+from penstock.sql.decoding import Visit
 
 
 @pytest.fixture(params=sorted(DECODERS))

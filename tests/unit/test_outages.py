@@ -30,11 +30,11 @@ from penstock.control.status.status import Status, StatusReader
 from penstock.control.status.table_states import table_facts
 from penstock.control.tables.table_commands import pause
 from penstock.extract.extractor import BACKOFF_S
+from penstock.extract.progress import ExtractProgress
 from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state
 from penstock.model import TableName
-from penstock.ports.extract_options import ExtractProgress
 from penstock.web.metrics import expose
 from penstock.web.reading import state_of
 

@@ -15,11 +15,15 @@ import click
 import pytest
 
 from penstock.cli import cli
+from penstock.model.sections import (
+    MERGE,
+    SERVE,
+    ConsumerSection,
+    FlexCdcSettings,
+    MergeSection,
+    ServeSection,
+)
 from penstock.ports.config import CONSUMERS, FLEXCDC, SECTIONS, STAGING_SECTIONS, camel
-from penstock.ports.consumer_config import ConsumerSection
-from penstock.ports.flexcdc_settings import FlexCdcSettings
-from penstock.ports.merge_config import MERGE, MergeSection
-from penstock.ports.serve_config import SERVE, ServeSection
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

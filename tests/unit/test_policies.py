@@ -15,9 +15,8 @@ from penstock.control.pipeline.config_errors import (
 )
 from penstock.engines.postgres.target.reshape import TYPES
 from penstock.model import LOAD_AFRESH, ComputedColumn, Relation
-from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
-from penstock.ports.refusals import ShapeNotApplicable
-from penstock.ports.target import TableRecord
+from penstock.model.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
+from penstock.ports.target import ShapeNotApplicable, TableRecord
 from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (

@@ -12,7 +12,7 @@ from penstock.control.run import consumer_snapshot, resend
 from penstock.control.run.consumer_snapshot import ATTEMPTS_MAX, SnapshotUnread
 from penstock.control.run.resend import ResendFailed
 from penstock.model import TableName
-from penstock.ports.planner import PointUnfit
+from penstock.ports.bulk import PointUnfit
 
 ITEM = TableName("public", "item")
 

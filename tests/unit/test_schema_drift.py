@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.model import TableName
-from penstock.ports.policies import ChangeKind, Policy
+from penstock.model.policies import ChangeKind, Policy
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import ShapeChange
 

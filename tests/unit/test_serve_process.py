@@ -14,6 +14,7 @@ from harness.pipelines.log import inserts, numbered
 from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import opened, write_log
 from penstock.consume.lock import LOCK_FILE
+from penstock.control.pipeline import extras
 from penstock.control.run import serve_process
 from penstock.control.run.serve_process import (
     ServeNotInstalled,
@@ -23,9 +24,8 @@ from penstock.control.run.serve_process import (
     serve,
 )
 from penstock.host.files import REAL_FILES
-from penstock.ports import extras
+from penstock.model.sections import ServeSection
 from penstock.ports.config import Config
-from penstock.ports.serve_config import ServeSection
 from penstock.serve.blocks import find_place
 from penstock.serve.numbers import BEFORE_ALL, end_of
 from penstock.serve.retention import NAME, Retention

@@ -31,8 +31,8 @@ from penstock.control.status.serve_status import (
     read_serve,
 )
 from penstock.host.files import REAL_FILES
+from penstock.model.sections import ServeSection
 from penstock.ports.config import Config
-from penstock.ports.serve_config import ServeSection
 from penstock.serve.numbers import BEFORE_ALL, end_of
 from penstock.serve.saved_state import SavedState
 from penstock.serve.slots import Slots

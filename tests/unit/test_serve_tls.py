@@ -18,7 +18,7 @@ from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import Patterns, Running, answer_of, settings_of, write_log
 from harness.servers.serve_client import Raw
 from penstock.control.run.serve_process import serve_settings
-from penstock.ports.serve_config import ServeSection
+from penstock.model.sections import ServeSection
 from penstock.serve import server
 from penstock.serve.certificate import binding_of
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Engine, Server
 from penstock.control.verify.shared_image import ColumnIncomparable, compared_columns, shared_images
 from penstock.engines.mysql.verify import checksum as checksum_mysql
 from penstock.engines.postgres.verify import checksum
 from penstock.model import ColumnDefinition, TableDefinition, TableName
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import Dialect, Hasher, Part
 
 MYSQL = Server(engine=Engine.MYSQL, version=(8, 0, 36))

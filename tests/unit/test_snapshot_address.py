@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.host.snapshot_address import SnapshotAddress, split_address
 from penstock.load import bulk, chunk
 from penstock.load.bulk_options import BulkOptions
 from penstock.load.ledger import Step
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import ChunkOutcome, ChunkStatus, SnapshotUnreachable, TablePlan
-from penstock.ports.config import SparkSection
-from penstock.ports.snapshot_address import SnapshotAddress, snapshot_address, split_address
+from penstock.ports.config import SparkSection, snapshot_address
 
 A, B = TableName("s", "a"), TableName("s", "b")
 

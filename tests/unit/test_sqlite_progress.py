@@ -17,10 +17,8 @@ from harness.servers.published import CE_QUERY, CL_QUERY, PROGRESS_COLUMNS
 from penstock.engines.sqlite.progress import SQLiteProgress
 from penstock.engines.sqlite.progress_file import ProgressFileBroken, path_of
 from penstock.host.errors import ConnectFailed, StatementFailed, StatementInterrupted
-from penstock.ports.progress import open_progress, progress_beside
-from penstock.ports.refusals import ActionUnknown, ProgressUnwritable
-from penstock.ports.target import Applied
-from penstock.ports.target_state import open_target_reader
+from penstock.ports.progress import open_progress, open_target_reader, progress_beside
+from penstock.ports.target import ActionUnknown, Applied, ProgressUnwritable
 
 KILLS = 12
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.model import ForeignKey, TableDefinition, TableName
 from penstock.model.hlc import Hlc
-from penstock.ports.stage_config import StageMode
+from penstock.model.sections import StageMode
 from penstock.ports.staging import Mutation, StagedTable, batch_of
 from penstock.stage.apply.order import (
     TablesInCycle,

@@ -15,14 +15,14 @@ from penstock.control.pipeline.config_errors import (
     SourceMissing,
 )
 from penstock.control.pipeline.config_needs import need_source
-from penstock.ports.config import Config, Mode
-from penstock.ports.stage_config import (
+from penstock.model.sections import (
     Authentication,
     PartitionFormat,
     StageMode,
     StageSection,
     seconds,
 )
+from penstock.ports.config import Config, Mode
 
 FILE = """
 [pipeline]

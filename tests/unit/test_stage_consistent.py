@@ -15,8 +15,7 @@ from penstock.log.state import LogState, load_state, save_state
 from penstock.model import FlushPoint
 from penstock.model.hlc import Hlc
 from penstock.model.layout import PipelineLayout
-from penstock.ports.stage_groups import position_behind
-from penstock.ports.staging import StagedTable, batch_of
+from penstock.ports.staging import StagedTable, batch_of, position_behind
 from penstock.ports.target import Applied
 from penstock.stage.consistent.beginning import begin_log, forget_log
 from penstock.stage.consistent.marks import Marking

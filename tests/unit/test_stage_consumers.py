@@ -15,8 +15,15 @@ from penstock.engines.staged.shapes import Shapes
 from penstock.engines.staged.windows import FeedNotStaged, FeedRetired, WindowReader
 from penstock.model import ColumnDefinition, FlushPoint, Run, TableDefinition, TableName
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.stage_groups import feed_config, feeds, group_config
-from penstock.ports.staging import Mutation, StagedTable, batch_of, group_name
+from penstock.ports.staging import (
+    Mutation,
+    StagedTable,
+    batch_of,
+    feed_config,
+    feeds,
+    group_config,
+    group_name,
+)
 
 ITEM = StagedTable(("shop", "public"), "item")
 TABLE = TableDefinition(

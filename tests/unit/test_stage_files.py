@@ -16,7 +16,7 @@ from penstock.control.feeds.feed_process import receiving
 from penstock.control.pipeline.config import load_config
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
-from penstock.ports.stage_config import PartitionFormat
+from penstock.model.sections import PartitionFormat
 from penstock.stage.metrics import Metrics
 from penstock.stage.receiver.access import Everybody
 from penstock.stage.receiver.app import Receiver

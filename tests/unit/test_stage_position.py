@@ -21,14 +21,16 @@ from penstock.control.feeds.feed_rewind import RewindRefused, rewind
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost
 from penstock.model.hlc import Hlc
-from penstock.ports.stage_config import StageMode
-from penstock.ports.stage_groups import leases_of, position_behind, time_through
+from penstock.model.sections import StageMode
 from penstock.ports.staging import (
     STUB,
+    CheckpointMoved,
     batch_of,
     has_other_key_order,
+    leases_of,
+    position_behind,
+    time_through,
 )
-from penstock.ports.staging_errors import CheckpointMoved
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, MutationLate
 from penstock.stage.consistent.beginning import take_over

@@ -22,11 +22,11 @@ from penstock.cli.entry import run_guarded
 from penstock.control.feeds import feed_process
 from penstock.control.feeds.feed_process import StageNotInstalled, StageSectionMissing, stage
 from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.control.pipeline import extras
 from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.extras import ExtraMissing
 from penstock.host.listen import is_loopback
-from penstock.ports import extras
 from penstock.ports.config import Config
-from penstock.ports.extras import ExtraMissing
 from penstock.ports.registry import PartMissing
 from penstock.ports.staging import Keys, staging_at
 from penstock.stage.receiver.server import CertificateUnusable, EncryptionMissing

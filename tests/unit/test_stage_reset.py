@@ -16,8 +16,8 @@ from penstock.control.feeds import feed_reset
 from penstock.control.feeds.feed_rewind import RewindRefused
 from penstock.model import TableName
 from penstock.model.removal import Removal
-from penstock.ports.stage_config import StageMode
-from penstock.ports.stage_groups import leases_of
+from penstock.model.sections import StageMode
+from penstock.ports.staging import leases_of
 
 
 @pytest.fixture

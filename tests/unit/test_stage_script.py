@@ -12,7 +12,7 @@ import pytest
 from penstock.control.feeds.feed_rows import with_options
 from penstock.model import TableDefinition, TableName
 from penstock.model.hlc import Hlc
-from penstock.ports.stage_config import StageMode, StageSection
+from penstock.model.sections import StageMode, StageSection
 from penstock.ports.staging import Mutation, StagedTable, batch_of, mutations_of
 from penstock.stage import script as calls
 from penstock.stage.apply.dispatching import dispatch

@@ -17,7 +17,7 @@ from harness.feeds.sequencer import gone, row
 from harness.feeds.staging import FakeStaging
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import Hlc
-from penstock.ports.stage_config import StageMode
+from penstock.model.sections import StageMode
 from penstock.ports.staging import Mutation, StagedTable, batch_of
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions

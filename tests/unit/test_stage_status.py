@@ -24,9 +24,8 @@ from penstock.host.clock import RealClock
 from penstock.host.errors import ConnectFailed
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
+from penstock.model.sections import StageMode
 from penstock.ports.config import Config
-from penstock.ports.stage_config import StageMode
-from penstock.ports.stage_groups import lease_of, position_behind
 from penstock.ports.staging import (
     GroupState,
     Holder,
@@ -35,6 +34,8 @@ from penstock.ports.staging import (
     StagedTable,
     Window,
     batch_of,
+    lease_of,
+    position_behind,
 )
 from penstock.ports.target import Applied
 

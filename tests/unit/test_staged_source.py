@@ -35,8 +35,15 @@ from penstock.model import (
 )
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.position import PositionInvalid
-from penstock.ports.stage_groups import position_behind, time_through
-from penstock.ports.staging import Mutation, Slice, StagedTable, Window, batch_of
+from penstock.ports.staging import (
+    Mutation,
+    Slice,
+    StagedTable,
+    Window,
+    batch_of,
+    position_behind,
+    time_through,
+)
 
 GROUP = ("shop", "public")
 ITEM, LINE = StagedTable(GROUP, "item"), StagedTable(GROUP, "line")

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from penstock.load.table_sync import has_met, isolate, left_out, moves, next_state, segment_needed
 from penstock.model import TableName
 from penstock.model.table_requests import (
     Capture,
@@ -15,7 +16,6 @@ from penstock.model.table_requests import (
     TableRequest,
     TableRequests,
 )
-from penstock.ports.table_sync import has_met, isolate, left_out, moves, next_state, segment_needed
 from penstock.ports.target import Applied, SyncState, TableSync
 
 T = TableName("public", "t")

@@ -40,8 +40,7 @@ DRIVING = (
 )
 NAMING_ENGINES = {
     "consume/flexcdc/ini.py": "the servers of FlexCDC's own file are of one family",
-    "ports/serve_config.py": "a value of [serve] names whose server is imitated",
-    "ports/flexcdc_settings.py": "a key of FlexCDC's own file is a program's name",
+    "model/sections.py": "[serve] names whose server is imitated, FlexCDC's own file a program",
     "consume/plugins/json_file.py": "the keys of lines are those that FlexCDC writes",
     "control/run/new_pipeline.py": "a hint says how tables are named where a schema is a database",
     "ports/registry.py": "the folders of the engines that come with penstock",

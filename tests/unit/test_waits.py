@@ -9,7 +9,7 @@ from typing import Any
 from harness.pipelines.readings import status as status_of
 from penstock.control.status.run_events import RunEvents
 from penstock.host.clock import REAL_CLOCK
-from penstock.ports.waits import FRESH_US, Holder, Waits, read_waits, write_waits
+from penstock.host.waits import FRESH_US, Holder, Waits, read_waits, write_waits
 from penstock.web.watching import troubles_of_waits
 
 HOLDER = Holder(what="process 7, idle in transaction", command="select pg_terminate_backend(7);")

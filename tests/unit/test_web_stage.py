@@ -18,7 +18,7 @@ from penstock.control.feeds.feed_status import SchemaStatus, StageStatus
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.outages import Outage
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.stage_config import StageMode
+from penstock.model.sections import StageMode
 from penstock.ports.staging import GroupState, StagedRows, StagedTable, Window
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface

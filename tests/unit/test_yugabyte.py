@@ -49,8 +49,8 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import UrlInvalid
 from penstock.model import FlushPoint, Identity, TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.lag import LogEnd, SourceState, Unread
+from penstock.ports.source import ExtractOptions
 from penstock.ports.target import Applied
 
 HT = 7104341234567 << 12  # the form in the documentation: microseconds, then a counter of 12 bits

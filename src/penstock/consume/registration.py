@@ -30,7 +30,7 @@ from penstock.log.segment import open_segment
 from penstock.log.state import load_state
 from penstock.log.tail import SegmentOpener
 from penstock.model import PenstockError
-from penstock.ports.consumer_config import Start
+from penstock.model.sections import Start
 
 logger = structlog.get_logger(__name__)
 LOCK_WAIT_S = 30.0

@@ -18,33 +18,27 @@ from typing import Any, Protocol
 import structlog
 
 from penstock.extract.bookkeeping import BackgroundTasks, Poll
+from penstock.extract.progress import ControlGate, Ended, ExtractProgress, Outcome, Pace
 from penstock.extract.report import facts_of
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.host.state_file import StateFile
+from penstock.host.state_file import State, StateFile
 from penstock.host.status_file import StatusFile
 from penstock.log import ClosedSegment, Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
 from penstock.model.layout import PipelineLayout
-from penstock.ports.base_rows import BaseRows, NoBase
-from penstock.ports.extract_options import (
-    ControlGate,
-    Ended,
-    ExtractOptions,
-    ExtractProgress,
-    Outcome,
-    Pace,
-)
 from penstock.ports.lag import Watermark
 from penstock.ports.source import (
     RELATIONS_FILE,
+    BaseRows,
     EnginePlace,
+    ExtractOptions,
+    NoBase,
     Origin,
     ServerEnd,
     SourceEngine,
     SourceStream,
-    State,
 )
 
 __all__ = [

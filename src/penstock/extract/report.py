@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.extract.bookkeeping import BackgroundTasks, Poll
+from penstock.extract.progress import ExtractProgress
 from penstock.model import FlushPoint
-from penstock.ports.extract_options import ExtractProgress
 from penstock.ports.source import SourceEngine, SourceStream
 
 WATERMARK = "watermark_us"

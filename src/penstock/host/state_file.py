@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import google_crc32c
 import msgspec
@@ -150,3 +150,15 @@ class Follower:
 
 def _checksum(raw: bytes) -> str:
     return f"{google_crc32c.value(raw):08x}"
+
+
+class StateFiles(Protocol):
+    """Small files of a pipeline, by name, replaced whole and durably."""
+
+    def load(self, name: str, kind: type[State]) -> State | None:
+        """Return what was saved under this name, or None. Raises CheckpointCorrupt."""
+        ...
+
+    def save(self, name: str, state: Any) -> None:
+        """Replace it, durably. Raises DiskFull, FileFailed."""
+        ...

@@ -15,6 +15,7 @@ from functools import partial
 
 import structlog
 
+from penstock.codec.server_pair import ReadPlan
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk_options import BulkOptions, BulkResult
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
@@ -38,17 +39,18 @@ from penstock.ports.bulk import (
     ChunkOutcome,
     ChunkStatus,
     ChunkTask,
+    DeferredTable,
     Mark,
+    Planner,
+    Point,
     SnapshotUnreachable,
     TablePlan,
+    TableRead,
     bulk_source,
     check_names,
+    split_deferred,
 )
-from penstock.ports.deferred_keys import DeferredTable, split_deferred
-from penstock.ports.planner import Planner, Point, TableRead
-from penstock.ports.refusals import TargetShapeDiffers
-from penstock.ports.server_pair import ReadPlan
-from penstock.ports.target import target_name
+from penstock.ports.target import TargetShapeDiffers, target_name
 from penstock.sql.read_plan import read_plan_of
 
 logger = structlog.get_logger(__name__)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.codec.server_pair import ServerPair
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import BulkTarget, open_bulk_target
-from penstock.ports.server_pair import ServerPair
 
 APPLICATION_NAME = "penstock bulk driver"
 

@@ -23,9 +23,8 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_file import Follower, StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports import deferred_keys
-from penstock.ports.bulk import BulkTarget, TablePlan
-from penstock.ports.deferred_keys import DeferredTable, split_deferred
+from penstock.ports.bulk import BulkTarget, DeferredTable, TablePlan, split_deferred
+from penstock.ports.bulk import drop_deferred_keys as drop_at_target
 
 logger = structlog.get_logger(__name__)
 
@@ -146,5 +145,5 @@ def drop_deferred_keys(url: str, table: DeferredTable) -> None:
 
     A key that another table's foreign key needs stays: then rows may be refused.
     """
-    for note in deferred_keys.drop_deferred_keys(url, table):
+    for note in drop_at_target(url, table):
         logger.warning("deferred keys", note=note)

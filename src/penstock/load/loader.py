@@ -44,10 +44,10 @@ from penstock.log.state import load_state
 from penstock.log.tail import LogFollower
 from penstock.model import PenstockError, TableName
 from penstock.model.keeping import Keeping
+from penstock.model.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.model.position import POSITION_MAX
-from penstock.ports.deferred_keys import DeferredTable
+from penstock.ports.bulk import DeferredTable
 from penstock.ports.loading import Batch, BatchOptions, Target
-from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.ports.target import Applied, TableSync
 
 logger = structlog.get_logger(__name__)
@@ -383,7 +383,7 @@ class Loader:
     # --- table syncs ------------------------------------------------------------------------------
 
     def _move_tables(self) -> None:
-        """Move tables out of the batches and back; see `ports/table_sync.py`."""
+        """Move tables out of the batches and back; see `load/table_sync.py`."""
         assert self._target is not None
         self._table_syncs.look()
         due = self._table_syncs.due(self._applied)

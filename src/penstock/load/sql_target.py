@@ -19,11 +19,18 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import StatementInterrupted
 from penstock.load.stage import StagedBatch, Stager, Steps, open_stager
 from penstock.model import PenstockError, TableName
+from penstock.model.policies import Policies
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
-from penstock.ports.policies import Policies
-from penstock.ports.refusals import ValueRefused
 from penstock.ports.registry import engine_at
-from penstock.ports.target import Applied, ShapeNote, SqlTarget, TableSync, TargetEngine, engine_of
+from penstock.ports.target import (
+    Applied,
+    ShapeNote,
+    SqlTarget,
+    TableSync,
+    TargetEngine,
+    ValueRefused,
+    engine_of,
+)
 
 logger = structlog.get_logger(__name__)
 faults.declare(

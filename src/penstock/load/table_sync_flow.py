@@ -3,7 +3,7 @@
 The loader calls it between two of its batches. It reads the requests, decides which tables the
 common batches leave out, has rows copied by the `Copier`, and stages batches of one table that
 catches up, on its own thread while the other tables continue. The loader applies them, one batch
-after the other. Not here: the order of states (`ports/table_sync.py`), copying rows
+after the other. Not here: the order of states (`load/table_sync.py`), copying rows
 (`control.run.table_copy`).
 """
 
@@ -20,6 +20,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_file import Follower
 from penstock.load.prefetch import StagePrefetch, Wanted
+from penstock.load.table_sync import has_met, isolate, left_out, moves, segment_needed
 from penstock.log.layout import SegmentFile
 from penstock.model import TableName
 from penstock.model.table_requests import (
@@ -29,7 +30,6 @@ from penstock.model.table_requests import (
     TableRequests,
 )
 from penstock.ports.loading import Batch, BatchOptions
-from penstock.ports.table_sync import has_met, isolate, left_out, moves, segment_needed
 from penstock.ports.target import Applied, SyncState, TableSync
 
 logger = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from penstock.merge.order import Reached
 from penstock.merge.state import InputState, MergeState, MergeStateLost, MergeStates
 from penstock.merge.stream import Member, MergeStream
 from penstock.model import FlushPoint, PenstockError, Run
-from penstock.ports.merge_config import MergeSection
+from penstock.model.sections import MergeSection
 from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
 
 logger = structlog.get_logger(__name__)

@@ -12,12 +12,11 @@ from penstock.log import links
 from penstock.merge.engine import MergeEngine
 from penstock.merge.inputs import InputPlace
 from penstock.model import TableDefinition, TableName
-from penstock.ports.config import Config
-from penstock.ports.extract_options import ExtractOptions
+from penstock.model.sections import MERGED
+from penstock.ports.config import Config, Pipeline
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.merge_config import MERGED
-from penstock.ports.pipeline import Pipeline
 from penstock.ports.registry import types_at
+from penstock.ports.source import ExtractOptions
 from penstock.ports.tables import tables_at
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.host.faults import declare, point
+from penstock.host.state_file import StateFiles
 from penstock.merge.order import Reached
 from penstock.merge.shapes import ShapeState
 from penstock.model import PenstockError
-from penstock.ports.source import StateFiles
 
 STATE_FILE = "merge.json"
 SHAPES_FILE = "merge_shapes.json"

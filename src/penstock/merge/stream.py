@@ -21,7 +21,7 @@ from penstock.merge.rows import RowMerger
 from penstock.merge.shapes import Shapes, ShapeState
 from penstock.merge.state import InputState, MergeState
 from penstock.model import FlushPoint, Run
-from penstock.ports.merge_config import MergeSection, OfOneLog
+from penstock.model.sections import MergeSection, OfOneLog
 
 logger = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """Object of a pipeline on a server, and the SQL by which `penstock reset` removes it.
 
-Not here: what a server holds of a pipeline (`ports.reset`, `ports.leftovers`), and the order of
+Not here: what a server holds of a pipeline (`ports.reset`, `ports.reset`), and the order of
 removal (`control.run.reset`).
 """
 

@@ -2,7 +2,7 @@
 
 Two files below state/ are each replaced as a whole by one side alone: `wishes.json` by the
 commands `penstock table ...`, `captured.json` by the extractor, which answers the requests that
-concern it. The loader's answer is in the target (`ports.table_sync`). A request says how a table
+concern it. The loader's answer is in the target (`load.table_sync`). A request says how a table
 shall be, not what to do: it may be carried out twice, and an open request is found at the next
 start. Not here: making requests (`control.pipeline.table_requests`).
 """

@@ -1,8 +1,10 @@
 """The bulk load's port: what it needs of a source and a target of any engine, and its nouns.
 
-A worker's `BulkReader` yields rows, its `BulkWriter` writes them. The driver asks a `BulkTarget`
-for tables, keys and loaded chunks. The engines are found by their URLs. Not here: consistent points
-and chunks (`ports/planner.py`), the order of the work (`penstock.load`).
+A `Planner` gives consistent points and chunks. A worker's `BulkReader` yields rows, its
+`BulkWriter` writes them. The driver asks a `BulkTarget` for tables, keys and loaded chunks. Unique
+keys wait until a table's rows are of one moment. The engines are found by their URLs. Not here:
+the order of the work (`penstock.load`), the handover's own point (`ports/handover.py`), the file
+of the waiting keys (`penstock.load.deferred_keys`).
 """
 
 from __future__ import annotations
@@ -10,22 +12,114 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import msgspec
 
 from penstock.codec.lines import LineDialect
+from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.host import faults
-from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.model.position import PositionKind
-from penstock.ports.deferred_keys import DeferredKey
+from penstock.model import PenstockError, TableDefinition, TableName, UniqueKey
+from penstock.model.position import Position, PositionKind
+from penstock.ports.config import Config
 from penstock.ports.registry import part
-from penstock.ports.server_pair import ReadPlan, ServerPair
-from penstock.ports.target import target_name
+from penstock.ports.target import TargetDdlFailed, target_name
+
+DEFERRED_KEYS_APPLICATION = "penstock deferred keys"
+
+
+class DeferredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """Unique key that waits.
+
+    Attributes:
+        name: Its name in the target.
+        columns: Its columns in the target; empty for expressions.
+        statement: The statement that creates it.
+        plain: The statement that creates an index of this name that is not unique.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    statement: str
+    plain: str
+
+
+class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Table whose keys wait.
+
+    Attributes:
+        settled: The position from which on its rows are of one moment.
+        with_foreign_keys: Its foreign keys are created with them, not with those of all tables.
+    """
+
+    source: TableName
+    target: TableName
+    settled: int
+    keys: tuple[DeferredKey, ...]
+    with_foreign_keys: bool = False
+
+
+def split_deferred(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
+    """Return the table with the keys that hold at any moment and all indexes; and the other keys.
+
+    The key that identifies its rows is the one by which it is read in chunks, so none of its values
+    is read twice.
+    """
+    early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
+    late = tuple(key for key in definition.unique_keys if key not in early)
+    plain = tuple(text for text in definition.indexes if not is_unique(text))
+    other = tuple(text for text in definition.indexes if is_unique(text))
+    return (
+        replace(definition, unique_keys=early, indexes=plain),
+        replace(definition, unique_keys=late, indexes=other),
+    )
+
+
+def is_unique(index: str) -> bool:
+    """Return whether an index that is listed among the plain ones is unique: its text says so."""
+    return index.startswith("unique ")
+
+
+def _is_identity(key: UniqueKey, definition: TableDefinition) -> bool:
+    return not any(key.prefixes) and set(key.columns) == set(definition.identity_columns)
+
+
+def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFailed:
+    """Return the error for a key that the target refuses. said: the server's words, no values."""
+    return TargetDdlFailed(
+        f"adding unique key {key.name} of {table}: {said}",
+        hint="Values that differ in the source are equal in the target, or the target has rows of "
+        "its own. Give the columns the source's collation, or take those rows away, or do without "
+        "the "
+        f"key: {key.plain}; then run the same command again.",
+        table=str(table),
+    )
+
+
+def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
+    """Create the waiting unique keys of a table, except existing ones.
+
+    Returns a sentence for each key that cannot be created any more. Raises TargetDdlFailed for one
+    that the target refuses, and the errors of a connection.
+    """
+    notes: list[str] = part(url, "deferred_keys").add_deferred_keys(url, table)
+    return notes
+
+
+def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
+    """Drop unique keys that an earlier load of the table has created.
+
+    Returns a sentence for each key that has to stay.
+    """
+    notes: list[str] = part(url, "deferred_keys").drop_deferred_keys(url, table)
+    return notes
+
 
 APPLICATION_NAME = "penstock bulk"  # of the workers' sessions
+
 faults.declare("bulk.chunk.copied", "bulk.chunk.committed")
 
 
@@ -425,3 +519,119 @@ def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str,
                 "[source] tables.",
                 table=double,
             )
+
+
+class PointUnfit(PenstockError):
+    """A table was truncated or rewritten after a consistent point: it needs a later one."""
+
+    code = "LD49"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Consistent point of the source: an exported snapshot and its position.
+
+    Rows of transactions whose commit record starts before `position` are in the snapshot, all
+    others are not.
+
+    Attributes:
+        snapshot_text: The content of the snapshot, because ids are used again after a restart.
+        settled: If snapshots are of several moments, the position up to which changes have to be
+            applied before the tables are equal to the source.
+        definitions: Digests of the tables' definitions that certainly held at the point, by name;
+            None if the snapshot itself has them.
+    """
+
+    position: Position
+    snapshot_id: str
+    snapshot_text: str
+    settled: Position | None = None
+    definitions: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRead:
+    """Table to be read, and its columns in order. binary: in COPY's binary format."""
+
+    definition: TableDefinition
+    columns: tuple[str, ...]
+    binary: bool = False
+
+
+class Planner(Protocol):
+    """Facts of the source that the bulk load needs."""
+
+    positions: PositionKind  # of the source: how they are parsed and printed
+
+    def first_point(self) -> Point | None:
+        """Return the handover's consistent point; None if there is none, or not any more."""
+        ...
+
+    def fresh_point(self) -> Point:
+        """Make a new consistent point, later than all before; kept until it is released."""
+        ...
+
+    def release(self) -> Position | None:
+        """Release the points that were made, because all rows are copied.
+
+        Returns the position up to which changes have to be applied before the tables are equal to
+        the source, if rows were read without a snapshot; else None.
+        """
+        ...
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """Return the present definitions of the tables."""
+        ...
+
+    def chunks(
+        self, point: Point, wanted: Sequence[TableRead]
+    ) -> Mapping[TableName, Sequence[Chunk]]:
+        """Cut tables into chunks which together hold each of their rows once.
+
+        Each copy_out yields the columns in order; they may be expressions. A table is left out if
+        its rows cannot be read at this point any more, or if its definition at the point was
+        another one. The source is asked for all tables together: the number of queries does not
+        depend on theirs.
+        """
+        ...
+
+
+class Planning(Planner, Protocol):
+    """Planner that keeps the points it makes while a with block is open."""
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release the points."""
+        ...
+
+
+class HeldPoint(Protocol):
+    """Consistent point whose snapshot lives while a with block is open."""
+
+    @property
+    def position(self) -> int:
+        """Position of the point, as an ordered number."""
+        ...
+
+    @property
+    def snapshot_id(self) -> str:
+        """Id of the exported snapshot."""
+        ...
+
+
+def open_planner(config: Config, *, first: Callable[[], Point | None] | None = None) -> Planning:
+    """Return the planner of a pipeline's source, to be used as a context manager.
+
+    first: called when the load wants the handover's point; None without a handover.
+    """
+    made: Callable[..., Planning] = part(config.source.url, "planner")
+    return made(config, first=first or (lambda: None))

@@ -16,10 +16,13 @@ import pyarrow as pa
 
 from penstock.codec.types import Choices, Mapping
 from penstock.model import PenstockError, Relation, TableDefinition, TableName
+from penstock.model.sections import StateNames
 from penstock.ports.registry import part
 
 DML_TYPE, UOW_ID, SERVER_ID, GSN = "dml_type", "uow_id", "fv$server_id", "fv$gsn"
+
 OWN_COLUMNS = (DML_TYPE, UOW_ID, SERVER_ID, GSN)
+
 # Columns in front of a row image's own columns.
 OWN_SCHEMA = pa.schema(
     [
@@ -72,26 +75,6 @@ def images_lost(table: TableName, sent: int, taken: int) -> RowImagesLost:
         expected=sent,
         actual=taken,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateNames:
-    """Names of FlexCDC's state tables.
-
-    Attributes:
-        namespace: The database, or schema, of the tables.
-        place: A table of our own: the position of the state tables in the change log.
-    """
-
-    namespace: str
-    mvlogs: str
-    binlog_consumer_status: str
-    mview_uow: str
-    place: str = "penstock_place"
-
-    def table(self, name: str) -> TableName:
-        """Return a table beside them."""
-        return TableName(self.namespace, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,15 +15,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.config import Config
-from penstock.ports.pipeline import Pipeline
+from penstock.ports.config import Config, Pipeline
 from penstock.ports.registry import part
 
 if TYPE_CHECKING:
-    from penstock.ports.server_pair import ServerPair
+    from penstock.codec.server_pair import ServerPair
+
 
 # Doctor fails with the same error, because its first query needs the same.
 ITSELF = "itself"
+
 DOING = "a check of doctor"  # the work that an error of a server names
 
 

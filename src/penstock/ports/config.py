@@ -1,28 +1,40 @@
 """A pipeline's configuration: the sections of its file, as every package reads them.
 
-Names and defaults are those of document 000 where it has them. Not here: reading and checking the
-file (`penstock.control.pipeline.config`).
+Names and defaults are those of document 000 where it has them. Not here: the sections that only
+some pipelines have (`penstock.model.sections`), reading and checking the file
+(`penstock.control.pipeline.config`).
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.host.errors import mask
+from penstock.host.listen import own_address
+from penstock.host.snapshot_address import ANYWHERE, LOOPBACK, SnapshotAddress, split_address
+from penstock.model import TableName
 from penstock.model.keeping import KEEP_NONE, Keeping
 from penstock.model.layout import PipelineLayout
-from penstock.ports.consumer_config import ConsumerSection
-from penstock.ports.flexcdc_settings import FlexCdcSettings
-from penstock.ports.merge_config import MERGE, MergeSection
-from penstock.ports.policies import ChangeKind, Policies, Policy
+from penstock.model.policies import ChangeKind, Policies, Policy
+from penstock.model.sections import (
+    MERGE,
+    SERVE,
+    STAGE,
+    STAGING,
+    ConsumerSection,
+    FlexCdcSettings,
+    MergeSection,
+    ServeSection,
+    StageSection,
+    StagingSection,
+)
 from penstock.ports.registry import Descriptor, engine_at
-from penstock.ports.serve_config import SERVE, ServeSection
-from penstock.ports.stage_config import STAGE, STAGING, StageSection, StagingSection
 
 
 class Mode(StrEnum):
@@ -189,7 +201,7 @@ class DataLoaderSection:
 class SchemaChangesSection:
     """[schemaChanges]: how to apply a change of shape. default: for kinds without a policy.
 
-    Names are those of `ports.policies.ChangeKind`.
+    Names are those of `model.policies.ChangeKind`.
     """
 
     default: Policy = Policy.EVOLVE
@@ -340,7 +352,9 @@ class Config:
 
 
 FLEXCDC = "flexcdc"  # its keys are FlexCDC's, with the same spelling
+
 CONSUMERS = "consumers"  # [consumers.NAME], any number of them
+
 SECTIONS: dict[str, type[Any]] = {
     "pipeline": PipelineSection,
     "source": SourceSection,
@@ -351,7 +365,6 @@ SECTIONS: dict[str, type[Any]] = {
     "spark": SparkSection,
     "schemaChanges": SchemaChangesSection,
 }
-
 
 # Sections of a file for changefeeds, or for a merge: the last two replace [source].
 STAGING_SECTIONS: dict[str, type[Any]] = {
@@ -414,3 +427,62 @@ class EngineOptions(Protocol):
     def problems(self, section: ChangeExtractorSection, /) -> Iterator[tuple[str, str]]:
         """Yield wrong values of this engine's keys in [changeExtractor]: key and requirement."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkState:
+    """Progress of the bulk load.
+
+    Attributes:
+        copied: All rows are loaded.
+        finished: Keys and indexes are created as well.
+        planned: Tables whose copy has been planned, by their names at the source.
+    """
+
+    copied: bool = False
+    finished: bool = False
+    planned: frozenset[TableName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Configured pipeline.
+
+    Attributes:
+        log_position: Returns the position of the newest flush point in the log's own state; 0 if
+            there is no log yet, or nothing in it.
+        bulk: Returns the state of the bulk load; read again at each call, because another process
+            writes it.
+    """
+
+    config: Config
+    log_position: Callable[[], int]
+    bulk: Callable[[], BulkState]
+
+
+def snapshot_address(spark: SparkSection) -> SnapshotAddress:
+    """Return where this pipeline's workers reach this process; loopback on the same machine.
+
+    The value of [spark] snapshotAddress; else Spark's own driver host, or this machine's address as
+    the cluster's master sees it.
+    """
+    if spark.is_local:
+        return SnapshotAddress()
+    host, port = "", 0
+    if spark.snapshot_address:
+        host, port = split_address(spark.snapshot_address)
+    host = host or spark.conf.get("spark.driver.host", "") or _host_of_spark(spark.master)
+    return SnapshotAddress(
+        host=host, bind=spark.conf.get("spark.driver.bindAddress", "") or host, port=port
+    )
+
+
+def _host_of_spark(master: str) -> str:
+    """Return the host that Spark uses without spark.driver.host, as far as it can be known."""
+    for name in ("SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"):
+        if given := os.environ.get(name):
+            return given
+    if master.startswith("local"):  # separate executors, on this machine
+        return LOOPBACK
+    first = master.rpartition("//")[2].partition(",")[0]
+    return own_address(first.rpartition(":")[0] or ANYWHERE)

@@ -15,11 +15,12 @@ from penstock.host import checkpoint, files
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
 from penstock.model.position import PositionKind
+from penstock.ports.bulk import Point
 from penstock.ports.config import Config, HandoverMode
-from penstock.ports.planner import Point
 from penstock.ports.positions import positions_of
 
 STATE_FILE = "handover.json"
+
 FORMAT_VERSION = 1
 
 

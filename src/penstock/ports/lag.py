@@ -15,6 +15,7 @@ from penstock.ports.config import Config
 from penstock.ports.registry import part
 
 NOTHING = FlushPoint(position=0)
+
 LOOKS_MAX = 1000
 
 

@@ -17,7 +17,7 @@ from penstock.host.clock import Clock
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment
 from penstock.model import PenstockError, TableName
-from penstock.ports.policies import EVOLVE_ALL, Policies
+from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports.target import Applied, Counts, ShapeNote, TableSync
 
 

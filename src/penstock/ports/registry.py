@@ -20,6 +20,7 @@ from penstock.host.errors import UrlInvalid, mask
 from penstock.model import PenstockError
 
 ENTRY_POINTS = "penstock.engines"
+
 BUILT_IN = (
     "postgres",
     "mysql",
@@ -210,3 +211,25 @@ def same_types(first: str, second: str) -> bool:
     """Return whether two URLs name servers that have the same types."""
     alike = engine_at(first).has_same_types and engine_at(second).has_same_types
     return alike and types_at(first) == types_at(second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Requirements of a connection.
+
+    Attributes:
+        addresses: Host and port, one of which must answer.
+        socket: A socket file, or empty.
+        files: Paths of certificates and keys that the URL names.
+    """
+
+    addresses: tuple[tuple[str, int], ...] = ()
+    socket: str = ""
+    files: tuple[str, ...] = ()
+
+
+def reach_of(url: str) -> Reach:
+    """Return the requirements of a URL, empty if its engine names none. Raises EngineUnknown."""
+    engine = engine_at(url)
+    found: Reach = engine.part("reach")(url) if "reach" in engine.parts else Reach()
+    return found

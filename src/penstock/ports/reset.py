@@ -1,13 +1,16 @@
-"""Things that a pipeline has made at its source, and their removal.
+"""Things that a pipeline has made at its source and its target, and their removal.
 
-Not here: the decision to remove them (`penstock.control.run.reset`).
+At the target these are the schema `wirekite` and, on request, tables. Not here: the decision to
+remove them (`penstock.control.run.reset`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover
@@ -38,3 +41,55 @@ def reset_of(config: Config) -> SourceReset:
     """Return the part `reset` of the engine that a pipeline's source URL names."""
     found: SourceReset = part(config.source.url, "reset")
     return found
+
+
+APPLICATION_NAME = "penstock reset"
+
+TABLES_MAX = 12  # number that a line names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """Things of a pipeline that the target holds.
+
+    Attributes:
+        log_id: Id of the log that it follows; empty if it follows none.
+        removals: The things to remove.
+    """
+
+    log_id: str
+    removals: tuple[Removal, ...]
+
+
+def names_of(tables: Collection[TableName]) -> str:
+    """Return tables in a line: the first ones by name."""
+    names = sorted(map(str, tables))
+    more = f" and {len(names) - TABLES_MAX} more" if len(names) > TABLES_MAX else ""
+    return ", ".join(names[:TABLES_MAX]) + more
+
+
+def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
+    """Look at the target, and return what it holds of a pipeline.
+
+    Args:
+        url: The target.
+        tables: Tables of the target to empty, with those that it remembers. Those that penstock
+            created are dropped: the next load creates them in the source's present shape. None:
+            its tables stay as they are.
+    """
+    found: Leftovers = part(url, "leftovers").leftovers(url, tables=tables)
+    return found
+
+
+def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
+    """Return how the existing ones of these tables are emptied, and remove nothing else.
+
+    If several pipelines write a target, `leftovers` would also remove the others' tables.
+    """
+    found: tuple[Removal, ...] = part(url, "leftovers").plan_emptying(url, tables)
+    return found
+
+
+def remove(url: str, removal: Removal) -> None:
+    """Carry one out. Raises PrivilegeMissing and the other errors of `server_errors`."""
+    part(url, "leftovers").remove(url, removal)

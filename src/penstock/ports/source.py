@@ -1,37 +1,126 @@
 """The extractor's port to a database engine, and what the engine gets in return.
 
-One class per engine implements `SourceEngine` (`source/source_engine.py` of each); the loop of
-document 000 in `penstock.extract` knows nothing else of them. Engines do not know the log: they
-keep state through `StateFiles`, and write through `LogAccess`.
+One class per engine implements `SourceEngine` (`source/source_engine.py` of each), and its part
+`extraction` makes it; the loop of document 000 in `penstock.extract` knows nothing else of them.
+Engines do not know the log: they keep state through `StateFiles`, write through `LogAccess`, and
+read rows that the log has through `BaseRows`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
+
+import pyarrow as pa
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
-from penstock.model import FlushPoint, PenstockError, Run
-from penstock.ports.base_rows import BaseRows, NoBase
+from penstock.host.state_file import StateFiles
+from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
+from penstock.model.keeping import Keeping
+from penstock.ports.config import Config, Pipeline
+from penstock.ports.identity import SourceIdentity
+from penstock.ports.registry import part
+
+TABLE_INTERVAL_S = 10.0
+
+RANGE_BYTES = 64 * 1024 * 1024
+
+BEHIND_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractOptions:
+    """Parameters of document 000, and those of one engine.
+
+    Attributes:
+        flush_interval_s: The longest time until rows are made durable, and the age at which a
+            segment is rotated.
+        apply_interval_s: The shortest time between flushes for a loader, while less than
+            events_per_flush rows arrive; None: no reader reads the open segment.
+        events_per_flush: Number of rows after which they are made durable and acknowledged.
+        idle_wait_s: How long no row must arrive before exit_when_idle ends the extraction.
+        full_before_images: Updates and deletes have the whole old row, if the source's settings do
+            not decide that.
+        keeping: Limits for keeping segments that consumers have linked; None: a loader removes
+            them.
+        slot_wait_s: How long to wait for a slot that another process reads.
+        table_interval_s: The longest time until the catalogue is read again for changes that send
+            no rows; shorter if that is cheap.
+        catch_up_bytes: How far behind the server, in WAL, ranges of catch_up_range_bytes are read
+            by COPY before streaming; 0: never; None: BEHIND_BYTES, and never if the server is near.
+        server_id: Our id, if the source's readers are replicas; 0: one that is made from the
+            pipeline's name and place.
+        heartbeat_s: Seconds between heartbeats that are committed at the source; 0: none.
+    """
+
+    slot: str = "wirekite_replication_slot"
+    publication: str = "wirekite_publication"
+    flush_interval_s: float = 5.0
+    apply_interval_s: float | None = 0.1
+    events_per_flush: int = 5000
+    exit_when_idle: bool = False
+    idle_wait_s: float = 3.0
+    process_commits: bool = False
+    keep_messages: bool = False
+    full_before_images: bool = False
+    origin: str = "any"
+    operation_count_max: int = 150_000
+    extension: str = "ckt"
+    keeping: Keeping | None = None
+    slot_wait_s: float = 90.0
+    table_interval_s: float = TABLE_INTERVAL_S
+    catch_up_bytes: int | None = None
+    catch_up_range_bytes: int = RANGE_BYTES
+    server_id: int = 0
+    heartbeat_s: float = 0.0
+
+
+class TableRows(Protocol):
+    """All rows of a table at a place. relation: their shape."""
+
+    @property
+    def relation(self) -> Relation:
+        """Shape of the rows."""
+        ...
+
+    def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as inserts of one transaction, in the log's form. gsn: the first one's."""
+        ...
+
+
+class BaseRows(Protocol):
+    """Base of a log, if it has one."""
+
+    def at(
+        self, table: TableName, trx: int, *, gives_up: Callable[[], bool]
+    ) -> AbstractContextManager[TableRows | None]:
+        """Return a table as of a transaction, once that is durable; None if the base lacks it.
+
+        Call it when no later transaction was given out. gives_up: asked repeatedly; if it returns
+        True, ConnectionLost is raised.
+        """
+        ...
+
+
+class NoBase:
+    """Base of a log that has none."""
+
+    def at(
+        self,
+        _table: TableName,
+        _trx: int,
+        *,
+        gives_up: Callable[[], bool],  # noqa: ARG002 - the port's
+    ) -> AbstractContextManager[TableRows | None]:
+        """Return None: there is no base. See BaseRows."""
+        return nullcontext()
+
 
 RELATIONS_FILE = "relations.json"
-State = TypeVar("State")
-
-
-class StateFiles(Protocol):
-    """Small files of a pipeline, by name, replaced whole and durably."""
-
-    def load(self, name: str, kind: type[State]) -> State | None:
-        """Return what was saved under this name, or None. Raises CheckpointCorrupt."""
-        ...
-
-    def save(self, name: str, state: Any) -> None:
-        """Replace it, durably. Raises DiskFull, FileFailed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,3 +311,39 @@ class SourceEngine(Protocol):
     def is_loss(self, error: PenstockError) -> bool:
         """Return whether an error says that the source has lost changes that the log lacks."""
         ...
+
+
+class Extraction(Protocol):
+    """Part `extraction` of an engine."""
+
+    def identity(self, config: Config, /) -> SourceIdentity:
+        """Ask the source for its identity. Raises the errors of connecting."""
+        ...
+
+    def open_engine(
+        self,
+        pipeline: Pipeline,
+        options: ExtractOptions,
+        /,
+        *,
+        tables: Callable[[], list[TableDefinition]],
+        stop: Callable[[], bool],
+    ) -> AbstractContextManager[SourceEngine]:
+        """Return the engine, for as long as changes are extracted.
+
+        In mode data+change the handover surrounds it: entering waits until the position is
+        captured, leaving until the bulk load no longer needs its snapshot, unless stop()
+        returns True. tables: returns the tables that the pipeline captures. Raises
+        LogWithoutBulkLoad and the engine's refusals.
+        """
+        ...
+
+    def has_begun(self, pipeline: Pipeline, /) -> bool:
+        """Return whether the log has a position, from which it continues in any case."""
+        ...
+
+
+def extraction_of(config: Config) -> Extraction:
+    """Return the part `extraction` of the engine that a pipeline's source URL names."""
+    found: Extraction = part(config.source.url, "extraction")
+    return found

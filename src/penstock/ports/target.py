@@ -1,9 +1,11 @@
-"""Requirements of a database as target of the change loader: the port, and its nouns.
+"""Requirements of a database as target of the change loader: the port, its nouns, its refusals.
 
 An engine has three parts, each on connections of its own: the stager prepares merge tables and
 records (`Staging`), workers write rows into them (`StagingWriter`), and one connection applies them
-(`SqlTarget`). `engine_of` makes the engine that a URL names. Not here: the times of staging and
-applying a batch (`loader.py`), and an engine's implementation (its folder).
+(`SqlTarget`). `engine_of` makes the engine that a URL names. The modules of an engine raise the
+refusals, one class for each condition, with the server's own words and statements in message and
+hint. Not here: the times of staging and applying a batch (`loader.py`), and an engine's
+implementation (its folder).
 """
 
 from __future__ import annotations
@@ -13,24 +15,162 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.types import NO_CHOICES, Choices
-from penstock.model import ColumnDefinition, PenstockError, Relation, TableDefinition, TableName
-from penstock.ports.policies import EVOLVE_ALL, Policies
-from penstock.ports.refusals import TargetShapeDiffers
+from penstock.model import (
+    ColumnDefinition,
+    PenstockError,
+    Relation,
+    Retry,
+    TableDefinition,
+    TableName,
+)
+from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import part
 
+
+class StagingFailed(PenstockError):
+    """The target refused rows of a merge table."""
+
+    code = "LD11"
+    retry: ClassVar[Retry] = "never"
+
+
+class StagingLost(PenstockError):
+    """A worker's connection to the target broke."""
+
+    code = "LD12"
+    retry: ClassVar[Retry] = "backoff"
+
+
+class StagingChanged(PenstockError):
+    """A merge table does not hold the rows of this batch: lost in a crash, or a late worker's."""
+
+    code = "LD13"
+    retry: ClassVar[Retry] = "backoff"
+
+
+class TargetTableMissing(PenstockError):
+    """A captured table has no table in the target."""
+
+    code = "TG01"
+
+
+class ProgressUnwritable(PenstockError):
+    """The schema wirekite or its tables cannot be created or written in the target."""
+
+    code = "TG02"
+
+
+class TargetFollowsAnotherLog(PenstockError):
+    """The target's progress belongs to another change log than this pipeline's."""
+
+    code = "TG03"
+
+
+class AppliedByAnother(PenstockError):
+    """Another process moved the applied position: two loaders are at work on one target."""
+
+    code = "TG04"
+
+
+class TargetShapeDiffers(PenstockError):
+    """An existing table has other columns than the source's."""
+
+    code = "TG10"
+
+
+class TargetTypeMissing(PenstockError):
+    """A column's type is not available in the target."""
+
+    code = "TG11"
+
+
+class TargetDdlFailed(PenstockError):
+    """The target refused to create a schema, type, table, key or index."""
+
+    code = "TG12"
+
+
+class TargetSchemaMissing(PenstockError):
+    """A schema is missing in the target and may not be created."""
+
+    code = "TG13"
+
+
+class ShapeNotApplicable(PenstockError):
+    """A change of the source table's shape cannot be applied to the target."""
+
+    code = "TG20"
+
+
+class KeyNotInTarget(PenstockError):
+    """The target table lacks a column that the log's rows have."""
+
+    code = "TG21"
+
+
+class ForeignKeyBlocked(PenstockError):
+    """A foreign key of the target refuses the net change of a batch."""
+
+    code = "TG30"
+
+
+class UniqueBlocked(PenstockError):
+    """A unique or exclusion constraint of the target refuses the net change of a batch."""
+
+    code = "TG31"
+
+
+class ValueRefused(PenstockError):
+    """The target refuses a value: a check, a domain, a length, or NOT NULL."""
+
+    code = "TG32"
+
+
+class TargetRowMissing(PenstockError):
+    """The target lacks rows that the log changes: another client writes there, or it drifted."""
+
+    code = "TG33"
+
+
+class TriggersWouldFire(PenstockError):
+    """Triggers or rules of the target would act on rows that the source's have handled already."""
+
+    code = "TG34"
+
+
+class TruncateBlocked(PenstockError):
+    """A table was truncated at the source, and in the target rows of other tables refer to it."""
+
+    code = "TG35"
+
+
+class ActionUnknown(PenstockError):
+    """wirekite_action holds another word than RUN, PAUSE and STOP."""
+
+    code = "CT40"
+
+
+class TargetNotTransactional(PenstockError):
+    """A target table has a storage engine that cannot roll a batch back."""
+
+    code = "TG37"
+
+
 SCHEMA = "wirekite"
+
 # Values of the count column of a table with a key.
 GONE = -1  # delete this key
-UPSERT = 1  # the log has an earlier row with this key
-NEW = 2  # the log has no earlier row with this key
 
+UPSERT = 1  # the log has an earlier row with this key
+
+NEW = 2  # the log has no earlier row with this key
 
 SHARED_LOG = "stage/"
 """Prefix of the id of a log that one of several instances writes, and another may continue.

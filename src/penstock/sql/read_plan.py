@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.model import ColumnDefinition, TableDefinition
 from penstock.ports.registry import engine_with_types, part
-from penstock.ports.server_pair import ReadPlan, ServerPair
 
 AS_IS = "{}"  # the value as text in utf8mb4, if anything is computed from it
 

@@ -14,13 +14,7 @@ from decimal import Decimal
 import msgspec
 
 from penstock.model import ColumnDefinition, TableDefinition
-from penstock.ports.row_apply import (
-    RowKeyMissing,
-    RowRules,
-    ValueUnfit,
-    schema_drift,
-    value_unfit,
-)
+from penstock.ports.row_apply import RowKeyMissing, RowRules, ValueUnfit, schema_drift, value_unfit
 from penstock.ports.staging import Mutation, has_other_key_order
 
 Fields = dict[str, msgspec.Raw]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Self
 
 from penstock.model import Relation, TableName
-from penstock.ports.policies import ChangeKind, Policy
+from penstock.model.policies import ChangeKind, Policy
 from penstock.ports.target import ShapeNote, TableRecord
 from penstock.sql.shape_changes import (
     ShapeChange,

@@ -3,7 +3,7 @@
 Pure. The log says which columns are the same ones (`Column.id`) and in which order shapes follow
 one another (`Relation.version`): nothing is guessed from names and types. Only a copy whose
 identities are not known yet, fresh from the bulk load, is matched by name, once. Not here: the
-policy for a change (`policies.py`), and the shape that was applied last (`TableRecord`).
+policy for a change (`model/policies.py`), and the shape that was applied last (`TableRecord`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.model import Column, ComputedColumn, Relation, TableName
-from penstock.ports.policies import ChangeKind
-from penstock.ports.refusals import ShapeNotApplicable
-from penstock.ports.target import TableRecord
+from penstock.model.policies import ChangeKind
+from penstock.ports.target import ShapeNotApplicable, TableRecord
 
 DROPPED_ID = 2**31  # larger than any identity from a source
 

@@ -1,4 +1,4 @@
-"""State that a pipeline leaves at a SQL target; see `ports/leftovers.py`.
+"""State that a pipeline leaves at a SQL target; see `ports/reset.py`.
 
 Not here: the statements that empty tables, and running them (the engines).
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from penstock.model import TableName
 from penstock.model.removal import Removal
-from penstock.ports.leftovers import Leftovers
+from penstock.ports.reset import Leftovers
 from penstock.ports.target import SCHEMA
 from penstock.sql.state_store import StateStore
 

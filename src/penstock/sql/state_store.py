@@ -16,23 +16,21 @@ from typing import Any, ClassVar, Literal
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts, Mark
-from penstock.ports.refusals import (
-    ActionUnknown,
-    AppliedByAnother,
-    ProgressUnwritable,
-    TargetFollowsAnotherLog,
-)
+from penstock.ports.progress import SHOWN_MAX, ProgressRow
 from penstock.ports.target import (
     SCHEMA,
+    ActionUnknown,
     Applied,
+    AppliedByAnother,
     FileProgress,
+    ProgressUnwritable,
     SyncState,
     TableRecord,
     TableSync,
+    TargetFollowsAnotherLog,
     is_shared,
     left_out_columns,
 )
-from penstock.ports.target_state import SHOWN_MAX, ProgressRow
 from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.state_dialect import StateDialect, Upsert
 from penstock.sql.state_tables import TABLES, create_text

@@ -21,6 +21,7 @@ from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.checks import Finding
 from penstock.ports.staging import (
+    CheckpointGoesBack,
     Group,
     Slice,
     StagedTable,
@@ -29,7 +30,6 @@ from penstock.ports.staging import (
     Window,
     group_name,
 )
-from penstock.ports.staging_errors import CheckpointGoesBack
 
 _OF_TABLE = ("schema", "table")
 _OF_SCHEMA = ("schema",)

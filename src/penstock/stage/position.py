@@ -22,8 +22,15 @@ from typing import NamedTuple
 from penstock.host import faults
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
-from penstock.ports.stage_groups import position_behind, time_through
-from penstock.ports.staging import Group, StagedTable, StagingSession, Window, group_name
+from penstock.ports.staging import (
+    Group,
+    StagedTable,
+    StagingSession,
+    Window,
+    group_name,
+    position_behind,
+    time_through,
+)
 from penstock.ports.target import Applied
 
 faults.declare("stage.mark.rows", "stage.mark.checkpoint")

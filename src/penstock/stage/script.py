@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from penstock.model import PenstockError, Retry
+from penstock.model.sections import seconds
 from penstock.ports.row_apply import STATEMENT_ROWS, RowRules
-from penstock.ports.stage_config import seconds
 from penstock.ports.staging import StagedTable
 from penstock.stage.apply.merging import (
     MergeFunction,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from penstock.control.pipeline.extras import WEB, install_line, missing_libraries
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.ports.extras import WEB, install_line, missing_libraries
 from penstock.web.access import TOKEN_VARIABLE
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import structlog
 from penstock.control.pipeline.outages import Outage
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.supervised import SupervisedThread
+from penstock.host.waits import Waits
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.ports.waits import Waits
 
 logger = structlog.get_logger()
 WATCHED_INTERVAL_S = 1.0

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from harness.pipelines.log import Change
+from penstock.codec.server_pair import ReadPlan
 from penstock.codec.types import Engine, Server
 from penstock.model import (
     Column,
@@ -26,12 +27,10 @@ from penstock.model import (
     TableName,
 )
 from penstock.model.patterns import Selection
-from penstock.ports.bulk import Chunk
+from penstock.ports.bulk import Chunk, Point, TableRead
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, SourceState, Unread
-from penstock.ports.planner import Point, TableRead
 from penstock.ports.registry import Descriptor
-from penstock.ports.server_pair import ReadPlan
 from toy_engine.values import line_of
 
 FEATURES = frozenset({"truncate", "absent", "shape", "elsewhere", "forget", "bulk"})

@@ -18,8 +18,14 @@ from penstock.log.tail import SegmentOpener
 from penstock.model import MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions, applied_behind
-from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
-from penstock.ports.target import Applied, Counts, ShapeNote, TableSync
+from penstock.ports.target import (
+    Applied,
+    AppliedByAnother,
+    Counts,
+    ShapeNote,
+    TableSync,
+    TargetFollowsAnotherLog,
+)
 
 # gsn, order among its steps, table, its shape, a change as the log has it. No shape: empty.
 Step = tuple[int, int, TableName, Relation | None, Mapping[str, Any] | None]

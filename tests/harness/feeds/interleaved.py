@@ -19,11 +19,16 @@ from harness.feeds.staging import FakeStaging, WentBack
 from penstock.host.errors import StatementInterrupted
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
-from penstock.ports.refusals import AppliedByAnother
-from penstock.ports.stage_config import StageMode
-from penstock.ports.stage_groups import position_behind, time_through
-from penstock.ports.staging import Mutation, StagedTable, batch_of, mutations_of
-from penstock.ports.target import Applied
+from penstock.model.sections import StageMode
+from penstock.ports.staging import (
+    Mutation,
+    StagedTable,
+    batch_of,
+    mutations_of,
+    position_behind,
+    time_through,
+)
+from penstock.ports.target import Applied, AppliedByAnother
 from penstock.stage.apply.admission import MutationLate
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions

@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from harness.feeds.staging import FakeStaging
 from penstock.model.hlc import Hlc
+from penstock.model.sections import StageMode
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
-from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import Group, Mutation, Staged, StagedTable, batch_of
 from penstock.ports.target import SHARED_LOG
 from penstock.stage.apply.metrics import ApplyMetrics

@@ -14,12 +14,8 @@ from harness.feeds.row_target import GROUP
 from harness.feeds.staging import FakeStaging
 from penstock.control.feeds import feed_rewind
 from penstock.model.hlc import Hlc
-from penstock.ports.stage_config import StageMode
-from penstock.ports.staging import (
-    Mutation,
-    StagedTable,
-    batch_of,
-)
+from penstock.model.sections import StageMode
+from penstock.ports.staging import Mutation, StagedTable, batch_of
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
 from penstock.stage.consistent.beginning import take_over

@@ -30,11 +30,11 @@ from penstock.ports.staging import (
     StagedTable,
     Window,
     batch_of,
+    checkpoint_moved,
     group_name,
     key_empty,
     mutations_of,
 )
-from penstock.ports.staging_errors import checkpoint_moved
 
 RowKey = tuple[Hlc, str]
 FIRST = Hlc(1, 1)

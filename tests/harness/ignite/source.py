@@ -22,11 +22,11 @@ from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite import state
 from penstock.extract.extractor import Extractor
+from penstock.extract.progress import Outcome
 from penstock.log import list_segments, open_chain
 from penstock.model import Marker, Relation
 from penstock.ports.config import Config
-from penstock.ports.extract_options import Outcome
-from penstock.ports.extraction import extraction_of
+from penstock.ports.source import extraction_of
 
 ACTIVE = state._MODE_HEAD + b"CDC_UTILITY_ACTIVE"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -19,8 +19,8 @@ from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.load.bulk_options import BulkResult
 from penstock.load.session import Session
 from penstock.model import TableName
+from penstock.ports.bulk import Point
 from penstock.ports.config import Config
-from penstock.ports.planner import Point
 
 ORDERS = TableName("public", "orders")
 

@@ -17,7 +17,7 @@ from penstock.log import Writer, WriterOptions
 from penstock.log.links import LogPlace
 from penstock.model import Marker
 from penstock.model.keeping import Keeping
-from penstock.ports.consumer_config import Start
+from penstock.model.sections import Start
 
 NAME = "search"
 

@@ -18,7 +18,7 @@ from harness.pipelines.ddl_types import POSTGRES
 from penstock.consume.flexcdc.names import changelog_name
 from penstock.control.consumers.flexcdc import setup
 from penstock.model import TableName
-from penstock.ports.flexcdc_settings import ChangelogNames
+from penstock.model.sections import ChangelogNames
 
 DATABASE = "flexviews"
 NAMES = ChangelogNames.PLAIN  # so that errors name the history

@@ -29,8 +29,8 @@ from penstock.log.layout import list_open_segments
 from penstock.log.segment import open_segment
 from penstock.model import TableName
 from penstock.model.layout import PipelineLayout
+from penstock.model.sections import FlexCdcSettings
 from penstock.ports.changelog import ChangelogSession, open_changelogs
-from penstock.ports.flexcdc_settings import FlexCdcSettings
 from penstock.ports.tables import tables_at
 from plugins.mysql import database_of
 

@@ -14,8 +14,8 @@ from penstock.consume.flexcdc.following import FlexCdc, FlexCdcPipeline
 from penstock.consume.flexcdc.state import Place, State
 from penstock.consume.plugins import Plugin
 from penstock.model import Relation, TableDefinition, TableName
-from penstock.ports.changelog import OWN_COLUMNS, RowImages, StateNames
-from penstock.ports.flexcdc_settings import FlexCdcSettings
+from penstock.model.sections import FlexCdcSettings, StateNames
+from penstock.ports.changelog import OWN_COLUMNS, RowImages
 
 NAME = "flexcdc"
 SOURCE_URL = "postgresql://nobody@127.0.0.1:1/none"

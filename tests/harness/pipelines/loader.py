@@ -18,9 +18,9 @@ from penstock.load.stage import StagedBatch, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
+from penstock.model.policies import EVOLVE_ALL
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions
-from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.target import Applied, engine_of
 
 

@@ -21,7 +21,7 @@ from penstock.merge.order import Global
 from penstock.model import FlushPoint, Marker, MarkerKind, Op, Relation, Run
 from penstock.model.change import GLOBAL_PREFIX
 from penstock.model.keeping import KEEP_NONE
-from penstock.ports.merge_config import MergeSection
+from penstock.model.sections import MergeSection
 
 JOIN_US, SKEW_US = 30, 8
 Given = tuple[tuple[int, int], ...]  # of each part: its input, and its number there

@@ -11,6 +11,7 @@ import psycopg
 
 from harness.pipelines.loader import LocalSession
 from penstock.codec.lines import LineDialect
+from penstock.codec.server_pair import ServerPair
 from penstock.control.pipeline.config import load_config
 from penstock.control.run.bulk_load import bulk_load
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
@@ -23,9 +24,8 @@ from penstock.engines.postgres.target.chunk import into_postgres
 from penstock.load.bulk_options import BulkResult
 from penstock.load.session import Session
 from penstock.model import TableDefinition
+from penstock.ports.bulk import open_planner
 from penstock.ports.config import Config
-from penstock.ports.planner import open_planner
-from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import read_plan_of
 from plugins.mysql import MySQLServer, database_of
 

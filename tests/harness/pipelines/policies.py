@@ -12,9 +12,8 @@ from harness.pipelines.changes import relation
 from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.merge import delete, insert, update
 from penstock.model import Column, MarkerKind, Relation, TableName
-from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
-from penstock.ports.refusals import KeyNotInTarget, ShapeNotApplicable
-from penstock.ports.target import TableRecord
+from penstock.model.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
+from penstock.ports.target import KeyNotInTarget, ShapeNotApplicable, TableRecord
 
 ID = Column(name="id", source_type="integer", neutral="int32", nullable=False, id=1)
 NAME = Column(name="name", source_type="text", neutral="string", id=2)

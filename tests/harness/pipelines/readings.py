@@ -23,8 +23,8 @@ from penstock.load.loader_state import LoaderState
 from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
 from penstock.ports.lag import LogEnd, Retention
+from penstock.ports.progress import ProgressRow
 from penstock.ports.target import Applied
-from penstock.ports.target_state import ProgressRow
 from penstock.web.reading import PipelineWatch, Reading, Sample, Speeds
 from penstock.web.watching import Trouble
 

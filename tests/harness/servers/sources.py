@@ -24,15 +24,14 @@ from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.pipeline.servers import source_tables
 from penstock.control.run.extract_process import extract_options
 from penstock.extract.extractor import Extractor, Outcome
+from penstock.extract.progress import Ended
 from penstock.log import list_segments, open_chain
 from penstock.log.change_tables import bits
 from penstock.log.order import merge_rows
 from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, Op, Relation, Run, TableName
 from penstock.ports.config import Config
-from penstock.ports.extract_options import Ended, ExtractOptions
-from penstock.ports.extraction import extraction_of
-from penstock.ports.source import SourceEngine
+from penstock.ports.source import ExtractOptions, SourceEngine, extraction_of
 from toy_engine.store import Row, Shape, Store
 
 WAIT_S = 60.0

@@ -43,7 +43,7 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
-from penstock.ports.visits import Visit
+from penstock.sql.decoding import Visit
 
 T = Table(kinds=("int", "varchar(60)"))
 WIDER = Table(kinds=("int", "varchar(60)", "int"), table_id=101)

@@ -18,8 +18,8 @@ from penstock.consume.plugins import Instance, Plugin, RowValues, Transaction, r
 from penstock.host import faults
 from penstock.log.python_values import python_values
 from penstock.model import Column, PenstockError, Relation, TableName
+from penstock.model.sections import FlexCdcSettings
 from penstock.ports.changelog import GSN, RowImages
-from penstock.ports.flexcdc_settings import FlexCdcSettings
 
 logger = structlog.get_logger()
 faults.declare("flexcdc.plugin.row", "flexcdc.plugin.before_commit", "flexcdc.plugin.committed")

@@ -13,8 +13,8 @@ from penstock.consume.flexcdc.shapes import Step, StepKind, name_aside, steps
 from penstock.consume.flexcdc.state import Mvlog, State
 from penstock.host.errors import ConnectionLost
 from penstock.model import Column, PenstockError, Relation, TableDefinition, TableName
+from penstock.model.sections import FlexCdcSettings
 from penstock.ports.changelog import OWN_COLUMNS
-from penstock.ports.flexcdc_settings import FlexCdcSettings
 
 logger = structlog.get_logger()
 

@@ -33,6 +33,7 @@ from penstock.log.segment import Segment
 from penstock.log.state import load_state
 from penstock.log.tail import SegmentOpener
 from penstock.model import PenstockError, TableName
+from penstock.model.sections import FlexCdcSettings
 from penstock.ports.changelog import (
     ChangelogSession,
     ChangelogSource,
@@ -40,7 +41,6 @@ from penstock.ports.changelog import (
     changelog_source,
     open_changelogs,
 )
-from penstock.ports.flexcdc_settings import FlexCdcSettings
 from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger()

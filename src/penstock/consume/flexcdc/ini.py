@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 from urllib.parse import quote, urlencode
 
 from penstock.model import PenstockError
-from penstock.ports.flexcdc_settings import FlexCdcSettings
+from penstock.model.sections import FlexCdcSettings
 
 MAIN, SOURCE, DEST, TYPES = "flexcdc", "source", "dest", "types"
 _SECTION = re.compile(r"\[([^\]]+)\]\s*(?:[;#].*)?\Z")

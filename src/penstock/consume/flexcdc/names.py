@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from penstock.model import PenstockError, TableName
-from penstock.ports.flexcdc_settings import ChangelogNames
+from penstock.model.sections import ChangelogNames
 
 NAME_MAX = 63  # PostgreSQL's; of MySQL and MariaDB 64
 

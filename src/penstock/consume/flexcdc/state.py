@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.model import PenstockError, TableName
-from penstock.ports.changelog import ChangelogSession, StateNames
+from penstock.model.sections import StateNames
+from penstock.ports.changelog import ChangelogSession
 
 ROWS_MAX = 500  # rows of one INSERT
 IDENTITIES = "penstock_columns"  # our column of mvlogs, which Flexviews does not have

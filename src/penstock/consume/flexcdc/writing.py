@@ -16,8 +16,8 @@ from penstock.consume.flexcdc.state import Place, State, UnitOfWork
 from penstock.consume.flexcdc.units import Units
 from penstock.host import faults
 from penstock.model import Relation, TableName
+from penstock.model.sections import FlexCdcSettings
 from penstock.ports.changelog import OWN_SCHEMA, RowImages
-from penstock.ports.flexcdc_settings import FlexCdcSettings
 
 faults.declare(
     "flexcdc.append.before",

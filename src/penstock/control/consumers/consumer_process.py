@@ -37,8 +37,8 @@ from penstock.host.process import holder_of
 from penstock.log import links
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
+from penstock.model.sections import ConsumerSection
 from penstock.ports.config import Config
-from penstock.ports.consumer_config import ConsumerSection
 from penstock.ports.direct import DirectLog
 from penstock.ports.registry import part
 

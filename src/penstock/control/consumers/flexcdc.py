@@ -37,13 +37,13 @@ from penstock.log.state import load_state
 from penstock.model import PenstockError, TableName
 from penstock.model.layout import PipelineLayout
 from penstock.model.patterns import Selection, as_pattern
+from penstock.model.sections import FlexCdcSettings
 from penstock.model.table_requests import Capture, TableRequest
 from penstock.ports.changelog import changelog_source
 from penstock.ports.config import Config
-from penstock.ports.extraction import extraction_of
-from penstock.ports.flexcdc_settings import FlexCdcSettings
 from penstock.ports.positions import positions_of
 from penstock.ports.registry import part
+from penstock.ports.source import extraction_of
 
 logger = structlog.get_logger()
 CONSUMER = "flexcdc"

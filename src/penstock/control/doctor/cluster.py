@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from penstock.host.snapshot_address import listen_at
 from penstock.load.cluster import (
     ClusterUnfit,
     Executor,
@@ -20,9 +21,8 @@ from penstock.load.cluster import (
     versions_here,
 )
 from penstock.load.session import Session
-from penstock.ports.config import Config, LogPath
-from penstock.ports.reach import Reach, reach_of
-from penstock.ports.snapshot_address import listen_at, snapshot_address
+from penstock.ports.config import Config, LogPath, snapshot_address
+from penstock.ports.registry import Reach, reach_of
 
 HINT = "docs/cluster.md says what every machine of the cluster needs."
 Addresses = tuple[tuple[str, int], ...]

@@ -16,9 +16,9 @@ from penstock.control.pipeline.followed import followed_tables
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
 from penstock.ports.config import Config, Mode
-from penstock.ports.extraction import extraction_of
 from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_handover
-from penstock.ports.target_state import open_target_reader
+from penstock.ports.progress import open_target_reader
+from penstock.ports.source import extraction_of
 
 DIRECTORY_CHECKS = Checks(Side.HOST)
 

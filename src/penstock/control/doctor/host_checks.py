@@ -8,12 +8,12 @@ import socket
 from collections.abc import Iterator
 
 from penstock.codec.kernels import all_compiled
+from penstock.control.pipeline.extras import install_line, missing_extras
 from penstock.host.installation import reinstall_command
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.model.whole_number import parse_whole
 from penstock.ports.checks import Checks, Finding, Severity, Side
 from penstock.ports.config import Config
-from penstock.ports.extras import install_line, missing_extras
 
 HOST_CHECKS = Checks(Side.HOST)
 EXTRA_CHECKS = Checks(Side.HOST)

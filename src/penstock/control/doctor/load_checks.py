@@ -19,8 +19,8 @@ from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import NamesCollide, check_names, open_bulk_target
 from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, fix_of
 from penstock.ports.config import Config
+from penstock.ports.progress import open_target_reader
 from penstock.ports.target import target_name
-from penstock.ports.target_state import open_target_reader
 
 APPLICATION_NAME = "penstock doctor"
 LOAD_CHECKS = Checks(Side.TARGET)

@@ -26,8 +26,8 @@ from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.pipeline.followed import followed_names
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.plan import planned_at
 from penstock.ports.registry import engine_at, same_types
+from penstock.ports.tables import planned_at
 from penstock.sql.schema_translation import extras_of
 
 

@@ -21,8 +21,7 @@ from penstock.host.process import this_program
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.ports.stage_groups import feed_config
-from penstock.ports.staging import Group, group_name
+from penstock.ports.staging import Group, feed_config, group_name
 
 logger = structlog.get_logger(__name__)
 AGAIN_S = 10.0

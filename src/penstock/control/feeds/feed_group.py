@@ -27,11 +27,19 @@ from penstock.host.files import REAL_FILES
 from penstock.host.process import this_program
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
+from penstock.model.sections import StageMode, seconds
 from penstock.ports.config import Config
 from penstock.ports.progress import SharedProgress, open_shared_progress
-from penstock.ports.stage_config import StageMode, seconds
-from penstock.ports.stage_groups import group_config, leases_of, log_id_of, source_identity
-from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
+from penstock.ports.staging import (
+    Group,
+    StagingDatabase,
+    StagingSession,
+    group_config,
+    group_name,
+    leases_of,
+    log_id_of,
+    source_identity,
+)
 from penstock.stage.consistent.beginning import begin_log, forget_log, take_over
 from penstock.stage.consistent.lease import HeldLease, hold_lease
 from penstock.stage.consistent.marks import Marking

@@ -21,10 +21,10 @@ from penstock.extract.extractor import Extractor
 from penstock.host.files import REAL_FILES
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, session_options
+from penstock.model.policies import Policies, Policy
 from penstock.ports.config import Config, TargetSection
-from penstock.ports.extraction import extraction_of
-from penstock.ports.policies import Policies, Policy
-from penstock.ports.stage_groups import feed_config, group_at, group_config, log_id_of
+from penstock.ports.source import extraction_of
+from penstock.ports.staging import feed_config, group_at, group_config, log_id_of
 
 LOAD, EXTRACT, FEED = "load", "extract", "feed"
 HALVES = (LOAD, EXTRACT)  # Spark takes longest to start

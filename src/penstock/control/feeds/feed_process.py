@@ -19,14 +19,14 @@ from penstock.control.feeds.feed_checks import Checks
 from penstock.control.feeds.feed_groups import working
 from penstock.control.feeds.feed_rows import row_sequencer, script_of
 from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.control.pipeline.extras import STAGE, check_extras, install_line, missing_libraries
 from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
+from penstock.model.sections import Authentication, StageSection, seconds
 from penstock.ports.config import Config
-from penstock.ports.extras import STAGE, check_extras, install_line, missing_libraries
-from penstock.ports.stage_config import Authentication, StageSection, seconds
 from penstock.ports.staging import StagingDatabase, StagingSession, staging_at
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from penstock.control.run.reset import Reset, as_administrator, paths_of, remove
 from penstock.model import TableName
 from penstock.model.hlc import ZERO
 from penstock.model.removal import Removal
-from penstock.ports import leftovers as at_target
+from penstock.ports import reset as at_target
 from penstock.ports.config import Config
-from penstock.ports.staging import Group, group_name
-from penstock.ports.staging_errors import StagingMissing
+from penstock.ports.staging import Group, StagingMissing, group_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,20 @@ from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.host import faults
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
+from penstock.model.sections import StageSection
 from penstock.ports.config import Config
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
-from penstock.ports.stage_config import StageSection
-from penstock.ports.stage_groups import leases_of, log_id_of, position_behind, time_through
-from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
+from penstock.ports.staging import (
+    Group,
+    StagingDatabase,
+    StagingSession,
+    group_name,
+    leases_of,
+    log_id_of,
+    position_behind,
+    time_through,
+)
 from penstock.stage.consistent.lease import hold_lease
 from penstock.stage.position import TakenOver, check_fence
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from penstock.model.sections import StageMode, StageSection, seconds
 from penstock.ports.config import Config
 from penstock.ports.row_apply import row_target_at
-from penstock.ports.stage_config import StageMode, StageSection, seconds
-from penstock.ports.stage_groups import feeds, log_id_of
+from penstock.ports.staging import feeds, log_id_of
 
 if TYPE_CHECKING:
     from penstock.stage.apply.sequencer import RowSequencer

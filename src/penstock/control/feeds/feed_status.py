@@ -20,18 +20,20 @@ from penstock.control.pipeline.outages import Outage, Outages, outage_lines
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
+from penstock.model.sections import StageMode
 from penstock.ports.config import Config
 from penstock.ports.progress import SharedProgress, open_shared_progress
 from penstock.ports.row_apply import RowSession, row_target_at
-from penstock.ports.stage_config import StageMode
-from penstock.ports.stage_groups import lease_of, log_id_of, time_through
 from penstock.ports.staging import (
     Group,
     GroupState,
     StagedRows,
     StagingSession,
     group_name,
+    lease_of,
+    log_id_of,
     staging_at,
+    time_through,
 )
 
 NAME = "penstock status"

@@ -26,8 +26,9 @@ from penstock.host.supervised import SupervisedThread
 from penstock.log.state import load_state
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.hlc import ZERO, Hlc
+from penstock.model.sections import seconds
 from penstock.ports.config import Config
-from penstock.ports.stage_config import seconds
+from penstock.ports.progress import TargetReader, open_target_reader
 from penstock.ports.staging import (
     Group,
     StagedTable,
@@ -37,7 +38,6 @@ from penstock.ports.staging import (
     staging_at,
 )
 from penstock.ports.target import SyncState, target_name
-from penstock.ports.target_state import TargetReader, open_target_reader
 from penstock.stage.log_changes import Changes, Timed, assign_times, mutations
 from penstock.stage.log_marks import LogMarks, Mark, time_of
 from penstock.stage.retire import Retiring

@@ -46,7 +46,20 @@ from penstock.control.pipeline.direct import (
     with_whole_patterns,
 )
 from penstock.control.pipeline.table_requests import with_requests
+from penstock.host.snapshot_address import split_address
 from penstock.model.patterns import PatternInvalid, Selection
+from penstock.model.sections import (
+    FLEXCDC_LISTS,
+    MERGE,
+    SERVE,
+    STAGE,
+    TARGET_NAME,
+    ConsumerSection,
+    FlexCdcSettings,
+    PublicationSection,
+    ServeSection,
+    Start,
+)
 from penstock.ports.config import (
     CONSUMERS,
     FLEXCDC,
@@ -61,16 +74,8 @@ from penstock.ports.config import (
     camel,
     snake,
 )
-from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection, Start
-from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
-from penstock.ports.merge_config import MERGE
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import engines, joined_urls, types_at
-from penstock.ports.serve_config import SERVE, PublicationSection, ServeSection
-from penstock.ports.snapshot_address import split_address
-from penstock.ports.stage_config import (
-    STAGE,
-)
 
 # Forbidden in a file without [target]: these sections, and these keys of [changeLoader].
 MASTER = re.compile(r"local(-cluster)?\[.+\]\Z|(local|yarn)\Z|(spark|k8s)://.")
@@ -203,7 +208,7 @@ def _with_flexcdc(text: ConfigText, config: Config) -> Config:
     if isinstance(given, dict):  # lists may be written as in FlexCDC
         given = {
             key: [part.strip() for part in value.split(",")]
-            if isinstance(value, str) and key in LISTS
+            if isinstance(value, str) and key in FLEXCDC_LISTS
             else value
             for key, value in given.items()
         }

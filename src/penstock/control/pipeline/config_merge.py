@@ -9,10 +9,9 @@ from pathlib import Path
 from penstock.codec.types import Engine
 from penstock.control.pipeline.config_errors import ConfigValueInvalid, invalid
 from penstock.control.pipeline.config_text import ConfigText, plain
+from penstock.model.sections import MERGE, MERGED, STAGE, STAGING
 from penstock.ports.config import Config, Mode, SourceSection
-from penstock.ports.merge_config import MERGE, MERGED
 from penstock.ports.registry import schemes, types_at
-from penstock.ports.stage_config import STAGE, STAGING
 
 
 def check_merge_file(text: ConfigText) -> None:

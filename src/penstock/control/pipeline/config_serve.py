@@ -14,9 +14,8 @@ from penstock.control.pipeline.config_errors import (
 from penstock.control.pipeline.config_text import ConfigText, Substituted
 from penstock.host.listen import is_loopback
 from penstock.model import PenstockError
+from penstock.model.sections import SERVE, TLS_OFF, ServeSection, seconds
 from penstock.ports.config import CONSUMERS, Config
-from penstock.ports.serve_config import SERVE, TLS_OFF, ServeSection
-from penstock.ports.stage_config import seconds
 from penstock.serve.entries import parse_entries
 
 VERSIONS = range(14, 19)

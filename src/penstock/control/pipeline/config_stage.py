@@ -14,17 +14,18 @@ from penstock.control.pipeline.config_errors import (
 )
 from penstock.control.pipeline.config_text import ConfigText, plain
 from penstock.host.errors import UrlInvalid
-from penstock.ports.config import CONSUMERS, Config, Mode, snake
-from penstock.ports.consumer_config import ConsumerSection, Start
-from penstock.ports.registry import engine_at
-from penstock.ports.stage_config import (
+from penstock.model.sections import (
     STAGE,
     STAGING,
     Authentication,
+    ConsumerSection,
     Duration,
     StageSection,
+    Start,
     seconds,
 )
+from penstock.ports.config import CONSUMERS, Config, Mode, snake
+from penstock.ports.registry import engine_at
 
 STAGE_TOKEN_LENGTH_MIN = 16
 CONSUMER = "penstock.control.feeds.staging_consumer"

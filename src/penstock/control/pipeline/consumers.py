@@ -8,9 +8,9 @@ from penstock.consume.registration import register
 from penstock.log.links import LogPlace
 from penstock.merge.extraction import consumer_name
 from penstock.model import PenstockError
+from penstock.model.sections import ConsumerSection, Start
 from penstock.ports.config import Config
-from penstock.ports.consumer_config import ConsumerSection, Start
-from penstock.ports.stage_groups import feed_config, feeds
+from penstock.ports.staging import feed_config, feeds
 
 
 class ConsumerUnknown(PenstockError):

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from penstock.host.errors import UrlInvalid
+from penstock.model.sections import ConsumerSection
 from penstock.ports.config import Config
-from penstock.ports.consumer_config import ConsumerSection
 from penstock.ports.registry import Descriptor, engine_at, is_list
 
 

@@ -1,11 +1,10 @@
-"""A configured pipeline, as engines see it: see `penstock.ports.pipeline`."""
+"""A configured pipeline, as engines see it: see `penstock.ports.config`."""
 
 from __future__ import annotations
 
 from penstock.load.ledger import read_ledger
 from penstock.log.state import load_state
-from penstock.ports.config import Config
-from penstock.ports.pipeline import BulkState, Pipeline
+from penstock.ports.config import BulkState, Config, Pipeline
 
 
 def pipeline_of(config: Config) -> Pipeline:

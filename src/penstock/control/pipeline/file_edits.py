@@ -31,9 +31,9 @@ from penstock.model.patterns import Selection, as_pattern
 from penstock.model.table_requests import Capture, TableRequest
 from penstock.ports.config import Config, Mode
 from penstock.ports.handover import read_handover
+from penstock.ports.progress import open_target_reader
 from penstock.ports.tables import Followed, tables_at
 from penstock.ports.target import target_name
-from penstock.ports.target_state import open_target_reader
 
 logger = structlog.get_logger()
 

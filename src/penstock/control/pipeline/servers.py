@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Server, parse_choices
 from penstock.control.pipeline.followed import followed_names
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.registry import same_types
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.tables import tables_at
 
 

@@ -13,8 +13,8 @@ from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
 from penstock.model import TableName
 from penstock.ports.config import Config
+from penstock.ports.progress import ProgressRow, TargetReader
 from penstock.ports.target import Applied, TableSync
-from penstock.ports.target_state import ProgressRow, TargetReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,8 @@ from penstock.load.session import Session, SessionKeeper, SparkLost
 from penstock.log import links
 from penstock.log.state import LogState, load_state
 from penstock.model import PenstockError, TableDefinition
+from penstock.ports.bulk import Planner, PointUnfit, open_planner
 from penstock.ports.config import Config
-from penstock.ports.planner import Planner, PointUnfit, open_planner
 from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from penstock.load.bulk_options import BulkOptions, BulkResult
 from penstock.load.bulk_progress import OnProgress
 from penstock.load.session import Session
 from penstock.model import TableDefinition
+from penstock.ports.bulk import Planner
 from penstock.ports.config import Config, OnTableError
-from penstock.ports.planner import Planner
 
 
 def bulk_options(config: Config) -> BulkOptions:

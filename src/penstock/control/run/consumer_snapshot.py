@@ -18,6 +18,7 @@ from penstock.base.state import Piece, as_inserts
 from penstock.codec.columns import transactions_batch
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
+from penstock.codec.server_pair import ReadPlan
 from penstock.consume.lock import take_lock
 from penstock.consume.pieces import SNAPSHOT_KEY, TOLD
 from penstock.consume.position import ConsumerState, Position
@@ -41,11 +42,18 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
-from penstock.ports.bulk import BulkReader, ChunkTask, bulk_source
+from penstock.ports.bulk import (
+    BulkReader,
+    ChunkTask,
+    Planner,
+    Point,
+    PointUnfit,
+    TableRead,
+    bulk_source,
+    open_planner,
+)
 from penstock.ports.config import Config
-from penstock.ports.planner import Planner, Point, PointUnfit, TableRead, open_planner
 from penstock.ports.registry import part
-from penstock.ports.server_pair import ReadPlan
 from penstock.ports.tables import tables_at
 
 declare("consume.snapshot.rows")

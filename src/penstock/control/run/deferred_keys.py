@@ -19,8 +19,8 @@ from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture
+from penstock.ports.bulk import DeferredTable, add_deferred_keys
 from penstock.ports.config import Config
-from penstock.ports.deferred_keys import DeferredTable, add_deferred_keys
 
 logger = structlog.get_logger()
 

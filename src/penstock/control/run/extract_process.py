@@ -31,8 +31,8 @@ from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError
 from penstock.ports.checks import Side
 from penstock.ports.config import Config
-from penstock.ports.extraction import extraction_of
 from penstock.ports.identity import check_identity, keep_identity, stored_identity
+from penstock.ports.source import extraction_of
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract"

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
+from penstock.ports.bulk import Planning, Point, open_planner
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover, HandoverPhase, HandoverView, read_handover
-from penstock.ports.planner import Planning, Point, open_planner
 from penstock.ports.positions import kind_of
 
 __all__ = ["HandoverView", "bulk_planner", "read_handover", "wait_for_point"]

@@ -47,8 +47,8 @@ from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SparkLost, session_options
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.bulk import Planner, open_planner
 from penstock.ports.config import Config, LogPath, Mode, OnTableError
-from penstock.ports.planner import Planner, open_planner
 from penstock.ports.positions import kind_of
 from penstock.ports.progress import open_progress
 from penstock.ports.registry import types_at

@@ -20,8 +20,8 @@ from penstock.control.run.supervisor import run_pipeline
 from penstock.control.status.live import View
 from penstock.host.errors import mask
 from penstock.model import PenstockError
-from penstock.ports.leftovers import leftovers
-from penstock.ports.refusals import TargetFollowsAnotherLog
+from penstock.ports.reset import leftovers
+from penstock.ports.target import TargetFollowsAnotherLog
 
 PREFIX = "PENSTOCK_COPY_"
 FILE = "copy.toml"

@@ -15,15 +15,15 @@ from penstock.control.pipeline.running import processes
 from penstock.control.pipeline.servers import source_tables
 from penstock.control.pipeline.table_requests import put_request, read_answers
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.model import PenstockError, TableName
-from penstock.model.table_requests import TableRequest
-from penstock.ports.config import Config
-from penstock.ports.request_files import (
+from penstock.host.request_files import (
     ResendCancelled,
     ResendRefused,
     table_not_captured,
     table_unknown,
 )
+from penstock.model import PenstockError, TableName
+from penstock.model.table_requests import TableRequest
+from penstock.ports.config import Config
 
 CHECK_S = 0.2
 GONE_S_MAX = 30.0  # a supervisor restarts an ended extractor within that time

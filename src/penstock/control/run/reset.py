@@ -3,7 +3,7 @@
 First everything is looked at and nothing changed; then the source is released, the target's state
 is removed, and last the directory, so that a reset that was killed at any moment can be repeated.
 Not here: the question (`penstock.cli.reset`), and the leftovers of each engine (`ports.reset`,
-`ports.leftovers`).
+`ports.reset`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,14 @@ from penstock.log.links import registered_consumers
 from penstock.model import PenstockError
 from penstock.model.removal import Removal
 from penstock.model.table_requests import Capture
-from penstock.ports import leftovers as at_target
+from penstock.ports import reset as at_target
 from penstock.ports.checks import checks_of
 from penstock.ports.config import Config
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import check_pipeline, stored_identity
-from penstock.ports.refusals import TargetFollowsAnotherLog
 from penstock.ports.reset import reset_of
-from penstock.ports.stage_groups import DIRECTORY as GROUPS
-from penstock.ports.stage_groups import FEEDS
-from penstock.ports.target import target_name
+from penstock.ports.staging import FEEDS, GROUPS
+from penstock.ports.target import TargetFollowsAnotherLog, target_name
 
 APPLICATION_NAME = "penstock reset"
 REMOVED = "reset.removed"  # name of the directory while it is being deleted

@@ -3,7 +3,7 @@
 It is the bulk load's machinery, for one table, at a consistent point that is taken now: chunks with
 a ledger of their own below state/copies/, so that a killed copy continues where it was. Each
 runs on a thread of the load process, waits for its turn, and leaves one of Spark's slots to the
-changes. Not here: the table before and after the copy (`penstock.ports.table_sync`).
+changes. Not here: the table before and after the copy (`penstock.load.table_sync`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.host.retry import Backoff, Patience
 from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
 from penstock.model import PenstockError, TableName
+from penstock.ports.bulk import open_planner
 from penstock.ports.config import Config
-from penstock.ports.planner import open_planner
 from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger()

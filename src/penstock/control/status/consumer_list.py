@@ -30,9 +30,9 @@ from penstock.host.process import holder_of, process_alive
 from penstock.log import links
 from penstock.log.layout import SegmentFile, list_segments
 from penstock.log.segment import list_begun_segments, open_segment
+from penstock.model.sections import TARGET_NAME
 from penstock.model.words import count_words
 from penstock.ports.config import Config
-from penstock.ports.consumer_config import TARGET_NAME
 from penstock.ports.lag import LogEnd
 from penstock.ports.progress import open_progress
 from penstock.serve.retention import NAME as SERVE

@@ -22,8 +22,8 @@ from penstock.ports.config import Config
 from penstock.ports.handover import log_begin
 from penstock.ports.lag import LogEnd, SourceState, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
+from penstock.ports.progress import open_target_reader
 from penstock.ports.target import Applied
-from penstock.ports.target_state import open_target_reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from penstock.log.state import load_state
 from penstock.log.text import NULL, lines
 from penstock.model import PenstockError, TableName
 from penstock.ports.positions import kind_in_log
-from penstock.ports.stage_groups import DIRECTORY, FEEDS
+from penstock.ports.staging import FEEDS, GROUPS
 
 if TYPE_CHECKING:
     from penstock.ports.config import Config
@@ -75,7 +75,7 @@ def find_log(path: Path) -> LogPlace:
 
 def _log_of_feeds(config: Config) -> LogNotFound:
     """Error: a pipeline with [stage] has a log for each target schema."""
-    folders = [config.directory / name for name in (FEEDS, DIRECTORY)]
+    folders = [config.directory / name for name in (FEEDS, GROUPS)]
     found = sorted(log.parent for folder in folders for log in folder.glob("*/log"))
     hint = "Start `penstock stage FILE`: each target schema gets a log when its feed begins."
     if found:

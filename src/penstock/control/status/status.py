@@ -35,6 +35,7 @@ from penstock.control.status.merge_status import MergeSeen, read_merge
 from penstock.control.status.serve_status import ServeSeen, read_serve
 from penstock.control.tables.table_list import TableLine, lines_from
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.waits import Waits, read_waits
 from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.model import PenstockError
 from penstock.ports.config import Config
@@ -42,8 +43,7 @@ from penstock.ports.handover import Handover, read_handover
 from penstock.ports.identity import SourceIdentity, stored_identity
 from penstock.ports.lag import LogEnd, SourceReader, Watermark, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
-from penstock.ports.target_state import ProgressRow, TargetReader, open_target_reader
-from penstock.ports.waits import Waits, read_waits
+from penstock.ports.progress import ProgressRow, TargetReader, open_target_reader
 from penstock.serve.retention import NAME as SERVE
 
 NAME = "penstock status"

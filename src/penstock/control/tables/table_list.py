@@ -16,6 +16,7 @@ from penstock.control.pipeline.table_requests import read_answers, read_requests
 from penstock.control.tables.change_counts import changes_between
 from penstock.load.isolation import read_isolations
 from penstock.load.ledger import read_ledger
+from penstock.load.table_sync import next_state
 from penstock.model import TableName
 from penstock.model.table_requests import (
     Capture,
@@ -26,7 +27,6 @@ from penstock.model.table_requests import (
 )
 from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
-from penstock.ports.table_sync import next_state
 from penstock.ports.target import SyncState, TableSync
 
 APPLICATION_NAME = "penstock tables"

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
+from penstock.codec.server_pair import ServerPair
 from penstock.control.verify.checksum import Sums, add_sums, bucket_count, differing_buckets
 from penstock.control.verify.hashed_rows import Kind, Tally, merge
 from penstock.control.verify.shared_image import compared_columns, shared_images
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import (
     Dialect,
     Hasher,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import structlog
 
 from penstock.codec.errors import CellUnfit
+from penstock.codec.server_pair import ServerPair
 from penstock.control.verify.checksum import Sums, add_sums, differing_buckets
 from penstock.control.verify.compare import Compared
 from penstock.host.faults import declare, point
@@ -23,10 +24,8 @@ from penstock.load.chunk import named
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import BulkReader, Chunk, ChunkTask
 from penstock.ports.config import Config
-from penstock.ports.repair import RepairTable, RepairTarget, open_repair
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import Applied
-from penstock.ports.verify import Hasher, VerifyReader
+from penstock.ports.verify import Hasher, RepairTable, RepairTarget, VerifyReader, open_repair
 from penstock.sql.read_plan import read_plan_of
 
 logger = structlog.get_logger()

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Mapping
 from penstock.codec.types.forms import Form, Kind
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import ComparedCell, Dialect, Image, key_columns
 from penstock.sql.read_plan import copied_columns
 

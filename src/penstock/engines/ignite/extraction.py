@@ -12,11 +12,10 @@ from penstock.engines.ignite.source.several import NAME, NodesEngine
 from penstock.engines.ignite.source.source_engine import IgniteEngine
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.config import Config, Mode
-from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.config import Config, Mode, Pipeline
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.pipeline import Pipeline
 from penstock.ports.registry import is_list
+from penstock.ports.source import ExtractOptions
 
 
 class TimeZoneUnknown(PenstockError):

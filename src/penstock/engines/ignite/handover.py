@@ -24,7 +24,7 @@ from penstock.engines.ignite.source.scanned import (
 )
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.ports.config import Config
+from penstock.ports.config import Config, Pipeline
 from penstock.ports.direct import LogPlace
 from penstock.ports.handover import (
     Handover,
@@ -33,7 +33,6 @@ from penstock.ports.handover import (
     read_handover,
     write_handover,
 )
-from penstock.ports.pipeline import Pipeline
 
 LEARNED = "learned"
 LOCK_TIMEOUT_MS = 1000

@@ -1,4 +1,4 @@
-"""Plan for a node as source; see `ports.plan.Planned`. It cannot be a target."""
+"""Plan for a node as source; see `ports.tables.Planned`. It cannot be a target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.engines.ignite.source.shapes import table_of
 from penstock.engines.ignite.tables import SERVER, read_captured
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.plan import SourceFacts
+from penstock.ports.tables import SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:

@@ -38,9 +38,8 @@ from penstock.engines.ignite.thin import ThinClient, open_thin
 from penstock.engines.ignite.url import thin_url
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
-from penstock.ports.bulk import Chunk
+from penstock.ports.bulk import Chunk, Point, TableRead
 from penstock.ports.config import Config
-from penstock.ports.planner import Point, TableRead
 from penstock.ports.registry import is_list
 
 CHUNK_ROWS = 50_000
@@ -50,7 +49,7 @@ logger = structlog.get_logger(__name__)
 
 
 class IgnitePlanner:
-    """See `ports.planner.Planning`. first: returns the handover's point."""
+    """See `ports.bulk.Planning`. first: returns the handover's point."""
 
     positions: PositionKind = IgnitePosition
 
@@ -189,5 +188,5 @@ def _column(known: KeptColumn, defined: ColumnDefinition) -> KeptColumn:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> IgnitePlanner:
-    """See `ports.planner.open_planner`."""
+    """See `ports.bulk.open_planner`."""
     return IgnitePlanner(config, first=first)

@@ -1,4 +1,4 @@
-"""Plan of a merge: the tables of its logs; see `ports.plan.Planned`."""
+"""Plan of a merge: the tables of its logs; see `ports.tables.Planned`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.codec.types import Server
 from penstock.engines.merged.tables import server_of
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.plan import SourceFacts, planned_at
+from penstock.ports.tables import SourceFacts, planned_at
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:

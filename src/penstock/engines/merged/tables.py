@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from penstock.codec.types import Server
 from penstock.model import TableDefinition, TableName
+from penstock.model.sections import MERGED
 from penstock.ports.config import Config
-from penstock.ports.merge_config import MERGED
 from penstock.ports.tables import Followed, Present, tables_at
 
 

@@ -13,10 +13,9 @@ from penstock.engines.mysql.log_start import has_begun, make_engine
 from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.model import TableDefinition
-from penstock.ports.config import Config, Mode
-from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.config import Config, Mode, Pipeline
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.pipeline import Pipeline
+from penstock.ports.source import ExtractOptions
 
 __all__ = ["has_begun", "identity", "mysql_identity", "open_engine"]
 

@@ -30,7 +30,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
-from penstock.ports.config import Config, HandoverMode
+from penstock.ports.config import Config, HandoverMode, Pipeline
 from penstock.ports.handover import (
     Handover,
     HandoverPhase,
@@ -38,7 +38,6 @@ from penstock.ports.handover import (
     read_handover,
     write_handover,
 )
-from penstock.ports.pipeline import Pipeline
 
 logger = structlog.get_logger()
 POLL_INTERVAL_S = 0.2

@@ -14,9 +14,8 @@ from penstock.engines.mysql.source.status import ResumePoint
 from penstock.host.state_file import StateFile
 from penstock.model import TableName
 from penstock.model.patterns import Selection
-from penstock.ports.config import Config, NewTables
-from penstock.ports.extract_options import ExtractOptions
-from penstock.ports.pipeline import Pipeline
+from penstock.ports.config import Config, NewTables, Pipeline
+from penstock.ports.source import ExtractOptions
 
 APPLICATION_NAME = "penstock extract"
 

@@ -12,7 +12,7 @@ from penstock.engines.mysql.strict_values import convert_sql, strict_refusal
 from penstock.host.errors import StatementFailed
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.plan import APPLICATION_NAME, SourceFacts
+from penstock.ports.tables import PLAN_APPLICATION, SourceFacts
 
 
 def read_source(
@@ -24,7 +24,7 @@ def read_source(
 
     Raises the errors of connecting and of the catalogue.
     """
-    with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
+    with closing(open_catalog(config.source.url, application_name=PLAN_APPLICATION)) as session:
         found = survey(session, config.source.tables)
         out = [one for one in found.excluded if one.reason is not Exclusion.PATTERN]
         return SourceFacts(
@@ -58,7 +58,7 @@ def problems_between(
     has such columns, and none once its bulk load has been planned.
     """
     found: list[str] = []
-    with closing(open_catalog(config.source.url, application_name=APPLICATION_NAME)) as session:
+    with closing(open_catalog(config.source.url, application_name=PLAN_APPLICATION)) as session:
         for table in tables:
             computed = [column for column in table.columns if column.generated and column.default]
             if not computed or table.is_versioned or table.name in planned:
@@ -115,7 +115,7 @@ def _warnings(
 
 def read_target(config: Config) -> tuple[Server, int]:
     """Return the target, and its lower_case_table_names. Raises the errors of connecting."""
-    with closing(connect(config.target.url, application_name=APPLICATION_NAME)) as session:
+    with closing(connect(config.target.url, application_name=PLAN_APPLICATION)) as session:
         found = rows(
             session,
             "select @@lower_case_table_names as folding",

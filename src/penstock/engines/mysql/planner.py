@@ -27,10 +27,8 @@ from penstock.engines.mysql.url import MySQLUrl
 from penstock.host.errors import StatementFailed
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk
-from penstock.ports.config import Config
-from penstock.ports.planner import Point, TableRead
-from penstock.ports.snapshot_address import snapshot_address
+from penstock.ports.bulk import Chunk, Point, TableRead
+from penstock.ports.config import Config, snapshot_address
 
 logger = structlog.get_logger()
 # A table has enough chunks for all sessions to end at about the same time.
@@ -175,5 +173,5 @@ def _chunk(piece: KeyChunk, read: TableRead) -> Chunk:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> MySQLPlanner:
-    """See `ports.planner.open_planner`."""
+    """See `ports.bulk.open_planner`."""
     return MySQLPlanner(config, first=first)

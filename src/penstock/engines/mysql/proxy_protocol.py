@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.host.retry import Backoff, retrying
+from penstock.host.snapshot_address import ADDRESS_HINT
 from penstock.host.socket import notice_cuts
 from penstock.model import PenstockError, Retry
 from penstock.model.whole_number import parse_whole
 from penstock.ports.bulk import SnapshotUnreachable
-from penstock.ports.snapshot_address import ADDRESS_HINT
 
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_TRIES = Backoff(first_s=0.2, longest_s=1.0, attempts=3)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.ports.reach import Reach
+from penstock.ports.registry import Reach
 
 FILES = ("sslrootcert", "sslcert", "sslkey", "server_public_key")
 
 
 def reach(url: str) -> Reach:
-    """See `ports.reach`."""
+    """See `ports.registry`."""
     found = MySQLUrl.parse(url)
     socket = found.options.get("unix_socket", "")
     return Reach(

@@ -23,10 +23,9 @@ from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.engines.postgres.standby import check_publication_there
 from penstock.model import TableDefinition
 from penstock.model.patterns import Selection
-from penstock.ports.config import Config, Mode, NewTables
-from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.config import Config, Mode, NewTables, Pipeline
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.pipeline import Pipeline
+from penstock.ports.source import ExtractOptions
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract"

@@ -42,7 +42,8 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.config import HandoverMode
+from penstock.ports.bulk import HeldPoint
+from penstock.ports.config import HandoverMode, Pipeline
 from penstock.ports.handover import (
     Do,
     Handover,
@@ -53,8 +54,6 @@ from penstock.ports.handover import (
     read_handover,
     write_handover,
 )
-from penstock.ports.pipeline import Pipeline
-from penstock.ports.planner import HeldPoint
 
 logger = structlog.get_logger()
 faults.declare("handover.slot.made", "handover.captured", "handover.paused", "handover.resumed")

@@ -9,13 +9,13 @@ from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.source.catalog import Exclusion, open_catalog, survey
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.plan import APPLICATION_NAME, SourceFacts
+from penstock.ports.tables import PLAN_APPLICATION, SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
     """Return the source and its captured tables. Raises what connecting and the catalogue do."""
     with (
-        open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection,
+        open_catalog(config.source.url, application_name=PLAN_APPLICATION) as connection,
         server_errors("reading the source's catalogue"),
     ):
         found = survey(connection, config.source.tables, dropped=dropped)
@@ -33,7 +33,7 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
 
 def read_target(config: Config) -> tuple[Server, int]:
     """See Planned. Raises the errors of connecting."""
-    with connect(config.target.url, application_name=APPLICATION_NAME) as connection:
+    with connect(config.target.url, application_name=PLAN_APPLICATION) as connection:
         return _server(connection.info.server_version), 0
 
 

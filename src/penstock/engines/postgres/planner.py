@@ -30,12 +30,11 @@ from penstock.engines.postgres.source.snapshot import (
     temporary_consistent_point,
 )
 from penstock.engines.postgres.standby import paused_point
+from penstock.host.waits import Holder, write_waits
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk
+from penstock.ports.bulk import Chunk, HeldPoint, Point, TableRead
 from penstock.ports.config import Config, HandoverMode
-from penstock.ports.planner import HeldPoint, Point, TableRead
-from penstock.ports.waits import Holder, write_waits
 
 logger = structlog.get_logger()
 # A table is cut into enough chunks for all streams to end at about the same time.
@@ -168,7 +167,7 @@ class PostgresPlanner:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> PostgresPlanner:
-    """See `ports.planner.open_planner`.
+    """See `ports.bulk.open_planner`.
 
     In mode pause points are taken on the paused standby; if no changes follow, without a slot.
     """

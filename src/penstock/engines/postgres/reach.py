@@ -5,14 +5,14 @@ from __future__ import annotations
 from psycopg import conninfo
 
 from penstock.model.whole_number import parse_whole
-from penstock.ports.reach import Reach
+from penstock.ports.registry import Reach
 
 PORT_DEFAULT = 5432
 FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
 
 
 def reach(url: str) -> Reach:
-    """See `ports.reach`. Of several hosts one must answer."""
+    """See `ports.registry`. Of several hosts one must answer."""
     given = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items() if value}
     hosts = given.get("hostaddr", given.get("host", "")).split(",")
     ports = given.get("port", "").split(",")

@@ -22,7 +22,7 @@ from penstock.engines.sqlite.progress_file import (
     typed_errors,
 )
 from penstock.host.errors import StatementFailed
-from penstock.ports.target_state import ProgressRow
+from penstock.ports.progress import ProgressRow
 from penstock.sql.state_dialect import RowLock, StateDialect
 from penstock.sql.state_store import StateStore, check_action
 

@@ -21,7 +21,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import ConnectFailed, StatementFailed, StatementInterrupted
 from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError, Retry
-from penstock.ports.refusals import ProgressUnwritable
+from penstock.ports.target import ProgressUnwritable
 
 SCHEME = "sqlite://"
 FILE_NAME = "wirekite.db"

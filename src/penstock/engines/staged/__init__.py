@@ -1,6 +1,6 @@
 """Staging database as a source: staged changefeeds become a change log.
 
-A URL of it names a target schema (`ports.stage_groups`). A pipeline file cannot name one, since the
+A URL of it names a target schema (`ports.staging`). A pipeline file cannot name one, since the
 engine has no part `options`: `penstock stage` creates the URLs. Not here: staging mutations (an
 engine's part `staging`), and the use of the log.
 """

@@ -9,12 +9,10 @@ from dataclasses import replace
 from penstock.engines.staged.stream import StagedEngine
 from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import as_pattern
-from penstock.ports.config import Config, SourceSection
-from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.config import Config, Pipeline, SourceSection
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.pipeline import Pipeline
-from penstock.ports.stage_groups import group_at
-from penstock.ports.staging import Group, StagedTable, group_name, staging_at
+from penstock.ports.source import ExtractOptions
+from penstock.ports.staging import Group, StagedTable, group_at, group_name, staging_at
 from penstock.ports.tables import tables_at
 
 

@@ -12,7 +12,7 @@ from typing import Self
 from penstock.model.hlc import NANOS_MAX, Hlc, HlcInvalid
 from penstock.model.position import PositionInvalid
 from penstock.ports.config import Config
-from penstock.ports.stage_groups import group_at
+from penstock.ports.staging import group_at
 
 _MAX = Hlc(NANOS_MAX, 2**34 - 1).number
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from penstock.host.state_file import StateFiles
 from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition
-from penstock.ports.source import StateFiles
 from penstock.ports.staging import StagedTable
 
 SHAPES_FILE = "shapes.json"

@@ -17,8 +17,15 @@ from penstock.engines.staged.windows import WindowReader
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition
 from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
-from penstock.ports.stage_groups import position_behind, source_identity, time_through
-from penstock.ports.staging import Group, StagedTable, StagingDatabase, StagingSession
+from penstock.ports.staging import (
+    Group,
+    StagedTable,
+    StagingDatabase,
+    StagingSession,
+    position_behind,
+    source_identity,
+    time_through,
+)
 
 POLL_S = 0.1
 

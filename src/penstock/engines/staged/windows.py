@@ -21,7 +21,6 @@ from penstock.engines.staged.rows import Reader, Unfit
 from penstock.engines.staged.shapes import ShapeChanged, Shapes
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Rows, Run
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.stage_groups import position_behind
 from penstock.ports.staging import (
     STUB,
     Group,
@@ -29,6 +28,7 @@ from penstock.ports.staging import (
     StagedTable,
     StagingSession,
     group_name,
+    position_behind,
 )
 
 ROWS_MAX = 10_000  # of a table in memory, more only if one timestamp has more

@@ -21,10 +21,10 @@ from penstock.engines.yugabyte.slots import STATE_FILE, SlotPlace
 from penstock.engines.yugabyte.stream import Known, YugabyteSource, identify
 from penstock.host.errors import StatementFailed
 from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition
-from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.source import (
     RELATIONS_FILE,
     EnginePlace,
+    ExtractOptions,
     LogAccess,
     Origin,
     Ranges,

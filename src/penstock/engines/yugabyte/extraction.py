@@ -24,8 +24,7 @@ from penstock.engines.yugabyte.options import lsn_type, wire_url
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import TableDefinition
-from penstock.ports.config import Config, Mode
-from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.config import Config, Mode, Pipeline
 from penstock.ports.handover import (
     Handover,
     HandoverPhase,
@@ -34,7 +33,7 @@ from penstock.ports.handover import (
     write_handover,
 )
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.pipeline import Pipeline
+from penstock.ports.source import ExtractOptions
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract"

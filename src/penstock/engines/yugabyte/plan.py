@@ -9,13 +9,13 @@ from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.tables import server_of
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.plan import APPLICATION_NAME, SourceFacts
 from penstock.ports.registry import PartMissing
+from penstock.ports.tables import PLAN_APPLICATION, SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
     """See Planned."""
-    with connect_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+    with connect_catalog(config.source.url, application_name=PLAN_APPLICATION) as connection:
         tables = tables_of(connection, config.source.tables, dropped=dropped)
     return SourceFacts(
         server=server_of(config.source.url), tables=tuple(tables), left_out=(), problems=()

@@ -12,9 +12,8 @@ from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.slots import HistoryGone
 from penstock.model import LOAD_AGAIN, TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk
+from penstock.ports.bulk import Chunk, Point, TableRead
 from penstock.ports.config import Config
-from penstock.ports.planner import Point, TableRead
 
 
 class YugabytePlanner:
@@ -81,5 +80,5 @@ def copy_sql(read: TableRead) -> str:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> YugabytePlanner:
-    """See `ports.planner.open_planner`."""
+    """See `ports.bulk.open_planner`."""
     return YugabytePlanner(config, first)

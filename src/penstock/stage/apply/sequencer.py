@@ -23,10 +23,17 @@ from penstock.host.errors import StatementFailed
 from penstock.host.retry import Backoff, retrying
 from penstock.model import PenstockError, TableDefinition
 from penstock.model.hlc import ZERO, Hlc
+from penstock.model.sections import StageMode
 from penstock.ports.row_apply import ReferenceMissing, RowSession, SchemaDrift
-from penstock.ports.stage_config import StageMode
-from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, Window, group_name
-from penstock.ports.staging_errors import CheckpointMoved
+from penstock.ports.staging import (
+    CheckpointMoved,
+    Group,
+    Staged,
+    StagedTable,
+    StagingSession,
+    Window,
+    group_name,
+)
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, admit, unreplaced_of
 from penstock.stage.apply.dead_letters import DEFAULT_NAME

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.ports.stage_config import StageMode
+from penstock.model.sections import StageMode
 
 LOOK_AGAIN_S = 10.0
 """Seconds between looks at the lag, if nothing changes."""

@@ -24,7 +24,7 @@ from penstock.codec.changefeed import UpdatedMissing
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import mask
 from penstock.model import PenstockError
-from penstock.ports.stage_config import PartitionFormat
+from penstock.model.sections import PartitionFormat
 from penstock.ports.staging import Group, Lease, StagingSession
 from penstock.stage.receiver.app import Receiver, RequestTooLong
 from penstock.stage.receiver.paths import Kind, Place, time_of_marker, topic_of_file

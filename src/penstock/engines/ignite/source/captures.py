@@ -20,13 +20,13 @@ from penstock.engines.ignite.source.scanned import known_relations, scanned_shap
 from penstock.engines.ignite.source.shapes import SCHEMA, Shapes, copy_shape, table_of
 from penstock.engines.ignite.url import thin_url
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.request_files import RequestFiles
+from penstock.host.state_file import StateFiles
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.patterns import Selection
 from penstock.model.table_requests import Capture, TableRequest
 from penstock.ports.config import Config
 from penstock.ports.handover import read_handover
-from penstock.ports.request_files import RequestFiles
-from penstock.ports.source import StateFiles
 
 FOLLOWED_FILE = "followed-caches.json"
 LOOK_INTERVAL_S = 0.5

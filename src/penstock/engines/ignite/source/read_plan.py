@@ -12,9 +12,9 @@ from enum import StrEnum
 
 import msgspec
 
+from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.codec.types import Mapping
 from penstock.model import ColumnDefinition
-from penstock.ports.server_pair import ReadPlan, ServerPair
 
 
 class Exact(StrEnum):

@@ -16,8 +16,8 @@ import msgspec
 
 from penstock.codec.ignite.kinds import holder, neutral_of, of_field
 from penstock.codec.ignite.types import BinaryType, cache_id
+from penstock.host.state_file import StateFiles
 from penstock.model import Column, Relation, TableName
-from penstock.ports.source import StateFiles
 
 SHAPES_FILE = "caches.json"
 SCANNED_FILE = "scanned-caches.json"  # of caches that the log does not know yet

@@ -13,13 +13,13 @@ from penstock.engines.mysql.target.apply import MySQLTarget
 from penstock.engines.mysql.target.shapes import check_shape
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.checks import Checks, Examined, Finding, Severity, Side, fix_of
-from penstock.ports.refusals import (
+from penstock.ports.target import (
     TargetNotTransactional,
     TargetShapeDiffers,
     TargetTableMissing,
     TriggersWouldFire,
+    target_name,
 )
-from penstock.ports.target import target_name
 
 APPLY_CHECKS = Checks(Side.TARGET)
 

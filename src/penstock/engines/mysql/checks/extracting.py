@@ -17,7 +17,7 @@ from penstock.engines.mysql.source.dump_errors import LogPurged, PositionUnfit, 
 from penstock.engines.mysql.source.unsupported import StartUnfit
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
-from penstock.ports.config import HandoverMode, Mode
+from penstock.ports.config import HandoverMode, Mode, Pipeline
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import (
     DirectoryOfOtherPipeline,
@@ -25,7 +25,6 @@ from penstock.ports.identity import (
     check_identity,
     stored_identity,
 )
-from penstock.ports.pipeline import Pipeline
 
 EXTRACT_CHECKS = Checks(Side.SOURCE)
 

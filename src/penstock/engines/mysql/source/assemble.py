@@ -54,7 +54,7 @@ from penstock.engines.mysql.source.unsupported import (
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
 from penstock.model.position import POSITION_BYTES
-from penstock.ports.visits import Visit, Visits
+from penstock.sql.decoding import Visit, Visits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

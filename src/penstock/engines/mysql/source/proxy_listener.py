@@ -26,9 +26,9 @@ from penstock.engines.mysql.proxy_protocol import (
 )
 from penstock.engines.mysql.source.run_certificate import server_context
 from penstock.host.errors import ConnectionLost
+from penstock.host.snapshot_address import SnapshotAddress, listen_at
 from penstock.host.socket import notice_cuts
 from penstock.host.supervised import SupervisedThread
-from penstock.ports.snapshot_address import SnapshotAddress, listen_at
 
 logger = structlog.get_logger()
 GREETING_TIMEOUT_S = 10.0  # for TLS and the token, together

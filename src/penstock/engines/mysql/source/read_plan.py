@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from penstock.codec.lines import CellForm, TextCell
 from penstock.codec.mysql.charsets import charset_named, label_charset
 from penstock.codec.mysql.types import parse_type
+from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.codec.types import FULL_YEAR, Engine, Mapping, SourceType, fill_template
 from penstock.engines.mysql.connect import quote
 from penstock.model import ColumnDefinition
-from penstock.ports.server_pair import ReadPlan, ServerPair
 from penstock.sql.read_plan import AS_IS
 
 _DATES = frozenset({"date", "datetime", "timestamp"})

@@ -41,6 +41,7 @@ from penstock.engines.mysql.source.strategies import Choice, NoConsistentPoint, 
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.host.faults import declare, point
+from penstock.host.request_files import table_unknown
 from penstock.model import (
     FlushPoint,
     Marker,
@@ -52,9 +53,8 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
-from penstock.ports.base_rows import TableRows
-from penstock.ports.planner import PointUnfit
-from penstock.ports.request_files import table_unknown
+from penstock.ports.bulk import PointUnfit
+from penstock.ports.source import TableRows
 
 logger = structlog.get_logger()
 declare("extract.resend.rows")

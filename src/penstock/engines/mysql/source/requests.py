@@ -27,20 +27,20 @@ from penstock.engines.mysql.source.unsupported import LOAD_AGAIN, RowsChangedUns
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, ConnectionLost
-from penstock.model import FlushPoint, PenstockError, TableDefinition, TableName
-from penstock.model.patterns import as_pattern
-from penstock.model.table_requests import Capture, TableRequest
-from penstock.ports.base_rows import BaseRows, NoBase
-from penstock.ports.planner import PointUnfit
-from penstock.ports.request_files import (
+from penstock.host.request_files import (
     RequestFiles,
     ResendRefused,
     resend_cancelled,
     table_not_captured,
     table_unknown,
 )
-from penstock.ports.source import StateFiles
-from penstock.ports.visits import Visit
+from penstock.host.state_file import StateFiles
+from penstock.model import FlushPoint, PenstockError, TableDefinition, TableName
+from penstock.model.patterns import as_pattern
+from penstock.model.table_requests import Capture, TableRequest
+from penstock.ports.bulk import PointUnfit
+from penstock.ports.source import BaseRows, NoBase
+from penstock.sql.decoding import Visit
 
 LOOK_INTERVAL_S = 0.5
 

@@ -19,8 +19,8 @@ from penstock.engines.mysql.source.assemble import StreamMark
 from penstock.engines.mysql.source.unsupported import LOAD_AGAIN
 from penstock.host.clock import Clock
 from penstock.host.files import FileMissing, Files
+from penstock.host.state_file import StateFiles
 from penstock.model import PenstockError
-from penstock.ports.source import StateFiles
 
 RESUME_STATE_FILE = "binlog.json"
 EXACT_FILE = "binlog_exact.json"

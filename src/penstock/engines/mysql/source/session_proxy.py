@@ -25,8 +25,8 @@ from penstock.engines.mysql.source.login import take_over
 from penstock.engines.mysql.source.proxy_listener import ProxyListener
 from penstock.engines.mysql.source.session_pump import ClientStream, pass_on, settle
 from penstock.host.errors import ConnectionLost
+from penstock.host.snapshot_address import SnapshotAddress
 from penstock.host.socket import Wire
-from penstock.ports.snapshot_address import SnapshotAddress
 
 logger = structlog.get_logger()
 HERE = SnapshotAddress()

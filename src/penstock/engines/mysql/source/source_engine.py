@@ -50,9 +50,9 @@ from penstock.engines.mysql.source.stream import BinlogSource
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.mysql.source.unsupported import SeenUnknown
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
-from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.source import (
     EnginePlace,
+    ExtractOptions,
     LogAccess,
     Origin,
     Ranges,

@@ -21,8 +21,7 @@ from penstock.engines.mysql.source.client import BinlogConnection
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.model import FlushPoint, Run
-from penstock.ports.runs import RunQueue
-from penstock.ports.visits import Visit
+from penstock.sql.decoding import RunQueue, Visit
 
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024

@@ -17,9 +17,8 @@ from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.target.layout import default_of, same_type
 from penstock.engines.mysql.target.target import TargetColumn, TargetTable
 from penstock.model import LOAD_AFRESH, Column, Relation
-from penstock.ports.policies import ChangeKind
-from penstock.ports.refusals import ShapeNotApplicable
-from penstock.ports.target import TableRecord
+from penstock.model.policies import ChangeKind
+from penstock.ports.target import ShapeNotApplicable, TableRecord
 from penstock.sql.shape_changes import ShapeChange, key_of, shape_of
 
 _GEOMETRIES = (

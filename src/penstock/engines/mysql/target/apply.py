@@ -47,21 +47,19 @@ from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
 from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName
-from penstock.ports.policies import EVOLVE_ALL, ChangeKind, Policies
-from penstock.ports.refusals import (
-    StagingChanged,
-    TargetNotTransactional,
-    TargetRowMissing,
-    TriggersWouldFire,
-)
+from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies
 from penstock.ports.target import (
     Applied,
     FileProgress,
     MergeSpec,
     PhaseSpec,
     ShapeNote,
+    StagingChanged,
     TableRecord,
     TableSync,
+    TargetNotTransactional,
+    TargetRowMissing,
+    TriggersWouldFire,
     target_name,
 )
 from penstock.sql.shape_changes import (

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import structlog
 
+from penstock.codec.server_pair import ServerPair
 from penstock.engines.mysql.connect import Connection, connect, quote, rows, run
 from penstock.engines.mysql.target.deferred_keys import run_unless_there
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
@@ -29,9 +30,7 @@ from penstock.engines.mysql.target.shapes import (
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.host.errors import StatementFailed
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName, UniqueKey
-from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires, chunks_missing
-from penstock.ports.deferred_keys import DeferredKey
-from penstock.ports.server_pair import ServerPair
+from penstock.ports.bulk import DeferredKey, Found, Mark, TablePlan, TargetFires, chunks_missing
 from penstock.ports.target import TableRecord, check_still_fits, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)

@@ -44,6 +44,7 @@ from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
+from penstock.model.sections import StateNames
 from penstock.ports.changelog import (
     DML_TYPE,
     GSN,
@@ -51,7 +52,6 @@ from penstock.ports.changelog import (
     SERVER_ID,
     UOW_ID,
     RowImages,
-    StateNames,
     images_lost,
     type_refused,
 )

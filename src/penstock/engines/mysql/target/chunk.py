@@ -48,7 +48,7 @@ from penstock.ports.bulk import (
     CopyCountsDiffer,
     Lines,
 )
-from penstock.ports.refusals import ValueRefused
+from penstock.ports.target import ValueRefused
 from penstock.sql.read_plan import AS_IS
 
 logger = structlog.get_logger()

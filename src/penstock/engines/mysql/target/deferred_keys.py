@@ -11,7 +11,7 @@ from contextlib import closing
 from penstock.engines.mysql.connect import Connection, connect, quote, run
 from penstock.engines.mysql.target.target import read_target_tables
 from penstock.host.errors import StatementFailed
-from penstock.ports.deferred_keys import APPLICATION_NAME, DeferredTable, key_refused
+from penstock.ports.bulk import DEFERRED_KEYS_APPLICATION, DeferredTable, key_refused
 
 _DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name already exists
 _SAME_VALUES = frozenset({1062, 1169, 1586})
@@ -29,8 +29,8 @@ def run_unless_there(connection: Connection, statement: str, *, doing: str) -> N
 
 
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.deferred_keys`. A refused key over an expression becomes a note."""
-    with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
+    """See `ports.bulk`. A refused key over an expression becomes a note."""
+    with closing(connect(url, application_name=DEFERRED_KEYS_APPLICATION)) as connection:
         return _add(connection, table)
 
 
@@ -57,8 +57,8 @@ def _add(connection: Connection, table: DeferredTable) -> list[str]:
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.deferred_keys`."""
-    with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
+    """See `ports.bulk`."""
+    with closing(connect(url, application_name=DEFERRED_KEYS_APPLICATION)) as connection:
         return _drop(connection, table)
 
 

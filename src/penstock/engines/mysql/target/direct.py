@@ -43,8 +43,7 @@ from penstock.engines.mysql.target.target import (
 from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import Column, Relation, TableName
-from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import Counts, MergeTable
+from penstock.ports.target import Counts, MergeTable, StagingChanged
 from penstock.sql.shape_changes import is_applied
 from penstock.sql.state_store import Records
 

@@ -1,4 +1,4 @@
-"""Leftovers of a pipeline at a MySQL or MariaDB target; see `ports/leftovers.py`.
+"""Leftovers of a pipeline at a MySQL or MariaDB target; see `ports/reset.py`.
 
 Each statement commits separately, so they are in an order in which a reset that was killed can be
 repeated: the tables first, and the record of them last.
@@ -14,7 +14,7 @@ from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
-from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, names_of
+from penstock.ports.reset import APPLICATION_NAME, Leftovers, names_of
 from penstock.sql.state_leftovers import find_leftovers
 
 DOING = "looking at what the target holds of the pipeline"
@@ -27,14 +27,14 @@ THERE = """
 
 
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
-    """See `ports.leftovers`."""
+    """See `ports.reset`."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         store = MySQLProgress(connection)
         return find_leftovers(store, tables, lambda *names: _empty(connection, *names))
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
-    """See `ports.leftovers`."""
+    """See `ports.reset`."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         return tuple(_empty(connection, tables, ()))
 
@@ -68,7 +68,7 @@ def _empty(
 
 
 def remove(url: str, removal: Removal) -> None:
-    """See `ports.leftovers`."""
+    """See `ports.reset`."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         for text in removal.statements:
             run(connection, text, doing=f"removing {removal.what}")

@@ -26,8 +26,7 @@ from penstock.engines.mysql.target.layout import ENUM, SHORT_TEXT, TEXT, MergeLa
 from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.engines.mysql.target.target import BYTES, TargetColumn, TargetIndex, TargetTable
 from penstock.model import Column, Relation
-from penstock.ports.refusals import KeyNotInTarget
-from penstock.ports.target import SCHEMA, Counts
+from penstock.ports.target import SCHEMA, Counts, KeyNotInTarget
 
 _SIGNED = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 _MOMENTS = frozenset({"date", "datetime", "timestamp"})

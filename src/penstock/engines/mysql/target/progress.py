@@ -16,8 +16,7 @@ from pymysql.cursors import Cursor
 
 from penstock.engines.mysql.connect import Connection, connect, run, server_errors, value
 from penstock.host.errors import PrivilegeMissing, StatementFailed
-from penstock.ports.refusals import ProgressUnwritable
-from penstock.ports.target import SCHEMA
+from penstock.ports.target import SCHEMA, ProgressUnwritable
 from penstock.sql.state_dialect import RowLock, StateDialect, Upsert
 from penstock.sql.state_store import StateStore
 

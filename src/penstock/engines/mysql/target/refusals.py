@@ -11,12 +11,7 @@ from typing import ClassVar
 
 from penstock.engines.mysql.connect import quote
 from penstock.model import PenstockError, Retry, TableName
-from penstock.ports.refusals import (
-    ForeignKeyBlocked,
-    TargetTableMissing,
-    UniqueBlocked,
-    ValueRefused,
-)
+from penstock.ports.target import ForeignKeyBlocked, TargetTableMissing, UniqueBlocked, ValueRefused
 
 
 class RowsUnexpected(PenstockError):

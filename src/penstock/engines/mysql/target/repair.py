@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as targets of a repair: the port of `ports/repair.py`."""
+"""MySQL and MariaDB as targets of a repair: the port of `ports/verify.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.codec.server_pair import ServerPair
 from penstock.engines.mysql.connect import quote, rows, run, server_errors, value
 from penstock.engines.mysql.target.chunk import MySQLWriter
 from penstock.engines.mysql.target.progress import transaction
@@ -13,9 +14,8 @@ from penstock.engines.mysql.target.shapes import check_shape
 from penstock.engines.mysql.target.target import read_target_tables, require
 from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
-from penstock.ports.repair import RepairRefused, RepairTable, own_columns, target_moved
-from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import SCHEMA, Applied
+from penstock.ports.verify import RepairRefused, RepairTable, own_columns, target_moved
 
 TRANSACTIONAL = frozenset({"INNODB", "ROCKSDB", "TOKUDB"})
 PRESENT = """

@@ -36,7 +36,7 @@ from penstock.engines.mysql.target.rows_files import RowsFile, pieces_of
 from penstock.engines.mysql.target.target import BYTES, CHARACTER
 from penstock.host.errors import StatementFailed
 from penstock.model import Column
-from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import StagingChanged
 
 logger = structlog.get_logger(__name__)
 

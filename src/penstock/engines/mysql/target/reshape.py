@@ -15,10 +15,9 @@ from penstock.engines.mysql.target.alter import Alterer, Clause, alter_afresh, a
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.host import faults
 from penstock.model import PenstockError, Relation
-from penstock.ports.policies import ChangeKind, Policies, Policy
-from penstock.ports.refusals import ShapeNotApplicable, ValueRefused
+from penstock.model.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import engine_with_types
-from penstock.ports.target import ShapeNote, TableRecord
+from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord, ValueRefused
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     ShapeChange,

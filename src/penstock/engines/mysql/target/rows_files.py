@@ -18,8 +18,7 @@ from pathlib import Path
 import structlog
 
 from penstock.engines.mysql.target.row_events import EventTable
-from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import MergeSpec, StagedRows
+from penstock.ports.target import MergeSpec, StagedRows, StagingChanged
 
 logger = structlog.get_logger(__name__)
 

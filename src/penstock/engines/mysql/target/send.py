@@ -27,8 +27,7 @@ from penstock.engines.mysql.target.rows import FIELDS, lines, tuples
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import ConnectionLost, ServerBusy, StatementInterrupted
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
-from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost, ValueRefused
-from penstock.ports.target import SCHEMA
+from penstock.ports.target import SCHEMA, StagingChanged, StagingFailed, StagingLost, ValueRefused
 
 logger = structlog.get_logger(__name__)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
+from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Mapping
 from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.source.read_plan import target_charset
@@ -17,9 +18,8 @@ from penstock.engines.mysql.target.layout import same_type
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
-from penstock.ports.deferred_keys import DeferredKey
-from penstock.ports.refusals import TargetShapeDiffers, TargetTypeMissing
-from penstock.ports.server_pair import ServerPair
+from penstock.ports.bulk import DeferredKey
+from penstock.ports.target import TargetShapeDiffers, TargetTypeMissing
 from penstock.sql.read_plan import copied_columns
 from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 

@@ -18,8 +18,7 @@ from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.progress import transaction
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import Relation
-from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import SCHEMA
+from penstock.ports.target import SCHEMA, StagingChanged
 
 # Up to this many rows, DELETE is faster than a new file for the table.
 FEW_ROWS = 2_000

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.engines.mysql.connect import Connection, literal, quote, rows, value
 from penstock.model import TableName
-from penstock.ports.refusals import TargetTableMissing
+from penstock.ports.target import TargetTableMissing
 
 CHARACTER = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
 BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})

@@ -18,8 +18,8 @@ from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
 from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.engines.mysql.target.writer import MySQLStagingWriter
 from penstock.model import PenstockError, TableName
+from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port
-from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.target import MergeTable
 from penstock.sql.state_store import Records
 

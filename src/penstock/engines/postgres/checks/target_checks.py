@@ -13,16 +13,16 @@ from penstock.engines.postgres.target.schema import check_shape, create_tables
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
+from penstock.model.policies import ChangeKind, Policy
 from penstock.ports.checks import Finding, Severity, Side, fix_of
-from penstock.ports.policies import ChangeKind, Policy
-from penstock.ports.refusals import (
+from penstock.ports.target import (
     ProgressUnwritable,
     TargetDdlFailed,
     TargetSchemaMissing,
     TargetShapeDiffers,
     TargetTypeMissing,
+    target_name,
 )
-from penstock.ports.target import target_name
 
 META_SCHEMA = "wirekite"
 LOADED = """

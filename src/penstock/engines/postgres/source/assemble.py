@@ -44,8 +44,8 @@ from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Rows, Run
 from penstock.model.change import is_global_prefix
-from penstock.ports.base_rows import TableRows
-from penstock.ports.visits import Visit, Visits
+from penstock.ports.source import TableRows
+from penstock.sql.decoding import Visit, Visits
 
 logger = structlog.get_logger()
 INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows; markers: heartbeats alone

@@ -46,7 +46,7 @@ from penstock.engines.postgres.source.stream import (
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import FlushPoint, Run
-from penstock.ports.extract_options import RANGE_BYTES
+from penstock.ports.source import RANGE_BYTES
 
 logger = structlog.get_logger()
 RANGE_GROWTH = 8

@@ -35,8 +35,8 @@ from penstock.engines.postgres.source.table_shape import (
     shapes_sql,
     why_not_followed,
 )
+from penstock.host.request_files import table_not_captured, table_unknown
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.request_files import table_not_captured, table_unknown
 
 logger = structlog.get_logger()
 ATTEMPTS_MAX = 5

@@ -9,9 +9,9 @@ from collections.abc import Mapping as Namespace
 from collections.abc import Sequence
 
 from penstock.codec.lines import LineCell, LineForm
+from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.codec.types import Engine, Mapping, SourceType
 from penstock.model import ColumnDefinition
-from penstock.ports.server_pair import ReadPlan, ServerPair
 from penstock.sql.read_plan import AS_IS
 
 _LINE_FORMS = {

@@ -38,12 +38,12 @@ from penstock.engines.postgres.source.table_actions import TableActions
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import PrivilegeMissing, StatementInterrupted
+from penstock.host.request_files import RequestFiles, ResendRefused
+from penstock.host.state_file import StateFiles
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture, TableRequest
-from penstock.ports.request_files import RequestFiles, ResendRefused
-from penstock.ports.source import StateFiles
-from penstock.ports.visits import Visit
+from penstock.sql.decoding import Visit
 
 logger = structlog.get_logger()
 faults.declare("extract.capture.before", "extract.capture.bound", "extract.capture.after")

@@ -33,10 +33,11 @@ from penstock.engines.postgres.source.table_actions import TableActions, is_begu
 from penstock.engines.postgres.source.table_shape import TableNotPublished
 from penstock.host.socket import is_near
 from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
-from penstock.ports.extract_options import BEHIND_BYTES, ExtractOptions
 from penstock.ports.source import (
+    BEHIND_BYTES,
     RELATIONS_FILE,
     EnginePlace,
+    ExtractOptions,
     LogAccess,
     Origin,
     Ranges,

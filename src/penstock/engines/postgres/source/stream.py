@@ -38,8 +38,7 @@ from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.socket import NARROW_BYTES, WIDE_BYTES
 from penstock.model import FlushPoint, PenstockError, Run
-from penstock.ports.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
-from penstock.ports.visits import Visit
+from penstock.sql.decoding import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue, Visit
 
 logger = structlog.get_logger()
 BUFFER_BYTES = 8 * 1024 * 1024

@@ -29,6 +29,7 @@ from penstock.engines.postgres.source.stream import PostgresSource
 from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
+from penstock.host.request_files import ResendRefused, resend_cancelled, table_unknown
 from penstock.model import (
     DROP_TABLE,
     FlushPoint,
@@ -39,10 +40,8 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
-from penstock.ports.base_rows import BaseRows, NoBase
-from penstock.ports.extract_options import TABLE_INTERVAL_S
-from penstock.ports.request_files import ResendRefused, resend_cancelled, table_unknown
-from penstock.ports.visits import Visit
+from penstock.ports.source import TABLE_INTERVAL_S, BaseRows, NoBase
+from penstock.sql.decoding import Visit
 
 logger = structlog.get_logger()
 LOOK_PAUSE_S_MIN = 1.0

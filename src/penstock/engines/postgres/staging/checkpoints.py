@@ -10,8 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import FeedState, Window
-from penstock.ports.staging_errors import CheckpointGoesBack, checkpoint_moved
+from penstock.ports.staging import CheckpointGoesBack, FeedState, Window, checkpoint_moved
 
 FIRST: Final = Hlc(1, 1)
 """The applied checkpoint that each partition begins with."""

@@ -31,7 +31,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, DatabaseUnknown
 from penstock.model import PenstockError
 from penstock.ports.checks import Finding, Severity, Side, unreachable
-from penstock.ports.staging_errors import StagingMissing, StagingUnusable
+from penstock.ports.staging import StagingMissing, StagingUnusable
 from penstock.sql.staging_tables import StagingDialect
 
 logger = structlog.get_logger(__name__)

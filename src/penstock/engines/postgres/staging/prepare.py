@@ -19,8 +19,7 @@ from penstock.engines.postgres.staging.names import (
     plain_name,
     table_of,
 )
-from penstock.ports.staging import Group, StagedTable
-from penstock.ports.staging_errors import StagingUnusable
+from penstock.ports.staging import Group, StagedTable, StagingUnusable
 from penstock.sql.staging_tables import StagingDialect
 
 SCHEMA = "public"

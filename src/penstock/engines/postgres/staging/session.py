@@ -40,7 +40,9 @@ from penstock.ports.staging import (
     Group,
     GroupState,
     Keys,
+    KeyTooLong,
     Lease,
+    MutationTableGone,
     RowState,
     Slice,
     Staged,
@@ -48,7 +50,6 @@ from penstock.ports.staging import (
     Window,
     group_name,
 )
-from penstock.ports.staging_errors import KeyTooLong, MutationTableGone
 from penstock.sql.staging_tables import StagingDialect
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

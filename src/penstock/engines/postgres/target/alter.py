@@ -14,9 +14,8 @@ from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
 from penstock.model import LOAD_AFRESH, Column, ComputedColumn, Relation
-from penstock.ports.policies import ChangeKind
-from penstock.ports.refusals import ShapeNotApplicable
-from penstock.ports.target import TableRecord
+from penstock.model.policies import ChangeKind
+from penstock.ports.target import ShapeNotApplicable, TableRecord
 from penstock.sql.shape_changes import ShapeChange, key_of, shape_of
 
 TEXTS = ("text", "character varying")

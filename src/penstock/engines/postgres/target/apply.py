@@ -27,14 +27,18 @@ from penstock.engines.postgres.target.refusals import apply_error, grant_replica
 from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
-from penstock.ports.policies import EVOLVE_ALL, ChangeKind, Policies, Policy
-from penstock.ports.refusals import (
+from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies, Policy
+from penstock.ports.target import (
+    MergeSpec,
+    PhaseSpec,
+    ShapeNote,
+    TableRecord,
     TargetRowMissing,
     TriggersWouldFire,
     TruncateBlocked,
     UniqueBlocked,
+    target_name,
 )
-from penstock.ports.target import MergeSpec, PhaseSpec, ShapeNote, TableRecord, target_name
 from penstock.sql.shape_changes import is_applied, with_copied_ids
 from penstock.sql.state_store import Records
 

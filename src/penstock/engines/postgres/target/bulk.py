@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from penstock.codec.server_pair import ServerPair
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
@@ -19,11 +20,8 @@ from penstock.engines.postgres.target.schema import create_tables, deferred_keys
 from penstock.engines.postgres.target.shaped import postgres_definition, referable
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires
-from penstock.ports.deferred_keys import DeferredKey
-from penstock.ports.refusals import TargetDdlFailed
-from penstock.ports.server_pair import ServerPair
-from penstock.ports.target import target_name
+from penstock.ports.bulk import DeferredKey, Found, Mark, TablePlan, TargetFires
+from penstock.ports.target import TargetDdlFailed, target_name
 from penstock.sql.schema_translation import tables_by_name
 
 

@@ -41,12 +41,12 @@ from penstock.engines.postgres.target.target import TargetTable, read_target_tab
 from penstock.engines.postgres.target.types import staging_of
 from penstock.engines.postgres.type_rules import TYPE_RULES
 from penstock.model import Column, Relation, TableDefinition, TableName
+from penstock.model.sections import StateNames
 from penstock.ports.changelog import (
     DML_TYPE,
     OWN_COLUMNS,
     UOW_ID,
     RowImages,
-    StateNames,
     images_lost,
     type_refused,
 )

@@ -13,14 +13,14 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target.bulk_keys import INDEX_MEMORY
-from penstock.ports.deferred_keys import APPLICATION_NAME, DeferredTable
+from penstock.ports.bulk import DEFERRED_KEYS_APPLICATION, DeferredTable
 
 
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.deferred_keys`."""
+    """See `ports.bulk`."""
     settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
     with (
-        connect(url, application_name=APPLICATION_NAME, options=settings) as target,
+        connect(url, application_name=DEFERRED_KEYS_APPLICATION, options=settings) as target,
         server_errors(f"adding keys of {table.target}"),
     ):
         commit_durably(target)  # they are forgotten after it
@@ -28,9 +28,9 @@ def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.deferred_keys`."""
+    """See `ports.bulk`."""
     with (
-        connect(url, application_name=APPLICATION_NAME) as target,
+        connect(url, application_name=DEFERRED_KEYS_APPLICATION) as target,
         server_errors(f"dropping keys of {table.target}"),
     ):
         return schema.drop_deferred_keys(target, table)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.codec import types as typemap
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Server, map_column, prepare_values
 from penstock.model import LOAD_AFRESH, Column, Relation, TableName
-from penstock.ports.refusals import ShapeNotApplicable
+from penstock.ports.target import ShapeNotApplicable
 
 AS_IS = "{}"
 ANY_POSTGRES = Server(engine=Engine.POSTGRESQL, version=())

@@ -1,4 +1,4 @@
-"""Objects that a pipeline leaves at a PostgreSQL target; see `ports/leftovers.py`."""
+"""Objects that a pipeline leaves at a PostgreSQL target; see `ports/reset.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
-from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, names_of
+from penstock.ports.reset import APPLICATION_NAME, Leftovers, names_of
 from penstock.sql.state_leftovers import find_leftovers
 
 DOING = "looking for the pipeline's state at the target"
@@ -27,7 +27,7 @@ KIND = """
 
 
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
-    """See `ports.leftovers`."""
+    """See `ports.reset`."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors(DOING),
@@ -37,7 +37,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
-    """See `ports.leftovers`."""
+    """See `ports.reset`."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors("looking at the tables of the target"),
@@ -70,7 +70,7 @@ def _empty(
 
 
 def remove(url: str, removal: Removal) -> None:
-    """See `ports.leftovers`."""
+    """See `ports.reset`."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors(f"removing {removal.what}"),

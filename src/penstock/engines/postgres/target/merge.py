@@ -27,8 +27,7 @@ from penstock.engines.postgres.target.merge_rows import DONE, MergeLayout
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import staging_of
 from penstock.model import Column, Relation
-from penstock.ports.refusals import KeyNotInTarget
-from penstock.ports.target import NEW, SCHEMA, UPSERT, Counts
+from penstock.ports.target import NEW, SCHEMA, UPSERT, Counts, KeyNotInTarget
 
 
 class MergeStrategy(Enum):

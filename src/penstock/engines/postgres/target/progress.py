@@ -15,7 +15,7 @@ from penstock.engines.postgres.connect import connect, server_errors, statement
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.ports.bulk import APPLICATION_NAME as COPIER
-from penstock.ports.refusals import ProgressUnwritable
+from penstock.ports.target import ProgressUnwritable
 from penstock.sql.state_dialect import StateDialect
 from penstock.sql.state_store import StateStore
 

@@ -10,13 +10,13 @@ import psycopg
 from penstock.engines.postgres.connect import choice_hint, quote, statement_error
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import PenstockError, TableName
-from penstock.ports.refusals import (
+from penstock.ports.target import (
+    SCHEMA,
     ForeignKeyBlocked,
     ShapeNotApplicable,
     UniqueBlocked,
     ValueRefused,
 )
-from penstock.ports.target import SCHEMA
 
 # Types whose values are names: of relations, functions, operators, types and so on.
 _NAMING = re.compile(

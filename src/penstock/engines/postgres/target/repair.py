@@ -1,4 +1,4 @@
-"""PostgreSQL as a target that is repaired: the port of `ports/repair.py`."""
+"""PostgreSQL as a target that is repaired: the port of `ports/verify.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.codec.server_pair import ServerPair
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
@@ -19,10 +20,8 @@ from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.engines.postgres.target.target import read_own_rows, read_target_tables
 from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
-from penstock.ports.refusals import TargetTableMissing
-from penstock.ports.repair import RepairRefused, RepairTable, own_columns, target_moved
-from penstock.ports.server_pair import ServerPair
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, TargetTableMissing
+from penstock.ports.verify import RepairRefused, RepairTable, own_columns, target_moved
 
 PRESENT = "select to_regclass('wirekite.wirekite_log') is not null"
 APPLIED = "select applied_gsn from wirekite.wirekite_log for update"

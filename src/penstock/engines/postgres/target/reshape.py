@@ -20,9 +20,8 @@ from penstock.engines.postgres.target.target import TargetTable, read_target_tab
 from penstock.engines.postgres.target.types import same_type
 from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, Relation, TableName
-from penstock.ports.policies import ChangeKind, Policies, Policy
-from penstock.ports.refusals import ShapeNotApplicable, ValueRefused
-from penstock.ports.target import ShapeNote, TableRecord
+from penstock.model.policies import ChangeKind, Policies, Policy
+from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord, ValueRefused
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     ShapeChange,

@@ -27,13 +27,7 @@ from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
-from penstock.ports.row_apply import (
-    Conflict,
-    DeadLetter,
-    RowRules,
-    RowSession,
-    reference_missing,
-)
+from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession, reference_missing
 from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied
 from penstock.sql.row_documents import (

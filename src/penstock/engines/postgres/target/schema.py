@@ -28,14 +28,17 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
-from penstock.ports.deferred_keys import DeferredKey, DeferredTable, key_refused
-from penstock.ports.refusals import (
+from penstock.ports.bulk import DeferredKey, DeferredTable, key_refused
+from penstock.ports.target import (
+    TableRecord,
     TargetDdlFailed,
     TargetSchemaMissing,
     TargetShapeDiffers,
     TargetTypeMissing,
+    check_still_fits,
+    copied_ids,
+    target_name,
 )
-from penstock.ports.target import TableRecord, check_still_fits, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)
 

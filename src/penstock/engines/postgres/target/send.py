@@ -24,8 +24,14 @@ from penstock.engines.postgres.target.claims import WORKER_NAME
 from penstock.engines.postgres.target.foreign import prepared_batch
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
-from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost
-from penstock.ports.target import SCHEMA, NetRows, StagedRows
+from penstock.ports.target import (
+    SCHEMA,
+    NetRows,
+    StagedRows,
+    StagingChanged,
+    StagingFailed,
+    StagingLost,
+)
 
 # By process, thread and URL: no connection is used by two, nor closed under another's hands.
 _connections: dict[tuple[int, int, str], psycopg.Connection] = {}

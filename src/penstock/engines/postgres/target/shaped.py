@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from penstock.codec.server_pair import ServerPair
 from penstock.engines.postgres.connect import quote
 from penstock.model import ForeignKey, TableDefinition, TableName, UniqueKey
-from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import copied_columns
 from penstock.sql.schema_translation import Index, extras_of, short_name
 

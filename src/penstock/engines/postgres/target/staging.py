@@ -18,8 +18,7 @@ from penstock.engines.postgres.target.merge import create_merge_table
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.types import same_type
 from penstock.host.errors import StatementFailed
-from penstock.ports.refusals import StagingChanged
-from penstock.ports.target import SCHEMA
+from penstock.ports.target import SCHEMA, StagingChanged
 
 # Emptied in one transaction: each takes five places of the server's lock table, which has 64 for a
 # connection by default. The transaction that applies the batch needs them at the same time.

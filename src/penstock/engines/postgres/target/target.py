@@ -13,7 +13,7 @@ import psycopg
 
 from penstock.engines.postgres.connect import quote
 from penstock.model import TableName
-from penstock.ports.refusals import TargetTableMissing
+from penstock.ports.target import TargetTableMissing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

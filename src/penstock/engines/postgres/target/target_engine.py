@@ -25,8 +25,8 @@ from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.engines.postgres.target.staging import StagingArea, check_staged, drop_merge_tables
 from penstock.model import PenstockError, TableName
+from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port
-from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.target import (
     Applied,
     FileProgress,

@@ -14,7 +14,6 @@ import pyarrow as pa
 from penstock.codec.columns import arrow_type
 from penstock.engines.postgres.connect import quote
 from penstock.model import Column
-from penstock.ports.target import target_name as target_name
 
 _TOKEN = re.compile(
     r"""

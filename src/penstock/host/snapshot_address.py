@@ -6,24 +6,28 @@ listener (the engine).
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from dataclasses import dataclass
 
-from penstock.host.listen import ListenFailed, PortTaken, listening_from, own_address
-from penstock.ports.config import SparkSection
+from penstock.host.listen import ListenFailed, PortTaken, listening_from
 
 LOOPBACK = "127.0.0.1"
+
 PORTS = 16  # as many as Spark tries from a given port
+
 ADDRESS_HINT = (
     "Set [spark] snapshotAddress to HOST:PORT of the machine that runs penstock, as executors "
     "reach it, and let its firewall pass that port and the 15 behind it."
 )
+
 # A network that does not exist: it leads to the address of the default route.
 ANYWHERE = "192.0.2.1"
+
 _BRACKETED = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::(\d+))?\Z")
+
 _PLAIN = re.compile(r"([^\s:/\[\]]+)(?::(\d+))?\Z")
+
 _BARE_V6 = re.compile(r"([0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\Z")
 
 
@@ -40,23 +44,6 @@ class SnapshotAddress:
     host: str = LOOPBACK
     bind: str = LOOPBACK
     port: int = 0
-
-
-def snapshot_address(spark: SparkSection) -> SnapshotAddress:
-    """Return where this pipeline's workers reach this process; loopback on the same machine.
-
-    The value of [spark] snapshotAddress; else Spark's own driver host, or this machine's address as
-    the cluster's master sees it.
-    """
-    if spark.is_local:
-        return SnapshotAddress()
-    host, port = "", 0
-    if spark.snapshot_address:
-        host, port = split_address(spark.snapshot_address)
-    host = host or spark.conf.get("spark.driver.host", "") or _host_of_spark(spark.master)
-    return SnapshotAddress(
-        host=host, bind=spark.conf.get("spark.driver.bindAddress", "") or host, port=port
-    )
 
 
 def listen_at(at: SnapshotAddress) -> socket.socket:
@@ -81,14 +68,3 @@ def split_address(text: str) -> tuple[str, int]:
     if port > 65535:
         raise ValueError(f"not a port: {port}")
     return found[1], port
-
-
-def _host_of_spark(master: str) -> str:
-    """Return the host that Spark uses without spark.driver.host, as far as it can be known."""
-    for name in ("SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"):
-        if given := os.environ.get(name):
-            return given
-    if master.startswith("local"):  # separate executors, on this machine
-        return LOOPBACK
-    first = master.rpartition("//")[2].partition(",")[0]
-    return own_address(first.rpartition(":")[0] or ANYWHERE)

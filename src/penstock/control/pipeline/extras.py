@@ -14,6 +14,7 @@ from penstock.ports.config import Config
 from penstock.ports.registry import engine_at, engines
 
 PANDAS, REDIS, SERVE, SPARK, STAGE, WEB = "pandas", "redis", "serve", "spark", "stage", "web"
+
 FEATURES: Mapping[str, tuple[str, ...]] = {
     PANDAS: ("pandas",),
     REDIS: ("redis",),
@@ -23,6 +24,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     WEB: ("jinja2", "prometheus_client", "starlette", "uvicorn"),
 }
 """Names for `import`, by extra."""
+
 _REDIS_PLUGIN = "RedisCache"
 
 

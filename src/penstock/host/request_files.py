@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import structlog
 
+from penstock.host.state_file import StateFiles
 from penstock.model import PenstockError, TableName
 from penstock.model.table_requests import (
     CAPTURED_FILE,
@@ -16,7 +17,6 @@ from penstock.model.table_requests import (
     TableRequest,
     TableRequests,
 )
-from penstock.ports.source import StateFiles
 
 logger = structlog.get_logger()
 

@@ -1,6 +1,6 @@
 """Policies for changes of shape: one for each kind of change, and a default.
 
-Pure. Not here: the kinds of changes (`shape_changes.py`), and how an engine applies them
+Pure. Not here: the kinds of changes (`sql/shape_changes.py`), and how an engine applies them
 (`alter.py` of its target).
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from penstock.model import PenstockError
+from penstock.model.errors import PenstockError
 
 
 class Policy(StrEnum):

@@ -14,6 +14,7 @@ from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.status_file import StatusFile
 
 WAITS_FILE = "waits.json"
+
 FRESH_US = 15_000_000  # a waiting process writes more often
 
 
