@@ -69,9 +69,10 @@ def stream(xid: int, *inside: bytes, first: bool) -> bytes:
     return start + b"".join(inside) + message(b"E")
 
 
-def truncate(*oids: int, xid: int) -> bytes:
-    """Return a Truncate message, as it is sent inside a block."""
-    body = struct.pack(">IIB", xid, len(oids), 0)
+def truncate(*oids: int, xid: int | None = None) -> bytes:
+    """Return a Truncate message; with an xid, as it is sent inside a block."""
+    body = struct.pack(">IB", len(oids), 0)
+    body = body if xid is None else struct.pack(">I", xid) + body
     return message(b"T" + body + b"".join(struct.pack(">I", oid) for oid in oids))
 
 
@@ -277,6 +278,15 @@ def test_a_truncate_that_was_rolled_back_empties_nothing(bench: Bench) -> None:
     assert [row["id"] for _, _, row in bench.rows()] == ["a", "b", "c"]
     marks = [(mark.kind, mark.gsn) for run in bench.runs for mark in run.markers]
     assert marks == [(MarkerKind.TRUNCATE, 2)]
+
+
+def test_a_truncate_tells_the_shape_that_came_with_it(bench: Bench) -> None:
+    """No row may follow for days, and the catalogue's watch does not tell what a message told."""
+    bench.feed(begin(100), relation("id"), insert("a"), commit(100, 110))
+    bench.feed(begin(200), relation("other"), truncate(1), commit(200, 210))
+    bench.assembler.cut()
+    told = [[c.name for c in one.columns] for run in bench.runs for one in run.relations]
+    assert told == [["other"]]
 
 
 def test_a_message_that_was_rolled_back_is_no_marker(tmp_path: Path) -> None:

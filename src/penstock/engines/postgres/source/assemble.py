@@ -468,6 +468,8 @@ class Assembler:
             if (bound := self._bound.get(source_id)) is not None and bound.relation is not None
         ]
         if relations:
+            # The message may be the only one that has this shape: no row tells it.
+            self._relations.extend(relations)
             self.mark(
                 MarkerKind.TRUNCATE,
                 tables=tuple((relation.schema, relation.name) for relation in relations),
