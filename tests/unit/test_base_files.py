@@ -27,7 +27,7 @@ from penstock.base.manifest import (
     write_files,
 )
 from penstock.base.net_rows import FoldedRows
-from penstock.base.shapes import ShapeUnfit, convert_rows, widest
+from penstock.base.shapes import ShapeUnfit, convert_rows, copied_at, note_copied, widest
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import Column, Relation
 
@@ -117,6 +117,31 @@ def test_a_column_is_known_by_its_identity() -> None:
     assert values(convert_rows(rows, old, again)) == [(1, None)]
     renamed = replace(old, columns=(old.columns[0], replace(old.columns[1], name="title")))
     assert values(convert_rows(rows, old, renamed)) == [(1, "old")]
+
+
+def test_a_column_of_copied_rows_is_known_by_its_name_at_that_time() -> None:
+    """The log has its identity: it was renamed, or dropped and added again, after the copy."""
+    rows, copied = batch_of(ITEM, (1, "old")), note_copied(ITEM, 70)
+    key, name = numbered(ITEM, 1, 2).columns
+    then = name.name
+    for names, wanted in (
+        (((0, then), (71, "title")), "old"),
+        (((0, "title"), (71, then)), None),
+        (((0, then.upper()), (71, "title")), "old"),
+        (((71, then),), None),
+        (((69, then),), "old"),
+        ((), "old"),
+    ):
+        last = names[-1][1] if names else then
+        new = replace(ITEM, columns=(key, replace(name, name=last, names=names)))
+        assert values(convert_rows(rows, copied, new)) == [(1, wanted)], names
+
+
+def test_nothing_is_noted_of_a_copy_whose_columns_have_identities() -> None:
+    """They say more than names."""
+    assert note_copied(numbered(ITEM, 1, 2), 70) == numbered(ITEM, 1, 2)
+    assert copied_at(note_copied(numbered(ITEM, 1, 2), 70)) is None
+    assert copied_at(note_copied(ITEM, 70)) == 70
 
 
 def test_a_new_column_has_the_value_that_rows_have_of_it() -> None:

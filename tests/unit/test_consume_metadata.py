@@ -67,13 +67,13 @@ def test_a_table_that_was_dropped_is_told_at_its_place(feed: Feed, made_again: b
         def on_cache_change(self, caches: Iterator[Any]) -> None:
             self.seen += [("cache", c.table) for c in caches]
 
-        def on_cache_destroy(self, caches: Iterator[int]) -> None:
-            self.seen += [("gone", number) for number in caches]
+        def on_cache_destroy(self, caches: Iterator[int], gsn: int) -> None:
+            self.seen += [("gone", number, gsn) for number in caches]
 
     told = Told()
     feed.run(told)
     again = [("cache", "public.item"), 3, 4] if made_again else []
-    assert told.seen == ["start", ("cache", "public.item"), 1, 2, ("gone", 1), *again, "stop"]
+    assert told.seen == ["start", ("cache", "public.item"), 1, 2, ("gone", 1, 2), *again, "stop"]
     feed.run(last := Told())
     assert last.seen == ["start", "stop"]
 

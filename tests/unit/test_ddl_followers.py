@@ -10,7 +10,7 @@ import pytest
 
 from harness.pipelines.ddl_changelog import changelog_differences, changelog_of, with_full_images
 from harness.pipelines.ddl_followers import Marks, make_followers, table_of
-from harness.pipelines.ddl_processes import ERRORS_MAX, Processes
+from harness.pipelines.ddl_processes import ERRORS_MAX, Mark, Processes
 from harness.pipelines.ddl_script import Statement, Step
 from harness.pipelines.ddl_sides import Facts, base_differences
 from harness.pipelines.ddl_types import MARIADB, POSTGRES
@@ -47,7 +47,7 @@ def view_of(rows: dict[Any, ViewRow], *, fence: int = 3, shapes: Any = (ID,)) ->
     return made
 
 
-MARK = ("fence.f", 9)
+MARK = Mark("fence.f", 9)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,14 @@ def test_values_are_not_compared_of_rows_before_the_last_ddl() -> None:
         assert not view_differences(source, view_of({("1",): before}), "h0", "t", MARK)
     beside = view_of({("1",): row("b", since=-8)}, fence=-2)
     assert view_differences(source, beside, "h0", "t", MARK)
+
+
+def test_keys_may_be_missing_in_a_renamed_table() -> None:
+    """Its earlier changes have the old name; it never has more keys than the source."""
+    source: Any = FakeSide([("1", "a")])
+    renamed = Mark("fence.f", 9, is_renamed=True)
+    assert not view_differences(source, view_of({}), "h0", "t", renamed)
+    assert view_differences(source, view_of({("2",): row("a")}), "h0", "t", renamed)
 
 
 def test_keys_are_not_compared_whose_columns_changed() -> None:
@@ -165,10 +173,12 @@ def test_the_mark_after_the_last_ddl_of_a_table() -> None:
     marks = Marks("fence.f")
     marks.note("h0", [Statement("alter table t", ("add b int",))], 3)
     marks.note("h0", [Statement("insert into r2 values (1)")], 4)
-    assert marks.find("h0", "t") == ("fence.f", 3)
+    assert marks.find("h0", "t") == Mark("fence.f", 3)
     assert marks.find("h0", "r2") is marks.find("h1", "t") is None
     marks.note("h0", [Statement("alter type mood add value 'x'")], 5)
-    assert marks.find("h0", "t") == marks.find("h0", "r2") == ("fence.f", 5)
+    assert marks.find("h0", "t") == marks.find("h0", "r2") == Mark("fence.f", 5)
+    marks.note("h0", [Statement("alter table t rename to `r``2`")], 6)
+    assert marks.find("h0", "r`2") == Mark("fence.f", 6, is_renamed=True)
 
 
 class Changelog:

@@ -1,6 +1,7 @@
 """Conversion of rows of one version of a table to the shape of a later one. Pure, vectorized.
 
-A column is found by its identity, or by name if one of the shapes has no identities. A new column
+A column is found by its identity. If the old shape has no identities, it is found by the name that
+it had where the rows were copied, or by its present name if that place is not noted. A new column
 has the value that earlier rows have for it. A change of type is accepted only if every value stays
 the same; if the server has computed new values, the rows have to be read again (`ShapeUnfit`).
 """
@@ -69,7 +70,31 @@ def places_in(old: Relation, new: Relation) -> list[int | None]:
         ids = {column.id: place for place, column in enumerate(old.columns)}
         return [ids.get(column.id) for column in new.columns]
     names = {column.name: place for place, column in enumerate(old.columns)}
-    return [names.get(column.name) for column in new.columns]
+    position = copied_at(old)
+    if position is None:
+        return [names.get(column.name) for column in new.columns]
+    # A name that is only spelled in another case since then is the same one.
+    folded = {name.lower(): place for name, place in names.items()}
+    then = [column.name_at(position) or "" for column in new.columns]
+    return [names.get(name, folded.get(name.lower())) for name in then]
+
+
+def note_copied(relation: Relation, position: int) -> Relation:
+    """Return the shape of copied rows with the position of the copy, in the log's units.
+
+    Nothing changes if the columns have identities: they say more.
+    """
+    if all(column.id for column in relation.columns):
+        return relation
+    columns = tuple(replace(one, names=((position, one.name),)) for one in relation.columns)
+    return replace(relation, columns=columns)
+
+
+def copied_at(relation: Relation) -> int | None:
+    """Return the position that `note_copied` noted; None if there is none."""
+    if any(column.id for column in relation.columns):
+        return None
+    return next((column.names[-1][0] for column in relation.columns if column.names), None)
 
 
 def as_kind(values: Any, old: str, new: str) -> Any:

@@ -126,9 +126,14 @@ class CdcConsumer:
         """Process tables that appeared or changed. The iterator must be read to its end."""
         _drain(caches)
 
-    def on_cache_destroy(self, caches: Iterator[int]) -> None:
+    def on_cache_destroy(self, caches: Iterator[int], gsn: int) -> None:  # noqa: ARG002
         """Process ids of tables that are no longer captured. The iterator must be read
         to its end.
+
+        Args:
+            caches: Ids of the tables. A table created again with the same name may have the same
+                id.
+            gsn: as in `on_truncate` (ours); a class may leave it out, too. 0 with an Ignite node.
         """
         _drain(caches)
 

@@ -19,8 +19,7 @@ from typing import Any
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.consume.calls import call, call_for_answer
-from penstock.consume.classes import takes
+from penstock.consume.calls import call, call_at, call_for_answer
 from penstock.consume.lock import take_lock
 from penstock.consume.metadata import Metadata, Takes
 from penstock.consume.position import ConsumerState, Position, reader_errors
@@ -276,7 +275,8 @@ class Application:
 
     def _tell(self, relations: list[Any], gone: frozenset[str] = frozenset()) -> None:
         began_s = self._clock.monotonic_s()
-        if self._metadata.tell(relations, gone):
+        gsn = 0 if self._read is None else self._read.gsn
+        if self._metadata.tell(relations, gone, gsn):
             self._report.metadata_told(self._clock.monotonic_s() - began_s)
 
     # -- events ------------------------------------------------------------------------------
@@ -336,16 +336,13 @@ class Application:
         if marker.kind is MarkerKind.DDL:
             if marker.data == DROP_TABLE:
                 names = [".".join(table) for table in marker.tables]
-                self._metadata.tell_dropped(names, self._made_again(marker))
+                self._metadata.tell_dropped(names, self._made_again(marker), marker.gsn)
             self._read_marker(place)
             return
         callback = "on_truncate" if marker.kind is MarkerKind.TRUNCATE else "on_reload"
         for table in marker.tables:
             if self._options.takes(TableName(*table)):
-                # The second argument is optional for a class.
-                arguments = (".".join(table), marker.gsn)
-                count = 2 if takes(getattr(self._consumer, callback), 2) else 1
-                call(self._consumer, callback, *arguments[:count])
+                call_at(self._consumer, callback, ".".join(table), marker.gsn)
         self._read_marker(place)
 
     def _made_again(self, marker: Marker) -> list[Relation]:

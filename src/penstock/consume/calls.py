@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from penstock.consume.classes import takes
 from penstock.model import PenstockError
 
 logger = structlog.get_logger(__name__)
@@ -43,6 +44,13 @@ def call(consumer: Any, callback: str, *arguments: Any) -> Any:
             callback=callback,
             exception=type(error).__name__,
         ) from error
+
+
+def call_at(consumer: Any, callback: str, about: Any, gsn: int) -> None:
+    """Call a callback whose second argument, a gsn, is optional for a class."""
+    arguments = (about, gsn)
+    count = 2 if takes(getattr(consumer, callback), 2) else 1
+    call(consumer, callback, *arguments[:count])
 
 
 def call_for_answer(consumer: Any, callback: str, *arguments: Any) -> bool:

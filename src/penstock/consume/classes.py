@@ -23,7 +23,7 @@ CALLBACKS = {
     "on_mappings": (1,),
     "on_types": (1,),
     "on_cache_change": (1,),
-    "on_cache_destroy": (1,),
+    "on_cache_destroy": (2, 1),
     "on_truncate": (2, 1),
     "on_reload": (2, 1),
     "stop": (0,),

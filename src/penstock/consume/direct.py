@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.consume.calls import call, call_for_answer
+from penstock.consume.calls import call, call_at, call_for_answer
 from penstock.consume.metadata import not_drained
 from penstock.consume.position import SegmentsMissed
 from penstock.consume.report import DirectReport
@@ -260,7 +260,7 @@ class DirectApplication:
         gone = sorted(known.keys() - {one.key for one in there}) if name == "caches" else []
         if gone:
             numbers = iter([int(key) for key in gone])
-            call(self._consumer, "on_cache_destroy", numbers)
+            call_at(self._consumer, "on_cache_destroy", numbers, 0)
             if next(numbers, None) is not None:
                 raise not_drained(self._consumer, "on_cache_destroy")
             for key in gone:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.consume.api import CdcCache, CdcConsumer, CdcMapping, CdcType
-from penstock.consume.calls import call
+from penstock.consume.calls import call, call_at
 from penstock.consume.position import CACHES_FILE, MAPPINGS_FILE, TYPES_FILE, ConsumerState, Known
 from penstock.model import PenstockError, Relation, TableName
 
@@ -43,7 +43,7 @@ class Metadata:
         self._mappings: dict[str, list[Any]] = state.load_known(MAPPINGS_FILE).told
         self._caches: dict[str, list[Any]] = state.load_known(CACHES_FILE).told
 
-    def tell(self, relations: Iterable[Relation], gone: Iterable[str] = ()) -> bool:
+    def tell(self, relations: Iterable[Relation], gone: Iterable[str] = (), gsn: int = 0) -> bool:
         """Pass on news among these shapes; return whether there was any.
 
         Raises MetadataNotDrained, ConsumerFailed.
@@ -51,18 +51,19 @@ class Metadata:
         Args:
             relations: the shapes.
             gone: names, `schema.table`, of tables that are no longer captured.
+            gsn: of the last change before this place.
         """
         wanted = [one for one in relations if self._takes(TableName(one.schema, one.name))]
         told = self._tell_mappings(wanted)
         told |= self._tell_types(wanted)
         told |= self._tell_caches(wanted)
-        return self._tell_gone(frozenset(gone)) or told
+        return self._tell_gone(frozenset(gone), gsn) or told
 
-    def tell_dropped(self, names: Iterable[str], made_again: Iterable[Relation]) -> bool:
-        """Pass on that tables were dropped, and the tables that were created again with their
-        names.
+    def tell_dropped(self, names: Iterable[str], made_again: Iterable[Relation], gsn: int) -> bool:
+        """Pass on that tables were dropped after this gsn, and the tables that were created again
+        with their names.
         """
-        told = self._tell_gone(frozenset(names))
+        told = self._tell_gone(frozenset(names), gsn)
         for one in made_again:
             self._caches.pop(str(one.source_id), None)  # even if it has the previous shape
         return self.tell(made_again) or told
@@ -100,21 +101,29 @@ class Metadata:
         self._caches |= {number: known for number, (known, _) in new.items()}
         return self._tell_items("on_cache_change", items, CACHES_FILE, self._caches)
 
-    def _tell_gone(self, names: frozenset[str]) -> bool:
+    def _tell_gone(self, names: frozenset[str], gsn: int) -> bool:
         known = self._caches.items()
         numbers = [n for n, told in known if told[1] in names and told[-1] != GONE]
         for number in numbers:
             self._caches[number].append(GONE)  # its last shape is not passed on as a new one
         items = [int(number) for number in numbers]
-        return self._tell_items("on_cache_destroy", items, CACHES_FILE, self._caches)
+        return self._tell_items("on_cache_destroy", items, CACHES_FILE, self._caches, gsn)
 
     def _tell_items(
-        self, callback: str, items: list[Any], file: str, told: Mapping[str, Any]
+        self,
+        callback: str,
+        items: list[Any],
+        file: str,
+        told: Mapping[str, Any],
+        gsn: int | None = None,
     ) -> bool:
         if not items:
             return False
         rest: Iterator[Any] = iter(items)
-        call(self._consumer, callback, rest)
+        if gsn is None:
+            call(self._consumer, callback, rest)
+        else:
+            call_at(self._consumer, callback, rest, gsn)
         if next(rest, None) is not None:
             raise not_drained(self._consumer, callback)
         self._state.save_known(file, Known(told=dict(told)))

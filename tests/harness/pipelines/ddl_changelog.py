@@ -58,7 +58,7 @@ class Changelogs(Processes):
 
     def _gsn_of(self, mark: Mark) -> int | None:
         """The number of the image of a row of the table of fences; None if there is none."""
-        fence, number = mark
+        fence, number, _ = mark
         log = changelog_of(*fence.split("."))
         name = f'"{GSN}"' if self._target.kind == POSTGRES else f"`{GSN}`"
         try:

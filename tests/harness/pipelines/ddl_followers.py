@@ -42,6 +42,7 @@ ABOUT_TABLE = re.compile(
     r' ("(?:[^"]|"")*"|`(?:[^`]|``)*`|\w+)',
     re.IGNORECASE,
 )
+RENAMED = re.compile(r' rename to ("(?:[^"]|"")*"|`(?:[^`]|``)*`|\w+)', re.IGNORECASE)
 DDL = ("alter", "create", "drop", "rename", "truncate")
 
 
@@ -170,17 +171,23 @@ class Marks:
         """fence: the name of the table, with its schema."""
         self.fence = fence
         self._last: dict[tuple[str, str | None], int] = {}
+        self._renamed: set[tuple[str, str]] = set()
 
     def note(self, schema: str, statements: Sequence[Statement], number: int) -> None:
         """Note the row that follows DDL of a history."""
         for statement in statements:
             if is_ddl(statement):
                 self._last[schema, table_of(statement)] = number
+            renamed = RENAMED.search(statement.sql)
+            if renamed is not None:
+                self._renamed.add((schema, _unquoted(renamed[1])))
 
     def find(self, schema: str, table: str) -> Mark | None:
         """The row after the last DDL that may concern a table; None if there was none."""
         numbers = [self._last.get((schema, one), 0) for one in (None, table)]
-        return (self.fence, max(numbers)) if any(numbers) else None
+        if not any(numbers):
+            return None
+        return Mark(self.fence, max(numbers), (schema, table) in self._renamed)
 
 
 def is_ddl(statement: Statement) -> bool:
@@ -193,5 +200,9 @@ def table_of(statement: Statement) -> str | None:
     found = ABOUT_TABLE.match(statement.sql)
     if found is None or re.search(r"\b(rename to|inherit|partition)\b", statement.sql, re.I):
         return None
-    name, quote = found[1], found[1][0]
+    return _unquoted(found[1])
+
+
+def _unquoted(name: str) -> str:
+    quote = name[0]
     return name[1:-1].replace(quote * 2, quote) if quote in '"`' else name

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from harness.pipelines.ddl_child import Child
 
 ERRORS_MAX = 5
 DISTURBED = 0.15
 
-Mark = tuple[str, int]
+
+class Mark(NamedTuple):
+    """What followers have to know of the DDL of a table.
+
+    Attributes:
+        fence: name of the table of fences.
+        number: of its row after the last DDL that may concern the table.
+        is_renamed: whether a table got this name. Then it was captured later, and its earlier
+            changes have the old name.
+    """
+
+    fence: str
+    number: int
+    is_renamed: bool = False
 
 
 class Processes:

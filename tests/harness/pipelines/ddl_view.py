@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from harness.pipelines.ddl_processes import Mark
 from harness.pipelines.ddl_sides import Row, Side, kind_of_value, neutral_row, show_row
 from harness.pipelines.ddl_types import POSTGRES
 from penstock.consume import CdcConsumer, CdcType, run
@@ -118,10 +119,12 @@ class View(CdcConsumer):
         """Forget all rows: those that exist follow."""
         self.on_truncate(table, gsn)
 
-    def on_cache_destroy(self, caches: Iterator[int]) -> None:
+    def on_cache_destroy(self, caches: Iterator[int], gsn: int) -> None:
         """Forget the rows of tables that are gone."""
         gone = set(caches)
         with self.lock:
+            if self._gsn is not None and self._gsn > gsn:
+                return
             for table in self.tables.values():
                 table.rows = {k: row for k, row in table.rows.items() if row.cache_id not in gone}
 
@@ -201,9 +204,7 @@ class ViewFollower:
         """What ended it for good; empty while it runs."""
         return "" if len(self.errors) < ERRORS_MAX else str(self.errors[-1])
 
-    def differences(
-        self, source: Side, schema: str, table: str, mark: tuple[str, int] | None
-    ) -> list[str]:
+    def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
         """How the view differs. mark: see `view_differences`."""
         with self.view.lock:
             return view_differences(source, self.view, schema, table, mark)
@@ -226,14 +227,15 @@ class ViewFollower:
 
 
 def view_differences(
-    source: Side, view: View, schema: str, table: str, mark: tuple[str, int] | None
+    source: Side, view: View, schema: str, table: str, mark: Mark | None
 ) -> list[str]:
     """How a view's table differs from the source, as far as a user can expect equality.
 
     The keys are equal unless the key's columns changed. The values are equal of rows whose events
     all followed the last DDL that concerns the table; its end is a row of the table of fences.
 
-    mark: this table and the number of the row; None: no DDL concerns the table.
+    mark: this table and the number of the row; None: no DDL concerns the table. Of a renamed table
+    only the rows that changed since it was captured are known.
     """
     facts = source.facts(schema, table)
     if facts is None or not facts.key:
@@ -255,7 +257,8 @@ def view_differences(
     key_kinds = [kinds[name] for name in names]
     theirs = {neutral_row(key_kinds, key): row for key, row in seen.rows.items()}
     since = _gsn_of(view, mark)
-    found = [f"{table}: lacks {show_row(names, key)}" for key in ours.keys() - theirs.keys()]
+    missing = ours.keys() - theirs.keys() if mark is None or not mark.is_renamed else ()
+    found = [f"{table}: lacks {show_row(names, key)}" for key in missing]
     found += [f"{table}: has {show_row(names, key)}" for key in theirs.keys() - ours.keys()]
     for key in ours.keys() & theirs.keys():
         row = theirs[key]
@@ -266,11 +269,11 @@ def view_differences(
     return [f"consumer: {line}" for line in sorted(found)[:8]]
 
 
-def _gsn_of(view: View, mark: tuple[str, int] | None) -> int | None:
+def _gsn_of(view: View, mark: Mark | None) -> int | None:
     """The gsn of a row of the table of fences; None without a mark."""
     if mark is None:
         return None
-    return view.table(mark[0]).rows[(str(mark[1]),)].since
+    return view.table(mark.fence).rows[(str(mark.number),)].since
 
 
 def _value_differences(

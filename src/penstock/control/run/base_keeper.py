@@ -15,6 +15,7 @@ from dataclasses import replace
 import structlog
 
 from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
+from penstock.base.shapes import note_copied
 from penstock.control.pipeline.base_place import base_place
 from penstock.control.pipeline.followed import followed_tables
 from penstock.control.pipeline.servers import source_tables
@@ -202,6 +203,7 @@ class BaseKeeper:
         settled = max(
             [ordinal, *(one.ordinal + shift for one in (at.settled, end) if one is not None)]
         )
+        relations = {name: note_copied(one, ordinal) for name, one in relations.items()}
         made = [
             table_of(relation, written.get(name, ()), ordinal=ordinal, settled=settled)
             for name, relation in relations.items()
