@@ -48,7 +48,7 @@ class Changelogs(Processes):
 
     def has_passed(self, fence: str, number: int) -> bool:
         """Whether a row of the table of fences has an image."""
-        return self._gsn_of((fence, number)) is not None
+        return self._gsn_of(Mark(fence, number)) is not None
 
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
         """How the changelog differs from the source."""
@@ -58,7 +58,7 @@ class Changelogs(Processes):
 
     def _gsn_of(self, mark: Mark) -> int | None:
         """The number of the image of a row of the table of fences; None if there is none."""
-        fence, number, _ = mark
+        fence, number = mark.fence, mark.number
         log = changelog_of(*fence.split("."))
         name = f'"{GSN}"' if self._target.kind == POSTGRES else f"`{GSN}`"
         try:
