@@ -25,6 +25,7 @@ from harness.pipelines.merged import (
     merged_rows,
     model,
 )
+from penstock.base.shapes import note_copied
 from penstock.consume.registration import register
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_errors import ConfigValueInvalid, SourceMissing
@@ -361,6 +362,24 @@ def test_the_first_shape_of_a_log_is_news_after_its_base() -> None:
     assert shapes.apply("s1", replace(ITEM_2, version=1))
     (merged,) = shapes.merged.values()
     assert [one.name for one in merged.columns] == ["id", "note", "price"]
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_columns_of_an_input_s_copy_are_found_by_their_names_at_that_time(is_saved: bool) -> None:
+    """One that was dropped and added again after the copy is another one, a renamed one is not."""
+    shapes = Shapes()
+    shapes.apply("s1", note_copied(replace(ITEM, version=0), 70))
+    (copied,) = shapes.merged.values()
+    if is_saved:
+        shapes = Shapes.of(shapes.state(0))
+    key, note = numbered_columns(ITEM).columns
+    again = replace(note, id=3, names=((71, note.name),))
+    title = replace(note, id=2, name="title", names=((0, note.name), (71, "title")))
+    shapes.apply("s1", replace(ITEM, columns=(key, title, again), version=1))
+    (merged,) = shapes.merged.values()
+    names = {column.id: column.name for column in merged.columns}
+    assert names[copied.columns[1].id] == "title"
+    assert [column.name for column in merged.columns] == ["id", "title", note.name]
 
 
 def test_rows_of_an_older_shape_leave_the_new_column_as_it_is() -> None:

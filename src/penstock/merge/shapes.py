@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.base.shapes import copied_at
 from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
 from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.exact_text import exact_texts
@@ -54,6 +55,16 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """Place of the copy that an input's base had a table from, in the input's log."""
+
+    input: str
+    table: TableName
+    source_id: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeState:
     """Saved part of the shapes.
 
@@ -62,12 +73,14 @@ class ShapeState:
         merged: in the merged log.
         current: by input, as in its own log except that the identities are the merged ones.
         identities: of all columns that any input has had.
+        copied: of tables whose copies have no identities.
     """
 
     since: int = 0
     merged: tuple[Relation, ...] = ()
     current: tuple[tuple[str, Relation], ...] = ()
     identities: tuple[Identity, ...] = ()
+    copied: tuple[Copied, ...] = ()
 
 
 @dataclass
@@ -84,6 +97,7 @@ class Shapes:
     has_news: bool = False
     _current: dict[TableName, dict[str, Relation]] = field(default_factory=dict)
     _identities: dict[TableName, dict[tuple[str, int, str], int]] = field(default_factory=dict)
+    _copied: dict[tuple[TableName, str, int], int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: ShapeState) -> Shapes:
@@ -94,6 +108,7 @@ class Shapes:
         for one in state.identities:
             key = (one.input, one.source_id, one.column)
             made._identities.setdefault(one.table, {})[key] = one.merged
+        made._copied = {(one.table, one.input, one.source_id): one.position for one in state.copied}
         return made
 
     def state(self, since: int) -> ShapeState:
@@ -110,6 +125,10 @@ class Shapes:
             merged=tuple(self.merged.values()),
             current=tuple(current),
             identities=tuple(identities),
+            copied=tuple(
+                Copied(input=name, table=table, source_id=number, position=position)
+                for (table, name, number), position in self._copied.items()
+            ),
         )
 
     def inputs_of(self, table: TableName) -> frozenset[str]:
@@ -126,6 +145,9 @@ class Shapes:
             return False
         found = self._identify(table, name, relation)
         self._identities[table] = {**self._identities.get(table, {}), **found}
+        position = copied_at(relation)
+        if position is not None:
+            self._copied[table, name, relation.source_id] = position
         self.has_news = True
         relation = self.number_columns(name, relation)
         made = self._merge_shape(table, name, relation)
@@ -161,10 +183,12 @@ class Shapes:
         is_same = current is not None and current.source_id == relation.source_id
         own = {column.id for column in current.columns} if current and is_same else set()
         last = max(known.values(), default=0)
+        position = self._copied.get((table, name, relation.source_id))
         found = {}
         for column in relation.columns:
             key = _key(name, relation, column)
-            number = known.get(key) or known.get((name, relation.source_id, column.name))
+            then = column.name if position is None else column.name_at(position) or ""
+            number = known.get(key) or known.get((name, relation.source_id, then))
             if number is None and by_name.get(column.name, 0) not in own:
                 number = by_name.get(column.name)
             if not number:
