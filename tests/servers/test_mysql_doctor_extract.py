@@ -74,7 +74,7 @@ def test_my041_place_to_begin_at(config: Config, mysql: MySQLServer) -> None:
     mysql.execute("insert into a values (1)", database_of(config.source.url))
     assert found(config, "MY041") == found(changing(config, file, offset), "MY041") == []
     wrong = changing(config, file, offset + 7)
-    finding = one(wrong, "MY041", E, "no place to begin at")
+    finding = one(wrong, "MY041", E, "not a place to begin at")
     with pytest.raises(StartUnfit) as caught:
         find_beginning(wrong.source.url, wrong.source.tables, at=asked_position(wrong))
     assert (finding.what, finding.command) == (caught.value.message, caught.value.hint)

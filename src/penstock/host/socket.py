@@ -221,7 +221,7 @@ class Wire:
             except (OSError, ValueError) as error:
                 raise self._connection_lost(error) from error
             if len(self._unsent) > UNSENT_BYTES_MAX:
-                raise ConnectionLost(f"{self._peer} does not take what is sent to it")
+                raise ConnectionLost(f"{self._peer} does not accept what is sent to it")
 
     def _push(self) -> None:
         try:

@@ -91,7 +91,7 @@ class MergeStates:
             raise MergeStateLost(
                 f"the merged log ends with transaction {trx}, and {STATE_FILE} beside it is of "
                 "another time",
-                hint="Put the whole directory back from one copy. Or begin again: with another "
+                hint="Restore the whole directory from one copy. Or begin again: with another "
                 "name in [pipeline], in a directory of its own, into tables that are empty.",
             )
         return found, shapes[-1]

@@ -127,12 +127,12 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
                 f"the server at {self._target.place} asks for the password in clear text, and has "
                 "not proved who it is",
                 hint="Add sslmode=verify-full and sslrootcert=FILE to the URL; or, over TLS, trust "
-                "whoever answers: enable_cleartext_plugin=true.",
+                "any server: enable_cleartext_plugin=true.",
             )
         if plugin_name == b"mysql_old_password":
             raise LoginRefused(
-                f"the server at {self._target.place} asks for a password hash of before 2004",
-                hint="Give the account a method of today: alter user ... identified by '...';",
+                f"the server at {self._target.place} asks for a password hash from before 2004",
+                hint="Give the account a current method: alter user ... identified by '...';",
             )
         return super()._process_auth(plugin_name, auth_packet, handler)
 
@@ -271,7 +271,7 @@ def connect_error(url: str, error: BaseException) -> ConnectFailed:
     if number == _DATABASE_UNKNOWN:
         return DatabaseUnknown(
             message,
-            hint="Check the database's name in the URL: `show databases;` lists those there are.",
+            hint="Check the database's name in the URL: `show databases;` lists the existing ones.",
             **fields,
         )
     if number == _DATABASE_REFUSED:
@@ -317,7 +317,7 @@ def _login_hint(number: int, cause: BaseException) -> str:
     if number in (1820, 1862):
         return "Give the account a password that has not expired: alter user ... identified by ...;"
     if isinstance(cause, RuntimeError):
-        return "Run `pip install 'penstock[mysql]'`: it brings what this log-in needs."
+        return "Run `pip install 'penstock[mysql]'`: it installs what this log-in needs."
     if isinstance(cause, ValueError):
         return "Name the server's public_key.pem in server_public_key, or use TLS."
     return "Check user and password in the URL: `show grants for 'user'@'host';` at the server."
@@ -404,7 +404,8 @@ def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockE
         )
     if number in _READ_ONLY:
         hint = (
-            "The server takes no writes from us: name its primary, or `set global read_only = 0;`."
+            "The server accepts no writes from us: name its primary, or `set global read_only = "
+            "0;`."
         )
     return StatementFailed(message, hint=hint, **fields)
 

@@ -123,7 +123,8 @@ class MySQLLagReader:
             raise SourceReplaced(
                 f"the source is {identity.name} now, and the change log holds binlog positions of "
                 f"{resume_state.server}",
-                hint="The lag is known again once the extractor has gone on with this server; see "
+                hint="The lag is known again once the extractor has continued with this server; "
+                "see "
                 f"`penstock status {self._config.path.name}`.",
             )
 

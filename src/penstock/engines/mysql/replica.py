@@ -35,7 +35,7 @@ def applying(connection: Connection) -> tuple[str, ...]:
     found = _ask(connection, f"show {everything} status", "looking at replication")
     if not found:
         raise NotAReplica(
-            "mode pause needs a source that is a replica, and this one replicates from nobody",
+            "mode pause needs a replica as source; this server has no replication configured",
             hint='Set handover = "snapshot", which needs no pause.',
         )
     enough = _rights_that_do(connection)

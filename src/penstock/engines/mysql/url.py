@@ -89,7 +89,7 @@ class MySQLUrl:
         if parts.scheme not in SCHEMES or "//" not in text:
             raise _invalid(text, "it does not begin with mysql:// or mariadb://")
         if "/" in parts.path.lstrip("/") or parts.fragment:
-            raise _invalid(text, "it names more than a database behind the host")
+            raise _invalid(text, "it names more than a database after the host")
         options = _options(text, parts.query)
         if not parts.hostname and "unix_socket" not in options:
             raise _invalid(text, "it names no host")
@@ -221,7 +221,7 @@ def _options(text: str, query: str) -> dict[str, str]:
     if mode is not None:
         mode = _MODE_NAMES.get(mode.lower(), mode)
         if mode not in SSL_MODES:
-            raise _invalid(text, f"sslmode is none of {', '.join(SSL_MODES)}")
+            raise _invalid(text, f"sslmode is not one of {', '.join(SSL_MODES)}")
         options["sslmode"] = mode
     limit = options.get("connect_timeout", "1")
     if not parse_whole(limit, 31_536_000):

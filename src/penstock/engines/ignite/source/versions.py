@@ -213,7 +213,7 @@ class Versions:
         if position and (not self._kept or self._kept[-1].position != position):
             raise VersionsLost(
                 f"the change log ends at {position}, and {self._path} is of another time",
-                hint="Put the whole directory back from one copy; or start over: penstock reset, "
+                hint="Restore the whole directory from one copy; or start over: penstock reset, "
                 "then the bulk load.",
                 path=str(self._path),
             )

@@ -67,7 +67,7 @@ def applied_to(applying: Applying) -> Iterator[Finding]:
             except TargetTableMissing as error:
                 if not makes and not is_copied:
                     yield _finding_of(
-                        error, "mode change applies changes to tables that are there; it makes none"
+                        error, "mode change applies changes to existing tables; it creates none"
                     )
             except (TargetNotTransactional, TriggersWouldFire) as error:
                 yield _finding_of(error, "the loader refuses the table at its first change")

@@ -67,7 +67,7 @@ def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
             "MY009",
             Severity.ERROR,
             error.message,
-            "the change log cannot go on from where it ends",
+            "the change log cannot continue from its end",
             fix_of(error),
         )
 
@@ -81,7 +81,7 @@ def same_server(probe: MySQLProbe) -> Iterator[Finding]:
             "MY010",
             Severity.ERROR,
             error.message,
-            "the position that the change log ends at means something else there",
+            "the last position of the change log has another meaning there",
             fix_of(error),
         )
 
@@ -114,7 +114,7 @@ def replica_logs(probe: MySQLProbe) -> Iterator[Finding]:
         "MY012",
         Severity.ERROR,
         f"the source is a replica with {name} off",
-        "what it gets from its primary is not in its binlog",
+        "changes that it gets from its primary are not in its binlog",
         f"{name} = ON in the server's configuration file, then restart it",
     )
 
@@ -136,8 +136,9 @@ def server_id(probe: MySQLProbe) -> Iterator[Finding]:
         yield probe.make_finding(
             "MY013",
             Severity.ERROR,
-            f"the source has the server id {ours}, which is ours, too",
-            "readers with one id end each other's connections, and changes look as if we made them",
+            f"the source has the server id {ours}, which is our own",
+            "readers with the same id end each other's connections, and changes look as if they "
+            "were ours",
             "set another changeExtractor.serverId",
         )
     here = _host_name(str(probe.rows(OWN_HOST)[0]["host"]))
@@ -149,7 +150,7 @@ def server_id(probe: MySQLProbe) -> Iterator[Finding]:
                 "MY013",
                 Severity.WARNING,
                 f"session {reader['id']} from {host} reads the binlog as {user}, too",
-                "should it have our server id, the two end each other's connections for ever",
+                "if it has our server id, the two end each other's connections again and again",
                 f"kill {reader['id']};  -- or give each reader an account of its own",
             )
 
@@ -226,7 +227,7 @@ def heartbeats(probe: MySQLProbe) -> Iterator[Finding]:
             Severity.WARNING,
             f"{probe.account} lacks privileges on {TABLE} in the source: "
             f"{', '.join(lacking).lower()}",
-            "without heartbeats, an idle path is not measured; changes flow all the same",
+            "without heartbeats, an idle path is not measured; changes are captured nevertheless",
             f"grant {', '.join(sorted(RIGHTS)).lower()} on {quote(OWN_SCHEMA)}.* to "
             f"{probe.account};",
         )
@@ -336,7 +337,7 @@ def prepared_transactions(probe: MySQLProbe) -> Iterator[Finding]:
             "MY034",
             Severity.INFO,
             f"{probe.account} may not see prepared XA transactions",
-            "one that is forgotten keeps locks, and the resume position stays before it",
+            "a forgotten one keeps locks, and the resume position stays before it",
             f"grant xa_recover_admin on *.* to {probe.account};",
         )
         return
@@ -347,7 +348,8 @@ def prepared_transactions(probe: MySQLProbe) -> Iterator[Finding]:
             "MY034",
             Severity.WARNING,
             f"{len(found)} XA transactions are prepared and not ended: {names(texts)}",
-            "their rows arrive when they are committed, be it days later; until then the resume "
+            "their rows arrive when they are committed, even if that is days later; until then the "
+            "resume "
             "position stays before them",
             "xa recover convert xid;  -- then xa commit or xa rollback each that is forgotten",
         )

@@ -60,8 +60,8 @@ def _sessions(probe: MySQLProbe) -> Iterator[Finding]:
     user = str(row["account"]).rpartition("@")[0]
     used = int(probe.rows(OURS, (user,))[0]["count"]) - 1  # without this session
     why = (
-        f"a run opens maxThreads + {SESSIONS_BESIDE} = {needed} sessions at once; the first one "
-        "too many ends it with HS26"
+        f"a run opens maxThreads + {SESSIONS_BESIDE} = {needed} sessions at once; one session more "
+        "ends it with HS26"
     )
     fewer = f"set maxThreads = {max(most - SESSIONS_BESIDE, 1)} in [dataLoader] and [changeLoader]"
     if most and most < needed:

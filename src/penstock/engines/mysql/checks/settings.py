@@ -29,15 +29,15 @@ OTHER_FORMATS = """
 def log_on(probe: MySQLProbe) -> Iterator[Finding]:
     """Check that there is a binlog: without one penstock cannot follow changes."""
     if not probe.is_on("log_bin"):
-        mend = "log_bin = binlog and server_id = 1 " + RESTART
+        command = "log_bin = binlog and server_id = 1 " + RESTART
         if probe.is_rds:
-            mend = "set the backup retention of the instance to a day or more"
+            command = "set the backup retention of the instance to a day or more"
         yield probe.make_finding(
             "MY001",
             Severity.ERROR,
             f"the source ({probe.server}) writes no binlog",
             "changes cannot be followed",
-            mend,
+            command,
         )
 
 
@@ -111,8 +111,8 @@ def row_metadata(probe: MySQLProbe) -> Iterator[Finding]:
             "MY004",
             Severity.WARNING,
             f"the source {has}",
-            "names of columns are taken from the tables' definitions, kept in step by the DDL in "
-            "the log; what does not fit together stops the pipeline",
+            "column names are taken from the tables' definitions, which follow the DDL in the log; "
+            "a mismatch stops the pipeline",
             probe.setting("binlog_row_metadata", "'FULL'") if metadata is not None else "",
         )
 
@@ -127,7 +127,7 @@ def partial_json(probe: MySQLProbe) -> Iterator[Finding]:
         "MY005",
         Severity.INFO if is_full else Severity.ERROR,
         "the source logs parts of JSON documents (binlog_row_value_options = PARTIAL_JSON)",
-        "they are put together with the row's old values, which are logged"
+        "they are combined with the row's old values, which are logged"
         if is_full
         else "the document before the change is not in the log, with this binlog_row_image",
         probe.setting("binlog_row_value_options", "''"),
@@ -164,8 +164,8 @@ def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
             "MY007",
             Severity.WARNING,
             "gtid_strict_mode of the source is off",
-            "two servers may give one number to different transactions; after a failover some "
-            "would be left out or come twice",
+            "two servers may give the same number to different transactions; after a failover some "
+            "would be missing or applied twice",
             probe.setting("gtid_strict_mode", "1"),
         )
 
@@ -194,17 +194,17 @@ def retention(probe: MySQLProbe) -> Iterator[Finding]:
     if seconds is not None and (seconds == 0 or seconds >= RETENTION_S_MIN):
         return
     kept = f"for {seconds / 3600:g} hours" if seconds else "for no guaranteed time"
-    mend = probe.setting("binlog_expire_logs_seconds", str(RETENTION_S_ADVISED))
+    command = probe.setting("binlog_expire_logs_seconds", str(RETENTION_S_ADVISED))
     if probe.is_rds:
-        mend = "call mysql.rds_set_configuration('binlog retention hours', 168);"
+        command = "call mysql.rds_set_configuration('binlog retention hours', 168);"
     elif probe.variable("binlog_expire_logs_seconds") is None:
-        mend = probe.setting("expire_logs_days", str(RETENTION_S_ADVISED // 86_400))
+        command = probe.setting("expire_logs_days", str(RETENTION_S_ADVISED // 86_400))
     yield probe.make_finding(
         "MY008",
         Severity.WARNING,
         f"the source keeps its binlog {kept}",
         "when the pipeline is stopped for longer, its tables have to be loaded again",
-        mend,
+        command,
     )
 
 
@@ -239,7 +239,7 @@ def checksum(probe: MySQLProbe) -> Iterator[Finding]:
             "MY025",
             Severity.INFO,
             "binlog_checksum of the source is NONE",
-            "a damaged event may decode to something else",
+            "a damaged event may be decoded to wrong values",
             probe.setting("binlog_checksum", "'CRC32'") + "  -- begins a new binlog file",
         )
 
@@ -274,8 +274,8 @@ def durability(probe: MySQLProbe) -> Iterator[Finding]:
                 "MY029",
                 Severity.WARNING,
                 f"{name} of the source is {text}, not 1",
-                "a crash may take back transactions that penstock has read already: the target "
-                "would have rows that the source has not",
+                "a crash may undo transactions that penstock has already read: the target "
+                "would have rows that the source lacks",
                 probe.setting(name, "1"),
             )
 
@@ -326,7 +326,8 @@ def version_findings(probe: MySQLProbe) -> Iterator[Finding]:
             "MY036",
             Severity.WARNING,
             f"the {probe.side} is {server}; {newest} is the newest known",
-            "a newer server may send what penstock does not know yet; it would stop, not skip",
+            "a newer server may send data that penstock does not know yet; penstock would stop, "
+            "not skip it",
         )
 
 

@@ -43,8 +43,8 @@ def engines(probe: MySQLProbe) -> Iterator[Finding]:
                 "MY020",
                 Severity.WARNING,
                 f"{table.name} uses the storage engine {table.engine}",
-                "it has no consistent snapshots, and a statement that fails half way leaves its "
-                "first half behind",
+                "it has no consistent snapshots, and a statement that fails half way keeps its "
+                "first half",
                 f"alter table {quote(*table.name)} engine = InnoDB;",
             )
 
@@ -136,7 +136,7 @@ def versioned_tables(probe: MySQLProbe) -> Iterator[Finding]:
                 f"{table.name} is system-versioned",
                 "its log holds the old rows, too, each as an insert of its own: a pipeline that "
                 "follows changes does not start with it",
-                f'take it out: "!{table.name}" in [source] tables',
+                f'leave it out: "!{table.name}" in [source] tables',
             )
     for left_out in probe.survey.excluded:
         if left_out.reason is Exclusion.SEQUENCE:
@@ -144,7 +144,7 @@ def versioned_tables(probe: MySQLProbe) -> Iterator[Finding]:
                 "MY031",
                 Severity.INFO,
                 str(left_out),
-                "it is left out; in the target numbers begin anew",
+                "it is left out; numbers in the target begin at the first one again",
             )
 
 

@@ -118,8 +118,8 @@ def durable_commits(probe: MySQLProbe) -> Iterator[Finding]:
             "MY029",
             Severity.WARNING,
             f"{name} of the target is {text}, not 1",
-            "a crash of its machine may take back batches whose files are gone by then "
-            "(removeFiles, doneDirectory): the tables have to be loaded afresh",
+            "a crash of its machine may undo batches whose files are gone by then "
+            "(removeFiles, doneDirectory): the tables have to be loaded again",
             probe.setting(name, "1"),
         )
 
@@ -183,7 +183,7 @@ def triggers(probe: MySQLProbe) -> Iterator[Finding]:
                 Severity.WARNING,
                 f"the trigger {row['trigger_name']} on {table} fires on the loader's "
                 f"{row['event'].lower()}s",
-                "what it did at the source arrives as rows; it would do it once more",
+                "its changes at the source arrive as rows; it would make them a second time",
                 f"drop trigger {trigger};",
             )
 
@@ -236,7 +236,7 @@ def rights(probe: MySQLProbe) -> Iterator[Finding]:
                 f"{', '.join(lacking).lower()}",
                 "the loader keeps its progress and its merge tables there"
                 if schema == SCHEMA
-                else "tables are made, filled, changed, emptied and altered there",
+                else "tables are created, filled, changed, emptied and altered there",
                 f"grant {', '.join(sorted(needed)).lower()} on {quote(schema)}.* to "
                 f"{probe.account};",
             )

@@ -552,7 +552,7 @@ class Assembler:
             return
         if found is None:
             raise PreparedUnseen(
-                "an XA transaction is committed whose rows come before the begin of the change log",
+                "an XA transaction is committed whose rows were logged before the change log began",
                 hint=LOAD_AGAIN,
             )
         if commits:

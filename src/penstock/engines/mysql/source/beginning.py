@@ -264,7 +264,7 @@ class _Reader:
 
     def _unfit(self, why: str) -> StartUnfit:
         return StartUnfit(
-            f"{self._position} is no place to begin at: {why}",
+            f"{self._position} is not a place to begin at: {why}",
             hint="Take a position that `show binlog events in 'FILE'` lists in front of a GTID or "
             "BEGIN, or leave binlogFile and binlogPosition out to begin at the present.",
             position=str(self._position),

@@ -38,7 +38,7 @@ CANDIDATES = f"""
 class Exclusion(StrEnum):
     """Reason why a table that a pattern matches is not captured."""
 
-    PATTERN = "a pattern takes it out"
+    PATTERN = "a pattern excludes it"
     VIEW = "it is a view"
     SEQUENCE = "it is a sequence: it has no rows"
     ELSEWHERE = "its rows are kept on another server"
@@ -110,7 +110,7 @@ def captured_tables(
         if excluded.is_named and excluded.reason is not Exclusion.PATTERN:
             raise TableNotCapturable(
                 f"cannot be captured: {excluded}",
-                hint="Take the entry out of [source] tables.",
+                hint="Remove the entry from [source] tables.",
                 table=str(excluded.name),
             )
     if result.unmatched:

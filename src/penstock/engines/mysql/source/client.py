@@ -302,7 +302,7 @@ def open_binlog(
     `penstock.engines.mysql.connect.connect`.
     """
     if (position is None) == (seen is None):
-        raise ValueError("a dump begins at a position or behind a set of GTIDs")
+        raise ValueError("a dump begins at a position or after a set of GTIDs")
     place = MySQLUrl.parse(url).place
     connection = connect(
         url, application_name=APPLICATION_NAME, read_timeout_s=SILENT_HEARTBEATS * 60.0
@@ -319,7 +319,7 @@ def open_binlog(
     try:
         wire.send(command)
         if not wire.flush(options.heartbeat_s * SILENT_HEARTBEATS):
-            raise ConnectionLost(f"{place} does not take what is sent to it")
+            raise ConnectionLost(f"{place} does not accept what is sent to it")
     except BaseException:
         wire.close()
         raise

@@ -318,7 +318,7 @@ def _create(reader: _Reader) -> list[Effect]:
 def _cascading(reader: _Reader, table: TableName) -> list[Effect]:
     if reader.logs_cascades or not _cascades(reader.words):
         return []
-    what = "a foreign key was made that changes rows by itself (on delete or update)"
+    what = "a foreign key was added that changes rows (on delete or update)"
     return [Effect(doing=Doing.CASCADES, table=table, what=what)]
 
 

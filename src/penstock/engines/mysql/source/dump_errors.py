@@ -20,11 +20,9 @@ RESNAPSHOT = (
     "Let the server keep its binlogs for longer (set global binlog_expire_logs_seconds = 604800;), "
     f"and {LOAD_AGAIN}"
 )
-RESET_HINT = (
-    f"Somebody ran RESET MASTER, or restored the server: look for who did, and {LOAD_AGAIN}"
-)
+RESET_HINT = f"RESET MASTER was run, or the server was restored: find out why, and {LOAD_AGAIN}"
 BEHIND_HINT = (
-    "Find out which of the two is right before you go on: name the server that has them in "
+    "Find out which of the two is right before you continue: name the server that has them in "
     f"source.url, or, from this one, {LOAD_AGAIN}"
 )
 FATAL_READING_BINLOG = 1236

@@ -67,7 +67,7 @@ class Heartbeats:
             return self._connection
         connection = connect(self._url, application_name="penstock heartbeat")
         try:
-            doing = "making the table of heartbeats"
+            doing = "creating the heartbeat table"
             if not value(connection, _IS_THERE, (TABLE.schema, TABLE.name), doing=doing):
                 for statement in _MAKE:
                     run(connection, statement, doing=doing)

@@ -152,7 +152,7 @@ class ProxiedSession:
     def end_result(self) -> None:
         """Note that the packet that ends the result has been used."""
         if self.start != self.end:
-            raise SessionProtocolBroken("the server sent something behind a result")
+            raise SessionProtocolBroken("the server sent something after a result")
         self._in_rows, self._is_idle = False, True
 
     def error_of(self, payload: bytes, *, doing: str) -> PenstockError:

@@ -363,7 +363,7 @@ class Resends:
                 f"rows of {table} cannot be put into the log again: its storage engine "
                 f"({definition.engine}) has no snapshots, so they cannot be read at one moment",
                 hint=f"Give it another engine: alter table {table} engine = InnoDB; or write the "
-                "rows that are missed at the source, whose binlog brings them.",
+                "missing rows at the source again: they arrive with its binlog.",
                 table=str(table),
             )
         return definition, version
@@ -373,8 +373,8 @@ def _take_out_begun(table: TableName, assembler: Assembler, error: PenstockError
     """Raise ConnectionLost if rows of a failed reload were given out: the next stream has none."""
     if assembler.is_unfinished:
         raise ConnectionLost(
-            f"rows of {table} are taken out of the log again: {error.message}",
-            hint="Nothing to do: the stream goes on without them.",
+            f"rows of {table} are removed from the log again: {error.message}",
+            hint="Nothing to do: the stream continues without them.",
         ) from error
 
 

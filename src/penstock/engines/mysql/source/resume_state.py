@@ -92,9 +92,9 @@ class ResumeStates:
                 return mark
         if self.last is None or self.last.mark.position > position:
             raise ResumeStateLost(
-                f"the change log ends at {position}, and what is kept beside it "
-                f"({RESUME_STATE_FILE}) is of another time",
-                hint="Put the whole directory back from one copy. " + LOAD_AGAIN,
+                f"the change log ends at {position}, and the state beside it ({RESUME_STATE_FILE}) "
+                "is of another time",
+                hint="Restore the whole directory from one copy. " + LOAD_AGAIN,
             )
         return self.last.mark
 

@@ -99,7 +99,7 @@ class Commands:
             self._rest = self._rest[found.end :]
         for one in (*whole, self._rest[: mysqlwire.HEAD_BYTES + 1]):
             if not _may_be_sent(one):
-                raise ConnectionLost("a client sent what is no statement")
+                raise ConnectionLost("a client sent something other than a statement")
         return whole
 
 
@@ -168,6 +168,6 @@ def settle(wire: Wire) -> None:
         if place >= 0 and len(tail) >= place + kept:
             last = tail[place + len(token) :]
             if len(last) != END_BYTES or not mysqlwire.is_end(last[mysqlwire.HEAD_BYTES :]):
-                raise ConnectionLost("a session sent something behind its result")
+                raise ConnectionLost("a session sent something after its result")
             return
         tail = tail[-kept:] if place < 0 else tail[place:]

@@ -276,7 +276,8 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Server
         return identity
     if not _is_same_server(identity, point):
         raise ServerReplaced(
-            f"the change log was filled from {point.server}, at this address is {identity.name}",
+            f"the change log was filled from {point.server}, the server at this address is "
+            f"{identity.name}",
             hint="Name the right server in source.url (with GTIDs a pipeline can change servers), "
             f"or, from this one, {LOAD_AGAIN}",
         )
@@ -319,7 +320,7 @@ def _check_gtid_set(connection: Connection, seen: GtidSet) -> None:
     executed = GtidSet.parse("".join(row["executed"].split()))
     if not executed.includes(seen):
         raise ServerBehind(
-            f"the server has not all transactions that we have: we have {seen}, it has {executed}",
+            f"the server lacks transactions that we have: we have {seen}, it has {executed}",
             hint=BEHIND_HINT,
         )
     if not seen.includes(purged):
@@ -338,7 +339,7 @@ def _check_domains(connection: Connection, seen: MariaGtids) -> None:
     for domain, (_, number) in seen.last.items():
         if domain not in now.last or now.last[domain][1] < number:
             raise ServerBehind(
-                f"the server has not all transactions that we have: we have {seen}, it has {now}",
+                f"the server lacks transactions that we have: we have {seen}, it has {now}",
                 hint=BEHIND_HINT,
             )
     oldest = binlog_files(connection)[0].name
@@ -349,8 +350,8 @@ def _check_domains(connection: Connection, seen: MariaGtids) -> None:
     for domain, (_, number) in before.last.items():
         if domain not in seen.last or seen.last[domain][1] < number:
             raise GtidsPurged(
-                f"the server has deleted transactions that we have not seen: its oldest binlog "
-                f"begins behind {before}, we have {seen}",
+                "the server has deleted transactions that we have not seen: its oldest binlog "
+                f"begins after {before}, we have {seen}",
                 hint=RESNAPSHOT,
                 oldest=str(before),
             )
@@ -380,5 +381,5 @@ def check_file(files: Sequence[LogFile], position: BinlogPosition) -> None:
         raise PositionUnfit(
             f"{position} lies outside its file, which has {size} bytes",
             hint="The server lost the end of its binlog in a crash (sync_binlog is not 1), or it "
-            f"was begun anew: {LOAD_AGAIN}",
+            f"was created again: {LOAD_AGAIN}",
         )

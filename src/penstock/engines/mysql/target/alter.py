@@ -120,7 +120,9 @@ class Alterer:
             found = self._leaving(change.name)
             if found is not None and not found.generated:
                 for key in {key for key, name in self.table.references if name == found.name}:
-                    yield Clause(f"drop foreign key {quote(key)}", f"{key} went with a column")
+                    yield Clause(
+                        f"drop foreign key {quote(key)}", f"{key} was dropped with a column"
+                    )
                 yield Clause(f"drop column {quote(change.name)}", change.what)
         if change.kind is ChangeKind.CHANGE_KEY and change.columns:
             yield from self._drop_unique(change)
@@ -260,7 +262,7 @@ class Alterer:
             found = self._leaving(change.name)
             if found is not None and found.not_null and not found.generated:
                 if found.name in self._primary:
-                    yield Clause("drop primary key", f"column {found.name} is not of the key")
+                    yield Clause("drop primary key", f"column {found.name} is not part of the key")
                 yield _loosen_column(found, f"{change.what}, and stays")
         if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._add_beside(column, change)
@@ -298,8 +300,8 @@ class Alterer:
             return
         if column.name in key_of(self.relation) or found.name in self._primary:
             raise ShapeNotApplicable(
-                f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
-                "cannot be kept as text",
+                f"{change.what}: column {column.name} of {self.table.name} is part of the key, "
+                "which cannot be kept as text",
                 hint=f"Run: alter table {self.table.sql_name} modify column "
                 f"{quote(column.name)} {kind}; then `penstock run` again.",
                 table=str(self.table.name),

@@ -278,7 +278,7 @@ class MySQLTarget:
     def _check_truncates(self, phases: Sequence[PhaseSpec]) -> None:
         for phase in phases:
             for name in phase.truncated:
-                what = "all rows were taken out (TRUNCATE)"
+                what = "all rows were removed (TRUNCATE)"
                 self._policies.check(ChangeKind.TRUNCATE, what, table=str(name))
 
     def _reshaping(self, source: TableName) -> Reshaping:
@@ -590,7 +590,7 @@ class _TableApply:
     def _missing(self, expected: int, found: int) -> TargetRowMissing:
         return TargetRowMissing(
             f"target table {self._name}: {expected} rows were to be changed, {found} were found",
-            hint="Somebody else writes to the table, or its rows are not the source's: run "
+            hint="Another program writes to the table, or its rows are not the source's: run "
             f"`penstock verify`. {LOAD_AFRESH}",
             table=str(self._name),
             expected=expected,

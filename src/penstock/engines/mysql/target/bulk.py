@@ -111,7 +111,7 @@ class MySQLBulk:
             self._record(definition, name, made=name not in present)
             if name not in present:
                 database = f"create database if not exists {quote(name.schema)}"
-                run(connection, database, doing=f"making database {name.schema}")
+                run(connection, database, doing=f"creating database {name.schema}")
                 statement, lacking = create_sql(definition, name, self._servers)
                 run(connection, statement, doing=f"creating table {name}")
                 notes += lacking

@@ -213,7 +213,7 @@ class MySQLChangelogs:
 
     def create_state(self, names: StateNames) -> None:
         """See ChangelogSession."""
-        doing = "making the state tables"
+        doing = "creating the state tables"
         self.run(f"create database if not exists {quote(names.namespace)}", doing=doing)
         tables = {
             field: quote(names.namespace, getattr(names, field))
@@ -288,7 +288,7 @@ class MySQLChangelogs:
         body = ",\n    ".join(parts)
         self._forget(table)
         numbered = f"{quote(NUMBER)} bigint not null auto_increment primary key,\n    {body}"
-        doing = f"making the changelog {table}"
+        doing = f"creating the changelog {table}"
         try:
             self.run(_CHANGELOG.format(table=quote(*table), body=body), doing=doing)
         except StatementFailed as error:
@@ -320,7 +320,7 @@ class MySQLChangelogs:
         self._tables.pop(table, None)
         for key in [key for key in self._staged if key[0] == table]:
             staging = self._staged.pop(key).staging
-            self.run(f"drop temporary table if exists {staging}", doing="dropping what was staged")
+            self.run(f"drop temporary table if exists {staging}", doing="dropping staged rows")
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class MySQLChangelogs:
             merge = Merge(relation=wide, table=target, staging=name, counts=Counts(), writes=writes)
             sql = MergeSql(merge)
             sql.staging = quote(self._namespace, name)
-            doing = "making a place for row images"
+            doing = "creating the table of row images"
             self.run(f"drop temporary table if exists {sql.staging}", doing=doing)
             sql.layout.make(
                 lambda text: self.run(text, doing=doing), sql.staging, kind="temporary table"

@@ -82,7 +82,7 @@ class MySQLWriter:
         self._insert_bytes = min(INSERT_BYTES_MAX, packet - 2**16)
         if not self._takes_files:
             logger.warning(
-                "the target takes no LOAD DATA LOCAL, rows go by INSERT",
+                "the target accepts no LOAD DATA LOCAL, rows are sent with INSERT",
                 hint="Run: set global local_infile = 1;",
             )
 
@@ -130,7 +130,7 @@ class MySQLWriter:
             raise _value_refused(task, *(self._other or self._said or (0, "")))
         if taken != lines.row_count:
             raise CopyCountsDiffer(
-                f"the source sent {lines.row_count} rows and the target took in {taken}",
+                f"the source sent {lines.row_count} rows and the target took {taken}",
                 hint="Look for rows in the target table that have the same key: run select count(*)"
                 f" from {quote(*task.target)};",
                 sent=lines.row_count,
@@ -173,9 +173,9 @@ def _value_refused(task: ChunkTask, number: int, text: str) -> PenstockError:
     column = column_said(text)
     which = f"a value of column {column}" if column else "a row"
     return ValueRefused(
-        f"chunk {task.chunk.number} of {task.table}: the target has no place for {which} "
+        f"chunk {task.chunk.number} of {task.table}: the target cannot hold {which} "
         f"(error {number})",
-        hint="The value is out of what the type can hold: have the column as text in the "
+        hint="The value is out of the range of its type: have the column as text in the "
         "target, or leave the table out.",
         table=str(task.target),
         errno=number,

@@ -35,20 +35,20 @@ _VALUES: dict[int, str] = {
     1264: "a number is out of range",
     1690: "a number is out of range",
     1265: "a value would be cut or rounded",
-    1366: "a value cannot be had in this type or character set",
-    1292: "a value cannot be had in this type",
+    1366: "a value cannot be converted to this type or character set",
+    1292: "a value cannot be converted to this type",
     1406: "a value is too long",
-    1416: "a value is no geometry",
-    3037: "a value is no geometry",
-    3140: "a value is no JSON",
-    3141: "a value is no JSON",
-    3144: "a value is no JSON",
-    3156: "a value is no JSON",
-    3819: "a check constraint objects",
-    4025: "a check constraint objects",
+    1416: "a value is not a geometry",
+    3037: "a value is not a geometry",
+    3140: "a value is not JSON",
+    3141: "a value is not JSON",
+    3144: "a value is not JSON",
+    3156: "a value is not JSON",
+    3819: "a check constraint is violated",
+    4025: "a check constraint is violated",
     1300: "a value is not in this character set",
-    1367: "a value cannot be had in this type",
-    1411: "a value cannot be had in this type",
+    1367: "a value cannot be converted to this type",
+    1411: "a value cannot be converted to this type",
     1441: "a time is out of range",
     1118: "a row is too long",
     1301: "a value is longer than max_allowed_packet",
@@ -70,13 +70,13 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
         named = f": {key[1]}" if key else ""
         return UniqueBlocked(
             f"applying to {table}: rows of the target have values of a unique key already{named}",
-            hint="The target holds rows of its own, or compares keys with less care than the "
-            "source (collation): run `penstock verify`.",
+            hint="The target holds rows of its own, or compares keys less strictly than the source "
+            "(collation): run `penstock verify`.",
             **fields,
         )
     if number in _FOREIGN:
         return ForeignKeyBlocked(
-            f"applying to {table}: a foreign key objects (error {number})",
+            f"applying to {table}: a foreign key is violated (error {number})",
             hint="Drop the foreign key in the target, or capture the table that it refers to.",
             **fields,
         )

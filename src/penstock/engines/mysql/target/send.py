@@ -250,7 +250,7 @@ def _check_stamp(connection: Connection, place: Destination) -> None:
     )
     if found != place.stamp:
         raise StagingChanged(
-            f"merge table {place.staging} is meant for another batch by now",
+            f"merge table {place.staging} belongs to another batch now",
             hint="penstock stages the batch again.",
         )
 
@@ -292,8 +292,8 @@ def refused_rows(
     column = column_said(text)
     which = f"a value of column {column}" if column else "a value"
     return ValueRefused(
-        f"staging {table}: the server has no place for {which} (error {number})",
-        hint="The value is out of what MySQL's type can hold: have the column as text in the "
+        f"staging {table}: the server cannot hold {which} (error {number})",
+        hint="The value is out of the range of MySQL's type: have the column as text in the "
         "target, or leave the table out.",
         table=str(table),
         errno=number,
@@ -345,7 +345,7 @@ def _open(url: str) -> StagingSession:
         raise
     if not facts:
         logger.warning(
-            "the target takes no LOAD DATA LOCAL, rows go by INSERT",
+            "the target accepts no LOAD DATA LOCAL, rows are sent with INSERT",
             hint="Run: set global local_infile = 1;",
         )
     return StagingSession(connection, takes_files=bool(facts), packet_bytes=int(room))

@@ -115,7 +115,7 @@ class MySQLVerifier:
             takes=Selection.parse(config.source.tables).takes,
             names=[table.name.name for table in tables()],
         )
-        return "changes are in the binlog that nobody has read" if found else ""
+        return "the binlog has changes that are not read yet" if found else ""
 
 
 VERIFIER: Verifier = MySQLVerifier()

@@ -72,7 +72,8 @@ def server_version(probe: Probe) -> Iterator[Finding]:
             "PG01",
             Severity.WARNING,
             f"the source is PostgreSQL {probe.version // 10000}; 18 is the newest tested",
-            "a newer server may send what penstock does not know yet; it would stop, not skip",
+            "a newer server may send data that penstock does not know yet; penstock would stop, "
+            "not skip it",
         )
 
 

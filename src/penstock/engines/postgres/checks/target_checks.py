@@ -330,7 +330,7 @@ def tables_there(probe: Probe) -> Iterator[Finding]:
                 "PK14",
                 Severity.ERROR,
                 f"the target has no table {name}",
-                "mode change applies changes to tables that are there; it makes none",
+                "mode change applies changes to existing tables; it creates none",
                 f"pg_dump --schema-only --table '{quote(*table.name)}' SOURCE | psql TARGET  "
                 '# or set mode = "data+change"',
             )
@@ -435,7 +435,7 @@ def triggers(probe: Probe) -> Iterator[Finding]:
             # Under the replica role only ENABLE ALWAYS and ENABLE REPLICA triggers fire.
             Severity.WARNING if replica else Severity.ERROR,
             f"the trigger {row['trigger']} on {row['name']} fires on the loader's writes",
-            "what it did at the source arrives as rows; it would do it once more"
+            "its changes at the source arrive as rows; it would make them a second time"
             + ("" if replica else ", so the loader refuses"),
             f"alter table {row['name']} disable trigger {quote(row['trigger'])};",
         )

@@ -40,7 +40,7 @@ __all__ = [
     "survey",
 ]
 
-TAKE_OUT = "Take the entry out of [source] tables."
+TAKE_OUT = "Remove the entry from [source] tables."
 OWN_SCHEMA = "wirekite"  # progress, actions and merge tables, when a source is a target as well
 
 # Names that begin with pg_ are PostgreSQL's: catalogue, TOAST, temporary tables of all sessions.
@@ -70,7 +70,7 @@ CANDIDATES = f"""
 class Exclusion(StrEnum):
     """Why a table that a pattern matches is not captured."""
 
-    PATTERN = "a pattern takes it out"
+    PATTERN = "a pattern excludes it"
     VIEW = "it is a view"
     MATERIALIZED_VIEW = "it is a materialized view: its changes are not in the server's log"
     FOREIGN = "it is a foreign table: its rows are on another server"

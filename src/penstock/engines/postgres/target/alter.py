@@ -306,8 +306,8 @@ class Alterer:
             return
         if column.name in key_of(self.relation):
             raise ShapeNotApplicable(
-                f"{change.what}: column {column.name} of {self.table.name} is of the key, which "
-                "cannot be kept as text",
+                f"{change.what}: column {column.name} of {self.table.name} is part of the key, "
+                "which cannot be kept as text",
                 hint=f"Run: {self._alter} alter column {quote(column.name)} type {kind} using "
                 "...; then `penstock run` again.",
                 table=str(self.table.name),

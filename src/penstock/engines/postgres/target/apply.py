@@ -219,7 +219,7 @@ class _PhaseApply:
 
     def _empty(self, replaced: set[TableName]) -> None:
         for name in self.phase.truncated:
-            what = "all rows were taken out (TRUNCATE)"
+            what = "all rows were removed (TRUNCATE)"
             self.target.policies.check(ChangeKind.TRUNCATE, what, table=str(name))
         together = sorted({*self.phase.truncated, *self.phase.reloaded} - replaced)
         if not together:

@@ -165,7 +165,7 @@ class PostgresChangelogs:
 
     def create_state(self, names: StateNames) -> None:
         """See ChangelogSession."""
-        doing = "making the state tables"
+        doing = "creating the state tables"
         tables = {
             field: quote(names.namespace, getattr(names, field))
             for field in ("mvlogs", "binlog_consumer_status", "mview_uow", "place")
@@ -247,7 +247,7 @@ class PostgresChangelogs:
         """See ChangelogSession."""
         named = [*zip(OWN_COLUMNS, OWN_TYPES, strict=True), *columns]
         body = ",\n    ".join(f"{quote(name)} {kind}" for name, kind in named)
-        doing = f"making the changelog {table}"
+        doing = f"creating the changelog {table}"
         index = quote(f"{table.name}_uow")
         self._forget(table)
         self.run(
@@ -288,7 +288,7 @@ class PostgresChangelogs:
         self._tables.pop(table, None)
         for key in [key for key in self._staged if key[0] == table]:
             name = self._staged.pop(key)
-            self.run(f"drop table if exists {name}", doing="dropping what was staged")
+            self.run(f"drop table if exists {name}", doing="dropping staged rows")
 
     # -- rows ------------------------------------------------------------------------------------
 

@@ -104,7 +104,7 @@ def into_postgres(rows: Lines, target: psycopg.Connection, statement: str) -> in
         taken = cursor.rowcount
     if taken != rows.row_count:
         raise CopyCountsDiffer(
-            f"the source sent {rows.row_count} rows and the target took in {taken}",
+            f"the source sent {rows.row_count} rows and the target took {taken}",
             hint="Look for triggers and rules on the target table that drop or add rows, and "
             "disable them: alter table ... disable trigger ...;",
             sent=rows.row_count,

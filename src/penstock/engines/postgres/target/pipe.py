@@ -39,7 +39,7 @@ def copy_rows(
         sent, taken = through_libpq(source, copy_out, target, copy_in)
     if sent != taken:
         raise CopyCountsDiffer(
-            f"the source sent {sent} rows and the target took in {taken}",
+            f"the source sent {sent} rows and the target took {taken}",
             hint="Look for triggers and rules on the target table that drop or add rows, and "
             "disable them: alter table ... disable trigger ...;",
             sent=sent,

@@ -105,7 +105,7 @@ def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
     cursor.execute(f"select pg_relation_filenode({literal(table)})::bigint")
     if cursor.fetchone()[0] != writer.stamp:
         raise StagingChanged(
-            f"merge table {table} is meant for another batch by now",
+            f"merge table {table} belongs to another batch now",
             hint="Do nothing: the batch is staged again automatically.",
         )
 
