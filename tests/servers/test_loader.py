@@ -81,10 +81,10 @@ def test_files_are_moved_when_done(target: str, tmp_path: Path, log: LogMaker) -
 def test_new_segments_are_picked_up(target: str, tmp_path: Path, log: LogMaker) -> None:
     """The loader finds new segments while it waits, and stop() ends it at a batch's end."""
     running = Running(target, tmp_path)
-    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: running.loader.applied_position.gsn == 12)
     add(log, 6)
     log.close_segment()
-    until(lambda: running.loader.applied.gsn == 14)
+    until(lambda: running.loader.applied_position.gsn == 14)
     running.end(stop=True)
     check(target, 7)
 
@@ -97,19 +97,19 @@ def test_what_is_durable_is_applied_before_its_segment_is_closed(
     """
     files = "select source from wirekite.wirekite_progress where operation = 'CL' order by 1"
     running = Running(target, tmp_path, remove_files=True)
-    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: running.loader.applied_position.gsn == 12)
     for number in (6, 7):
         add(log, number)
         log.writer.flush()
-        until(lambda number=number: running.loader.applied.gsn == 2 * number + 2)
+        until(lambda number=number: running.loader.applied_position.gsn == 2 * number + 2)
         check(target, number + 1)
-    assert running.loader.applied.segment == 2
+    assert running.loader.applied_position.segment == 2
     assert rows(target, files) == [("0.ckt",), ("1.ckt",), ("2.ckt",)]
     add(log, 8)
     time.sleep(0.3)
-    assert running.loader.applied.gsn == 16
+    assert running.loader.applied_position.gsn == 16
     log.close_segment()
-    until(lambda: running.loader.applied.segment == 3)
+    until(lambda: running.loader.applied_position.segment == 3)
     check(target, 9)
     assert rows(target, files)[-1] == ("3.ckt",)
     until(lambda: not list((tmp_path / "log").glob("*.ckt")))
@@ -121,13 +121,13 @@ def test_files_are_read_when_they_are_closed_if_that_is_wanted(
 ) -> None:
     """The published way works, too: readOpenSegment = false."""
     running = Running(target, tmp_path, read_open_segment=False)
-    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: running.loader.applied_position.gsn == 12)
     add(log, 6)
     log.writer.flush()
     time.sleep(0.5)
     check(target, 6)
     log.close_segment()
-    until(lambda: running.loader.applied.gsn == 14)
+    until(lambda: running.loader.applied_position.gsn == 14)
     running.end(stop=True)
     check(target, 7)
 
@@ -135,7 +135,7 @@ def test_files_are_read_when_they_are_closed_if_that_is_wanted(
 def test_hold_cuts_the_open_segment(target: str, tmp_path: Path, log: LogMaker) -> None:
     """A hold lies between two transactions of the segment; the loader continues from there."""
     running = Running(target, tmp_path)
-    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: running.loader.applied_position.gsn == 12)
     state = tmp_path / "state"
     with DirectoryLock(state, HOLD_LOCK):
         write_hold(state, Hold(nonce="n"))
@@ -148,7 +148,7 @@ def test_hold_cuts_the_open_segment(target: str, tmp_path: Path, log: LogMaker) 
         until(lambda: (h := read_held(state, "n")) is not None and h.reached == cut)
         check(target, 7)
         clear_hold(state)
-    until(lambda: running.loader.applied.gsn == 18)
+    until(lambda: running.loader.applied_position.gsn == 18)
     check(target, 9)
     running.end(stop=True)
 
@@ -176,13 +176,13 @@ def test_kill_while_the_open_segment_is_read(
 def test_actions_are_obeyed(target: str, tmp_path: Path, log: LogMaker) -> None:
     """PAUSE waits, RUN continues, STOP ends."""
     running = Running(target, tmp_path)
-    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: running.loader.applied_position.gsn == 12)
     running.word.text = "PAUSE"
     until(lambda: running.loader.state.state == "paused")
     add(log, 6)
     log.close_segment()
     time.sleep(0.3)
-    assert running.loader.applied.gsn == 12
+    assert running.loader.applied_position.gsn == 12
     running.word.text = "STOP"
     running.end()
     check(target, 6)
@@ -191,7 +191,7 @@ def test_actions_are_obeyed(target: str, tmp_path: Path, log: LogMaker) -> None:
 def test_hold_cuts_at_a_position_and_goes_on(target: str, tmp_path: Path, log: LogMaker) -> None:
     """The loader stops exactly at the barrier until the hold is removed."""
     running = Running(target, tmp_path)
-    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: running.loader.applied_position.gsn == 12)
     state = tmp_path / "state"
     with DirectoryLock(state, HOLD_LOCK):
         write_hold(state, Hold(nonce="n"))
@@ -202,14 +202,14 @@ def test_hold_cuts_at_a_position_and_goes_on(target: str, tmp_path: Path, log: L
         add(log, 9)
         log.close_segment()
         time.sleep(0.2)
-        assert running.loader.applied.gsn == 12
+        assert running.loader.applied_position.gsn == 12
         write_hold(state, Hold(nonce="n", until=cut))
         until(lambda: (h := read_held(state, "n")) is not None and h.reached == cut)
         check(target, 8)
         time.sleep(0.2)
         check(target, 8)
         clear_hold(state)
-    until(lambda: running.loader.applied.gsn == 20)
+    until(lambda: running.loader.applied_position.gsn == 20)
     running.end(stop=True)
     check(target, 10)
 
@@ -327,7 +327,7 @@ def test_the_whole_loader_on_spark(target: str, tmp_path: Path, log: LogMaker) -
     keeper = SessionKeeper(options, PendingSession(options))
     running = Running(target, tmp_path, keeper, max_files_per_batch=1)
     try:
-        until(lambda: running.loader.applied.gsn == 12, 120)
+        until(lambda: running.loader.applied_position.gsn == 12, 120)
         os.kill(keeper.get().java_pid, signal.SIGKILL)
         add(log, 6)
         log.close_segment()
@@ -365,7 +365,7 @@ def test_applied_segments_stay_for_a_while(
     for name in ("0.ckt", "1.ckt"):
         os.utime(folder / name, (0, 0))
     running = Running(target, tmp_path, keeping=keeping)
-    until(lambda: running.loader.applied.gsn == 12)
+    until(lambda: running.loader.applied_position.gsn == 12)
     until(lambda: sorted(path.name for path in folder.glob("*.ckt")) == left)
     running.word.text = "PAUSE"
     until(lambda: running.loader.state.state == "paused")
@@ -373,6 +373,6 @@ def test_applied_segments_stay_for_a_while(
     log.close_segment()
     os.utime(folder / "3.ckt", (0, 0))
     running.word.text = "RUN"
-    until(lambda: running.loader.applied.gsn == 14)
+    until(lambda: running.loader.applied_position.gsn == 14)
     running.end(stop=True)
     check(target, 7)

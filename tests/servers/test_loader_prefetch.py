@@ -76,7 +76,7 @@ def until_ahead(running: Running, look: Look, table: str = "bag_wkmb", *numbers:
     ahead = numbers or (2, 3)
     until(lambda: running.error is not None or is_staged(look, table, *ahead), 8)
     assert is_staged(look, table, *ahead)
-    assert running.loader.applied.gsn == 0
+    assert running.loader.applied_position.gsn == 0
 
 
 def test_the_next_batch_is_staged_while_one_is_applied(
@@ -112,7 +112,7 @@ def test_a_segment_that_closes_meanwhile_is_staged_at_once(
         add(log, 6)
         log.close_segment()
         until_ahead(running, look, "bag_wkmb", 6)
-    until(lambda: running.loader.applied.gsn == 14)
+    until(lambda: running.loader.applied_position.gsn == 14)
     running.end(stop=True)
     check(target, 7)
 
@@ -123,12 +123,12 @@ def test_batches_that_do_not_meet_use_the_documented_tables(
     """A loader that keeps up has one merge table per table, `<table>_wkm`."""
     running = Running(target, tmp_path)
     for number in range(6, 10):
-        until(lambda: running.loader.state.applied_gsn == running.loader.applied.gsn > 0)
+        until(lambda: running.loader.state.applied_gsn == running.loader.applied_position.gsn > 0)
         until(lambda: running.loader.state.state == "waiting" or running.error is not None)
         add(log, number)
         log.close_segment()
         gsn = log.gsn
-        until(lambda gsn=gsn: running.loader.applied.gsn == gsn)
+        until(lambda gsn=gsn: running.loader.applied_position.gsn == gsn)
     running.end(stop=True)
     check(target, 10)
     found = rows(target, MERGE_TABLES.format("tablename ~ '_wkm'"))
@@ -192,7 +192,7 @@ def test_pause_keeps_what_is_staged_ahead_from_being_applied(
     time.sleep(0.3)
     check(target, 2)
     running.word.text = "RUN"
-    until(lambda: running.error is not None or running.loader.applied.gsn == 12)
+    until(lambda: running.error is not None or running.loader.applied_position.gsn == 12)
     running.end(stop=True)
     check(target, 6)
 
@@ -364,7 +364,7 @@ def test_crash_of_the_target_while_paused(
     own_postgres.crash()
     own_postgres.start()
     running.word.text = "RUN"
-    until(lambda: running.error is not None or running.loader.applied.gsn == 12)
+    until(lambda: running.error is not None or running.loader.applied_position.gsn == 12)
     running.end(stop=True)
     check(own_postgres.url(), 6)
 

@@ -72,7 +72,7 @@ def test_a_hold_waits_for_what_the_target_has_lost(target_url: str, tmp_path: Pa
             cut = add(log, number)
             log.close_segment()
         running = Running(target_url, tmp_path)
-        until(lambda: running.loader.applied.gsn == 8)
+        until(lambda: running.loader.applied_position.gsn == 8)
         running.word.text = "PAUSE"
         until(lambda: running.loader.state.state == "paused")
         connection.execute("truncate public.t, public.bag")
@@ -89,7 +89,7 @@ def test_a_hold_waits_for_what_the_target_has_lost(target_url: str, tmp_path: Pa
         until(lambda: (held := read_held(state, "n")) is not None and held.reached == cut)
         check(target_url, 3)
         clear_hold(state)
-    until(lambda: running.loader.applied.gsn == 8)
+    until(lambda: running.loader.applied_position.gsn == 8)
     running.end(stop=True)
     check(target_url, 4)
     log.writer.close()

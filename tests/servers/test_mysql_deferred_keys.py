@@ -254,7 +254,7 @@ def test_what_was_read_and_staged_before_the_keys_is_not_used_after_them(
         max_files_per_batch=1,
         keys=Maker(my_target.url, root / "state"),
     )
-    until(lambda: loader.error is not None or loader.loader.applied.segment == 9)
+    until(lambda: loader.error is not None or loader.loader.applied_position.segment == 9)
     loader.end(stop=True)
     assert my_target.execute("select id, name, n from t order by id") == [(1, "b", 8), (2, "a", 2)]
     assert Copy(my_target.url, my_target.database, my_target.server).unique_keys() == ["t: name"]
@@ -274,7 +274,7 @@ def test_before_their_place_no_keys_are_made(my_target: Target, log: LogMaker) -
         namespaces=my_target.namespaces,
         keys=Maker(my_target.url, root / "state"),
     )
-    until(lambda: loader.error is not None or loader.loader.applied.segment == 0)
+    until(lambda: loader.error is not None or loader.loader.applied_position.segment == 0)
     time.sleep(0.3)
     loader.end(stop=True)
     assert len(read_deferred_keys(root / "state")) == 1

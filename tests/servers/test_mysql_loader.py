@@ -284,7 +284,7 @@ def test_a_server_that_restarts(
     for number in range(10):
         add(log, number)
         log.close_segment()
-    until(lambda: running.loader.applied.segment >= 2)
+    until(lambda: running.loader.applied_position.segment >= 2)
     server.embedded.crash()
     server.embedded.start()
     for number in range(10, 14):
@@ -310,7 +310,7 @@ def test_the_whole_loader_on_spark(my_target: Target, log: LogMaker, tmp_path: P
         my_target.url, tmp_path, keeper, namespaces=my_target.namespaces, max_files_per_batch=2
     )
     try:
-        until(lambda: running.loader.applied.gsn == 12, 120)
+        until(lambda: running.loader.applied_position.gsn == 12, 120)
         kill_sessions(my_target.server)
         add(log, 6)
         log.close_segment()

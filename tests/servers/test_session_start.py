@@ -112,7 +112,7 @@ def test_spark_s_pages_tell_what_jobs_did(tmp_path: Path) -> None:
     """
     options = SessionOptions(work_directory=tmp_path, ui=True, reporter=Reporter(tmp_path / "run"))
     with start_session(options) as session:
-        bulk = session.named("bulk load")
+        bulk = session.with_jobs("bulk load")
         assert bulk.run([[1], [2]], twice(), description="loading t") == [2, 4]
         tasks = [TaskFigures(of="t chunk 0", rows=7, size_bytes=2048, seconds=0.5)]
         bulk.tell("loading t", tasks)

@@ -134,7 +134,7 @@ def test_a_job_is_described_where_spark_has_pages(tmp_path: Path, url: str) -> N
     context: Any = Context(url)
     gateway = cast("Any", None)
     session = Session(context, gateway, started_s=0.0, reporter=Reporter(tmp_path))
-    session.named("bulk load").tell("of t", tasks(1))
+    session.with_jobs("bulk load").tell("of t", tasks(1))
     session.tell("of nothing", [])
     expected = ["bulk load: done: of t: 0 rows, 10 bytes, 0.00 s of 1 tasks (t0: 0 rows, "]
     said = context._jsc.described

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.load.spark_properties import SILENCE, properties, refused
+from penstock.load.spark_properties import SILENCE, find_refused, properties
 
 GIVEN = {
     "spark.driver.memory": "700m",
@@ -35,7 +35,7 @@ LOOK = "spark.network.timeoutInterval"
 )
 def test_the_property_is_found_by_what_spark_says(said: str, name: str) -> None:
     """The message has a name, words of Spark's checks, or a value."""
-    error = refused(said, GIVEN, master=MASTER, python="/no/python")
+    error = find_refused(said, GIVEN, master=MASTER, python="/no/python")
     assert error is not None
     assert error.fields["property"] == name
     assert name in error.message
@@ -44,7 +44,9 @@ def test_the_property_is_found_by_what_spark_says(said: str, name: str) -> None:
 
 def test_of_a_form_those_that_do_not_have_it_are_named() -> None:
     """Spark cannot read a duration or a size, and prints neither name nor value."""
-    error = refused("NumberFormatException: Size must be specified as bytes (b)", GIVEN, master="")
+    error = find_refused(
+        "NumberFormatException: Size must be specified as bytes (b)", GIVEN, master=""
+    )
     assert error is not None
     assert error.fields["property"] == ""
     assert "spark.kryoserializer.buffer" in error.message
@@ -53,8 +55,8 @@ def test_of_a_form_those_that_do_not_have_it_are_named() -> None:
 
 def test_words_about_no_property_are_no_error_of_one() -> None:
     """Such errors stay as they were."""
-    assert refused("the Java process is gone", GIVEN, master=MASTER) is None
-    assert refused("Driver memory must be positive", {}, master=MASTER) is None
+    assert find_refused("the Java process is gone", GIVEN, master=MASTER) is None
+    assert find_refused("Driver memory must be positive", {}, master=MASTER) is None
 
 
 def test_a_silent_executor_is_lost_before_a_minute_is_over(tmp_path: Path) -> None:

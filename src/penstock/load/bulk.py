@@ -30,7 +30,14 @@ from penstock.load.bulk_tasks import (
 from penstock.load.deferred_keys import deferred_tables, drop_deferred_keys, put_deferred_keys
 from penstock.load.isolation import BrokenCopies
 from penstock.load.job import copy_chunks
-from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
+from penstock.load.ledger import (
+    Ledger,
+    Step,
+    next_step,
+    read_ledger,
+    target_not_empty,
+    write_ledger,
+)
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import (
@@ -207,7 +214,7 @@ class _Load:
         }
         for name, step in steps.items():
             if step is Step.REFUSE and not self.options.replaces:
-                raise refused(targets[name], found.truncates[targets[name]])
+                raise target_not_empty(targets[name], found.truncates[targets[name]])
             if step is Step.REFUSE:
                 steps[name] = Step.AFRESH
         for name, step in steps.items():

@@ -112,7 +112,7 @@ class ChunkCopier:
             if reader and isinstance(error, PenstockError) and reader.tells_rewritten(error):
                 return ChunkStatus.REWRITTEN, 0
             if isinstance(error, CellUnfit):
-                raise named(error, task) from error
+                raise with_names(error, task) from error
             raise
 
     def _open_source(self, task: ChunkTask) -> BulkReader | None:
@@ -141,7 +141,7 @@ class ChunkCopier:
         return self._writer
 
 
-def named(error: CellUnfit, task: ChunkTask) -> CellUnfit:
+def with_names(error: CellUnfit, task: ChunkTask) -> CellUnfit:
     """Return the error with the names of table and column in place of a number."""
     column, row = task.columns[error.fields["column"]], error.fields["row"]
     return CellUnfit(

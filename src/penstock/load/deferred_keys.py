@@ -69,7 +69,7 @@ class DeferredKeyFlow:
         return [table for table in self._file.value.tables if table.source not in left_out]
 
     @property
-    def settled(self) -> dict[TableName, int]:
+    def settled_positions(self) -> dict[TableName, int]:
         """Return for each waiting table the position from which its rows are of one moment."""
         return {table.source: table.settled for table in self.waiting(())}
 

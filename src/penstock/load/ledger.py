@@ -163,7 +163,7 @@ def next_step(
     return Step.GO_ON
 
 
-def refused(target: TableName, truncate: str) -> TargetHoldsRows:
+def target_not_empty(target: TableName, truncate: str) -> TargetHoldsRows:
     """Return the error for a target table with foreign rows. truncate: SQL that empties it."""
     return TargetHoldsRows(
         f"target table {target} holds rows that this pipeline did not load",

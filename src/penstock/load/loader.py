@@ -165,7 +165,7 @@ class Loader:
         self._rows_directory = options.run_directory / ROWS_NAME if sessions.is_local else None
 
     @property
-    def applied(self) -> Applied:
+    def applied_position(self) -> Applied:
         """Return the target's applied position, as last read or written."""
         return self._applied
 
@@ -545,9 +545,9 @@ class Loader:
             choices=self._options.choices,
             policies=self._options.policies,
             starts=self._table_syncs.starts,
-            settled={**self._options.settled, **self._deferred_keys.settled},
+            settled={**self._options.settled, **self._deferred_keys.settled_positions},
             left_out=self._table_syncs.left_out,
-            copied=self._table_syncs.copied,
+            copied=self._table_syncs.copied_tables,
             rows_directory=self._rows_directory,
             ships_frames=self._options.ships_frames,
         )

@@ -194,7 +194,7 @@ class StagePrefetch:
             faults.point("load.ahead.before")
         session = self._sessions.get()
         if self._jobs:
-            session = session.named(self._jobs)
+            session = session.with_jobs(self._jobs)
         if self._stager is None:
             self._stager = self._loading.open_stager(self._options, clock=self._clock)
         request.session = session

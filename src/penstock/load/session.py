@@ -38,7 +38,7 @@ from penstock.load.java_words import (
 )
 from penstock.load.job_figures import Reporter, TaskFigures
 from penstock.load.partitions import PartitionCall, Spread, spread_whole
-from penstock.load.spark_properties import SparkPropertyRefused, properties, refused
+from penstock.load.spark_properties import SparkPropertyRefused, find_refused, properties
 from penstock.load.warm_up import WarmUp
 from penstock.model import PenstockError, Retry
 from penstock.ports.config import Config, is_local_master
@@ -130,9 +130,9 @@ class SessionOptions:
         """Return whether driver and workers share this machine."""
         return is_local_master(self.master)
 
-    def refused(self, said: str) -> SparkPropertyRefused | None:
+    def find_refused(self, said: str) -> SparkPropertyRefused | None:
         """Return the error for a refused option; None if Spark's message is about none."""
-        return refused(said, self.conf, master=self.master, python=self.python)
+        return find_refused(said, self.conf, master=self.master, python=self.python)
 
 
 def session_options(config: Config) -> SessionOptions:
@@ -196,7 +196,7 @@ class Session:
         """Return the URL of Spark's web pages; empty unless the pipeline file enables them."""
         return self._context.uiWebUrl or ""
 
-    def named(self, jobs: str) -> Session:
+    def with_jobs(self, jobs: str) -> Session:
         """Return the same session for other work, whose jobs are cancelled separately."""
         return Session(
             self._context,
@@ -210,7 +210,7 @@ class Session:
 
     def warm_up(self) -> None:
         """Run empty jobs in a thread until the first real one."""
-        own = self.named("warming up")
+        own = self.with_jobs("warming up")
         self._warming.start(lambda: own._run([[0]], _nothing, "", spread_whole))
 
     def cancel(self) -> None:
@@ -513,7 +513,7 @@ def _start_context(conf: SparkConf, options: SessionOptions, start: Start, began
             if session is not None:
                 session.close()
             said = _said_of(error, options)
-            if found := options.refused(said):
+            if found := options.find_refused(said):
                 raise found from error
             last = attempt == START_ATTEMPTS_MAX or start.given_up
             if last or isinstance(error, SparkJobFailed):
@@ -582,7 +582,7 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
         if gateway is not None:
             end(gateway.proc)
         _forget_context()
-        if found := options.refused(said):
+        if found := options.find_refused(said):
             raise found from error
         kind = SparkLost if gone else SparkStartFailed
         raise kind(

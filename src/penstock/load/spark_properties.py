@@ -128,7 +128,7 @@ def properties(
     return found | conf
 
 
-def refused(
+def find_refused(
     said: str, given: Mapping[str, str], *, master: str, python: str = ""
 ) -> SparkPropertyRefused | None:
     """Return the error for the property that Spark's message is about; None if it is about none.

@@ -101,7 +101,7 @@ class TableSyncFlow:
         return {**self._starts, **later}
 
     @property
-    def copied(self) -> frozenset[TableName] | None:
+    def copied_tables(self) -> frozenset[TableName] | None:
         """Return the tables whose rows were or are being copied; None if the pipeline copies no
         rows.
         """

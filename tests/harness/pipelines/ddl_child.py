@@ -59,8 +59,8 @@ class InProcess:
         with self._turn:
             return [result for tasks in partitions for result in work(iter(tasks))]
 
-    def named(self, _: str) -> InProcess:
-        """As Session.named."""
+    def with_jobs(self, _: str) -> InProcess:
+        """As Session.with_jobs."""
         return self
 
     def tell(self, *_: object) -> None:

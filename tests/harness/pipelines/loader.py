@@ -105,8 +105,8 @@ class LocalSession:
         self._after_job()
         return results
 
-    def named(self, jobs: str) -> LocalSession:
-        """As Session.named."""
+    def with_jobs(self, jobs: str) -> LocalSession:
+        """As Session.with_jobs."""
         del jobs
         return self
 

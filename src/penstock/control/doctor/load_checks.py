@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from penstock.control.doctor.plan import is_planned, make_plan
 from penstock.control.pipeline.servers import server_pair
 from penstock.control.pipeline.table_requests import read_requests
-from penstock.load.ledger import Step, next_step, read_ledger, refused
+from penstock.load.ledger import Step, next_step, read_ledger, target_not_empty
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import NamesCollide, check_names, open_bulk_target
@@ -70,7 +70,7 @@ def rows_there(loading: LoadSubject) -> Iterator[Finding]:
         if there not in found.empty:
             continue
         step = next_step(ledger.plan_of(name), found.marks.get(name), empty=found.empty[there])
-        why: PenstockError | None = refused(there, found.truncates[there])
+        why: PenstockError | None = target_not_empty(there, found.truncates[there])
         if step is not Step.REFUSE:
             why = found.refusals.get(there) if step is not Step.DONE else None
         if why is not None:

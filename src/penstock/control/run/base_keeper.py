@@ -101,7 +101,7 @@ class BaseKeeper:
             manifest = None
         if manifest is None:
             manifest = self._make_begin(log)
-        session = self._sessions.get().named("base")
+        session = self._sessions.get().with_jobs("base")
         if self._config.merge is not None:
             found = add_tables(self._config, manifest, log, self._seen)
             if found is not manifest:

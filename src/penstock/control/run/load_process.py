@@ -235,7 +235,7 @@ class _Load:
         if not self.sessions.wait(self.is_ending):
             raise BulkStopped("stopped while Spark was starting")
         write_loader_state(run, LoaderState(pid=pid, state="copying"))
-        session = self.sessions.get().named("bulk load")
+        session = self.sessions.get().with_jobs("bulk load")
         left = self.read_isolated()
         due = [one for one in tables if one.name not in left]
         return bulk_load(self.config, session, planner, definitions=due, stop=self.is_ending)

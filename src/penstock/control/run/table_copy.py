@@ -163,7 +163,7 @@ class _Copy:
         )
         REAL_FILES.make_directory(options.run_directory)
         definitions = source_tables(config)
-        session = self._sessions.get().named(f"copy {place}")
+        session = self._sessions.get().with_jobs(f"copy {place}")
         faults.point("table.copy.before")
         with open_planner(config) as planner:
             result = load_in_bulk(session, options, definitions, planner, stop=self._ended.is_set)

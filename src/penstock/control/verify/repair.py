@@ -20,7 +20,7 @@ from penstock.codec.server_pair import ServerPair
 from penstock.control.verify.checksum import Sums, add_sums, differing_buckets
 from penstock.control.verify.compare import Compared
 from penstock.host.faults import declare, point
-from penstock.load.chunk import named
+from penstock.load.chunk import with_names
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import BulkReader, Chunk, ChunkTask
 from penstock.ports.config import Config
@@ -96,7 +96,7 @@ class Repair:
         try:
             written = target.copy(task, reader)
         except CellUnfit as error:
-            raise named(error, task) from error
+            raise with_names(error, task) from error
         self._check_equal(one, target)
         return Repaired(table=one.pair.source.name, target=name, deleted=deleted, written=written)
 

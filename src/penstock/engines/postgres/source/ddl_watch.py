@@ -167,7 +167,8 @@ class DdlWatch:
             takes: whether the configuration captures a name.
             takes_renamed: whether it captures a table that gets this name, when it is asked for.
                 Until then its changes keep the old name: the log has each of them.
-            reads_renamed: such a table is captured at once and read again, because nobody asks.
+            reads_renamed: such a table is captured at once and read again, because no request
+                names it.
             as_is: tables that were not followed before, whose rows need not be read.
         """
         self.connection = connection
