@@ -112,7 +112,7 @@ class LiveNode:
             with suppress(BrokenPipeError):
                 pipe.close()
 
-    # -- commands -----------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------
 
     def ask(self, *words: object) -> Any:
         """Give it a command of `Live.java`, and return the answer. Raises LiveFailed with its

@@ -337,7 +337,7 @@ def test_triggers_without_the_right_to_silence_them_are_refused(
         )
 
 
-# -- concurrent changes ---------------------------------------------------------------------------
+# -- concurrent changes ----------------------------------------------------------------------------
 
 
 def test_a_table_truncated_behind_the_point_gets_a_later_one(

@@ -66,7 +66,7 @@ def failure(stream: BinlogConnection, within_s: float = 20.0) -> PenstockError:
     raise AssertionError("the stream ended without an error")
 
 
-# -- events -----------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["require", "disable"])
@@ -185,7 +185,7 @@ def test_a_large_backlog_comes_in_large_blocks(mysql: MySQLServer, mysql_url: st
     assert total / reads > 16 * 1024  # ten times as much on an idle machine
 
 
-# -- refusals ---------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -383,7 +383,7 @@ def test_a_server_without_a_binlog_has_no_point(own_mysql: Callable[..., MySQLSe
         pass
 
 
-# -- failures -----------------------------------------------------------------------------------
+# -- failures ------------------------------------------------------------------------------------
 
 
 def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(

@@ -308,7 +308,7 @@ def test_rules_name_columns_that_are_there(target: Rows, rules: RowRules, kind: 
         target.upsert(upsert({"id": 1}), rules=rules)
 
 
-# --- others ------------------------------------------------------------------------------------
+# --- others ---------------------------------------------------------------------------------------
 
 
 def test_only_one_applies_at_a_time(target: Rows) -> None:

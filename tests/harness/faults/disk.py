@@ -154,7 +154,7 @@ class Disk:
         self.locked: set[Path] = set()
         self.trace: list[str] = []
 
-    # --- actions of tests -----------------------------------------------------------------
+    # --- actions of tests ------------------------------------------------------------------
 
     def power_cut(self) -> None:
         """Cut the power and start again: only what may be on the platter is left."""

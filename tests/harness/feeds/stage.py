@@ -312,7 +312,7 @@ class Stage:
                 self.wrong.append(f"mark {number} behind {self.seen[-1]}")
             self.seen.append(number)
 
-    # -- events ---------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def happens(self, number: int) -> str:
         """Cause something, and return its name."""

@@ -1,4 +1,4 @@
-"""A log with a base in front of it, whose tables are read at the log's end."""
+"""A log that begins with a base, whose tables are read at the log's end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OLD = [(n, f"old {n}") for n in range(100, 110)]
 
 
 class Inline:
-    """A session that does its tasks at once."""
+    """A session that runs its tasks at once."""
 
     parallelism = 2
 
@@ -33,23 +33,23 @@ class Inline:
         *,
         description: str = "",
     ) -> list[Any]:
-        """As Spark's workers do."""
+        """Run the tasks as Spark's workers do."""
         assert description
         return [one for partition in partitions for one in work(iter(partition))]
 
 
 def change(op: Op, row: tuple[Any, ...] | None, relation: Relation = ITEM, **more: Any) -> Change:
-    """One row's change."""
+    """Return one row's change."""
     return Change(relation=relation, op=op, after=row, **more)
 
 
 def moved(key: int, row: tuple[Any, ...], **more: Any) -> Change:
-    """An update of a row's key."""
+    """Return an update of a row's key."""
     return change(Op.UPDATE, row, before=(key,), **more)
 
 
 class Log:
-    """A log with links of the base, and a base in front of it."""
+    """A log that begins with a base, and has links for it."""
 
     def __init__(self, root: Path, tables: dict[Relation, list[tuple[Any, ...]]]) -> None:
         self.root = root
@@ -63,7 +63,7 @@ class Log:
         self.compaction = Compaction(self.place)
 
     def writer(self) -> Writer:
-        """Of its next segment."""
+        """Open the writer of its next segment."""
         options = WriterOptions(consumers=self.root / "cdc")
         return Writer.open(self.root / "log", log_id=None, source=SOURCE, options=options)
 
@@ -73,7 +73,7 @@ class Log:
         empties: str = "",
         mark: Callable[[int, int, str], Marker] = truncate,
     ) -> None:
-        """Transactions in a segment of their own, behind an emptying of a table."""
+        """Write transactions into a segment of their own, after a table was emptied."""
         with self.writer() as writer:
             start = writer.end
             found = numbered(groups, keys_have_two=True)
@@ -95,7 +95,7 @@ class Log:
 
     @property
     def manifest(self) -> Manifest:
-        """The base as it is."""
+        """Manifest of the present base."""
         found = load_manifest(self.place.directory)
         assert found is not None
         return found
@@ -118,7 +118,7 @@ class Log:
 
     @contextmanager
     def held(self) -> Iterator[HeldState]:
-        """The state at the log's end."""
+        """Hold the state at the log's end."""
         with closing(source_log(self.root)) as log:
             head = log.head()
         found = holder(self.root).hold(head.log_id, head.number, head.end, is_open=head.is_open)
@@ -129,12 +129,12 @@ class Log:
 
     @staticmethod
     def read(held: HeldState, relation: Relation) -> Counter[tuple[Any, ...]]:
-        """A table in a state."""
+        """Return a table's rows in a state, counted."""
         pieces = held.pieces(TableName(relation.schema, relation.name))
         return Counter(tuple(row.values()) for piece in pieces for row in piece.rows.to_pylist())
 
     def rows(self, relation: Relation) -> Counter[tuple[Any, ...]]:
-        """A table at the log's end."""
+        """Return a table's rows at the log's end, counted."""
         with self.held() as held:
             return self.read(held, relation)
 

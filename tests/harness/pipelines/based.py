@@ -16,10 +16,10 @@ OTHER = "create table {}other (k varchar(40) primary key, v bigint)"
 
 
 class Based(Served):
-    """Served with a base: the load process runs, too."""
+    """A served log with a base: the load process runs, too."""
 
     def __init__(self, place: Place, folder: Path, *, target: str = "", **more: Any) -> None:
-        """target: a database, empty for none."""
+        """Write the file; target is a database, empty for none."""
         super().__init__(place, folder, **more)
         text = self.path.read_text().replace("[pipeline]", '[pipeline]\nmode = "data+change"', 1)
         text += '\n[spark]\nmaster = "local[2]"\n'
@@ -28,7 +28,7 @@ class Based(Served):
 
     @property
     def manifest(self) -> Path:
-        """Of the base."""
+        """Manifest of the base."""
         return self.folder / "shop" / "base" / "BASE.json"
 
     def load(self) -> Process:
@@ -38,24 +38,24 @@ class Based(Served):
         return self.loader
 
     def listen_at(self, port: int) -> None:
-        """Have it serve at a port, whoever starts it."""
+        """Let it serve at a port in all processes."""
         self.port = port
         self.path.write_text(self.path.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
 
     def based(self) -> Manifest:
-        """The base as it is."""
+        """Return the manifest of the present base."""
         found = load_manifest(self.manifest.parent)
         assert found is not None
         return found
 
     def moved_on(self, segment: int | None = None) -> None:
-        """Wait until the base has moved on, or beyond a segment."""
+        """Wait until the base has moved forward, or past a segment."""
         assert self.loader is not None
         behind = self.based().segment if segment is None else segment
         self.loader.until(lambda: self.based().segment > behind, "the base moves on")
 
     def equal(self, *tables: str) -> None:
-        """Wait until the server answers with the source's rows, as the base and the log say."""
+        """Wait until the server, from base and log, answers with the source's rows."""
         deadline = time.monotonic() + WAIT_S
         for table in tables:
             query = f"select * from {self.place.namespace}.{table}"
@@ -64,14 +64,14 @@ class Based(Served):
                 time.sleep(0.2)
 
     def close(self) -> None:
-        """End all."""
+        """End all processes."""
         if self.loader is not None:
             self.loader.__exit__()
         super().close()
 
 
 def fill(place: Place, first: int, count: int = 20) -> None:
-    """Rows inserted, updated, moved and deleted, in several transactions."""
+    """Insert, update, move and delete rows in several transactions."""
     insert(place, "item", [(n, n * n, f"note\t{n}") for n in range(first, first + count)])
     insert(place, "other", [(f"k{n}", n * 10_000_000_000) for n in range(first, first + count)])
     place.run(
@@ -84,12 +84,12 @@ def fill(place: Place, first: int, count: int = 20) -> None:
 
 
 def rows(place: Place, table: str) -> list[tuple[object, ...]]:
-    """The rows of a source's table."""
+    """Return the rows of a source's table."""
     return sorted(place.run(f"select * from {table}"), key=repr)
 
 
 def followed(subscriber: Subscriber, *tables: str) -> None:
-    """Wait until the subscriber has what the source has, and no copy is under way."""
+    """Wait until the subscriber has the source's rows, and no copy is running."""
     place = subscriber.served.place
 
     def equal() -> bool:

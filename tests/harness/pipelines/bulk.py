@@ -26,7 +26,7 @@ ORDERS = TableName("public", "orders")
 
 
 def between(source_url: str, target_url: str, directory: Path) -> Config:
-    """A data pipeline between two databases, with chunks of one megabyte."""
+    """Return a data pipeline between two databases, with chunks of one megabyte."""
     file = directory / "p.toml"
     file.write_text(
         f"""
@@ -54,7 +54,7 @@ def run(url: str, *statements: str) -> None:
 
 
 def rows(url: str, query: str) -> list[tuple[object, ...]]:
-    """The rows of a query."""
+    """Return the rows of a query."""
     with psycopg.connect(url) as connection:
         return connection.execute(query).fetchall()  # type: ignore[arg-type]
 
@@ -66,7 +66,7 @@ def load(config: Config, spark: Session, **how: object) -> BulkResult:
 
 
 def point_of(config: Config, point: ConsistentPoint) -> Point:
-    """A held point as the bulk load takes it."""
+    """Return a held point in the form of the bulk load."""
     return Point(
         position=Lsn(point.position),
         snapshot_id=point.snapshot_id,
@@ -75,7 +75,7 @@ def point_of(config: Config, point: ConsistentPoint) -> Point:
 
 
 def check_equal(config: Config) -> None:
-    """Source and target hold the same rows, each once."""
+    """Check that source and target have the same rows, each once."""
     with open_catalog(config.source.url) as catalog:
         tables = captured_tables(catalog, config.source.tables)
     mapped = config.target.map
@@ -92,7 +92,7 @@ def check_equal(config: Config) -> None:
 
 
 def fill_orders(url: str, count: int = 60_000) -> None:
-    """A table without unique key of about six chunks: a chunk copied twice would be seen."""
+    """Create a table without unique key of about six chunks: a chunk copied twice would be seen."""
     run(
         url,
         "create table public.orders (id bigint, note text, total numeric(12,2), at timestamptz)",

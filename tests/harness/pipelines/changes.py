@@ -1,4 +1,4 @@
-"""Changes as plain tuples, and batches made of them: for tests of the loader's packages."""
+"""Changes as plain tuples, and batches made from them: for tests of the loader's packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ EPOCH = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One row's change. after, before: values of all columns; absent: columns not sent."""
+    """One row's change.
+
+    Attributes:
+        after: Values of all columns after the change.
+        before: Values of all columns before the change.
+        absent: Columns that were not sent.
+    """
 
     op: str
     gsn: int
@@ -36,7 +42,7 @@ def relation(
     version: int = 1,
     **more: Any,
 ) -> Relation:
-    """A relation of columns given as (name, source type, neutral type)."""
+    """Return a relation of columns given as (name, source type, neutral type)."""
     before = tuple(range(len(columns))) if identity is Identity.FULL else tuple(key)
     return Relation(
         schema=schema,
@@ -51,7 +57,7 @@ def relation(
 
 
 def batch(shape: Relation, changes: Iterable[Change]) -> pa.RecordBatch:
-    """One batch of these changes, as the decoder would make it."""
+    """Return one batch of these changes, as the decoder would make it."""
     schema = batch_schema(shape)
     names = [column.name for column in shape.columns]
     rows = []

@@ -1,16 +1,16 @@
-"""A task of the bulk load, for tests of what surrounds the copying."""
+"""A task of the bulk load, for tests of the code around the copying."""
 
 from __future__ import annotations
 
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk, ChunkTask
 
-# As long as names may be: what is made of them has to fit.
+# Names of the largest length: names derived from them have to fit.
 LONG = TableName("s", "t" * 64)
 
 
 def chunk_task(number: int = 7, *, table: TableName = LONG, plan: str = "p" * 64) -> ChunkTask:
-    """A chunk of a table; nothing can be read by it."""
+    """Return a chunk of a table, which cannot be read."""
     return ChunkTask(
         source_url="",
         target_url="",

@@ -11,7 +11,7 @@ from penstock import cli
 
 
 def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with its path."""
+    """Yield every command that is not a group, with its path."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -24,7 +24,7 @@ def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Co
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command line."""
+    """Return exit code, standard output and standard error of a command line."""
     code = 0
     try:
         cli.run_guarded(list(arguments))

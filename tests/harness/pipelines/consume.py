@@ -14,17 +14,17 @@ FULL = replace(ITEM, name="full", before=(0, 1), identity=Identity.FULL, source_
 
 
 def anything(_: TableName) -> bool:
-    """Every table is taken."""
+    """Accept every table."""
     return True
 
 
 def is_full(table: TableName) -> bool:
-    """A filter for one table."""
+    """Return whether this is the one table of the filter."""
     return table.name == "full"
 
 
 def write(folder: Path, *runs: Run) -> Segment:
-    """These runs as the one segment of a log, open for reading."""
+    """Write these runs as the only segment of a log, and return it, open for reading."""
     with Writer.open(folder / "log", log_id=None, source=SOURCE) as log:
         for run in runs:
             log.write(run)
@@ -38,6 +38,8 @@ def written(
     *markers: Marker,
     keys_have_two: bool = False,
 ) -> Segment:
-    """Transactions as one run each, the markers in the first. keys_have_two: see `numbered`."""
+    """Write transactions as one run each, the markers in the first. keys_have_two:
+    see `numbered`.
+    """
     first, *rest = numbered(groups, keys_have_two=keys_have_two)
     return write(folder, run_of(first, markers=markers), *(run_of(group) for group in rest))

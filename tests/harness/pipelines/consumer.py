@@ -1,4 +1,4 @@
-"""Consumers for tests: a log written by hand, and a consumer that notes what it is given."""
+"""Consumers for tests: a log written manually, and a consumer that records its calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ NAME = "search"
 
 
 class Noting(CdcConsumer):
-    """Notes gsns and callbacks, in order. take: how many events a call reads; answer: returns."""
+    """A consumer that records GSNs and callbacks, in order.
+
+    Attributes:
+        take: Number of events that a call reads.
+        answer: Function that gives a call's return value.
+    """
 
     def __init__(
         self, take: int | None = None, answer: Callable[[int], bool] | None = None
@@ -78,22 +83,22 @@ class Feed:
 
     @property
     def place(self) -> LogPlace:
-        """Where it is."""
+        """Place of the log and its consumers."""
         return LogPlace(log=self.root / "log", consumers=self.root / "cdc")
 
     @property
     def directory(self) -> Path:
-        """The consumer's."""
+        """Directory of the consumer."""
         return self.root / "cdc" / NAME
 
     def register(self, start: Start = Start.NOW, name: str = NAME) -> None:
-        """Make the consumer known."""
+        """Register the consumer."""
         register(self.place, name, start=start)
 
     def write(
         self, count: int = 2, *, markers: tuple[Marker, ...] = (), rotate: bool = True
     ) -> None:
-        """One transaction of so many inserts; durable, and the segment closed."""
+        """Write one transaction of so many inserts, make it durable, and close the segment."""
         done = [inserts(2)] * 0
         numbers = numbered([*done, inserts(count, first=self._count)])[0]
         end = self.writer.end
@@ -114,11 +119,11 @@ class Feed:
             self.writer.flush()
 
     def close(self) -> None:
-        """End the writer; the open segment stays open."""
+        """Close the writer; the open segment stays open."""
         self.writer.close()
 
     def links(self) -> list[str]:
-        """Names of the consumer's links."""
+        """Return the names of the consumer's links."""
         return sorted((p.name for p in self.directory.glob("*.ckt")), key=lambda n: int(n[:-4]))
 
     def run(self, consumer: CdcConsumer, **options: Any) -> Report:
@@ -171,7 +176,9 @@ class Plain(CdcConsumer):
 
 
 def plain_pipeline(root: Path, extra: str = "", *, name: str = NAME) -> Path:
-    """A pipeline file over `Feed(root)`'s log, whose consumer notes into noted.txt. No server."""
+    """Write a pipeline file over `Feed(root)`'s log, whose consumer records into noted.txt. No
+    server.
+    """
     (root / "plain_consumer.py").write_text(PLAIN)
     path = root / "shop.toml"
     path.write_text(
@@ -194,6 +201,6 @@ checkFrequency = 20
 
 
 def noted(root: Path) -> list[str]:
-    """What `Plain` was given."""
+    """Return the records of `Plain`."""
     path = root / "noted.txt"
     return path.read_text().splitlines() if path.exists() else []

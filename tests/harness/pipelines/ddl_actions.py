@@ -20,14 +20,16 @@ from harness.pipelines.ddl_types import POSTGRES, TYPES, ColumnType
 
 
 class NothingToDo(Exception):
-    """The drawn statement is impossible in the table as it is."""
+    """Error: the drawn statement is impossible in the table as it is."""
 
 
 class Actions:
-    """Draws actions, each with the statements that it needs before, for tables of one source."""
+    """A drawer of actions, each with the statements that must precede it, for tables
+    of one source.
+    """
 
     def __init__(self, source: str, seed: int | str, features: Iterable[str] = FEATURES) -> None:
-        """source: kind of server. features: kinds of statements that may be drawn."""
+        """Prepare to draw; source is a kind of server, features are kinds of statements to draw."""
         self._source = source
         self._is_pg = source == POSTGRES
         self._features = set(features) - (MY_ONLY if self._is_pg else PG_ONLY)
@@ -74,7 +76,7 @@ class Actions:
         self._made_types.add(kind.needs)
         return [Statement(one) for one in kind.needs]
 
-    # -- actions of ALTER TABLE: statements that must come before, and the actions
+    # -- actions of ALTER TABLE: statements that must precede them, and the actions
 
     def _declare(self, table: Table, *, default: str = "", not_null: bool = False) -> str:
         column = table.columns[-1]
@@ -120,7 +122,7 @@ class Actions:
         return needed, [self._declare(table, default=self._dice.choice(kind.computed))]
 
     def _generated(self, table: Table) -> tuple[list[Statement], list[str]]:
-        """A column that is computed of the one that identifies rows."""
+        """Add a column that is computed from the one that identifies rows."""
         if table.column(table.id).type.family != "number":
             raise NothingToDo
         name = self._new_name(table)
@@ -131,7 +133,7 @@ class Actions:
         return [], [f"add column {self._q(name)} bigint generated always as {computed} {how}"]
 
     def _identity(self, table: Table) -> tuple[list[Statement], list[str]]:
-        """A column that numbers the rows."""
+        """Add a column that numbers the rows."""
         name = self._new_name(table)
         number = next(one for one in self._types if one.declared == "integer")
         table.columns.append(Made(name, number, nullable=False, has_default=True))
@@ -181,7 +183,7 @@ class Actions:
         return self._modified(column)
 
     def _modified(self, column: Made, name: str = "", kind: str = "") -> str:
-        """MODIFY or CHANGE to what the model says; a default is lost by it."""
+        """Return MODIFY or CHANGE to the model's column, which loses its default."""
         column.has_default = False
         declared = kind or column.type.declared
         rest = "null" if column.nullable else "not null"
@@ -316,7 +318,7 @@ class Actions:
         return [], [self._modified(column, kind=f"varchar({size}) {self._dice.choice(forms)}")]
 
     def _labels(self, table: Table) -> tuple[list[Statement], list[str]]:
-        """Another list of labels, by MODIFY."""
+        """Give a column another list of labels, by MODIFY."""
         columns = [one for one in table.columns if one.type.family in ("label", "set")]
         if self._is_pg or not columns:
             raise NothingToDo

@@ -1,8 +1,8 @@
 """Many histories through one pipeline at once: run, watched, killed, and compared at the end.
 
 A pipeline with its two processes (`penstock extract`, and `penstock load` without Spark) captures
-one schema for each history. What stops it is put down to the history whose table the error names,
-whose tables are then taken out, so that the others flow on.
+one schema for each history. An error that stops it is attributed to the history whose table it
+names, whose tables are then removed, so that the others continue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from plugins.mysql import MySQLServer
 
 EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 300.0
-UNCHANGED_S = 20.0  # as long as a few looks for new tables and definitions take
+UNCHANGED_S = 20.0  # the time of a few looks for new tables and definitions
 CURE_S = 90.0
 POLL_S = 0.1
 RESTARTS_MAX = 60
@@ -54,7 +54,7 @@ _numbers = itertools.count(1)
 
 
 class ArenaStopped(Exception):
-    """The pipeline ended with an error that names no history, or that comes again."""
+    """Error: the pipeline ended with an error that names no history, or that repeats."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(f"{error.get('code')}: {error.get('error')}")
@@ -63,7 +63,7 @@ class ArenaStopped(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a history.
+    """Result of a history.
 
     Attributes:
         end: equal, refused, DIFFERENT or stopped.
@@ -72,7 +72,7 @@ class Outcome:
         hint: the error's next command.
         lines: how the sides differ.
         cure: whether the table was equal after `penstock table resync`: yes, no, or not tried.
-        script: what was run.
+        script: the statements that were run.
     """
 
     end: str
@@ -85,7 +85,7 @@ class Outcome:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """The end, and the error without names: what outcomes of one kind have in common."""
+        """End, and the error without names: the same for all outcomes of one kind."""
         if self.end == DIFFERENT:
             return self.end, ""
         text = re.sub(r"\b[ht]\d+\.(\"[^\"]*\"|\S+)", "TABLE", self.reason)
@@ -94,12 +94,14 @@ class Outcome:
 
 
 class Running:
-    """A history under way: by its author, or by a script that is played again."""
+    """A history in progress: from its author, or from a script that is played again."""
 
     def __init__(
         self, number: int, source: str, given: Author | Script, is_full: bool = False
     ) -> None:
-        """is_full: tables send whole old rows, which a server of PostgreSQL is asked for."""
+        """Prepare a history; is_full lets tables send complete old rows, which PostgreSQL has to be
+        told.
+        """
         self.number = number
         self.schema, self.target_schema = f"h{number}", f"t{number}"
         self._source = source
@@ -118,11 +120,11 @@ class Running:
 
     @property
     def script(self) -> Script:
-        """What was run so far."""
+        """Script of the steps that were run so far."""
         return Script(self._source, self.setup, tuple(self._done))
 
     def begin(self, side: Side) -> None:
-        """Create the tables and rows of before."""
+        """Create the initial tables and rows."""
         kept = []
         for statement in self.setup:
             with suppress(*STATEMENT_ERRORS):
@@ -157,7 +159,7 @@ class Running:
 
 
 def run_step(side: Side, step: Step) -> Step:
-    """Run the statements of a step in one transaction; what of them has happened."""
+    """Run the statements of a step in one transaction; return those that took effect."""
     done: list[Statement] = []
     several = len(step.statements) > 1
     try:
@@ -190,13 +192,12 @@ class Arena:
         also: Sequence[str] = (),
         begins_at_once: bool | None = None,
     ) -> None:
-        """pair: kinds of source and target. given: the histories. seed: of kills and waits.
+        """Prepare an arena; pair has the kinds of source and target, given are the histories.
 
-        patience_s: for how long a difference must stay as it is. cures: whether refused tables
-        are copied again, as their hint says. also: which further followers of the log are
-        compared (`harness.pipelines.ddl_followers.NAMES`).
-        begins_at_once: whether histories run while the bulk
-        load does; None leaves that to the seed.
+        seed: of kills and waits. patience_s: for how long a difference must stay as it is. cures:
+        whether refused tables are copied again, as their hint says. also: further followers of the
+        log that are compared (`harness.pipelines.ddl_followers.NAMES`). begins_at_once: whether
+        histories run during the bulk load; None leaves that to the seed.
         """
         self._begins_at_once = begins_at_once
         self._also, self._marks = also, Marks(FENCES)
@@ -215,7 +216,7 @@ class Arena:
         self._began_s = time.monotonic()
         self._sides: dict[int, Side] = {}
 
-    # -- the course of things
+    # -- the run
 
     def run(self) -> list[Outcome]:
         """Run all histories to their ends. Raises ArenaStopped."""
@@ -319,7 +320,7 @@ class Arena:
         return self._last_fence
 
     def _settle(self) -> None:
-        """Wait until all that is committed now is applied."""
+        """Wait until everything committed so far is applied."""
         for _ in range(2):
             number = self._put_fence()
             self._until(lambda n=number: self._is_passed(n), f"fence {number}")  # type: ignore[misc]
@@ -342,13 +343,13 @@ class Arena:
             time.sleep(POLL_S)
 
     def _tables(self, one: Running) -> list[str]:
-        """Return the tables of a history that are captured: no copy that a tool is working at."""
+        """Return the captured tables of a history, without copies that a tool is working on."""
         return [name for name in self._source.tables(one.schema) if not name.endswith("_gho")]
 
-    # -- what ends
+    # -- processes that end
 
     def _tend(self) -> bool:
-        """Start again what has ended; whether something had. Raises ArenaStopped."""
+        """Start ended processes again; return whether any had ended. Raises ArenaStopped."""
         ended = False
         for process in (self.extract, self.load):
             if process.code is None:
@@ -363,7 +364,7 @@ class Arena:
         return ended
 
     def _put_down(self, error: Mapping[str, Any]) -> None:
-        """Find the history that an error is about, and take its tables out."""
+        """Find the history that an error is about, and remove its tables."""
         self._restarts += 1
         said = json.dumps(error)
         names = {int(found) for found in re.findall(r"\b[ht](\d+)\.", said)}
@@ -374,7 +375,7 @@ class Arena:
         guilty[0].stopped = error
         self._remove(guilty[0])
         undo = re.match(r"Undo it \((.*);\)", str(error.get("hint", "")))
-        if undo is not None:  # what is left out by a request is known by its old name
+        if undo is not None:  # a table that a request leaves out keeps its old name
             with suppress(*STATEMENT_ERRORS):
                 self._source.run(undo[1])
 
@@ -402,7 +403,7 @@ class Arena:
         return [self._outcome(one, wrong.get(one.number, [])) for one in self.histories]
 
     def _wrong_in(self, follower: Follower) -> dict[int, list[str]]:
-        """How a further follower of the log differs from the source, by history."""
+        """Return the differences of a further follower of the log from the source, by history."""
         follower.finish()
         number = self._last_fence
         self._until(lambda: follower.error or follower.has_passed(FENCES, number), follower.name)
@@ -419,7 +420,7 @@ class Arena:
         return found
 
     def _named_in(self, follower: Follower) -> dict[int, list[str]]:
-        """The history that a follower's error names; the first one if there is none."""
+        """Return the history that a follower's error names; the first one if it names none."""
         named = [int(number) for number in re.findall(r"\bh(\d+)[._]", follower.error)]
         return {(named or [0])[0]: [f"{follower.name}: error {follower.error}"]}
 
@@ -434,7 +435,7 @@ class Arena:
         return found
 
     def _wrong(self) -> dict[int, list[str]]:
-        """How histories differ that neither stopped nor are refused."""
+        """Return the differences of histories that neither stopped nor are refused."""
         isolated = read_isolations(self._config.layout.state)
         found: dict[int, list[str]] = {}
         for one in self.histories:
@@ -471,7 +472,7 @@ class Arena:
         return Outcome(EQUAL, one.script)
 
     def _cure(self, outcomes: Sequence[Outcome]) -> None:
-        """Copy refused tables again, and note which are equal then."""
+        """Copy refused tables again, and record which are equal then."""
         refused = {
             one.number for one, o in zip(self.histories, outcomes, strict=True) if o.end == REFUSED
         }
@@ -520,7 +521,7 @@ class Arena:
                 admin.connection.close()
             return
         server.execute(f"create database {name}")
-        # What TLS needs is read anew at each connection, and takes a while.
+        # The files of TLS are read again at each connection, which takes a while.
         plain = "sslmode=disable" + ("" if server.is_mariadb else "&get_server_public_key=true")
         yield f"{server.url(name)}?{plain}"
 
@@ -571,9 +572,9 @@ def run_histories(
     seed: int | str,
     **more: Any,
 ) -> list[Outcome]:
-    """Run histories in one arena, or in two of half the size where it stops as a whole.
+    """Run histories in one arena, or in two of half the size if it stops as a whole.
 
-    given: makes them anew, as they were. more: see `Arena`.
+    given: makes the same histories again. more: see `Arena`.
     """
     arena = Arena(servers, folder, pair, given(), seed, **more)
     try:
@@ -605,5 +606,5 @@ def run_histories(
 def authors(
     source: str, seed: int | str, count: int, features: Sequence[str] = FEATURES
 ) -> list[Author]:
-    """Histories of a seed."""
+    """Return the histories of a seed."""
     return [Author(source, f"{seed}.{number}", features) for number in range(count)]

@@ -1,4 +1,4 @@
-"""FlexCDC beside random histories, and how a changelog is compared with its table."""
+"""FlexCDC beside random histories, and the comparison of a changelog with its table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.model import TableName
 from penstock.model.sections import ChangelogNames
 
 DATABASE = "flexviews"
-NAMES = ChangelogNames.PLAIN  # so that errors name the history
+NAMES = ChangelogNames.PLAIN  # with these, errors name the history
 SECTION = {
     "auto_changelog": True,
     "sleep_maximum": 0.5,
@@ -37,27 +37,27 @@ class Changelogs(Processes):
     name = "flexcdc"
 
     def __init__(self, file: Path, target: Side, dice: random.Random) -> None:
-        """file: of the pipeline, whose log has not begun."""
+        """Set up FlexCDC; file is that of the pipeline, whose log has not begun."""
         words = ("flexcdc", "--ini", str(file), "run")
         super().__init__([Child("flexcdc", file, words)], dice)
         self._target = target
         setup(file, force=False)
 
     def finish(self) -> None:
-        """There is nothing more to start."""
+        """Do nothing, as there is nothing more to start."""
 
     def has_passed(self, fence: str, number: int) -> bool:
-        """Whether a row of the table of fences has an image."""
+        """Return whether a row of the table of fences has an image."""
         return self._gsn_of(Mark(fence, number)) is not None
 
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
-        """How the changelog differs from the source."""
+        """Return the differences of the changelog from the source."""
         return changelog_differences(
             source, self._target, schema, table, since=self._gsn_of(mark) if mark else None
         )
 
     def _gsn_of(self, mark: Mark) -> int | None:
-        """The number of the image of a row of the table of fences; None if there is none."""
+        """Return the number of the image of a row of the table of fences; None if there is none."""
         fence, number = mark.fence, mark.number
         log = changelog_of(*fence.split("."))
         name = f'"{GSN}"' if self._target.kind == POSTGRES else f"`{GSN}`"
@@ -69,14 +69,14 @@ class Changelogs(Processes):
 
 
 def changelog_of(schema: str, table: str) -> str:
-    """The name of a table's changelog."""
+    """Return the name of a table's changelog."""
     return changelog_name(TableName(schema, table), NAMES)
 
 
 def changelog_differences(
     source: Side, target: Side, schema: str, table: str, *, since: int | None
 ) -> list[str]:
-    """How the last images of keys differ from the source, as far as a user can expect equality.
+    """Return differences of keys' last images from the source, if a user can expect equality.
 
     The last image of a key says whether the row exists, and has its values if it followed the last
     DDL that concerns the table. Once the table was emptied, or sent again, all rows have images.
@@ -121,7 +121,7 @@ def changelog_differences(
 
 
 def read_images(target: Side, log: str, kinds: dict[str, str]) -> list[tuple[int, int, Row]]:
-    """Number, kind and row of each image, in order; of one number the old row first."""
+    """Return number, kind and row of each image, in order; the old row first for one number."""
     read = target.texts(DATABASE, log, {GSN: "int", DML: "int", **kinds})
     images = [
         (int(str(gsn)), int(str(dml)), neutral_row(list(kinds.values()), tuple(row)))
@@ -140,11 +140,11 @@ def _value_differences(
     return [f"lacks {show_row(kinds, ours)}", f"has {show_row(shared, theirs)}"]
 
 
-# -- whole old rows
+# -- complete old rows
 
 
 def with_full_images(step: Step) -> Step:
-    """A step of PostgreSQL whose tables send whole old rows."""
+    """Return a step of PostgreSQL whose tables send complete old rows."""
     statements: list[Statement] = []
     for one in step.statements:
         actions = tuple(a.replace("identity default", "identity full") for a in one.actions)

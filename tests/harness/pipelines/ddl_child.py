@@ -1,6 +1,6 @@
-"""Processes of a pipeline that start in no time: forked from one that has imported everything.
+"""Processes of a pipeline that start very fast: forked from one that has imported everything.
 
-`penstock load` runs its tasks in its own process there: all of it but Spark.
+`penstock load` runs its tasks in its own process there: everything except Spark.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class InProcess:
     alive = True
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()  # as one slot: workers keep connections per process
+        self._turn = threading.Lock()  # like one slot: workers keep connections per process
 
     def run(
         self,
@@ -55,23 +55,23 @@ class InProcess:
         work: Callable[[Iterator[Any]], Any],
         **_: object,
     ) -> list[Any]:
-        """As Session.run."""
+        """See Session.run."""
         with self._turn:
             return [result for tasks in partitions for result in work(iter(tasks))]
 
     def with_jobs(self, _: str) -> InProcess:
-        """As Session.with_jobs."""
+        """See Session.with_jobs."""
         return self
 
     def tell(self, *_: object) -> None:
-        """As Session.tell."""
+        """See Session.tell."""
 
     def cancel(self) -> None:
-        """As Session.cancel: what runs here comes to its end."""
+        """See Session.cancel; tasks in this process run to their end."""
 
 
 class Keeper:
-    """As SessionKeeper, of a session that is always there."""
+    """A SessionKeeper whose session always exists."""
 
     is_local = True
     restart_count = 0
@@ -81,22 +81,22 @@ class Keeper:
         self._session = InProcess()
 
     def get(self) -> InProcess:
-        """The session."""
+        """Return the session."""
         return self._session
 
     def wait(self, _: Callable[[], bool]) -> bool:
-        """It is there."""
+        """Return that it is available."""
         return True
 
     def renew(self) -> None:
-        """As SessionKeeper.renew."""
+        """See SessionKeeper.renew."""
 
     def close(self) -> None:
-        """As SessionKeeper.close."""
+        """See SessionKeeper.close."""
 
 
 def run_command(arguments: Sequence[str], out: str) -> None:
-    """Run a command of penstock in this process, which dies with the one that forked it."""
+    """Run a command of penstock in this process, which ends with the one that forked it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
@@ -111,7 +111,7 @@ class Child:
     """One of a pipeline's processes, which may be killed and started again."""
 
     def __init__(self, name: str, file: Path, words: Sequence[str] = ()) -> None:
-        """name: the command. words: the command with its file, if that does not follow it."""
+        """Prepare the command `name`; words replace it and the file, if they do not follow it."""
         self.name = name
         self._arguments = [*(words or (name, str(file))), "--json", "--checked"]
         self._out = file.parent / f"{name}.out"
@@ -125,7 +125,7 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs."""
+        """Exit code; None while it runs."""
         return self._process.exitcode if self._process else None
 
     def kill(self) -> None:
@@ -142,11 +142,11 @@ class Child:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error that it printed last."""
+        """Last error that it printed."""
         return self.last("code", "error") or {"code": "?", "error": self._text()[-500:]}
 
     def last(self, *keys: str) -> dict[str, Any]:
-        """The last object with these keys that it printed; empty if there is none."""
+        """Return the last object with these keys that it printed; empty if there is none."""
         for line in reversed(self._text().splitlines()):
             with suppress(ValueError):
                 found = json.loads(line)

@@ -1,4 +1,4 @@
-"""What else follows the log of an arena, and is compared with the source at the end."""
+"""Further followers of an arena's log, which are compared with the source at the end."""
 
 from __future__ import annotations
 
@@ -47,13 +47,17 @@ DDL = ("alter", "create", "drop", "rename", "truncate")
 
 
 class Follower(Protocol):
-    """A further consumer of the log. error: what ended it for good; empty while it runs."""
+    """A further consumer of the log.
+
+    Attributes:
+        error: Error that ended it for good; empty while it runs.
+    """
 
     name: str
 
     @property
     def error(self) -> str:
-        """What ended it for good; empty while it runs."""
+        """Error that ended it for good; empty while it runs."""
         ...
 
     def start(self) -> None:
@@ -61,7 +65,7 @@ class Follower(Protocol):
         ...
 
     def tend(self) -> None:
-        """Start again what has ended."""
+        """Start ended processes again."""
         ...
 
     def disturb(self) -> None:
@@ -73,11 +77,13 @@ class Follower(Protocol):
         ...
 
     def has_passed(self, fence: str, number: int) -> bool:
-        """Whether a row of the table of fences is followed."""
+        """Return whether a row of the table of fences has arrived."""
         ...
 
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
-        """How a table differs. mark: a row of the table of fences after its last DDL."""
+        """Return the differences of a table. mark: a row of the table of fences after
+        its last DDL.
+        """
         ...
 
     def close(self) -> None:
@@ -86,12 +92,14 @@ class Follower(Protocol):
 
 
 class Served(Processes):
-    """The fold of a log, as `penstock serve` answers with it."""
+    """The folded log, as `penstock serve` answers with it."""
 
     def __init__(
         self, name: str, file: Path, dice: random.Random, children: Sequence[Child] = ()
     ) -> None:
-        """file: of the pipeline that is served. children: the processes that it needs."""
+        """Prepare to serve; file is that of the served pipeline, children are the processes it
+        needs.
+        """
         super().__init__(children, dice)
         self.name = name
         self._serve = Child("serve", file)
@@ -102,7 +110,7 @@ class Served(Processes):
         self._serve.start()
 
     def has_passed(self, fence: str, number: int) -> bool:
-        """Whether a row of the table of fences is served."""
+        """Return whether a row of the table of fences is served."""
         if self._served is None:
             said = self._serve.last("address")
             if not said:
@@ -115,13 +123,13 @@ class Served(Processes):
         return (str(number),) in rows
 
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
-        """How the fold differs."""
+        """Return the differences of the folded log."""
         del mark
         assert self._served is not None, "it has passed the last fence"
         return base_differences(source, self._served, schema, table, self.name)
 
     def close(self) -> None:
-        """End all, and the server."""
+        """End all processes, and the server."""
         super().close()
         if self._served is not None:
             self._served.close()
@@ -129,7 +137,7 @@ class Served(Processes):
 
 
 def make_merge(file: Path, dice: random.Random) -> Served:
-    """A pipeline that merges the log of another one, alone, and keeps a base."""
+    """Make a pipeline that merges only the log of another one, and keeps a base."""
     folder = file.parent / "merged"
     folder.mkdir()
     merged = folder / "merged.toml"
@@ -138,7 +146,7 @@ def make_merge(file: Path, dice: random.Random) -> Served:
 
 
 def sections_of(also: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Sections of the pipeline file that these followers need."""
+    """Return the sections of the pipeline file that these followers need."""
     found: dict[str, Mapping[str, Any]] = {}
     if "consumer" in also:
         found["consumers.view"] = SECTION
@@ -152,7 +160,7 @@ def sections_of(also: Sequence[str]) -> dict[str, Mapping[str, Any]]:
 def make_followers(
     also: Sequence[str], file: Path, target: Side, dice: random.Random
 ) -> list[Follower]:
-    """The followers of a pipeline. also: names of `NAMES`. target: of the pipeline."""
+    """Return the followers of a pipeline. also: names of `NAMES`. target: of the pipeline."""
     if {"base", "merge"} & set(also):  # a log with a target has a base if it is served
         file.write_text(file.read_text() + SERVED)
     makers: dict[str, Callable[[random.Random], Follower]] = {
@@ -168,13 +176,13 @@ class Marks:
     """Rows of the table of fences that follow DDL, each in a later transaction."""
 
     def __init__(self, fence: str) -> None:
-        """fence: the name of the table, with its schema."""
+        """Begin without marks; fence is the name of the table, with its schema."""
         self.fence = fence
         self._last: dict[tuple[str, str | None], int] = {}
         self._renamed: set[tuple[str, str]] = set()
 
     def note(self, schema: str, statements: Sequence[Statement], number: int) -> None:
-        """Note the row that follows DDL of a history."""
+        """Record the row that follows DDL of a history."""
         for statement in statements:
             if is_ddl(statement):
                 self._last[schema, table_of(statement)] = number
@@ -183,7 +191,7 @@ class Marks:
                 self._renamed.add((schema, _unquoted(renamed[1])))
 
     def find(self, schema: str, table: str) -> Mark | None:
-        """The row after the last DDL that may concern a table; None if there was none."""
+        """Return the row after the last DDL that may concern a table; None if there was none."""
         numbers = [self._last.get((schema, one), 0) for one in (None, table)]
         if not any(numbers):
             return None
@@ -191,12 +199,12 @@ class Marks:
 
 
 def is_ddl(statement: Statement) -> bool:
-    """Whether it may change definitions."""
+    """Return whether it may change definitions."""
     return statement.head.split(" ", 1)[0].lower() in DDL
 
 
 def table_of(statement: Statement) -> str | None:
-    """The only table that DDL concerns; None if it is not known."""
+    """Return the only table that DDL concerns; None if it is not known."""
     found = ABOUT_TABLE.match(statement.sql)
     if found is None or re.search(r"\b(rename to|inherit|partition)\b", statement.sql, re.I):
         return None

@@ -1,8 +1,8 @@
 """Random histories of tables: rows and DDL of every statement that a source may run.
 
-A history is written while it runs, because the next statement depends on what the server took of
-the one before: `Author` keeps a model of the tables, and forgets what failed. Not here: what a
-history consists of (`harness/pipelines/ddl_script.py`), and running it
+A history is written while it runs, because the next statement depends on which parts of the
+previous one the server accepted: `Author` keeps a model of the tables, and forgets failed parts.
+Not here: the parts of a history (`harness/pipelines/ddl_script.py`), and running it
 (`harness/pipelines/ddl_arena.py`).
 """
 
@@ -27,12 +27,12 @@ from harness.pipelines.ddl_types import MARIADB, ColumnType
 
 
 class Author(Actions):
-    """Writes one history. Used by one thread."""
+    """An author of one history, used by one thread."""
 
-    # -- what the arena asks for
+    # -- requests of the arena
 
     def write_setup(self) -> list[Statement]:
-        """The tables and rows that exist before the pipeline."""
+        """Return statements for the tables and rows that exist before the pipeline."""
         count = self._dice.choice((1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 12))
         statements: list[Statement] = []
         for name in self._dice.sample(TABLE_NAMES, count) if count > 1 else [self._table_name()]:
@@ -43,7 +43,7 @@ class Author(Actions):
         return statements
 
     def write_step(self) -> Step | None:
-        """The next transaction or pause; None at the end."""
+        """Return the next transaction or pause; None at the end."""
         self._steps_left -= 1
         if self._steps_left < 0:
             return self._touch(-self._steps_left - 1)
@@ -53,19 +53,21 @@ class Author(Actions):
         several = "several_per_transaction" in self._features and self._dice.random() < 0.4
         statements: list[Statement] = []
         for _ in range(self._dice.randint(2, 4) if several else 1):
-            # DDL ends a transaction of the others.
+            # DDL ends a transaction on the other servers.
             statements += self._draw(rows_only=several and not self._is_pg)
         return Step(tuple(statements))
 
     def _touch(self, number: int) -> Step | None:
-        """A row in each table at the end, in some histories: it may tell what was not told yet."""
+        """Insert a row into each table at the end of some histories, as it may reveal unreported
+        changes.
+        """
         if not self._touches or number >= len(self._tables) or "insert" not in self._features:
             return None
         self._before = copy.deepcopy((self._tables, self._made_types))
         return Step((self._insert(self._tables[number]),))
 
     def forget_step(self) -> None:
-        """The server refused the last step: nothing of it happened."""
+        """Undo the last step in the model, as the server refused it."""
         assert self._before is not None
         self._tables, self._made_types = self._before
 
@@ -110,7 +112,7 @@ class Author(Actions):
             made = getattr(self, f"_{name}")
             needed, parts = made(table)
             before += needed
-            if self._is_pg and name == "rename":  # stands alone there
+            if self._is_pg and name == "rename":  # must be the only action there
                 ahead = [self._alter_table(table, *actions)] if actions else []
                 return [*before, *ahead, self._alter_table(table, *parts)]
             actions += parts
@@ -159,7 +161,7 @@ class Author(Actions):
         return self._drop_and_create(table)
 
     def _recreate_other(self, table: Table) -> list[Statement]:
-        """With no column in common."""
+        """Create the table again without a common column."""
         taken = {one.name for one in table.columns}
         statements = self._drop_and_create(table)
         made = self._tables[-1]
@@ -268,7 +270,7 @@ class Author(Actions):
         return [self._alter_table(table, f"replica identity {to}")]
 
     def _temporary(self, table: Table) -> list[Statement]:
-        """A temporary table with a captured table's name."""
+        """Create a temporary table with a captured table's name."""
         if self._is_pg:
             raise NothingToDo
         name = self._q(table.name)
@@ -287,7 +289,7 @@ class Author(Actions):
         ]
 
     def _table_swap(self, table: Table) -> list[Statement]:
-        """As gh-ost does it: a copy that is altered, filled, and takes the table's name."""
+        """Swap the table as gh-ost does: a copy is altered, filled, and gets the table's name."""
         name, ghost = self._q(table.name), self._q(f"_{table.name}_gho")
         old = self._q(f"_{table.name}_del")
         kept = ", ".join(self._q(one.name) for one in table.columns if not one.is_generated)

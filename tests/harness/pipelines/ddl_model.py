@@ -1,4 +1,4 @@
-"""What random histories are made of: statements by name and weight, and a model of the tables."""
+"""Parts of random histories: statements by name and weight, and a model of the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.pipelines.ddl_types import ColumnType
 NAMES = ("a", "b", "c1", "c2", "v", "x", "Foo", "order", "sp ace", 'q"uote', "ünï", "to", "a'p")
 TABLE_NAMES = ("t", "Item", "or der", "r2", "täble", "group", "log'1", "n", "p 1", "k9", "w", "Z")
 STEPS_MAX = 14
-# How often a statement is drawn, by the name of the feature that it belongs to.
+# How often a statement is drawn, by the name of its feature.
 ROWS = {"insert": 6, "update": 4, "delete": 1, "update_all": 2}
 ALTERS = {
     "add": 5,
@@ -90,7 +90,11 @@ class Made:
 
 @dataclass(slots=True)
 class Table:
-    """A table of the model. id: the name of the column whose values are unique."""
+    """A table of the model.
+
+    Attributes:
+        id: Name of the column whose values are unique.
+    """
 
     name: str
     id: str
@@ -101,15 +105,15 @@ class Table:
     counter: int = 0
 
     def column(self, name: str) -> Made:
-        """The column of this name."""
+        """Return the column of this name."""
         return next(one for one in self.columns if one.name == name)
 
     @property
     def written(self) -> list[Made]:
-        """The columns that an update may set: not the one that identifies rows."""
+        """Columns that an update may set: not the one that identifies rows."""
         return [one for one in self.others if not one.is_generated]
 
     @property
     def others(self) -> list[Made]:
-        """All columns but the one that identifies rows."""
+        """All columns except the one that identifies rows."""
         return [one for one in self.columns if one.name != self.id]

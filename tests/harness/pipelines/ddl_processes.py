@@ -1,4 +1,4 @@
-"""Processes of a follower of an arena's log: started again, killed now and then."""
+"""Processes of a follower of an arena's log: restarted, and killed now and then."""
 
 from __future__ import annotations
 
@@ -28,21 +28,25 @@ class Mark(NamedTuple):
 
 
 class Processes:
-    """Processes of a follower. error: the last one, once too many of them ended with one."""
+    """Processes of a follower.
+
+    Attributes:
+        error: Last error, once too many processes ended with one.
+    """
 
     def __init__(self, children: Sequence[Child], dice: random.Random) -> None:
-        """children: not started yet. dice: of what is killed."""
+        """Prepare; children are not started yet, dice chooses the kills."""
         self._children, self._dice = children, dice
         self._error_count = 0
         self.error = ""
 
     def start(self) -> None:
-        """Start all."""
+        """Start all processes."""
         for child in self._children:
             child.start()
 
     def tend(self) -> None:
-        """Start again what has ended."""
+        """Start ended processes again."""
         for child in self._children:
             if child.code is None or self.error:
                 continue
@@ -59,6 +63,6 @@ class Processes:
             self._dice.choice(self._children).kill()
 
     def close(self) -> None:
-        """Kill all."""
+        """Kill all processes."""
         for child in self._children:
             child.kill()

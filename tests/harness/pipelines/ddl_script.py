@@ -1,4 +1,4 @@
-"""Scripts of random histories: what is run at a source, in order, with pauses."""
+"""Scripts of random histories: the statements at a source, in order, with pauses."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ SOURCES = "-- sources:"
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement of SQL. actions: the parts of an ALTER TABLE, each of which can be left out."""
+    """A statement of SQL.
+
+    Attributes:
+        actions: Parts of an ALTER TABLE, each of which can be left out.
+    """
 
     head: str
     actions: tuple[str, ...] = ()
 
     @property
     def sql(self) -> str:
-        """The whole text."""
+        """Whole text."""
         return f"{self.head} {', '.join(self.actions)}" if self.actions else self.head
 
     @property
     def is_ddl(self) -> bool:
-        """Whether it changes a definition."""
+        """Return whether it changes a definition."""
         return self.head.partition(" ")[0] in ("alter", "create", "drop", "rename", "truncate")
 
 
@@ -44,7 +48,7 @@ class Script:
 
     @property
     def text(self) -> str:
-        """The script as a person reads and types it."""
+        """Text of the script, as a person reads and types it."""
         lines = [f"{one.sql};" for one in self.setup]
         lines.append(STARTED)
         for step in self.steps:
@@ -58,14 +62,14 @@ class Script:
 
     @property
     def size(self) -> int:
-        """How much there is to read: statements, actions and pauses."""
+        """Length for a reader: statements, actions and pauses."""
         listed = [*self.setup, *(one for step in self.steps for one in step.statements)]
         parts = sum(max(1, len(one.actions)) for one in listed)
         return parts + sum(step.pause for step in self.steps)
 
 
 def read_script(text: str, source: str) -> Script | None:
-    """A script as `Script.text` has it, one statement on each line; None if not for this source.
+    """Read a script in the form of `Script.text`, a statement per line; None if for other sources.
 
     A first line `-- sources: mysql mariadb` says for which kinds of servers it is written.
     """

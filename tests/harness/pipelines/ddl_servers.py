@@ -1,4 +1,4 @@
-"""The servers that random histories run at."""
+"""The servers of random histories."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class AnyServers(Protocol):
     """Running servers by kind: PostgreSQL with `url`, or `plugins.mysql`'s."""
 
     def get(self, kind: str) -> Any:
-        """The server of this kind."""
+        """Return the server of this kind."""
         ...
 
 
 class Servers:
-    """One running server of each kind that is asked for."""
+    """One running server of each requested kind."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._servers: dict[str, Any] = {}
 
     def get(self, kind: str) -> Any:
-        """The server of this kind: embedded PostgreSQL 15, or `plugins.mysql`'s."""
+        """Return the server of this kind: embedded PostgreSQL 15, or `plugins.mysql`'s."""
         if kind not in self._servers:
             if kind == POSTGRES:
                 settings = {"max_connections": "250", "max_wal_senders": "20"}

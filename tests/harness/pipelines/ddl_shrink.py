@@ -1,4 +1,6 @@
-"""Makes scripts shorter as long as they end as before; many at once, in arenas of candidates."""
+"""Shortening of scripts while their results stay the same; many at once, in arenas of
+candidates.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ WHOLE = -1
 
 
 def atoms_of(script: Script) -> Iterator[Atom]:
-    """What can be left out: a statement or a pause (step, number, WHOLE), or an action of one."""
+    """Yield removable parts: a statement or a pause (step, number, WHOLE), or an action of one."""
     for number, statement in enumerate(script.setup):
         yield from _atoms_of_statement(SETUP, number, statement)
     for place, step in enumerate(script.steps):
@@ -37,7 +39,7 @@ def _atoms_of_statement(place: int, number: int, statement: Statement) -> Iterat
 
 
 def without(script: Script, atoms: Collection[Atom]) -> Script:
-    """The script with these left out."""
+    """Return the script without these parts."""
     left_out = set(atoms)
 
     def kept(place: int, statements: Sequence[Statement]) -> tuple[Statement, ...]:
@@ -64,7 +66,7 @@ def without(script: Script, atoms: Collection[Atom]) -> Script:
 
 
 def sign(outcome: Outcome) -> tuple[str, str]:
-    """What must stay: the end with its error, or the way in which the sides differ first."""
+    """Return the part of the result that must stay: the end and error, or the first difference."""
     if outcome.end != DIFFERENT:
         return outcome.end, outcome.code
     found = re.match(
@@ -79,7 +81,7 @@ class Case:
     """A script that is being shortened.
 
     Attributes:
-        removable: sets of atoms; without any of them it ended the same.
+        removable: sets of atoms; without any one of them the result was the same.
     """
 
     outcome: Outcome
@@ -87,7 +89,7 @@ class Case:
     is_done: bool = False
 
     def propose(self, count: int, dice: random.Random) -> list[list[Atom]]:
-        """What to leave out, in that many tries: single atoms and runs of them, or many sets."""
+        """Return that many proposals of removals: single atoms and runs of them, or many sets."""
         if self.removable:
             return self._combine(dice)
         atoms = list(atoms_of(self.outcome.script))
@@ -110,7 +112,7 @@ class Case:
         return tries
 
     def learn(self, tried: Iterable[tuple[list[Atom], Outcome]]) -> None:
-        """Note what could be left out, or take the shortest script that ended the same."""
+        """Record the removable parts, or take over the shortest script with the same result."""
         same = [pair for pair in tried if sign(pair[1]) == sign(self.outcome)]
         if self.removable:
             self.removable = []
@@ -128,9 +130,9 @@ def shrink(
     run: Callable[[Callable[[], list[Script]]], list[Outcome]],
     dice: random.Random,
 ) -> Iterator[list[Outcome]]:
-    """Shorten scripts; gives after each round how short they are. run: plays scripts in one arena.
+    """Shorten scripts; yield the outcomes after each round. run: plays scripts in one arena.
 
-    Raises what run raises.
+    Errors of run are raised.
     """
     cases = [Case(outcome) for outcome in outcomes]
     for _ in range(ROUNDS_MAX):

@@ -1,7 +1,7 @@
-"""Tables of both sides compared: columns, key, NULLs allowed, and rows by neutral rules.
+"""Comparison of tables on both sides: columns, key, NULLs allowed, and rows by neutral rules.
 
-The source's type says what a value is, and both servers are asked for its text; nothing of
-penstock takes part.
+The source's type determines the kind of a value, and both servers are asked for its text; penstock
+takes no part.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Row = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a table is.
+    """Facts about a table.
 
     Attributes:
         types: of each column.
         key: columns of its primary key.
         nullable: columns that may be NULL.
-        unsent: generated columns, where the server's log does not have their values.
+        unsent: generated columns whose values the server's log lacks.
     """
 
     types: Mapping[str, str]
@@ -39,7 +39,7 @@ class Facts:
     unsent: frozenset[str] = frozenset()
 
     def without_unsent(self) -> Facts:
-        """Return what a copy can have whose server does not compute these columns."""
+        """Return the facts that hold for a copy whose server does not compute these columns."""
         kept = {name: kind for name, kind in self.types.items() if name not in self.unsent}
         return replace(self, types=kept, nullable=self.nullable - self.unsent)
 
@@ -50,19 +50,19 @@ class Side(Protocol):
     kind: str
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows."""
+        """Run a statement, and return its rows."""
         ...
 
     def tables(self, schema: str) -> list[str]:
-        """The names of the tables of a schema."""
+        """Return the names of the tables of a schema."""
         ...
 
     def facts(self, schema: str, table: str) -> Facts | None:
-        """What a table is; None if there is none."""
+        """Return the facts about a table; None if there is none."""
         ...
 
     def texts(self, schema: str, table: str, columns: Mapping[str, str]) -> list[Row]:
-        """All rows, as text. columns: kind of value by column."""
+        """Return all rows as text. columns: kind of value by column."""
         ...
 
 
@@ -77,17 +77,17 @@ class PostgresSide:
             self.run(f"set {setting}")
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows."""
+        """Run a statement, and return its rows."""
         cursor = self.connection.execute(sql.encode())
         return cursor.fetchall() if cursor.description else []
 
     def tables(self, schema: str) -> list[str]:
-        """The names of the tables of a schema."""
+        """Return the names of the tables of a schema."""
         text = f"select tablename from pg_tables where schemaname = '{schema}' order by 1"
         return [row[0] for row in self.run(text)]
 
     def facts(self, schema: str, table: str) -> Facts | None:
-        """What a table is; None if there is none."""
+        """Return the facts about a table; None if there is none."""
         name = f"'{schema}' and c.relname = '{_literal(table)}'"
         rows = self.run(
             f"""
@@ -112,7 +112,7 @@ class PostgresSide:
         )
 
     def texts(self, schema: str, table: str, columns: Mapping[str, str]) -> list[Row]:
-        """All rows, as text. columns: kind of value by column."""
+        """Return all rows as text. columns: kind of value by column."""
         facts = self.facts(schema, table)
         assert facts is not None
         listed = ", ".join(self._shown(name, facts.types[name]) for name in columns)
@@ -122,7 +122,7 @@ class PostgresSide:
     def _shown(name: str, of_type: str) -> str:
         if of_type.startswith("interval("):
             return f"(extract(epoch from {_quoted(name)}) * 1000000)::bigint::text || ' us'"
-        # A cast to text is not always what the server prints: it adds /32 to an address.
+        # A cast to text differs from the server's print in some types: it adds /32 to an address.
         return f"case when {_quoted(name)} is not null then format('%s', {_quoted(name)}) end"
 
 
@@ -130,24 +130,24 @@ class MySQLSide:
     """A MySQL or MariaDB server."""
 
     def __init__(self, server: Any) -> None:
-        """server: of `plugins.mysql`."""
+        """Connect to a server of `plugins.mysql`."""
         self.kind: str = server.kind
         self.connection = server.connect()
         self.run("set time_zone = '+00:00', sql_mode = ''")
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows."""
+        """Run a statement, and return its rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall())
 
     def tables(self, schema: str) -> list[str]:
-        """The names of the tables of a schema."""
+        """Return the names of the tables of a schema."""
         text = f"select table_name from information_schema.tables where table_schema = '{schema}'"
         return [row[0] for row in self.run(text)]
 
     def facts(self, schema: str, table: str) -> Facts | None:
-        """What a table is; None if there is none."""
+        """Return the facts about a table; None if there is none."""
         rows = self.run(
             "select column_name, column_type, is_nullable, column_key"
             f" from information_schema.columns where table_schema = '{schema}'"
@@ -164,7 +164,9 @@ class MySQLSide:
         )
 
     def _has_primary(self, schema: str, table: str) -> bool:
-        """A unique key of NOT NULL columns counts as PRI where there is no other."""
+        """Return whether there is a primary key; a unique key of NOT NULL columns counts as PRI,
+        too.
+        """
         return bool(
             self.run(
                 "select 1 from information_schema.statistics where index_name = 'PRIMARY'"
@@ -173,7 +175,7 @@ class MySQLSide:
         )
 
     def texts(self, schema: str, table: str, columns: Mapping[str, str]) -> list[Row]:
-        """All rows, as text. columns: kind of value by column."""
+        """Return all rows as text. columns: kind of value by column."""
         facts = self.facts(schema, table)
         assert facts is not None
         listed = ", ".join(self._shown(name, facts.types[name]) for name in columns)
@@ -192,7 +194,7 @@ class MySQLSide:
 
 
 class ServedLog:
-    """The tables of a log, as `penstock serve` folds them: from the base and what came since."""
+    """The tables of a log, as `penstock serve` folds them from the base and later changes."""
 
     def __init__(self, port: int, password: str) -> None:
         self._connection = psycopg.connect(
@@ -205,7 +207,7 @@ class ServedLog:
         )
 
     def rows(self, schema: str, table: str) -> tuple[list[str], list[Row]]:
-        """The names of the columns of a table, and its rows as text. Raises psycopg.Error."""
+        """Return the names of a table's columns, and its rows as text. Raises psycopg.Error."""
         query = f'select * from "{schema}".{_quoted(table)}'
         result = self._connection.pgconn.exec_(query.encode())
         if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
@@ -310,7 +312,7 @@ _MYSQL_KINDS = (
 
 
 def kind_of_value(source: str, of_type: str) -> str:
-    """How values of a type of the source are compared."""
+    """Return the rule by which values of a type of the source are compared."""
     for pattern, kind in _POSTGRES_KINDS if source == POSTGRES else _MYSQL_KINDS:
         if re.match(pattern, of_type):
             return kind
@@ -318,7 +320,7 @@ def kind_of_value(source: str, of_type: str) -> str:
 
 
 def neutral(kind: str, text: str | None) -> str | None:
-    """A value in the form that is compared; one that is not of its kind is told as it is."""
+    """Return a value in the compared form; one that is not of its kind is marked and unchanged."""
     if text is None:
         return None
     try:
@@ -328,19 +330,19 @@ def neutral(kind: str, text: str | None) -> str | None:
 
 
 def neutral_row(kinds: Sequence[str], row: Row) -> Row:
-    """A row in the form that is compared."""
+    """Return a row in the compared form."""
     return tuple(neutral(kind, value) for kind, value in zip(kinds, row, strict=True))
 
 
 def show_row(names: Iterable[str], row: Row) -> str:
-    """A row as it is printed."""
+    """Return the text of a row for messages."""
     return ", ".join(f"{n}={v!r:.40}" for n, v in zip(names, row, strict=True))
 
 
 def differences(
     source: Side, target: Side, schema: str, target_schema: str, table: str
 ) -> list[str]:
-    """How a table's copy differs; empty when it is equal."""
+    """Return the differences of a table's copy; empty when it is equal."""
     ours, theirs = source.facts(schema, table), target.facts(target_schema, table)
     if ours is None:
         return []
@@ -365,7 +367,7 @@ def differences(
 def base_differences(
     source: Side, served: ServedLog, schema: str, table: str, name: str = "base"
 ) -> list[str]:
-    """How the fold of a log differs from the source; empty when it is equal."""
+    """Return the differences of a folded log from the source; empty when it is equal."""
     ours = source.facts(schema, table)
     if ours is None or not ours.without_unsent().types:
         return []

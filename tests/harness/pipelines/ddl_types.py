@@ -14,10 +14,10 @@ class ColumnType:
     Attributes:
         declared: as CREATE TABLE has it.
         values: literals that every engine holds.
-        defaults: literals of DEFAULT; none if the type can have no default.
+        defaults: literals of DEFAULT; none if the type cannot have a default.
         computed: expressions of DEFAULT that are not constants.
         family: a conversion within a family keeps most values.
-        needs: statements that create what the type is made of.
+        needs: statements that create the type's parts.
         is_key: it can be the type of a key.
     """
 

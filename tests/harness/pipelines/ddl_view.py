@@ -1,6 +1,6 @@
-"""A consumer that keeps tables by key, as a user's class would, and how they are compared.
+"""A consumer that keeps tables by key, as a user's class would, and its comparison.
 
-It fails now and then in the middle of a call, is run again, and skips what it already has.
+It fails now and then in the middle of a call, is run again, and skips the events that it has.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ SECTION = {
 
 
 class Crash(BaseException):
-    """The consumer fails on purpose."""
+    """Error: the consumer fails on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRow:
-    """A row as its last events left it.
+    """A row after its last events.
 
     Attributes:
         values: text by column.
-        since: gsn of the oldest event that a value is from; None if a value is not known.
+        since: GSN of the oldest event that gave a value; None if a value is unknown.
         cache_id: of the table.
-        signatures: what the key's columns may have been.
+        signatures: possible identities of the key's columns.
     """
 
     values: Mapping[str, str | None]
@@ -75,18 +75,18 @@ class View(CdcConsumer):
     """Tables by name. Called in the consumer's thread, read in another one."""
 
     def __init__(self, dice: random.Random | None = None) -> None:
-        """dice: of failures; none without it."""
+        """Begin without tables; dice chooses failures, and without it there are none."""
         self._dice = dice
         self.lock = threading.Lock()
         self.tables: dict[str, ViewTable] = {}
         self._gsn: int | None = None
 
     def table(self, name: str) -> ViewTable:
-        """A table of this name, `schema.table`."""
+        """Return the table of this name, `schema.table`."""
         return self.tables.setdefault(name, ViewTable())
 
     def on_types(self, types: Iterator[CdcType]) -> None:
-        """Keep what the key's columns are: of the last shape, and of those that may follow it."""
+        """Record the key's columns: of the last shape, and of those that may follow it."""
         with self.lock:
             for table in self.tables.values():
                 table.signatures = table.signatures[-1:]
@@ -98,7 +98,7 @@ class View(CdcConsumer):
                 table.signatures = (*table.signatures, signature)
 
     def on_events(self, events: Any) -> bool:
-        """Apply each event that was not applied yet."""
+        """Apply each event that is not applied yet."""
         with self.lock:
             for event in events:
                 if self._gsn is not None and event.gsn <= self._gsn:
@@ -120,7 +120,7 @@ class View(CdcConsumer):
         self.on_truncate(table, gsn)
 
     def on_cache_destroy(self, caches: Iterator[int], gsn: int) -> None:
-        """Forget the rows of tables that are gone."""
+        """Forget the rows of dropped tables."""
         gone = set(caches)
         with self.lock:
             if self._gsn is not None and self._gsn > gsn:
@@ -151,7 +151,7 @@ class View(CdcConsumer):
 
 
 def text_of(value: Any) -> str | None:
-    """A value as text that the neutral rules take."""
+    """Return a value as text for the neutral rules."""
     match value:
         case None:
             return None
@@ -174,7 +174,7 @@ class ViewFollower:
     name = "consumer"
 
     def __init__(self, file: Path, dice: random.Random) -> None:
-        """file: of the pipeline, with the section."""
+        """Prepare to follow; file is that of the pipeline, with the section."""
         self.view = View(dice)
         self.errors: list[Exception] = []
         self._file = file
@@ -186,26 +186,26 @@ class ViewFollower:
         self._thread.start()
 
     def tend(self) -> None:
-        """It starts again on its own."""
+        """Do nothing, as it restarts on its own."""
 
     def disturb(self) -> None:
-        """It fails on its own."""
+        """Do nothing, as it fails on its own."""
 
     def has_passed(self, fence: str, number: int) -> bool:
-        """Whether a row of the table of fences arrived."""
+        """Return whether a row of the table of fences arrived."""
         with self.view.lock:
             return (str(number),) in self.view.table(fence).rows
 
     def finish(self) -> None:
-        """There is nothing more to start."""
+        """Do nothing, as there is nothing more to start."""
 
     @property
     def error(self) -> str:
-        """What ended it for good; empty while it runs."""
+        """Error that ended it for good; empty while it runs."""
         return "" if len(self.errors) < ERRORS_MAX else str(self.errors[-1])
 
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
-        """How the view differs. mark: see `view_differences`."""
+        """Return the differences of the view. mark: see `view_differences`."""
         with self.view.lock:
             return view_differences(source, self.view, schema, table, mark)
 
@@ -229,9 +229,9 @@ class ViewFollower:
 def view_differences(
     source: Side, view: View, schema: str, table: str, mark: Mark | None
 ) -> list[str]:
-    """How a view's table differs from the source, as far as a user can expect equality.
+    """Return differences of a view's table from the source, if a user can expect equality.
 
-    The keys are equal unless the key's columns changed. The values are equal of rows whose events
+    The keys are equal unless the key's columns changed. The values are equal for rows whose events
     all followed the last DDL that concerns the table; its end is a row of the table of fences.
 
     mark: this table and the number of the row; None: no DDL concerns the table. Of a renamed table
@@ -270,7 +270,7 @@ def view_differences(
 
 
 def _gsn_of(view: View, mark: Mark | None) -> int | None:
-    """The gsn of a row of the table of fences; None without a mark."""
+    """Return the GSN of a row of the table of fences; None without a mark."""
     if mark is None:
         return None
     return view.table(mark.fence).rows[(str(mark.number),)].since
@@ -289,7 +289,7 @@ def _value_differences(
 
 
 def _digits(kind: str | None, value: str | None, source: str) -> str | None:
-    """A value with bits by their digits: the log of other servers has them as a number."""
+    """Return a bit value as digits: the log of MySQL and MariaDB has it as a number."""
     if kind != "bits" or value is None or source == POSTGRES:
         return value
     return format(int(value), "b")

@@ -16,7 +16,7 @@ from plugins.mysql import MySQLServer, database_of
 
 ROW_COUNT = 6000  # of several chunks
 MOVES_MAX = 400
-EVERY = 100  # one of so many rows has a value that moves
+EVERY = 100  # one of so many rows has a moving value
 TABLES = """
     create table seat (id int primary key, guest varchar(20), pad varchar(600) not null,
                        unique key guest_once (guest));
@@ -25,8 +25,8 @@ TABLES = """
     create table ticket (number int not null, guest varchar(20) not null, unique key (number),
                          unique key holder (guest, number));
 """
-# Everybody takes the place of the one before, all at once. Where ranges of the key are seen before
-# and after that, there is a place in the circle where two rows have the same value.
+# All guests take their predecessor's seat at once. If ranges of the key are seen before
+# and after that, two rows somewhere in the circle have the same value.
 MOVE = (
     "update seat set guest = concat('t', guest) where id < {rows} and guest is not null",
     "update seat set guest = concat('g', (id div {every} + {n}) mod ({rows} div {every})) "
@@ -38,7 +38,7 @@ MOVE = (
 
 
 class Party:
-    """The source: each guest is on one seat at any moment."""
+    """The source: each guest has one seat at any moment."""
 
     def __init__(self, server: MySQLServer, url: str) -> None:
         self.server, self.name = server, database_of(url)
@@ -54,7 +54,7 @@ class Party:
         server.execute("insert into coat values (1, 'g3'); analyze table seat", self.name)
 
     def move(self) -> None:
-        """Everybody takes another seat, in one transaction."""
+        """Move all guests to another seat, in one transaction."""
         with (
             self._turn,
             self.server.connect(self.name) as connection,
@@ -68,7 +68,7 @@ class Party:
             cursor.execute("commit")
 
     def between_snapshots(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have everybody move between one snapshot and the next, whichever way they are taken."""
+        """Move all guests between one snapshot and the next, whichever way they are taken."""
 
         def begin(taking: Any) -> None:
             for reader in taking.readers:
@@ -80,7 +80,7 @@ class Party:
 
     @contextmanager
     def moving(self, until: Callable[[], bool], more: int) -> Iterator[None]:
-        """Have everybody move all the time until a condition holds, and some times more."""
+        """Move all guests all the time until a condition holds, and some times more."""
         ended = threading.Event()
 
         def go() -> None:
@@ -100,7 +100,7 @@ class Party:
             thread.join()
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """All rows of a table, in order."""
+        """Return all rows of a table, in order."""
         return self.server.execute(f"select * from {table} order by 1", self.name)
 
 
@@ -117,12 +117,12 @@ class Copy:
             return connection.execute(postgres.encode()).fetchall()
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """All rows of a table, in order."""
+        """Return all rows of a table, in order."""
         query = f"select * from {{}}{table} order by 1"
         return self._query(query.format(""), query.format(f'"{self.schema}".'))
 
     def execute(self, sql: str) -> None:
-        """Run a statement of either."""
+        """Run a statement on either kind of server."""
         if self._server is not None:
             self._server.execute(sql, self.schema)
             return
@@ -131,7 +131,7 @@ class Copy:
             connection.execute(sql.encode())
 
     def unique_keys(self) -> list[str]:
-        """The columns of each unique key that is not primary, as `table: column,column`."""
+        """Return the columns of each unique key that is not primary, as `table: column,column`."""
         found = self._query(
             "select concat(table_name, ': ', group_concat(column_name order by seq_in_index)) as k"
             " from information_schema.statistics where table_schema = database()"
@@ -147,7 +147,7 @@ class Copy:
         return sorted(str(row[0]) for row in found)
 
     def foreign_keys(self) -> int:
-        """How many there are."""
+        """Return the number of foreign keys."""
         found = self._query(
             "select count(*) as n from information_schema.referential_constraints"
             " where constraint_schema = database()",

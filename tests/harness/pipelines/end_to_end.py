@@ -1,7 +1,7 @@
-"""A whole pipeline for tests: two databases, `penstock run` between them, and both sides compared.
+"""A whole pipeline for tests: two databases, `penstock run` between them, and a comparison.
 
-The comparison is the test's own, by text and column by column, and owes nothing to penstock's
-verify. Not here: what a single half does (`harness/pipelines/loader.py`,
+The comparison is the test's own, by text and column by column, and independent of penstock's
+verify. Not here: the work of a single half (`harness/pipelines/loader.py`,
 `harness/pipelines/extract.py`).
 """
 
@@ -30,7 +30,7 @@ LIVELY = {"flushIntervalSeconds": 0.3, "idleWaitSeconds": 1.5}
 
 
 class Process:
-    """`penstock <command> file --json`; killed at the end of the block if it still runs."""
+    """A `penstock <command> file --json`; killed at the end of the block if it still runs."""
 
     def __init__(self, path: Path, command: str = "run", *more: str) -> None:
         self._process = subprocess.Popen(
@@ -55,23 +55,23 @@ class Process:
 
     @property
     def events(self) -> list[str]:
-        """What the run has told so far."""
+        """Texts of the events of the run so far."""
         objects = [json.loads(line) for line in self.out]
         return [item["text"] for item in objects if "text" in item]
 
     def events_of(self, key: str) -> list[Any]:
-        """What it has told so far under a key."""
+        """Return the values of a key in its output so far."""
         return [item[key] for item in map(json.loads, self.out) if key in item]
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error with which it ended."""
+        """Error with which it ended."""
         found: dict[str, Any] = json.loads(self.err[-1])
         return found
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         return self._process.poll() is None
 
     def until(self, condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:
@@ -87,7 +87,7 @@ class Process:
             time.sleep(0.05)
 
     def ended(self, within_s: float = WAIT_S) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end, and return the exit code."""
         code = self._process.wait(within_s)
         self._join()
         return code
@@ -97,7 +97,7 @@ class Process:
         self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, and see that it ends well."""
+        """Ask it to end, and check that it ends without an error."""
         self._process.send_signal(number)
         assert self.ended() == 0, self.err
 
@@ -157,29 +157,29 @@ class Pair:
 
     @property
     def directory(self) -> Path:
-        """The pipeline's directory."""
+        """Directory of the pipeline."""
         return self.folder / "shop"
 
     def run(self, sql: str) -> None:
-        """Run SQL on the source, one transaction if it is several statements."""
+        """Run SQL on the source, in one transaction if it has several statements."""
         if sql:
             self.source.execute(sql.encode())
 
     def start(self, command: str = "run") -> Process:
-        """Start a process; the last one started is the one that waiting watches."""
+        """Start a process; the last one started is watched by waits."""
         self.process = Process(self.path, command)
         return self.process
 
     def stop(self) -> None:
-        """End the process well."""
+        """Stop the process in order."""
         assert self.process is not None
         self.process.stop()
 
     def settle(self) -> None:
         """Wait until everything that is committed at the source now is in the target.
 
-        The first fence may come with the bulk load, while other tables are still copied; the
-        second one is behind its snapshot and comes as a change, when all are.
+        The first fence may come with the bulk load, while other tables are still copied; the second
+        one comes after its snapshot as a change, when all are copied.
         """
         assert self.process is not None
         for number in (next(self._fences), next(self._fences)):
@@ -195,7 +195,7 @@ class Pair:
         return found.fetchone() is not None
 
     def differences(self, table: str, schema: str = "public", *, types: bool = True) -> list[str]:
-        """How the two sides of a table differ, by text; empty when they are equal."""
+        """Return the differences of a table's two sides, by text; empty when they are equal."""
         sides = []
         for connection, name in (
             (self.source, quote(schema, table)),
@@ -205,7 +205,7 @@ class Pair:
                 sides.append(read_side(connection, name))
             except psycopg.errors.UndefinedTable:
                 return [f"no table {name}"]
-            except psycopg.errors.UndefinedColumn:  # since its columns were listed
+            except psycopg.errors.UndefinedColumn:  # the columns changed since they were listed
                 return [f"{name} is altered at this moment"]
         (source_columns, source_rows), (target_columns, target_rows) = sides
         found = []
@@ -218,7 +218,7 @@ class Pair:
         return found
 
     def check(self, *tables: str, schema: str = "public", types: bool = True) -> None:
-        """Settle, and fail where a table differs."""
+        """Settle, and raise an error if a table differs."""
         self.settle()
         wrong = [line for t in tables for line in self.differences(t, schema, types=types)]
         assert not wrong, "\n".join(wrong[:20])
@@ -236,7 +236,7 @@ class Pair:
             raise AssertionError(f"{error}\n" + "\n".join(wrong()[:20])) from error
 
     def close_process(self) -> None:
-        """End the process at once if it still runs."""
+        """Kill the process if it still runs."""
         if self.process is not None:
             self.process.__exit__()
 
@@ -252,7 +252,7 @@ class Pair:
 def read_side(
     connection: psycopg.Connection, name: str
 ) -> tuple[list[tuple[str, str]], Counter[str]]:
-    """Columns with their types, by name, and the rows as the server prints them, counted."""
+    """Return columns with their types, by name, and the rows as the server prints them, counted."""
     columns = connection.execute(
         """
         select attname, format_type(atttypid, atttypmod)
@@ -268,7 +268,7 @@ def read_side(
     kind = connection.execute(
         "select relkind::text from pg_class where oid = %s::regclass", (name,)
     )
-    only = "" if kind.fetchone() == ("p",) else "only "  # tables that inherit count by themselves
+    only = "" if kind.fetchone() == ("p",) else "only "  # tables that inherit count separately
     query = f"select row({listed})::text from {only}{name} as t"
     rows = connection.execute(query.encode()).fetchall()
     return [(c[0], c[1]) for c in columns], Counter(row[0] for row in rows)

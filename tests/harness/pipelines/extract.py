@@ -1,4 +1,4 @@
-"""Extractions in tests: set-up, a run on a thread, and what is in the log afterwards."""
+"""Extractions in tests: setup, a run on a thread, and the content of the log afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = ExtractOptions(
 
 
 def set_up(url: str, ddl: str, *, slot: str = SLOT) -> None:
-    """Run the DDL, publish all tables of schema public, make the slot."""
+    """Run the DDL, publish all tables of schema public, create the slot."""
     with connect(url, application_name="test") as sql:
         run_sql(sql, ddl)
     with open_catalog(url) as catalog:
@@ -37,7 +37,7 @@ def set_up(url: str, ddl: str, *, slot: str = SLOT) -> None:
 
 
 def extractor_of(url: str, directory: Path, **more: Any) -> Extractor:
-    """An extractor of all tables of schema public; QUICK unless options are given."""
+    """Return an extractor of all tables of schema public; QUICK unless options are given."""
     more.setdefault("options", QUICK)
     if "tables" not in more:
         with open_catalog(url) as catalog:
@@ -50,7 +50,7 @@ def extractor_of(url: str, directory: Path, **more: Any) -> Extractor:
 
 @contextmanager
 def running(extractor: Extractor) -> Iterator[list[Outcome]]:
-    """The extraction on a thread; its outcome or error is seen at the end of the block."""
+    """Run the extraction on a thread; its outcome or error is known at the end of the block."""
     outcomes: list[Outcome] = []
     errors: list[BaseException] = []
 
@@ -73,20 +73,20 @@ def running(extractor: Extractor) -> Iterator[list[Outcome]]:
 
 @contextmanager
 def segments_of(directory: Path) -> Iterator[list[Segment]]:
-    """The closed segments of a pipeline's log, open for the length of a with block."""
+    """Open the closed segments of a pipeline's log, for a with block."""
     with ExitStack() as stack:
         chain = open_chain(list_segments(directory / "log"))
         yield [stack.enter_context(segment) for segment in chain]
 
 
 def log_changes(directory: Path) -> list[Any]:
-    """Every row in the closed segments, in order."""
+    """Return every row in the closed segments, in order."""
     with segments_of(directory) as segments:
         return [c for s in segments for c in changes_of(Run(rows=tuple(s.rows())))]
 
 
 class Stop:
-    """An end that the test asks for."""
+    """A stop that the test requests."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -96,7 +96,7 @@ class Stop:
 
 
 def until(condition: Any, limit_s: float = 60.0) -> None:
-    """Wait for a condition; fails when it does not come true in time."""
+    """Wait for a condition; fails if it does not hold in time."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"

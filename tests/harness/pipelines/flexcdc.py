@@ -1,4 +1,4 @@
-"""FlexCDC in tests: a log that is written, changelogs that are filled, and what they add up to."""
+"""FlexCDC in tests: a log that is written, changelogs that are filled, and their sum."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Row = tuple[Any, ...]
 
 @contextmanager
 def session_at(url: str) -> Iterator[ChangelogSession]:
-    """A session with exact text settings on any server."""
+    """Open a session with exact text settings on any server."""
     opened = open_changelogs(
         url, namespace="none", source_types="mysql", choices=Choices(), application_name="test"
     )
@@ -48,7 +48,7 @@ def session_at(url: str) -> Iterator[ChangelogSession]:
 
 
 def is_postgres(url: str) -> bool:
-    """Whether a URL names PostgreSQL."""
+    """Return whether a URL names PostgreSQL."""
     return url.startswith("postgres")
 
 
@@ -65,7 +65,7 @@ class Flex:
         sections: Mapping[str, Mapping[str, str]] | None = None,
         **settings: Any,
     ) -> None:
-        """settings: keys of [flexcdc]. sections: of plugins."""
+        """Prepare; settings are keys of [flexcdc], sections those of plugins."""
         self.source = source
         self.directory = directory
         self.plugins: list[tuple[str, Plugin]] = [(type(one).__name__, one) for one in plugins]
@@ -78,14 +78,14 @@ class Flex:
     # -- the log ---------------------------------------------------------------------------------
 
     def extractor(self, **more: Any) -> Extractor:
-        """An extractor of all tables of the source, with whole old rows."""
+        """Return an extractor of all tables of the source, with complete old rows."""
         if is_postgres(self.source):
             return extract.extractor_of(self.source, self.directory, **more)
         more.setdefault("options", replace(mysql_extract.OPTIONS, full_before_images=True))
         return mysql_extract.extractor_of(self.source, self.directory, **more)
 
     def extract(self) -> None:
-        """Write what the source has committed into the log."""
+        """Write the source's commits into the log."""
         self.extractor().run()
 
     def source_sql(self, *statements: str) -> None:
@@ -102,7 +102,7 @@ class Flex:
     # -- FlexCDC ---------------------------------------------------------------------------------
 
     def flexcdc(self) -> FlexCdc:
-        """One that is not connected."""
+        """Return a FlexCDC that is not connected."""
         layout = PipelineLayout(root=self.directory)
         positions = LsnPositions("slot") if is_postgres(self.source) else BinlogPositions(layout)
         return FlexCdc(
@@ -121,7 +121,7 @@ class Flex:
 
     @contextmanager
     def state(self) -> Iterator[tuple[State, Changelogs]]:
-        """The state tables and changelogs."""
+        """Open the state tables and changelogs."""
         with self.flexcdc().connect() as (state, changelogs):
             changelogs.refresh()
             yield state, changelogs
@@ -136,7 +136,7 @@ class Flex:
 
     @contextmanager
     def state_made(self) -> Iterator[State]:
-        """New state tables."""
+        """Create new state tables."""
         with self.flexcdc().connect() as (state, _):
             state.create(force=True)
             yield state
@@ -150,14 +150,14 @@ class Flex:
 
     @property
     def end(self) -> int:
-        """The last transaction in the log."""
+        """Last transaction in the log."""
         log = self.directory / "log"
         last = [*list_segments(log), *list_open_segments(log)][-1]
         with open_segment(last.path) as segment:
             return segment.end.trx
 
     def follow(self) -> Place:
-        """Bring the destination to the end of the log; the place then."""
+        """Bring the destination to the end of the log, and return that place."""
         places: list[Place] = []
         end = self.end
         self.flexcdc().run(lambda: bool(places) and places[-1].trx >= end, on_place=places.append)
@@ -168,27 +168,27 @@ class Flex:
         self.extract()
         return self.follow()
 
-    # -- what there is ---------------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------------
 
     def changelog(self, table: str) -> TableName:
-        """The changelog of a table."""
+        """Return the changelog of a table."""
         name = changelog_name(TableName(self.namespace, table), self.settings.changelog_names)
         return TableName(self.settings.database, name)
 
     def query(self, sql: str, *tables: str) -> list[dict[str, Any]]:
-        """Rows at the destination; {} in order stand for the changelogs of tables."""
+        """Return rows at the destination; {} in order stand for the changelogs of tables."""
         with session_at(self.settings.dest) as session:
             names = [session.quote(*self.changelog(table)) for table in tables]
             return session.rows(sql.format(*names), doing="testing")
 
     def state_rows(self, table: str, order: str) -> list[dict[str, Any]]:
-        """Rows of a state table."""
+        """Return the rows of a state table."""
         with session_at(self.settings.dest) as session:
             name = session.quote(self.settings.database, table)
             return session.rows(f"select * from {name} order by {order}", doing="testing")
 
     def images(self, table: str, *columns: str) -> list[Row]:
-        """(dml_type, uow_id, gsn, ...) of a changelog, by number."""
+        """Return (dml_type, uow_id, gsn, ...) of a changelog, by number."""
         with session_at(self.settings.dest) as session:
             names = [session.quote(c) for c in ("dml_type", "uow_id", "fv$gsn", *columns)]
             gsn, dml = names[2], names[0]
@@ -200,14 +200,14 @@ class Flex:
         return [tuple(row.values()) for row in found]
 
     def source_rows(self, table: str) -> Counter[Row]:
-        """The source's rows as comparable texts."""
+        """Return the source's rows as comparable texts."""
         name = TableName(self.namespace, table)
         expressions = [source for _, source, _ in self._forms(table)]
         with session_at(self.source) as session:
             return Counter(_rows(session, name, expressions))
 
     def net_rows(self, table: str) -> Counter[Row]:
-        """The rows at the start with what the changelog adds and takes away."""
+        """Return the initial rows, plus and minus those of the changelog."""
         name = TableName(self.namespace, table)
         net = Counter(self._base[name])
         with session_at(self.settings.dest) as session:
@@ -223,14 +223,14 @@ class Flex:
         return Counter({row: count for row, count in net.items() if count})
 
     def check(self, *tables: str) -> None:
-        """The changelogs of these tables add up to the source."""
+        """Check that the changelogs of these tables add up to the source."""
         for table in tables:
             net, now = self.net_rows(table), self.source_rows(table)
             lost = [row for row, count in net.items() if count < 0]
             assert net == now, (table, _few(net - now), _few(now - net), lost[:5])
 
     def _forms(self, table: str) -> list[tuple[str, str, str]]:
-        """By column the expressions that give equal texts on both sides."""
+        """Return for each column the expressions that give equal texts on both sides."""
         flexcdc = self.flexcdc()
         definition = flexcdc._define(TableName(self.namespace, table))
         source = tables_at(self.source).server_of(self.source)
@@ -263,7 +263,7 @@ WAIT_S = 60.0
 
 
 class Command:
-    """`penstock flexcdc --ini FILE ...`."""
+    """A `penstock flexcdc --ini FILE ...`."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -274,7 +274,7 @@ class Command:
         return [sys.executable, "-m", "penstock", "flexcdc", "--ini", str(self.file), *words]
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """Run a command to its end; what it prints."""
+        """Run a command until it ends, and return its output."""
         done = subprocess.run(
             self._arguments(*words), capture_output=True, text=True, timeout=120, check=False
         )
@@ -291,24 +291,24 @@ class Command:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process of `run`."""
+        """Process of `run`."""
         assert self._process is not None
         return self._process
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; the exit code."""
+        """Send a signal, and return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(WAIT_S)
 
     def close(self) -> None:
-        """End what runs."""
+        """End the running process."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
 
 def until(what: Callable[[], Any], command: Command) -> None:
-    """Wait until it is true, while the command runs."""
+    """Wait until a condition holds, while the command runs."""
     deadline = time.monotonic() + WAIT_S
     while not what():
         assert command.process.poll() is None, command.out.read_text()

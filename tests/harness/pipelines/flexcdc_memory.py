@@ -1,4 +1,4 @@
-"""FlexCDC without a server: a log that is written by hand, and a destination in memory."""
+"""FlexCDC without a server: a log that is written manually, and a destination in memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MemorySession:
             self.driver.execute("rollback")
 
     def close(self) -> None:
-        """Stay open: a later connection finds what this one wrote."""
+        """Stay open: a later connection finds the rows of this one."""
         self.rollback()
         self.closed += 1
 
@@ -192,7 +192,7 @@ class MemoryFlex:
     """A log of `Feed`, and FlexCDC that follows it; every table is captured on sight."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
-        """settings: keys of [flexcdc]."""
+        """Prepare; settings are keys of [flexcdc]."""
         self.feed = Feed(root)
         self.session = MemorySession()
         settings.setdefault("auto_changelog", True)
@@ -202,16 +202,16 @@ class MemoryFlex:
 
     @property
     def links(self) -> Path:
-        """The directory of its own names of segments."""
+        """Directory of its own names of segments."""
         return self.feed.place.consumers / NAME
 
     @property
     def state(self) -> State:
-        """The state tables."""
+        """State tables."""
         return State(self.session, self.settings.names)
 
     def flexcdc(self, *plugins: tuple[str, Plugin]) -> MemoryFlexCdc:
-        """Return one that is not connected."""
+        """Return a FlexCDC that is not connected."""
         pipeline = FlexCdcPipeline(
             settings=self.settings,
             source=SOURCE_URL,
@@ -231,12 +231,12 @@ class MemoryFlex:
         return self.state.place()
 
     def tables(self) -> list[str]:
-        """The tables of the destination, without their namespace."""
+        """Return the tables of the destination, without their namespace."""
         found = self.session.driver.execute("select name from sqlite_master where type = 'table'")
         return sorted(row["name"].partition(".")[2] for row in found)
 
     def rows(self, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
-        """Rows of a table of the destination, in the order of their numbers."""
+        """Return the rows of a table of the destination, in the order of their numbers."""
         quoted = self.session.quote(self.settings.database, table)
         order = (
             "fv$gsn"

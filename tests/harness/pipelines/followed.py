@@ -1,4 +1,4 @@
-"""A pipeline that has begun, without any server: the tables that it follows."""
+"""A pipeline that has begun, without any server, and the tables that it follows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.ports.config import Config
 
 
 def follows(config: Config, *tables: TableName) -> None:
-    """The pipeline has begun, and follows these tables."""
+    """Record that the pipeline has begun, and follows these tables."""
     shapes = tuple(
         TableShape(
             digest="d",

@@ -1,4 +1,4 @@
-"""Work of a batch whose tasks read frames of a log, and what they read."""
+"""Work of a batch whose tasks read frames of a log, and its result."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def task_of_log(directory: Path) -> Task:
 
 
 def work_of(task: Task, shipped: Any) -> Work:
-    """What a worker gets, but for the writer."""
+    """Return the work that a worker gets, without the writer."""
     return Work(task=task, writer=cast("Any", None), shipped=shipped)
 
 
 def read_notes() -> Callable[[Iterator[Work]], Iterable[str]]:
-    """The column `note` of all rows, in order; travels by value."""
+    """Return a function that reads the column `note` of all rows in order; sent by value."""
 
     def read(works: Iterator[Work]) -> Iterable[str]:
         from penstock.log.frames import FrameReader, read_batch

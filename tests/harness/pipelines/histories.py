@@ -1,4 +1,4 @@
-"""Histories of a table: what its source's log holds, and the rows that it has in the end."""
+"""Histories of a table: the content of its source's log, and its final rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ Row = tuple[Any, ...]
 
 @dataclass
 class History:
-    """A source table that is written, and what its log holds. Rows by key; keyless: counts."""
+    """A source table that is written, and its log.
+
+    Attributes:
+        rows: Rows by key.
+        keyless: Counts of rows.
+    """
 
     relation: Relation
     rows: dict[int, Row] = field(default_factory=dict)
@@ -50,7 +55,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn, identity: Identity) -> tuple[dict[int, Row], History]:
-    """A table with rows, and what happened to it since."""
+    """Return a table with rows, and its later changes."""
     columns = [("k", "integer", "int32")] + [(f"c{i}", "text", "string") for i in range(1, WIDTH)]
     history = History(relation(*columns, identity=identity))
     value = st.one_of(st.none(), st.sampled_from("xyz"))
@@ -68,7 +73,7 @@ def histories(draw: st.DrawFn, identity: Identity) -> tuple[dict[int, Row], Hist
         changed = tuple(
             old[i] if i in toasted else new for i, new in enumerate(draw(rest), start=1)
         )
-        # One more place than there are rows: a free one is always left.
+        # There is one more place than rows: one is always free.
         places = range(max(12, len(history.rows) + 1))
         free = [k for k in places if k not in history.rows]
         if action == "delete":
@@ -79,7 +84,7 @@ def histories(draw: st.DrawFn, identity: Identity) -> tuple[dict[int, Row], Hist
             history.update(key, (draw(st.sampled_from(free)), *changed), toasted)
         else:
             other = draw(st.sampled_from(sorted(history.rows)))
-            if other != key:  # by a third key, as an immediate unique index demands
+            if other != key:  # by a third key, as an immediate unique index requires
                 everything = frozenset(range(1, WIDTH))
                 spare = draw(st.sampled_from(free))
                 history.update(key, (spare, *old[1:]), everything)
@@ -96,7 +101,7 @@ STEPS = st.lists(
 
 
 def keyless(start: Counter[Row], steps: list[Step]) -> tuple[Relation, list[Change], Counter[Row]]:
-    """A table without a key; the changes that can be made, and how often each row is there then."""
+    """Return a table without key, its possible changes, and the final count of each row."""
     shape = relation(
         ("a", "integer", "int32"), ("b", "integer", "int32"), key=(), identity=Identity.FULL
     )

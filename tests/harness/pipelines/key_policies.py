@@ -1,4 +1,4 @@
-"""Keys that a table gets later, for the modules that say which target: test_*schema_policies.py."""
+"""Tests of later keys, for the modules that name the target: test_*schema_policies.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LaterKeys:
     """A table gets a key, or another one."""
 
     def test_the_key_of_a_table_that_is_created_again(self, begin: Begin, log: LogMaker) -> None:
-        """Of other columns: the target has it, too, although it had rows when it was altered."""
+        """The target has a key of other columns, too, although it had rows when it was altered."""
         target = begin(DDL)
         log.transaction(insert(BASE, 1, "a", 10), insert(BASE, 2, "b", 20))
         log.close_segment()

@@ -1,7 +1,7 @@
-"""A pipeline of changes whose processes run and pause as a test wants, and the truth of it.
+"""A pipeline of changes whose processes run and pause as a test wants, and the true lag.
 
-What is committed and not visible is found out by the test itself: it knows when it committed each
-row, and looks for it in the target. The target is PostgreSQL; the source is any.
+The test itself finds out what is committed and not visible: it knows when it committed each row,
+and looks for it in the target. The target is PostgreSQL; the source is any.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ EXTRACTOR = {"flushIntervalSeconds": 0.3}
 
 
 def now_s() -> float:
-    """The clock of this machine, which is that of all servers here."""
+    """Return the time of this machine's clock, which all servers here use."""
     return time.time()
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition; what it gave."""
+    """Wait for a condition, and return its result."""
     deadline = time.monotonic() + WAIT_S
     while True:
         found = condition()
@@ -53,7 +53,12 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 @dataclass
 class Line:
-    """The pipeline. commit: commits a row of this id at the source. resolution_s: of its times."""
+    """The pipeline.
+
+    Attributes:
+        commit: Function that commits a row of this id at the source.
+        resolution_s: Resolution of its times.
+    """
 
     config: Config
     commit: Callable[[int], object]
@@ -61,14 +66,14 @@ class Line:
     committed: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def commit_next(self) -> None:
-        """One more row; when it was committed is known from both sides."""
+        """Commit another row, and record the time before and after."""
         number = len(self.committed) + 1
         before = now_s()
         self.commit(number)
         self.committed[number] = before, now_s()
 
     def lacking(self) -> list[int]:
-        """The rows that are committed and not visible in the target."""
+        """Return the rows that are committed and not visible in the target."""
         with psycopg.connect(self.config.target.url) as target:
             visible = {row[0] for row in target.execute("select id from t").fetchall()}
         return sorted(self.committed.keys() - visible)
@@ -77,14 +82,14 @@ class Line:
 
     @contextmanager
     def extracting(self) -> Iterator[Process]:
-        """`penstock extract`, from when it streams on."""
+        """Run `penstock extract`; the block begins when it streams."""
         with Process(self.config.path, "extract") as process:
             process.until(lambda: self.extractor_is("streaming"), "the stream")
             yield process
             process.stop()
 
     def extractor_is(self, state: str) -> bool:
-        """Whether the extractor that runs says so."""
+        """Return whether the running extractor reports this state."""
         path = self.config.layout.run / STATUS_FILE
         if not path.exists():
             return False
@@ -94,7 +99,7 @@ class Line:
 
     @contextmanager
     def loading(self) -> Iterator[Word]:
-        """The loader, without Spark, on a thread; obeys this word."""
+        """Run the loader, without Spark, on a thread; it obeys the yielded word."""
         word, stop, keeper = Word(), StopRequest(), Keeper()
         actions: Any = word
         sessions: Any = keeper
@@ -119,25 +124,25 @@ class Line:
 
     @property
     def loader(self) -> LoaderState:
-        """What the loader has written down."""
+        """State that the loader has written."""
         return read_loader_state(self.config.layout.run) or LoaderState(pid=0)
 
     @contextmanager
     def paused(self, word: Word) -> Iterator[None]:
-        """The loader stands still."""
+        """Pause the loader for the block."""
         word.text = "PAUSE"
         until(lambda: self.loader.state == "paused", "the loader pauses")
         yield
         word.text = "RUN"
 
-    # -- what is told --------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------
 
     def logged(self, trx: int) -> bool:
-        """Whether the log has so many transactions."""
+        """Return whether the log has so many transactions."""
         return read_log_end(self.config).end.trx >= trx
 
     def is_caught_up(self) -> bool:
-        """Whether it is told for sure that nothing is outstanding; then it must be so."""
+        """Return whether lag reports that nothing is outstanding; then this must be true."""
         found = read_lag(self.config)
         if found.seconds != 0 or found.at_most:
             return False
@@ -145,7 +150,7 @@ class Line:
         return True
 
     def compare(self) -> Lag:
-        """Read the lag while something is outstanding, and compare it with the truth."""
+        """Read the lag while rows are outstanding, and compare it with the truth."""
         oldest = self.committed[self.lacking()[0]]
         asked_s = now_s()
         found = read_lag(self.config)
@@ -159,7 +164,7 @@ class Line:
 
 
 def tell_states(line: Line) -> None:
-    """Drive each state, and compare what is told with what is so."""
+    """Drive each state, and compare the report with the truth."""
     before = read_lag(line.config)
     assert (before.seconds, before.unknown) == (None, "nothing is extracted yet")
     told = penstock("lag", line.config.path)
@@ -197,7 +202,7 @@ def tell_states(line: Line) -> None:
 
 
 def _extractor_paused(line: Line) -> None:
-    """It keeps its connection and reads nothing."""
+    """Check a paused extractor: it keeps its connection and reads nothing."""
     _act(line, "PAUSE")
     until(lambda: line.extractor_is("paused"), "the extractor pauses")
     line.commit_next()
@@ -216,7 +221,7 @@ def _act(line: Line, word: str) -> None:
 
 
 def tell_heartbeats(line: Line) -> None:
-    """On a source on which nothing happens, heartbeats come through, and their times are true."""
+    """Check that heartbeats of an idle source arrive, and that their times are true."""
     began_s = now_s()
     with line.extracting(), line.loading() as word:
         until(lambda: line.loader.heartbeats.count >= 3, "heartbeats are visible")
@@ -234,7 +239,7 @@ def tell_heartbeats(line: Line) -> None:
             waited_s = now_s() - standing_s
         until(lambda: line.loader.heartbeats.count > before.count + 3, "they are visible at last")
         after = line.loader.heartbeats
-        # The first one that was sent while it stood has waited nearly all of that time.
+        # The first one that was sent during the pause has waited nearly all of that time.
         added_s = after.sum_s - before.sum_s
         assert added_s >= waited_s - 1.0
         assert added_s <= (after.count - before.count) * (now_s() - paused_s)
@@ -244,7 +249,7 @@ def tell_heartbeats(line: Line) -> None:
 
 
 def tell_that_they_are_no_activity(line: Line) -> None:
-    """With exitWhenIdle an extraction ends though heartbeats go on."""
+    """Check that an extraction with exitWhenIdle ends although heartbeats continue."""
     with Process(line.config.path, "extract") as process:
         assert process.ended(WAIT_S) == 0, process.err
     assert read_log_end(line.config).done

@@ -1,4 +1,4 @@
-"""Loader tests: a log written by hand, a target, and batches applied to it."""
+"""Loader tests: a log written manually, a target, and batches applied to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from penstock.ports.target import Applied, engine_of
 
 
 class LogMaker:
-    """Writes segments of changes given as tuples; numbers and positions come by themselves."""
+    """Writes segments of changes given as tuples; numbers and positions are assigned
+    automatically.
+    """
 
     def __init__(self, directory: Path, *, engine: str = "postgresql") -> None:
         self.directory = directory
@@ -39,7 +41,7 @@ class LogMaker:
         *changes: tuple[Relation, Change] | tuple[MarkerKind, Sequence[TableName]],
         relations: Sequence[Relation] = (),
     ) -> int:
-        """Write one transaction; its position."""
+        """Write one transaction, and return its position."""
         self.trx += 1
         self.position += 100
         rows: dict[int, tuple[Relation, list[Change]]] = defaultdict(lambda: (None, []))  # type: ignore[arg-type,return-value]
@@ -82,13 +84,13 @@ class LogMaker:
         return self.position
 
     def close_segment(self) -> None:
-        """Rotate."""
+        """Close the segment."""
         self.writer.flush()
         self.writer.rotate()
 
 
 class LocalSession:
-    """Runs the tasks in this process: what Spark does with them is tested elsewhere."""
+    """A session that runs the tasks in this process; other tests cover Spark."""
 
     slots_are_fixed = True
 
@@ -98,7 +100,7 @@ class LocalSession:
     def run(
         self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
     ) -> list[Any]:
-        """As Session.run."""
+        """See Session.run."""
         assert work is run_tasks
         assert description
         results = [result for tasks in partitions for result in work(iter(tasks))]
@@ -106,22 +108,22 @@ class LocalSession:
         return results
 
     def with_jobs(self, jobs: str) -> LocalSession:
-        """As Session.with_jobs."""
+        """See Session.with_jobs."""
         del jobs
         return self
 
     def tell(self, of: str, tasks: Sequence[Any]) -> None:
-        """As Session.tell: a table that changed its shape has several tasks."""
+        """See Session.tell; a table that changed its shape has several tasks."""
         assert of
         assert all(one.of for one in tasks)
         assert tasks
 
     def cancel(self) -> None:
-        """As Session.cancel: what runs here comes to its end."""
+        """See Session.cancel; tasks in this process run to their end."""
 
 
 class Applying:
-    """Applies what is in a log directory, batch by batch."""
+    """Applies the log in a directory, batch by batch."""
 
     def __init__(self, url: str, directory: Path, **more: Any) -> None:
         self.url = url
@@ -154,7 +156,7 @@ class Applying:
         after_job: str = "select 1",
         place: int = 0,
     ) -> StagedBatch:
-        """Apply all closed segments that are there; after_job: SQL between staging and applying."""
+        """Apply all existing closed segments; after_job: SQL between staging and applying."""
         staged = self.stage(before=before, threads=threads, after_job=after_job, place=place)
         apply_batch(self.target, staged, log_id=self.log_id)
         self.applied = staged.after
@@ -169,7 +171,7 @@ class Applying:
         after_job: str = "select 1",
         place: int = 0,
     ) -> StagedBatch:
-        """Stage them, and no more."""
+        """Stage the segments without applying them."""
         files = next_segments(self.directory, after=self.applied.segment, count_max=100)
         if self._stager is None:
             self._stager = open_stager(
@@ -191,12 +193,12 @@ class Applying:
         return self._stager.stage(files, session, applied=self.applied, before=before, place=place)
 
     def empty_ahead(self) -> None:
-        """As while the log has nothing new."""
+        """Empty merge tables as while the log has nothing new."""
         assert self._stager is not None
         self._stager.empty_ahead()
 
     def begin_anew(self) -> None:
-        """As after an error: what stages and what applies look at the target again."""
+        """Make staging and applying look at the target again, as after an error."""
         if self._stager is not None:
             self._stager.close()
             self._stager = None
@@ -207,11 +209,11 @@ class Applying:
         self.target.connection.execute(sql)
 
     def read_applied(self) -> Applied:
-        """How far the target says that it is."""
+        """Return the position up to which the target has applied the log."""
         return PostgresProgress(self.target.connection).read_applied()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """What the target has."""
+        """Return the target's rows."""
         rows: list[tuple[Any, ...]] = self.target.connection.execute(query).fetchall()
         return rows
 
@@ -223,13 +225,13 @@ class Applying:
 
 
 class Word:
-    """wirekite_action as a variable."""
+    """The action of wirekite_action as a variable."""
 
     def __init__(self) -> None:
         self.text = "RUN"
 
     def word(self) -> str:
-        """The action."""
+        """Return the action."""
         return self.text
 
 
@@ -244,9 +246,9 @@ class LocalKeeper:
         self.is_local = True
 
     def get(self) -> LocalSession:
-        """The session."""
+        """Return the session."""
         return self.session
 
     def renew(self) -> None:
-        """Count."""
+        """Count the call."""
         self.renewed += 1

@@ -1,4 +1,4 @@
-"""A loader at work in a thread or in a process of its own, and what tests of it look at."""
+"""A loader at work in a thread or in a process of its own, and checks of its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = "create table public.t (id int primary key, name text); create table pu
 
 
 def add(log: LogMaker, number: int) -> int:
-    """One transaction: a keyed row, and one that would count twice if applied twice."""
+    """Write one transaction: a keyed row, and one that would count twice if applied twice."""
     return log.transaction(
         (ITEM, Change(op="I", gsn=0, after=(number, "x"))),
         (BAG, Change(op="I", gsn=0, after=(number,))),
@@ -78,7 +78,7 @@ class Running:
             self.error = error
 
     def end(self, *, stop: bool = False) -> LoaderState:
-        """Wait for the end; raise what it raised."""
+        """Wait for the end; raise the loader's error."""
         if stop:
             self.stop.set()
         self.thread.join(120)
@@ -89,7 +89,7 @@ class Running:
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -97,22 +97,22 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:
-    """What the target has."""
+    """Return the target's rows."""
     with psycopg.connect(url) as connection:
         return connection.execute(query).fetchall()  # type: ignore[arg-type]
 
 
 def check(url: str, count: int) -> None:
-    """Rows 0 to count - 1 are there, each once."""
+    """Check that rows 0 to count - 1 are there, each once."""
     expected = [(number,) for number in range(count)]
     assert rows(url, "select id from public.t order by 1") == expected
     assert rows(url, "select v from public.bag order by 1") == expected
 
 
 class Blocked:
-    """Holds up whoever applies to public.t, for a with block or until release().
+    """Blocks all writers of public.t, for a with block or until release().
 
-    Keep it short: the loader's statements give up after ten seconds of waiting, and try again.
+    Keep it short: the loader's statements time out after ten seconds, and are tried again.
     """
 
     def __init__(self, url: str) -> None:
@@ -128,16 +128,16 @@ class Blocked:
         self._looker.close()
 
     def release(self) -> None:
-        """Let them go on."""
+        """Let the writers continue."""
         self._holder.rollback()
 
     def __call__(self, query: str) -> list[tuple[Any, ...]]:
-        """Look at the target meanwhile."""
+        """Query the target meanwhile."""
         return self._looker.execute(query).fetchall()  # type: ignore[arg-type]
 
 
 def run_killed(url: str, root: Path, fault: str = "") -> subprocess.CompletedProcess[str]:
-    """A loader in a process of its own, one file a batch, files removed; fault: kills it."""
+    """Run a loader in its own process, one file a batch, files removed; the fault kills it."""
     script = KILLED.format(tests=str(Path(__file__).parents[2]), root=str(root), url=url)
     return subprocess.run(
         [sys.executable, "-c", script],

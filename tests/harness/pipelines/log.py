@@ -1,4 +1,4 @@
-"""Transactions for tests of the log: made by hand or by hypothesis, as runs and as plain rows."""
+"""Transactions for tests of the log: made manually or by hypothesis, as runs and as plain rows."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row change as it stands in the log."""
+    """One row change in the log."""
 
     gsn: int
     trx: int
@@ -111,7 +111,7 @@ class Row:
 
 
 def inserts(count: int, relation: Relation = ITEM, first: int = 0) -> list[Change]:
-    """Plain inserts into a table of two columns."""
+    """Return plain inserts into a table of two columns."""
     return [
         Change(relation=relation, op=Op.INSERT, after=(first + n, f"note {first + n}"))
         for n in range(count)
@@ -120,7 +120,7 @@ def inserts(count: int, relation: Relation = ITEM, first: int = 0) -> list[Chang
 
 @st.composite
 def changes(draw: st.DrawFn, relation: Relation) -> Change:
-    """Any change of this table; images hold any values and NULLs."""
+    """Return any change of this table; images have any values and NULLs."""
 
     def image(indexes: Iterable[int]) -> tuple[Any, ...]:
         columns = [relation.columns[index] for index in indexes]
@@ -141,25 +141,25 @@ def changes(draw: st.DrawFn, relation: Relation) -> Change:
 
 
 def transactions(max_size: int = 6) -> st.SearchStrategy[list[list[Change]]]:
-    """Committed transactions of one to a few changes over all tables."""
+    """Return a strategy of committed transactions of one to a few changes over all tables."""
     change = st.sampled_from(RELATIONS).flatmap(changes)
     return st.lists(st.lists(change, min_size=1, max_size=8), min_size=1, max_size=max_size)
 
 
 def commit_position(trx: int) -> int:
-    """Where the commit record of a numbered transaction starts."""
+    """Return the position where the commit record of a numbered transaction starts."""
     return trx * 100
 
 
 def end_point(trx: int, gsn: int) -> FlushPoint:
-    """The flush point right behind a transaction."""
+    """Return the flush point right after a transaction."""
     return FlushPoint(
         position=trx * 100 + 50, gsn=gsn, trx=trx, commit_time_us=COMMIT_TIME_US + trx
     )
 
 
 def moves(change: Change) -> bool:
-    """Whether it is an update that changed its key, byte by byte."""
+    """Return whether it is an update that changed its key, byte by byte."""
     if change.op is not Op.UPDATE or change.after is None or change.before is None:
         return False
     absent = int.from_bytes(change.absent or b"", "little")
@@ -175,7 +175,7 @@ def numbered(
 ) -> list[list[Row]]:
     """Give rows and transactions their numbers, from 1.
 
-    keys_have_two: as extractors do; False: as they did, each row has one.
+    keys_have_two: as extractors do; False: as they did earlier, each row has one.
     """
     result: list[list[Row]] = []
     gsn = 0
@@ -189,7 +189,7 @@ def numbered(
 
 
 def rows_of(rows: Sequence[Row]) -> tuple[Rows, ...]:
-    """Rows as batches, one per relation, in order of first use."""
+    """Return rows as batches, one per relation, in order of first use."""
     relations = dict.fromkeys(row.change.relation for row in rows)
     return tuple(
         batch_of(relation, [row for row in rows if row.change.relation == relation])
@@ -198,7 +198,7 @@ def rows_of(rows: Sequence[Row]) -> tuple[Rows, ...]:
 
 
 def batch_of(relation: Relation, rows: Sequence[Row]) -> Rows:
-    """Rows of one relation as a batch."""
+    """Return rows of one relation as a batch."""
     schema = batch_schema(relation)
     columns = [
         pa.array([row.gsn for row in rows], pa.int64()),
@@ -221,9 +221,10 @@ def _images(images: list[tuple[Any, ...] | None], kind: pa.StructType) -> pa.Arr
 
 
 def run_of(rows: Sequence[Row], *, ended: bool = True, markers: Sequence[Marker] = ()) -> Run:
-    """Rows as one run; ended: it ends where its last transaction ends.
+    """Return rows as one run; ended: it ends at the end of its last transaction.
 
-    An open one before it ends with the first row of this run, if that is of another.
+    A transaction that an earlier run left open ends at the first row of this run, if that belongs
+    to another transaction.
     """
     end = end_point(rows[-1].trx, rows[-1].gsn) if ended and rows else None
     numbers = dict.fromkeys(row.trx for row in rows)
@@ -234,7 +235,7 @@ def run_of(rows: Sequence[Row], *, ended: bool = True, markers: Sequence[Marker]
 
 
 def announced_batch(numbers: Iterable[int]) -> pa.RecordBatch | None:
-    """What a run tells of these transactions; None for none."""
+    """Return the batch that announces these transactions in a run; None for none."""
     return transactions_batch(
         [
             (
@@ -249,7 +250,7 @@ def announced_batch(numbers: Iterable[int]) -> pa.RecordBatch | None:
 
 
 def truncate(gsn: int, trx: int, *names: str) -> Marker:
-    """A truncate marker behind a row."""
+    """Return a truncate marker after a row."""
     return Marker(
         kind=MarkerKind.TRUNCATE,
         gsn=gsn,
@@ -261,7 +262,7 @@ def truncate(gsn: int, trx: int, *names: str) -> Marker:
 
 
 def dropped(gsn: int, trx: int, *names: str) -> Marker:
-    """A marker behind a row that says that tables were dropped."""
+    """Return a marker after a row that says that tables were dropped."""
     return replace(truncate(gsn, trx, *names), kind=MarkerKind.DDL, data=DROP_TABLE)
 
 
@@ -269,7 +270,7 @@ Plain = tuple[Any, ...]
 
 
 def plain_batches(batches: Iterable[Rows]) -> list[Plain]:
-    """Rows that are dated as comparable tuples, by gsn."""
+    """Return rows that are dated as comparable tuples, by GSN."""
     found = []
     for rows in batches:
         relation = rows.relation
@@ -299,7 +300,7 @@ def _plain_images(images: Any) -> list[Any]:
 
 
 def plain_rows(rows: Iterable[Row]) -> list[Plain]:
-    """The same form, from rows that never were Arrow."""
+    """Return the same form for rows that never were Arrow."""
     return [
         (
             row.gsn,
@@ -317,5 +318,5 @@ def plain_rows(rows: Iterable[Row]) -> list[Plain]:
 
 
 def plain_segment(segment: Segment) -> list[Plain]:
-    """All rows of a segment, by gsn."""
+    """Return all rows of a segment, by GSN."""
     return plain_batches(add_commit(segment, rows) for rows in segment.rows())

@@ -1,4 +1,4 @@
-"""What tests of applying share: changes in a word each, and the tables most of them use."""
+"""Helpers of tests of applying: short functions for changes, and the tables that most tests use."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ FAMILY = """
 
 
 def insert(shape: Relation, *row: Any) -> tuple[Relation, Change]:
-    """An inserted row."""
+    """Return an inserted row."""
     return shape, Change(op="I", gsn=0, after=row)
 
 
 def update(
     shape: Relation, *row: Any, old: tuple[Any, ...] | None = None, absent: tuple[int, ...] = ()
 ) -> tuple[Relation, Change]:
-    """An updated row; old: the before image, where the source sends one."""
+    """Return an updated row; old: the before image, if the source sends one."""
     return shape, Change(op="U", gsn=0, after=row, before=old, absent=frozenset(absent))
 
 
 def delete(shape: Relation, *row: Any) -> tuple[Relation, Change]:
-    """A deleted row."""
+    """Return a deleted row."""
     return shape, Change(op="D", gsn=0, before=row)

@@ -20,7 +20,7 @@ SERVE = (
 
 
 class ServedMerge:
-    """`penstock run` of a merged file that is served, and a subscription to it."""
+    """A `penstock run` of a merged file that is served, and a subscription to it."""
 
     def __init__(self, shards: Shards) -> None:
         os.environ["SERVE_PASSWORD"] = PASSWORD
@@ -31,7 +31,7 @@ class ServedMerge:
         self.log = shards.folder / "all" / "run" / "serve.log"
 
     def file(self) -> Path:
-        """The merged file with what is served, at the port that it had."""
+        """Write the merged file with its served part, at its earlier port."""
         path = self.shards.merged
         path.write_text(path.read_text() + SERVE.format(self.port))
         return path
@@ -47,7 +47,9 @@ class ServedMerge:
         return run
 
     def subscribe(self, *, copies: bool = False) -> None:
-        """At the place of the merged copy, without a copy of what there is unless it copies."""
+        """Subscribe at the merged copy's position, without a copy of existing rows unless it
+        copies.
+        """
         self.shards.servers[0].execute(
             f"create subscription merged connection 'host=127.0.0.1 port={self.port} user=repl "
             f"dbname=all password={PASSWORD}' publication p with (copy_data = {copies})",
@@ -55,21 +57,21 @@ class ServedMerge:
         )
 
     def drop(self) -> None:
-        """The subscription."""
+        """Drop the subscription."""
         database = self.shards.target_url.rpartition("/")[2]
         self.shards.servers[0].execute("alter subscription merged disable", database)
         self.shards.servers[0].execute("drop subscription merged", database)
 
 
 def kill_part(run: Process, word: str) -> None:
-    """SIGKILL of one of the processes that a run has started."""
+    """Send SIGKILL to one of the processes that a run has started."""
     children = psutil.Process(run._process.pid).children(recursive=True)
     (found,) = [one for one in children if word in _words(one)]
     found.send_signal(signal.SIGKILL)
 
 
 def _words(process: psutil.Process) -> list[str]:
-    """Its command line; none of one that has ended."""
+    """Return its command line; empty for a process that has ended."""
     try:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):

@@ -1,4 +1,4 @@
-"""Worlds of several logs for tests of merging: what was committed where, and the right order.
+"""Worlds of several logs for tests of merging: the commits of each log, and the right order.
 
 The order is that of a model that knows everything from the start, one transaction at a time.
 """
@@ -24,12 +24,14 @@ from penstock.model.keeping import KEEP_NONE
 from penstock.model.sections import MergeSection
 
 JOIN_US, SKEW_US = 30, 8
-Given = tuple[tuple[int, int], ...]  # of each part: its input, and its number there
+Given = tuple[tuple[int, int], ...]  # for each part: its input, and its number there
 
 
 @dataclass
 class World:
-    """Inputs: of each transaction its commit time and, for some, the global one it is a part of."""
+    """Inputs with the commit time of each transaction and, for some, the global one of which it is
+    a part.
+    """
 
     inputs: list[list[tuple[int, Global | None]]]
     says_parts: bool = True
@@ -40,7 +42,9 @@ class World:
 
 
 def world(rng: random.Random) -> World:
-    """Several inputs, with ties, clocks that step back a little, and transfers between them."""
+    """Return several inputs, with ties, clocks that step back a little, and transfers
+    between them.
+    """
     count, now = rng.randint(1, 5), 1000
     says = rng.random() < 0.5
     inputs: list[list[tuple[int, Global | None]]] = [[] for _ in range(count)]
@@ -63,7 +67,7 @@ def world(rng: random.Random) -> World:
 
 
 def model(of: World) -> list[Given]:  # noqa: C901 - all of it in one place
-    """Step by step, one transaction at a time, with everything known."""
+    """Return the merged order, one transaction at a time, with everything known."""
     left = [list(enumerate(one, 1)) for one in of.inputs]
     high = [0] * len(left)
     blocked: dict[int, str] = {}
@@ -136,7 +140,7 @@ OWN = replace(ITEM, name="own", source_id=7)
 
 @dataclass
 class LogOf:
-    """The log of one input, written step by step as its extractor would; it may lag behind."""
+    """The log of one input, written step by step as its extractor would; it may fall behind."""
 
     directory: Path
     transactions: list[tuple[int, Global | None]]
@@ -168,7 +172,7 @@ class LogOf:
         return self.writer
 
     def write(self, count: int, *, rotates: bool = False) -> None:
-        """So many more transactions, in one run, durable."""
+        """Write so many more transactions, in one run, and make them durable."""
         first = self.written
         chosen = range(first, min(first + count, len(self.transactions)))
         writer = self.opened()
@@ -210,7 +214,7 @@ class LogOf:
         )
 
     def end(self) -> None:
-        """All of it, and nothing comes behind."""
+        """Write all of it, and finish the log."""
         self.write(len(self.transactions), rotates=True)
         self.opened().finish()
         self.close()
@@ -222,7 +226,7 @@ class LogOf:
 
 
 def rows_for(rng: random.Random, of: World, relation_of: Sequence[Relation]) -> list[list[Any]]:
-    """Rows of each input's transactions: inserts, key changes and deletes; none in some."""
+    """Return rows of each input's transactions: inserts, key changes and deletes; none in some."""
     found: list[list[Any]] = []
     for index, transactions in enumerate(of.inputs):
         relation = relation_of[index]
@@ -246,7 +250,7 @@ def rows_for(rng: random.Random, of: World, relation_of: Sequence[Relation]) -> 
 
 
 def expected_rows(given: Sequence[Given], logs: Sequence[LogOf]) -> list[tuple[Any, ...]]:
-    """What the merged log has to hold: number, transaction, operation and image of each row."""
+    """Return the expected merged log: number, transaction, operation and image of each row."""
     found, gsn = [], 0
     for trx, parts in enumerate(given, 1):
         for index, number in parts:
@@ -258,7 +262,7 @@ def expected_rows(given: Sequence[Given], logs: Sequence[LogOf]) -> list[tuple[A
 
 
 def merged_rows(directory: Path) -> list[tuple[Any, ...]]:
-    """What a merged log holds, as `expected_rows`; all segments are closed."""
+    """Return the content of a merged log, as `expected_rows`; all segments are closed."""
     found: list[tuple[Any, ...]] = []
     for segment in open_chain(list_segments(directory / "log")):
         with segment:
@@ -287,7 +291,7 @@ def merge(
     options: ExtractOptions = OPTIONS,
     **more: Any,
 ) -> Extractor:
-    """The extractor of a merge of these logs, to be run."""
+    """Return the extractor of a merge of these logs, which does not run yet."""
     engine = MergeEngine(
         name="all",
         scheme="merged-postgresql",
@@ -313,4 +317,4 @@ FACTS: dict[str, Any] = {
         {"name": "s2", "number": 3, "is_over": True},
     ],
 }
-"""What run/merge.json may hold."""
+"""Possible content of run/merge.json."""

@@ -31,14 +31,14 @@ from plugins.mysql import MySQLServer, database_of
 
 
 class Here(LocalSession):
-    """Runs the tasks of a bulk load in this process."""
+    """Session that runs the tasks of a bulk load in this process."""
 
     parallelism = 2
 
     def run(
         self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
     ) -> list[Any]:
-        """As Session.run."""
+        """See Session.run."""
         assert description
         return [result for tasks in partitions for result in work(iter(tasks))]
 
@@ -46,7 +46,7 @@ class Here(LocalSession):
 def between(
     source_url: str, target_url: str, directory: Path, *, tables: str = "", more: str = ""
 ) -> Config:
-    """A data pipeline from all tables of a MySQL database, with chunks of a megabyte."""
+    """Return a data pipeline from all tables of a MySQL database, with chunks of a megabyte."""
     file = directory / "p.toml"
     pattern = tables or f"{database_of(source_url)}.*"
     file.write_text(
@@ -75,7 +75,7 @@ def load(config: Config, spark: Session, **how: object) -> BulkResult:
 
 
 def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
-    """A table of several chunks."""
+    """Create a table of several chunks."""
     server.execute(
         "create table numbers (n int primary key);"
         "insert into numbers values (0),(1),(2),(3),(4),(5),(6),(7),(8),(9);"
@@ -92,7 +92,7 @@ def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
 
 @contextmanager
 def lent(server: MySQLServer, table: TableDefinition) -> Iterator[ProxiedSession]:
-    """A session in a snapshot."""
+    """Lend a session in a snapshot."""
     with (
         open_snapshots(server.url(), [table], count=1) as taken,
         SessionProxy.of(taken.connections, place="here", snapshot_text="now") as proxy,
@@ -108,7 +108,7 @@ def copy_table(
     target: psycopg.Connection,
     schema: str = "",
 ) -> int:
-    """Copy a table whole, into this schema; the number of rows."""
+    """Copy a table whole, into this schema, and return the number of rows."""
     read_plan, name = read_plan_of(table, servers, server.url()), table.name
     with lent(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)

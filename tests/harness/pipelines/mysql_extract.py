@@ -26,7 +26,7 @@ def engine_of(
     options: ExtractOptions = OPTIONS,
     **more: Any,
 ) -> MySQLEngine:
-    """An engine for all tables of the URL's database, as `penstock extract` makes it."""
+    """Return an engine for all tables of the URL's database, as `penstock extract` makes it."""
     patterns = patterns or (f"{database_of(url)}.*",)
     beginning = find_beginning(url, patterns, at=at)
     return MySQLEngine(
@@ -43,7 +43,7 @@ def engine_of(
 def extractor_of(
     url: str, directory: Path, *, options: ExtractOptions = OPTIONS, **more: Any
 ) -> Extractor:
-    """An extractor of all tables of the URL's database."""
+    """Return an extractor of all tables of the URL's database."""
     kept = {key: more.pop(key) for key in ("recorder", "gate", "stop", "files") if key in more}
     engine = engine_of(url, directory, options=options, **more)
     return Extractor(engine, directory, options=options, **kept)

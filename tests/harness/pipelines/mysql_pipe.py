@@ -30,12 +30,12 @@ class Keeper(LocalKeeper):
         self.session: Counting = Counting()
 
     def wait(self, _: Callable[[], bool]) -> bool:
-        """It is there."""
+        """Return that the session is available."""
         return True
 
 
 class Counting(LocalSession):
-    """A session that remembers how many partitions its jobs had."""
+    """A session that records how many partitions its jobs had."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,13 +44,13 @@ class Counting(LocalSession):
     def run(
         self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
     ) -> list[Any]:
-        """As Session.run."""
+        """See Session.run."""
         self.partitions.append(len(partitions))
         return super().run(partitions, work, description=description)
 
 
 def loaded(path: Path) -> None:
-    """Apply what is in the log, in this process and without Spark."""
+    """Apply the log in this process and without Spark."""
     config, stop, keeper = load_config(path), StopRequest(), Keeper()
     config.layout.run.mkdir(exist_ok=True)
     actions = ActionWatch(config.target.url, name="test")
@@ -100,7 +100,7 @@ class Pipe:
         sql(self.server, self.source, text)
 
     def extract(self) -> Outcome:
-        """One extraction; its lock does not outlive it, as its process would not."""
+        """Run one extraction and release its lock, as the end of its process would."""
         try:
             return extract_changes(self.config, checked=True)
         finally:
@@ -109,7 +109,7 @@ class Pipe:
                 lock.write_text("")
 
     def load(self) -> tuple[dict[str, Any], list[int]]:
-        """Apply what is there; what run/load.json says then, and the jobs' partitions."""
+        """Apply the log; return the content of run/load.json then, and the jobs' partitions."""
         config, stop, keeper = self.config, StopRequest(), Keeper()
         config.layout.run.mkdir(exist_ok=True)
         actions = ActionWatch(config.target.url, name="test")
@@ -122,7 +122,7 @@ class Pipe:
         return state, keeper.session.partitions
 
     def ids(self, table: str = "a") -> list[int]:
-        """What has arrived."""
+        """Return the ids that have arrived."""
         found = self.server.execute(f"select id from {table} order by id", database_of(self.target))
         return [row[0] for row in found]
 
@@ -131,7 +131,9 @@ class Pipe:
 def empty_pipe(
     server: MySQLServer, folder: Path, *, prepare: Callable[[str], None] = lambda _: None
 ) -> Iterator[Pipe]:
-    """Two databases and a pipeline between them; prepare: makes tables in each, by its URL."""
+    """Make two databases and a pipeline between them; prepare: creates tables in
+    each, by its URL.
+    """
     server.execute("drop database if exists wirekite")
     urls = [server.make_database(name) for name in ("source", "target")]
     for url in urls:

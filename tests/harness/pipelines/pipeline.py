@@ -50,12 +50,12 @@ def write_pipeline(
 
 
 def _key(name: str) -> str:
-    """A key of TOML, in quotes where it has dots."""
+    """Return a key of TOML, in quotes if it has dots."""
     return json.dumps(name) if "." in name else name
 
 
 def pipeline(folder: Path, source: str, target: str | None, **options: Any) -> Config:
-    """The configuration of such a file."""
+    """Return the configuration of such a file."""
     return load_config(write_pipeline(folder, source, target, **options))
 
 
@@ -69,20 +69,20 @@ class Ran:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error as `--json` printed it: the last line of standard error."""
+        """Error as `--json` printed it: the last line of standard error."""
         found: dict[str, Any] = json.loads(self.err.strip().splitlines()[-1])
         return found
 
     @property
     def result(self) -> Any:
-        """The last object that `--json` printed."""
+        """Last object that `--json` printed."""
         return json.loads(self.out.strip().splitlines()[-1])
 
 
 def penstock(
     *arguments: object, timeout_s: float = 120, environment: Mapping[str, str] | None = None
 ) -> Ran:
-    """Run the command line in a process of its own."""
+    """Run the command line in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock", *map(str, arguments)],
         capture_output=True,

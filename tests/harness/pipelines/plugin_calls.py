@@ -1,4 +1,4 @@
-"""Plugins in tests: an instance without servers, and transactions that are handed to a plugin."""
+"""Plugins in tests: an instance without servers, and transactions that are passed to a plugin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Image = tuple[str, dict[str, Any]]
 
 
 class FakeInstance:
-    """What a plugin is given. Every table has the key `id`."""
+    """Instance that a plugin gets. Every table has the key `id`."""
 
     def __init__(
         self,
@@ -36,21 +36,21 @@ class FakeInstance:
         )
 
     def get_source(self, new: bool = False) -> Any:
-        """No server."""
+        """Fail, as there is no server."""
         raise NotImplementedError
 
     def get_dest(self, new: bool = False) -> Any:
-        """No server."""
+        """Fail, as there is no server."""
         raise NotImplementedError
 
     def columns(self, db: str, table: str) -> Mapping[str, str]:
-        """No server."""
+        """Fail, as there is no server."""
         raise NotImplementedError
 
     def origin(
         self, table: TableName, /, *, unit: int, where: tuple[str, int], row: int
     ) -> Mapping[str, Any]:
-        """No server's."""
+        """Return an origin without a server."""
         return {"connector": "none", "db": table.schema, "at": [unit, *where, row]}
 
     def key(self, db: str, table: str) -> Sequence[str]:
@@ -67,7 +67,7 @@ def send(
     table: str = "item",
     commit: bool = True,
 ) -> int:
-    """A transaction: images as (callback, row), also `truncate`; its last number."""
+    """Send a transaction: images as (callback, row), also `truncate`; return its last number."""
     plugin.begin_trx(unit, last, instance)
     for callback, row in images:
         if callback == "truncate":

@@ -1,4 +1,4 @@
-"""Changes of shape by policy, for the modules that say which target: test_*schema_policies.py."""
+"""Changes of shape by policy, for the modules that name the target: test_*schema_policies.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Begin = Callable[..., Applying]
 
 
 def shaped(*columns: Column, version: int, key: tuple[int, ...] = (0,)) -> Relation:
-    """A relation of t."""
+    """Return a relation of t."""
     base = relation(("id", "integer", "int32"), version=version)
     return replace(base, columns=columns, key=key, before=key)
 
@@ -35,10 +35,14 @@ BASE = shaped(ID, NAME, N, version=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A change behind row (1, 'a', 10), and what becomes of it.
+    """A change after row (1, 'a', 10), and its results.
 
-    row: the first row of the new shape. shown: query; evolved, lenient, ignored: what it gives
-    afterwards.
+    Attributes:
+        row: First row of the new shape.
+        shown: Query of the result.
+        evolved: Result of the query under evolve.
+        lenient: Result of the query under lenient.
+        ignored: Result of the query under ignore.
     """
 
     after: Relation
@@ -131,7 +135,7 @@ WITHOUT_TRUNCATE = [kind for kind in ChangeKind if kind is not ChangeKind.TRUNCA
 
 
 def found(target: Applying, shown: str) -> Any:
-    """What the target has, as a case asks for it."""
+    """Return the target's state that a case asks for."""
     if shown == "type":
         kind = column_fact(target, "data_type")
         return {"integer": "int", "longtext": "text"}.get(kind, kind)
@@ -151,12 +155,12 @@ def found(target: Applying, shown: str) -> Any:
 
 
 def schema_of(target: Applying) -> str:
-    """Where t is."""
+    """Return the schema of t."""
     return target.namespaces.get("public", "public")
 
 
 def column_fact(target: Applying, fact: str, name: str = "n") -> str:
-    """A fact on a column of t."""
+    """Return a fact about a column of t."""
     rows = target.rows(
         f"select {fact} from information_schema.columns where table_name = 't'"
         f" and table_schema = '{schema_of(target)}' and column_name = '{name}'"
@@ -165,7 +169,7 @@ def column_fact(target: Applying, fact: str, name: str = "n") -> str:
 
 
 def record_of(target: Applying) -> TableRecord:
-    """What the target remembers of t."""
+    """Return the target's record of t."""
     inner = target.target
     records = getattr(inner, "_records", None) or inner.records
     got = records.get(TABLE, TableName(schema_of(target), "t"))
@@ -174,7 +178,7 @@ def record_of(target: Applying) -> TableRecord:
 
 
 def begun(begin: Begin, log: LogMaker, policies: Policies = Policies()) -> Applying:  # noqa: B008
-    """A target with row (1, 'a', 10), in its first shape."""
+    """Return a target with row (1, 'a', 10), in its first shape."""
     target = begin(DDL, policies=policies)
     log.transaction(insert(BASE, 1, "a", 10))
     log.close_segment()
@@ -183,7 +187,7 @@ def begun(begin: Begin, log: LogMaker, policies: Policies = Policies()) -> Apply
 
 
 def change(log: LogMaker, kind: ChangeKind) -> None:
-    """Write the change of a kind, and the row behind it."""
+    """Write the change of a kind, and the row after it."""
     case = CASES[kind]
     if kind is ChangeKind.TRUNCATE:
         log.transaction((MarkerKind.TRUNCATE, [TABLE]))
@@ -192,7 +196,7 @@ def change(log: LogMaker, kind: ChangeKind) -> None:
 
 
 def settle(target: Applying, log: LogMaker) -> None:
-    """Apply all there is."""
+    """Apply the whole log."""
     while target.applied.gsn < log.gsn:
         target.batch()
 
@@ -204,7 +208,7 @@ class EveryKind:
     def test_exception_stops_before_it_and_another_policy_goes_on(
         self, begin: Begin, log: LogMaker, kind: ChangeKind, again: Callable[..., Applying]
     ) -> None:
-        """The change is named, nothing of it is done; restarted with evolve it is done."""
+        """The change is named, and nothing of it is done; a restart with evolve does it."""
         target = begun(begin, log, Policies(kinds={kind: Policy.EXCEPTION}))
         before = [found(target, shown) for shown in ("select * from t", "type", "null", "key")]
         change(log, kind)
@@ -225,7 +229,7 @@ class EveryKind:
     def test_evolve_does_what_the_source_did(
         self, begin: Begin, log: LogMaker, kind: ChangeKind, policy: Policy
     ) -> None:
-        """Both evolve where it can be, and nothing is noted."""
+        """Both policies evolve the table if that is possible, and no note is written."""
         target = begun(begin, log, Policies(default=policy))
         change(log, kind)
         settle(target, log)
@@ -235,7 +239,7 @@ class EveryKind:
 
     @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
     def test_lenient_gives_nothing_up(self, begin: Begin, log: LogMaker, kind: ChangeKind) -> None:
-        """Columns and values stay, what is new comes."""
+        """Columns and values stay, and new columns are added."""
         target = begun(begin, log, Policies(kinds={kind: Policy.LENIENT}))
         change(log, kind)
         settle(target, log)
@@ -243,7 +247,7 @@ class EveryKind:
 
     @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
     def test_ignore_leaves_the_shape(self, begin: Begin, log: LogMaker, kind: ChangeKind) -> None:
-        """Rows come, into the columns that there are."""
+        """Rows are written into the existing columns."""
         target = begun(begin, log, Policies(kinds={kind: Policy.IGNORE}))
         change(log, kind)
         settle(target, log)
@@ -259,7 +263,7 @@ class EveryKind:
         policy: Policy,
         again: Callable[..., Applying],
     ) -> None:
-        """Updates and deletes too, and in a process that was started since."""
+        """Updates and deletes follow too, and in a process that was started later."""
         target = begun(begin, log, Policies(default=policy))
         change(log, kind)
         settle(target, log)
@@ -281,10 +285,10 @@ class EveryKind:
 
 
 class Leniently:
-    """What the policies promise of columns and values."""
+    """Promises of the policies for columns and values."""
 
     def test_what_cannot_be_done_is_noted(self, begin: Begin, log: LogMaker) -> None:
-        """try_evolve: text that is no number stays text, and so does what comes."""
+        """Text that is not a number stays text under try_evolve, and so do new values."""
         target = begun(begin, log, Policies(default=Policy.TRY_EVOLVE))
         number = replace(NAME, source_type="integer", neutral="int32")
         log.transaction(insert(shaped(ID, number, N, version=2), 2, 5, 20))
@@ -295,7 +299,7 @@ class Leniently:
         assert "column name became integer" in note
 
     def test_evolve_stops_where_it_cannot_be_done(self, begin: Begin, log: LogMaker) -> None:
-        """And nothing of it is applied."""
+        """No part of the change is applied."""
         target = begun(begin, log)
         number = replace(NAME, source_type="integer", neutral="int32")
         log.transaction(insert(shaped(ID, number, N, version=2), 2, 5, 20))
@@ -305,7 +309,7 @@ class Leniently:
         assert target.rows("select * from t") == [(1, "a", 10)]
 
     def test_a_type_that_neither_holds_becomes_text(self, begin: Begin, log: LogMaker) -> None:
-        """Both what is there and what comes is kept."""
+        """Existing and new values are both kept."""
         target = begun(begin, log, Policies(default=Policy.LENIENT))
         day = replace(N, source_type="uuid", neutral="uuid", nullable=False)
         log.transaction(insert(shaped(ID, NAME, day, version=2), 2, "b", b"\1" * 16))
@@ -317,7 +321,7 @@ class Leniently:
         ]
 
     def test_rows_truncated_in_the_same_batch_stay(self, begin: Begin, log: LogMaker) -> None:
-        """Also those that were never in the target before."""
+        """This includes rows that were never in the target before."""
         target = begun(begin, log, Policies(kinds={ChangeKind.TRUNCATE: Policy.LENIENT}))
         log.transaction(insert(BASE, 2, "b", 20), update(BASE, 1, "a", 11))
         log.transaction((MarkerKind.TRUNCATE, [TABLE]), insert(BASE, 1, "z", 12))
@@ -328,7 +332,7 @@ class Leniently:
     def test_a_table_read_again_keeps_what_the_source_dropped(
         self, begin: Begin, log: LogMaker
     ) -> None:
-        """Rows that are gone go; those that stay keep their values in the column."""
+        """Deleted rows are removed; the remaining ones keep their values in the column."""
         target = begun(begin, log, Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT}))
         small = shaped(ID, N, version=2)
         log.transaction(insert(BASE, 2, "b", 20), insert(BASE, 3, "c", 30))
@@ -352,7 +356,7 @@ class Leniently:
             settle(target, log)
 
     def test_columns_that_are_not_sent(self, begin: Begin, log: LogMaker) -> None:
-        """A left-out column that is unchanged is as little missed as one that is sent."""
+        """A left-out column that is unchanged is no more required than one that is sent."""
         target = begun(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
         wide = shaped(ID, NAME, N, MORE, version=2)
         log.transaction(insert(wide, 2, "b", 20, 5))
@@ -367,7 +371,7 @@ class Leniently:
     def test_a_left_out_column_that_somebody_adds(
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
-        """It is written from then on."""
+        """The column is written from then on."""
         target = begun(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
         wide = shaped(ID, NAME, N, MORE, version=2)
         log.transaction(insert(wide, 2, "b", 20, 5))
@@ -387,7 +391,7 @@ class Leniently:
     def test_rows_without_a_key_are_made_out_by_all_columns(
         self, begin: Begin, log: LogMaker
     ) -> None:
-        """So none can be left out."""
+        """No column can be left out then."""
         target = begin("create table t (id int)", policies=Policies(default=Policy.IGNORE))
         log.transaction(insert(shaped(ID, version=1, key=()), 1))
         log.close_segment()
@@ -420,13 +424,13 @@ IN_PLACE_SHOWN: dict[Policy, list[tuple[Any, ...]]] = {
 
 
 class InPlace:
-    """Columns renamed without a reload: the rows that are there have their values already."""
+    """Columns renamed without a reload: the existing rows have their values already."""
 
     @pytest.mark.parametrize("policy", list(IN_PLACE_SHOWN), ids=str)
     def test_values_stay(
         self, begin: Begin, log: LogMaker, policy: Policy, again: Callable[..., Applying]
     ) -> None:
-        """Under each policy; rows go on behind it, in a process started since, too."""
+        """Rows follow under each policy, in a process started later, too."""
         target = begun(begin, log, Policies(default=policy))
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
@@ -445,7 +449,7 @@ class InPlace:
     def test_exception_stops_before_it(
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
-        """The change is named; with evolve it is done."""
+        """The change is named; evolve does it."""
         target = begun(begin, log, Policies(kinds={ChangeKind.RENAME_COLUMN: Policy.EXCEPTION}))
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
@@ -458,7 +462,7 @@ class InPlace:
 
     @pytest.mark.parametrize("policy", [Policy.EVOLVE, Policy.LENIENT], ids=str)
     def test_with_another_type(self, begin: Begin, log: LogMaker, policy: Policy) -> None:
-        """Renamed and widened by one statement, twice before a row came."""
+        """One statement renames and widens the column, twice before a row comes."""
         target = begun(begin, log, Policies(default=policy))
         wide = replace(BIG, name="m")
         log.transaction(insert(shaped(ID, NAME, wide, version=3), 2, "b", 2**40))
@@ -481,7 +485,7 @@ class InPlace:
         assert found(target, "key") == ["key"]
 
     def test_a_column_that_the_target_never_had(self, begin: Begin, log: LogMaker) -> None:
-        """It is left out under its new name."""
+        """The column is left out under its new name."""
         kinds = {ChangeKind.ADD_COLUMN: Policy.IGNORE}
         target = begun(begin, log, Policies(kinds=kinds))
         log.transaction(insert(shaped(ID, NAME, N, MORE, version=2), 2, "b", 20, 5))
@@ -501,7 +505,7 @@ class InPlace:
     def test_both_names_are_there(
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
-        """Somebody's own column: which one is meant is not guessed."""
+        """The target's own column has the name: which one is meant is not guessed."""
         target = begun(begin, log)
         target.execute("alter table t add column title int")
         log.transaction(insert(IN_PLACE, 2, "b", 20))
@@ -512,7 +516,7 @@ class InPlace:
         assert later.rows("select id, name from t") == [(1, "a")]
 
     def test_another_column_has_the_old_name(self, begin: Begin, log: LogMaker) -> None:
-        """Renamed, and another one added under its name: identities tell them apart."""
+        """A column is renamed, another added under its name: identities distinguish them."""
         target = begun(begin, log)
         both = shaped(ID, TITLE, replace(NAME, id=5, missing="new"), N, version=3)
         log.transaction(insert(both, 2, "b", "x", 20))
@@ -524,7 +528,7 @@ class InPlace:
         ]
 
     def test_two_columns_swap_their_names(self, begin: Begin, log: LogMaker) -> None:
-        """Of one type: the values go with the identities."""
+        """Both have one type: the values move with the identities."""
         other = Column(name="other", source_type="text", neutral="string", id=5, missing="o")
         target = begun(begin, log)
         log.transaction(insert(shaped(ID, NAME, N, other, version=2), 2, "b", 20, "p"))
@@ -541,7 +545,7 @@ class InPlace:
         ]
 
     def test_a_column_dropped_and_added_again(self, begin: Begin, log: LogMaker) -> None:
-        """Of the same name and type: existing rows have the new one's value."""
+        """Name and type are the same: existing rows have the new column's value."""
         target = begun(begin, log)
         again = replace(NAME, id=5, missing="new")
         log.transaction(insert(shaped(ID, again, N, version=2), 2, "b", 20))
@@ -553,7 +557,7 @@ class InPlace:
         ]
 
     def test_a_dropped_name_goes_to_another_column(self, begin: Begin, log: LogMaker) -> None:
-        """Its values go with it."""
+        """The dropped column's values are removed with it."""
         other = Column(name="other", source_type="text", neutral="string", id=5, missing="o")
         target = begun(begin, log)
         log.transaction(insert(shaped(ID, NAME, N, other, version=2), 2, "b", 20, "p"))
@@ -569,7 +573,7 @@ class InPlace:
         ]
 
     def test_rows_that_await_a_reload_are_not_applied(self, begin: Begin, log: LogMaker) -> None:
-        """The table stays at its last state that is known, until all rows come."""
+        """The table stays at its last known state until all rows come."""
         target = begun(begin, log)
         recast = replace(N, source_type="text", neutral="string")
         waits = replace(shaped(ID, NAME, recast, version=2), awaits_reload="n became text")

@@ -1,4 +1,4 @@
-"""Readings for tests of the web interface: of a pipeline in full swing, without any server."""
+"""Readings for tests of the web interface: of a pipeline at full work, without any server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TARGET_URL = "postgresql://load:target-password@127.0.0.1:1/shop"
 
 
 def bulk(*, done: bool = False) -> BulkProgress:
-    """A bulk load of two tables, one of them whole."""
+    """Return a bulk load of two tables, one of them complete."""
     tables = (
         TableProgress(
             table=ORDERS,
@@ -66,7 +66,7 @@ def bulk(*, done: bool = False) -> BulkProgress:
 
 
 def status(*, done: bool = True, action: str = "RUN", lag_s: float | None = 1.5) -> Status:
-    """A pipeline that follows changes; done: its bulk load."""
+    """Return a pipeline that follows changes; done: its bulk load."""
     row = ProgressRow(source="0.ckt", mark="17", start_time=WHEN, finish_time=None)
     return Status(
         pipeline="shop",
@@ -101,7 +101,7 @@ def status(*, done: bool = True, action: str = "RUN", lag_s: float | None = 1.5)
 
 
 def source_away() -> Outage:
-    """The source, for a minute."""
+    """Return an outage of the source for a minute."""
     return Outage(
         side="source",
         code="HS22",
@@ -112,7 +112,7 @@ def source_away() -> Outage:
 
 
 def lag(seconds: float) -> Lag:
-    """A lag of so many seconds."""
+    """Return a lag of so many seconds."""
     return Lag(
         seconds=seconds,
         slot_bytes=100,
@@ -127,7 +127,7 @@ def lag(seconds: float) -> Lag:
 
 
 def spark_report(*, pid: int = 12, ui: str = "") -> SparkReport:
-    """Of two jobs; 12 is the load process."""
+    """Return a report of two jobs; 12 is the load process."""
     tasks = [TaskFigures(of=str(HOSTILE), rows=7, size_bytes=2048, seconds=1.5)]
     report = SparkReport(pid=pid, ui=ui)
     for group in ("bulk load", "changes"):
@@ -136,7 +136,7 @@ def spark_report(*, pid: int = 12, ui: str = "") -> SparkReport:
 
 
 def reading(found: Status | None = None, **changed: Any) -> Reading:
-    """A reading of it, with two minutes of history."""
+    """Return a reading of a status, with two minutes of history."""
     found = found or status()
     history = tuple(
         Sample(
@@ -191,7 +191,7 @@ def reading(found: Status | None = None, **changed: Any) -> Reading:
 
 
 def loader() -> LoaderState:
-    """A loader that has measured a hundred heartbeats and some commits."""
+    """Return a loader that has measured a hundred heartbeats and some commits."""
     state = LoaderState(pid=12)
     for number in range(100):
         state.heartbeats.observe(0.2 if number < 98 else 4.0)
@@ -200,12 +200,12 @@ def loader() -> LoaderState:
 
 
 def trouble() -> Trouble:
-    """The target is away."""
+    """Return the error of an unavailable target."""
     return Trouble(code="HS22", error="no connection to the target", hint="Start the server.")
 
 
 def watch(folder: Path, found: Reading | None = None, *, name: str = "shop") -> PipelineWatch:
-    """A watch that never looks: it holds this reading."""
+    """Return a watch that never looks: it holds this reading."""
     config = pipeline(folder, SOURCE_URL, TARGET_URL, name=name, file=f"{name}.toml")
     made = PipelineWatch(config)
     made.latest = found or reading()

@@ -25,7 +25,7 @@ Texts = dict[str, dict[Any, dict[str, Any]]]
 
 
 def texts_of(segments: Iterable[Segment]) -> Texts:
-    """By table and id: the last row's columns as exact texts."""
+    """Return by table and id the last row's columns as exact texts."""
     found: Texts = {}
     for segment in segments:
         for rows in segment.rows():
@@ -46,7 +46,7 @@ def texts_of(segments: Iterable[Segment]) -> Texts:
 
 
 def unequal(changed: Texts, read: Texts, names: dict[tuple[str, str], str]) -> dict[str, Any]:
-    """What differs, by the column's definition."""
+    """Return the differences, by the column's definition."""
     assert {name: rows.keys() for name, rows in changed.items()} == {
         name: rows.keys() for name, rows in read.items()
     }
@@ -60,10 +60,10 @@ def unequal(changed: Texts, read: Texts, names: dict[tuple[str, str], str]) -> d
 
 
 class View:
-    """Rows by key, as a consumer keeps them: a table that is sent again is forgotten first."""
+    """A consumer's rows by key: the rows of a table that is resent are dropped first."""
 
     def __init__(self, table: str) -> None:
-        """Nothing is read yet."""
+        """Begin without rows."""
         self.table = table
         self.rows: dict[Any, dict[str, Any]] = {}
         self.versions: dict[Any, int] = {}
@@ -71,7 +71,7 @@ class View:
         self.reloads = 0
 
     def read(self, directory: Path) -> View:
-        """The whole log of a pipeline, of closed segments."""
+        """Read the whole log of a pipeline, of closed segments."""
         with segments_of(directory) as segments:
             for segment in segments:
                 for piece in events_of(
@@ -102,7 +102,7 @@ class View:
 
 
 def ask(directory: Path, *names: str, number: int = 1) -> None:
-    """Request that the rows of these tables be sent again."""
+    """Request that the rows of these tables be resent."""
     requests = TableRequests(
         serial=number,
         tables=tuple(
@@ -114,6 +114,6 @@ def ask(directory: Path, *names: str, number: int = 1) -> None:
 
 
 def answers(directory: Path) -> dict[str, ResendAnswer]:
-    """What the extractor answered, by table."""
+    """Return the extractor's answers, by table."""
     found = StateFile(directory / "state" / CAPTURED_FILE, CaptureAnswers).load()
     return {str(answer.table): answer for answer in (found or CaptureAnswers()).resent}

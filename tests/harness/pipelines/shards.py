@@ -1,8 +1,8 @@
 """Servers that are shards of one table of accounts, transfers between them, and their merge.
 
 Each transfer takes from an account of one server and gives to one of another, in two prepared
-transactions that say which global one they are parts of. So the total never changes, and whoever
-sees another one sees what never was. Not here: what is killed meanwhile (the tests).
+transactions that name the global one of which they are parts. So the total never changes, and a
+reader that sees another one sees an invalid state. Not here: the kills meanwhile (the tests).
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ LIVELY = {"flushIntervalSeconds": 0.5, "heartbeatSeconds": 0.3}
 class Shards:
     """The servers, each with a pipeline that only extracts, and a merged pipeline.
 
-    files: of the shards' pipelines; merged: of the merged one, to a database of the first server.
+    Attributes:
+        files: Files of the shards' pipelines.
+        merged: File of the merged pipeline, into a database of the first server.
     """
 
     def __init__(
         self, folder: Path, count: int, *, has_target: bool = True, has_bases: bool = False
     ) -> None:
-        """has_bases: of the shards' logs, and of the merged one."""
+        """Start the servers; has_bases is for the shards' logs and the merged one."""
         self.folder = folder
         self._count = count
         self._has_target, self._has_bases = has_target, has_bases
@@ -80,7 +82,7 @@ class Shards:
         self._stack.close()
 
     def add(self, embedded: EmbeddedPostgres, name: str) -> None:
-        """A shard more, with an empty table of accounts, and its pipeline file."""
+        """Add a shard with an empty table of accounts, and its pipeline file."""
         server = Server(embedded=embedded)
         first = len(self.servers) * 1000
         self.accounts[len(self.servers)] = list(range(first, first + ACCOUNTS))
@@ -107,7 +109,7 @@ class Shards:
         )
 
     def write_merged(self, files: Sequence[Path] | None = None, **merge: Any) -> None:
-        """The merged pipeline's file. merge: more of [merge]."""
+        """Write the merged pipeline's file. merge: more keys of [merge]."""
         names = [file.name for file in files or self.files]
         split = merge.pop("split", {})
         lines = ['[pipeline]\nname = "all"\ndirectory = "all"']
@@ -134,7 +136,7 @@ class Shards:
             self.extractors.append(process)
 
     def load(self, number: int) -> None:
-        """Start what keeps a shard's base, and wait until there is one."""
+        """Start the process that keeps a shard's base, and wait until there is one."""
         process = Process(self.files[number], "load")
         self.loaders.append(process)
         base = self.folder / self.files[number].stem / "base" / "BASE.json"
@@ -147,7 +149,7 @@ class Shards:
             process.until(log.exists, f"{file.name} has a log")
 
     def split(self, number: int) -> None:
-        """Two shards more, on servers of their own, which share the accounts of one."""
+        """Add two shards on their own servers, which share the accounts of an earlier one."""
         rows = self.rows([self.urls[number]])
         for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             at = len(self.servers)
@@ -158,7 +160,7 @@ class Shards:
                 sql.commit()
 
     def fill(self, number: int) -> None:
-        """The accounts of a shard, in one transaction."""
+        """Insert the accounts of a shard, in one transaction."""
         with connect(self.urls[number], application_name="test") as sql:
             first = number * 1000
             sql.execute(
@@ -168,7 +170,7 @@ class Shards:
             sql.commit()
 
     def total(self, url: str) -> tuple[int, int]:
-        """How many accounts there are at a place, and their total."""
+        """Return the number of accounts in a database, and their total."""
         with connect(url, application_name="test") as sql:
             row = sql.execute("select count(*), coalesce(sum(balance), 0)::int from account")
             found = row.fetchone()
@@ -176,7 +178,7 @@ class Shards:
         return found
 
     def rows(self, urls: Sequence[str]) -> list[tuple[Any, ...]]:
-        """All accounts of some places, by their ids."""
+        """Return all accounts of some databases, by their ids."""
         found: list[tuple[Any, ...]] = []
         for url in urls:
             with connect(url, application_name="test") as sql:
@@ -189,7 +191,11 @@ def _server() -> EmbeddedPostgres:
 
 
 class Transfers(threading.Thread):
-    """Commits transfers between shards until it is asked to end; error: what ended it before."""
+    """A thread that commits transfers between shards until it is stopped.
+
+    Attributes:
+        error: Error that ended it earlier.
+    """
 
     def __init__(self, shards: Shards, numbers: Sequence[int], seed: int) -> None:
         super().__init__(daemon=True)
@@ -244,7 +250,7 @@ class Transfers(threading.Thread):
         self.count += 1
 
     def end(self) -> None:
-        """Ask for its end, and wait. Raises what ended it before."""
+        """Stop it and wait. Raises the error that ended it earlier."""
         self._ended.set()
         self.join(30)
         if self.error is not None:
@@ -252,7 +258,7 @@ class Transfers(threading.Thread):
 
 
 class TotalReader(threading.Thread):
-    """Reads count and total at the target again and again; keeps each pair that it has seen."""
+    """Reads count and total at the target repeatedly; keeps each pair that it has seen."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -275,7 +281,7 @@ class TotalReader(threading.Thread):
                 time.sleep(0.01)
 
     def end(self) -> None:
-        """Ask for its end, and wait."""
+        """Stop it and wait."""
         self._ended.set()
         self.join(30)
 

@@ -25,14 +25,14 @@ ABSENT = "<absent>"
 
 
 class PlainShapes:
-    """Relations as the wire tells them, without asking the catalogue; counts its versions."""
+    """Relations from the wire, without queries of the catalogue; counts their versions."""
 
     def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
         self.ignored = ignored
         self.known: dict[int, Relation] = {}
 
     def resolve(self, message: RelationMessage) -> Relation | None:
-        """The known version when nothing but widened columns differ, the next one otherwise."""
+        """Return the known version if only widened columns differ, otherwise the next one."""
         if message.name in self.ignored:
             return None
         columns = tuple(
@@ -66,7 +66,7 @@ class PlainShapes:
         return relation
 
     def widen(self, relation: Relation, column: int) -> Relation:
-        """The next version, kept as the known one."""
+        """Return the next version, which becomes the known one."""
         wider = relation.with_text_column(column)
         self.known[relation.source_id] = wider
         return wider
@@ -74,7 +74,7 @@ class PlainShapes:
 
 @dataclass(kw_only=True)
 class Change:
-    """One change as tests look at it."""
+    """One change in the form that tests check."""
 
     gsn: int
     trx: int
@@ -85,7 +85,7 @@ class Change:
 
 
 def changes_of(run: Run) -> list[Change]:
-    """All rows of a run in order, with ABSENT where a value was not sent."""
+    """Return all rows of a run in order, with ABSENT if a value was not sent."""
     found = []
     for rows in run.rows:
         for row in rows.batch.to_pylist():
@@ -110,7 +110,7 @@ def changes_of(run: Run) -> list[Change]:
 
 @dataclass(kw_only=True)
 class Collected:
-    """What came out of a stream so far."""
+    """Runs of a stream so far."""
 
     runs: list[Run] = field(default_factory=list)
 
@@ -137,7 +137,7 @@ def collect(
     limit_s: float = 30.0,
     acknowledge: bool = False,
 ) -> Collected:
-    """Take runs until `enough` says so; fails when that does not happen in time."""
+    """Take runs until `enough` returns true; fails if that does not happen in time."""
     collected = Collected()
     deadline = time.monotonic() + limit_s
     while not enough(collected):
@@ -151,7 +151,7 @@ def collect(
 
 
 def rows(count: int) -> Callable[[Collected], bool]:
-    """Enough when so many rows came, in whole transactions."""
+    """Return a function that tells whether so many rows came, in whole transactions."""
 
     def enough(collected: Collected) -> bool:
         total = sum(r.batch.num_rows for run in collected.runs for r in run.rows)
@@ -161,7 +161,7 @@ def rows(count: int) -> Callable[[Collected], bool]:
 
 
 def prepare(url: str, ddl: str, *, slot: str = SLOT, publication: str = PUBLICATION) -> None:
-    """Run the DDL, publish all tables of schema public, make the slot."""
+    """Run the DDL, publish all tables of schema public, create the slot."""
     with connect(url, application_name="test") as connection:
         run_sql(connection, ddl)
         connection.execute(
@@ -173,7 +173,7 @@ def prepare(url: str, ddl: str, *, slot: str = SLOT, publication: str = PUBLICAT
 
 
 def run_sql(connection: psycopg.Connection[Any], statements: str) -> None:
-    """Run several statements; in autocommit each its own transaction."""
+    """Run several statements; in autocommit each is its own transaction."""
     for statement in statements.split(";;"):
         if statement.strip():
             connection.execute(statement)
@@ -188,7 +188,7 @@ def streaming(
     shapes: Any = None,
     **options: Any,
 ) -> Iterator[PostgresSource]:
-    """A stream of the test's slot."""
+    """Open a stream of the test's slot."""
     with PostgresSource(
         url,
         options=StreamOptions(slot=SLOT, publication=PUBLICATION, **options),

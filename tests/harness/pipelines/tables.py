@@ -1,4 +1,4 @@
-"""Single tables of a pipeline at work: customers who never stop writing, and the commands.
+"""Single tables of a running pipeline: customers who never stop writing, and the commands.
 
 Not here: the pipeline itself (`harness/pipelines/end_to_end.py`).
 """
@@ -32,7 +32,7 @@ LATE = """
 
 
 class Customers:
-    """Somebody who writes to these tables all the time."""
+    """A thread that writes to these tables all the time."""
 
     def __init__(self, pair: Pair, *tables: str) -> None:
         self._url = pair.source_url
@@ -69,14 +69,14 @@ class Customers:
 
 
 def request(pair: Pair, what: str, *names: str) -> Ran:
-    """Give one of the commands."""
+    """Run one of the commands."""
     ran = penstock("table", what, pair.path, *names, "--json")
     assert ran.code == 0, ran.err
     return ran
 
 
 def line(pair: Pair, name: str) -> dict[str, Any]:
-    """What `penstock table ls` says of a table."""
+    """Return a table's line of `penstock table ls`."""
     ran = penstock("table", "ls", pair.path, "--json")
     assert ran.code == 0, ran.err
     lines = [json.loads(text) for text in ran.out.splitlines()]
@@ -84,7 +84,7 @@ def line(pair: Pair, name: str) -> dict[str, Any]:
 
 
 def reach(pair: Pair, name: str, state: str) -> None:
-    """Wait until a table has come to a state, and is on its way nowhere else."""
+    """Wait until a table has reached a state, and is not changing to another one."""
     assert pair.process is not None
 
     def there() -> bool:
@@ -96,7 +96,7 @@ def reach(pair: Pair, name: str, state: str) -> None:
 
 
 def count(pair: Pair, query: str) -> int:
-    """A number from the target."""
+    """Return a number from the target."""
     row = pair.target.execute(query.encode()).fetchone()
     assert row is not None
     return int(row[0])

@@ -11,7 +11,7 @@ WAIT_S = 30.0
 
 
 class Writer(threading.Thread):
-    """Runs statements round and round, each a transaction of its own, until stopped."""
+    """A thread that repeats statements, each a transaction of its own, until it is stopped."""
 
     def __init__(self, url: str, *statements: str) -> None:
         super().__init__(daemon=True)
@@ -22,7 +22,7 @@ class Writer(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """The thread's work."""
+        """Do the thread's work."""
         try:
             with connect(self.url, application_name="writer") as connection:
                 while not self.stopped.is_set():
@@ -42,16 +42,16 @@ class Writer(threading.Thread):
             time.sleep(0.005)
 
     def stop(self) -> None:
-        """End it; what it wrote is committed."""
+        """Stop it; its writes are committed."""
         self.stopped.set()
         self.join()
         assert self.error is None, self.error
 
     def __enter__(self) -> Writer:
-        """Start."""
+        """Start it."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop it."""
         self.stop()

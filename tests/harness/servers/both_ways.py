@@ -1,4 +1,6 @@
-"""The same rows twice into a MySQL or MariaDB target: straight and through a merge table."""
+"""The same rows written twice into a MySQL or MariaDB target: directly and through a
+merge table.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from penstock.load.stage import StagedBatch
 from plugins.mysql_loader import MyStart
 
 TABLES = ("direct", "merged")
-# A trigger makes a table one that needs its merge table.
+# A table with a trigger needs its merge table.
 OWN = "create trigger other before insert on merged for each row set new.id = new.id;"
 
 
 def both_tables(start: MyStart, columns: str) -> Applying:
-    """A target with the two tables, of the key `id` and these columns."""
+    """Return a target with the two tables, of the key `id` and these columns."""
     made = "".join(
         f"create table {name} (id int primary key, {columns}) charset utf8mb4;" for name in TABLES
     )
@@ -31,8 +33,10 @@ def batches_both_ways(
     columns: Sequence[tuple[str, str, str]],
     rows: Sequence[Sequence[Any]],
 ) -> Iterator[StagedBatch]:
-    """Two applied batches: row 1 inserted with the first of two rows of values, then updated to
-    the second; beside them a row of NULLs each. columns: name, type and neutral type.
+    """Yield two applied batches for rows of values.
+
+    Row 1 is inserted with the first of two rows of values, then updated to the second; beside them
+    is a row of NULLs each. columns: name, type and neutral type.
     """
     shapes = [relation(("id", "integer", "int32"), *columns, name=name) for name in TABLES]
     for number, values in enumerate(rows):
@@ -48,5 +52,5 @@ def batches_both_ways(
 
 
 def both_results(target: Applying, columns: str) -> list[list[tuple[Any, ...]]]:
-    """These columns of the two tables."""
+    """Return these columns of the two tables."""
     return [target.rows(f"select {columns} from {name} order by id") for name in TABLES]

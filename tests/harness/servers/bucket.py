@@ -1,4 +1,4 @@
-"""A bucket of an object store on this machine: lists and gives what a test has put into it."""
+"""A bucket of an object store on this machine: lists and returns the objects of a test."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from xml.sax.saxutils import escape
 
 
 class Bucket(BaseHTTPRequestHandler):
-    """Answers the requests of S3's API that reading needs. objects: by their names."""
+    """Answers the requests of S3's API that reading needs.
+
+    Attributes:
+        objects: Objects by their names.
+    """
 
     objects: ClassVar[dict[str, bytes]]
     name: ClassVar[str] = "feed"
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
-        """Of an object."""
+        """Answer with the head of an object."""
         self._object(with_body=False)
 
     def do_GET(self) -> None:
-        """A listing or an object."""
+        """Answer with a listing or an object."""
         query = parse_qs(urlsplit(self.path).query)
         if "list-type" not in query:
             self._object(with_body=True)
@@ -70,12 +74,12 @@ class Bucket(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def bucket(objects: dict[str, bytes]) -> Iterator[str]:
-    """The storageUrl of a bucket with these objects."""
+    """Serve a bucket with these objects; yield its storageUrl."""
     kind = type("Objects", (Bucket,), {"objects": objects})
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     server.daemon_threads = True

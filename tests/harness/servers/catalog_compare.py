@@ -1,4 +1,4 @@
-"""A real server and the served catalogue side by side: the same tables, the same questions."""
+"""A real server and the served catalogue side by side: the same tables, the same queries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FixedState:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An answer, with oids of our things as names and rows in order of themselves."""
+    """An answer, with oids of the tests' objects as names, and sorted rows."""
 
     columns: tuple[tuple[str, int, int], ...]
     rows: tuple[tuple[str | None, ...], ...]
@@ -71,7 +71,7 @@ class Question:
 
 
 def questions(version: int, client: str = "") -> list[Question]:
-    """What clients asked a server of this version."""
+    """Return the queries that clients sent to a server of this version."""
     found = []
     for line in QUERIES.read_text(encoding="utf-8").splitlines():
         sql, parameters, clients = json.loads(line)
@@ -84,10 +84,10 @@ def questions(version: int, client: str = "") -> list[Question]:
 
 
 class Pair:
-    """Both, with the same tables and publications."""
+    """Both servers, with the same tables and publications."""
 
     def __init__(self, url: str, directory: Path, version: int) -> None:
-        """url: of an empty database. directory: of the catalogue's state."""
+        """Create the tables in an empty database; directory is for the catalogue's state."""
         self.version = version
         self.state = FixedState()
         self.real = psycopg.connect(
@@ -118,7 +118,7 @@ class Pair:
         self.real.close()
 
     def on_real(self, sql: str, parameters: Sequence[str | None] = ()) -> Shown | str:
-        """The real server's answer, or its SQLSTATE."""
+        """Return the real server's answer, or its SQLSTATE."""
         text, values = self._filled(sql, parameters, self._real_names)
         try:
             cursor = self.real.execute(text, values or None)
@@ -141,7 +141,7 @@ class Pair:
         return _shown(shape, rows, self._real_names)
 
     def on_ours(self, sql: str, parameters: Sequence[str | None] = ()) -> Shown | str:
-        """The catalogue's answer, or its SQLSTATE."""
+        """Return the catalogue's answer, or its SQLSTATE."""
         text, values = self._filled(sql, parameters, self._our_names)
         try:
             if values:
@@ -171,7 +171,7 @@ class Pair:
 
 
 def _stable(names: dict[str, str]) -> dict[str, str]:
-    """Names that have oids in them with those replaced."""
+    """Return names in which oids are replaced."""
     return {
         oid: re.sub(r"\d{5}", lambda match: names.get(match[0], match[0]), name)
         for oid, name in names.items()
@@ -194,5 +194,5 @@ def _shown(
 
 
 def _owner(cell: str | None) -> str | None:
-    """The owner of everything has another name here."""
+    """Return an owner; the owner of everything has another name here."""
     return "postgres" if cell == "penstock" else cell

@@ -1,4 +1,4 @@
-"""Queries made by chance, in the subset of SQL that the served catalogue answers."""
+"""Random queries, in the subset of SQL that the served catalogue answers."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ TEXTS = ("'a'", "'r'", "'id'", "''", "'t%'", "'^[a-t]'", "'_d'", "null::text", "
 
 
 class Queries:
-    """Makes queries from one source of chance."""
+    """A maker of queries from one random source."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._seen: dict[str, list[str]] = {}
 
     def query(self) -> str:
-        """One SELECT, in an order that its rows decide alone."""
+        """Return a SELECT, in an order that only its rows decide."""
         one, other = self._random.sample(sorted(SOURCES), 2)
         kind = self._random.choice(("one", "inner", "left", "cross", "right", "lateral"))
         self._seen = {}
@@ -156,7 +156,7 @@ class Queries:
         return f"bool_or({self.boolean(1)})"
 
     def int(self, depth: int) -> str:
-        """An expression of integers."""
+        """Return an expression of integers."""
         if depth <= 0 or self._random.random() < 0.3:
             return self._random.choice([*INTS, *self._columns("int") * 3])
         kind = self._random.randrange(8)
@@ -179,7 +179,7 @@ class Queries:
         return self._case(self.int, depth)
 
     def text(self, depth: int) -> str:
-        """An expression of texts."""
+        """Return an expression of texts."""
         if depth <= 0 or self._random.random() < 0.3:
             return self._random.choice([*TEXTS, *self._columns("text") * 3])
         kind = self._random.randrange(7)
@@ -198,7 +198,7 @@ class Queries:
         return self._case(self.text, depth)
 
     def boolean(self, depth: int) -> str:
-        """A condition."""
+        """Return a condition."""
         if depth <= 0:
             return self._random.choice([*self._columns("bool"), "true", "false", "null::bool"])
         kind = self._random.randrange(13)

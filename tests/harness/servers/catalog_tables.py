@@ -43,7 +43,7 @@ NEWER_PUBLICATIONS = {
 
 
 def publications(version: int) -> dict[str, str]:
-    """Statements by name, as far as a version has them."""
+    """Return statements by name, as far as a version supports them."""
     return PUBLICATIONS | (NEWER_PUBLICATIONS if version >= 15 else {})
 
 
@@ -57,7 +57,7 @@ _KEY = """
 
 
 def relations_of(connection: psycopg.Connection[Any]) -> list[Relation]:
-    """The relations that a log of this database would have."""
+    """Return the relations that a log of this database would have."""
     found = connection.execute(
         "select c.oid, nspname, relname, relreplident from pg_class c "
         "join pg_namespace n on n.oid = relnamespace "

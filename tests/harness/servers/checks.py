@@ -1,4 +1,4 @@
-"""Doctor's checks, all of them: of this machine, of every engine, of the load."""
+"""All of doctor's checks: of this machine, of every engine, of the load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.ports.registry import engines
 
 
 def every_check() -> list[Check]:
-    """All that are registered anywhere."""
+    """Return all checks that are registered anywhere."""
     parts = [engine.part("checks") for engine in engines() if "checks" in engine.parts]
     return [
         *EXTRA_CHECKS,

@@ -1,4 +1,4 @@
-"""Replication commands that are malformed, and the SQLSTATE that PostgreSQL has for each."""
+"""Malformed replication commands, and PostgreSQL's SQLSTATE for each."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ MALFORMED = [
     ("SHOW 'x'", "42601"),
     ("SHOW server_version x", "42601"),
 ]
-"""Those that the grammar alone refuses."""
+"""Commands that the grammar alone refuses."""
 
 ANSWERED_LATER = [
     ("identify_system", "42601"),
@@ -120,7 +120,7 @@ ANSWERED_LATER = [
     ("SHOW nothere", "42704"),
     ("SHOW a.b", "42704"),
 ]
-"""Those that are refused when they are carried out, or as SQL."""
+"""Commands that are refused when they are executed, or as SQL."""
 
 ALIKE = [
     ("START_REPLICATION SLOT here LOGICAL 0/0 (proto_version '1')", "22023"),
@@ -147,4 +147,4 @@ ALIKE = [
     ("CREATE_REPLICATION_SLOT here LOGICAL pgoutput (SNAPSHOT 'nothing')", "42710"),
     ("READ_REPLICATION_SLOT here", "0A000"),
 ]
-"""Those about a logical slot `here` of pgoutput."""
+"""Commands about a logical slot `here` of pgoutput."""

@@ -1,4 +1,4 @@
-"""Tables whose changes send no rows, and what a watch over them tells."""
+"""Tables whose changes send no rows, and the actions of a watch over them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def watching(
     *,
     reads_renamed: bool = False,
 ) -> tuple[psycopg.Connection, DdlWatch]:
-    """A connection to the catalogue, and a watch over the captured tables on it."""
+    """Return a connection to the catalogue, and a watch over the captured tables on it."""
     tables = captured_tables(connection, ["public.*", "!public.loose"])
     own = open_catalog(url)
     return own, DdlWatch(
@@ -66,7 +66,7 @@ def watching(
 
 
 def all_due(watch: DdlWatch) -> list[Action]:
-    """All actions, carried out."""
+    """Return all actions, after settling them."""
     actions = []
     while (action := watch.due(2**64 - 1)) is not None:
         actions.append(action)
@@ -75,7 +75,7 @@ def all_due(watch: DdlWatch) -> list[Action]:
 
 
 def summary(actions: list[Action]) -> list[tuple[str, str]]:
-    """Each action with its reason or the class of its error."""
+    """Return each action with its reason or the class of its error."""
     result = []
     for action in actions:
         detail = ""
@@ -93,5 +93,5 @@ NOTHING: list[tuple[str, str]] = []
 
 
 def read_again(reason: ReloadReason) -> list[tuple[str, str]]:
-    """The actions for a table that is read again for one reason."""
+    """Return the actions for a table that is read again for one reason."""
     return [("Reload", reason.name)]

@@ -1,8 +1,8 @@
 """A database of every engine under test, for the suites that run against all of them.
 
-`ENGINES` names them; `new_place` makes a fresh database of one. Tests speak SQL that every engine
-understands: plain types, rows as literals. What they cannot say so is a method of `Place`. A new
-engine is one more class here and one more line in `_KINDS`.
+`ENGINES` names them; `new_place` makes a fresh database of one. Tests use SQL that every engine
+understands: plain types, rows as literals. Anything else is a method of `Place`. A new engine is
+one more class here and one more line in `_KINDS`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from penstock.model import TableName
 from plugins import mysql, postgres
 from plugins.shared import SharedServers
 
-LOCK_WAIT_S = 20  # DDL that has to wait this long would wait for ever
+LOCK_WAIT_S = 20  # DDL that has to wait this long would wait forever
 
 
 class Place(Protocol):
-    """A database of a real server. url: of it; namespace: what its tables' names begin with.
+    """A database of a real server.
 
-    unsent: a statement behind which a session's changes leave values out that stay as they are; of
-    PostgreSQL's long ones that is so by itself.
+    Attributes:
+        url: URL of the database.
+        namespace: Prefix of its tables' names.
+        unsent: Statement after which a session's changes leave out unchanged values. PostgreSQL
+            leaves out long ones without any.
     """
 
     url: str
@@ -31,27 +34,27 @@ class Place(Protocol):
     unsent: str
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """Run statements in autocommit; the rows of the last one."""
+        """Run statements in autocommit, and return the rows of the last one."""
         ...
 
     def make_keyless(self, table: str, columns: str) -> None:
-        """Make a table without a key that can be captured all the same."""
+        """Create a table without a key that can still be captured."""
         ...
 
     def make_wide(self, table: str) -> None:
-        """Make a table (id, n, big) of long texts, of which a source may leave out `big`."""
+        """Create a table (id, n, big) of long texts, in which a source may leave out `big`."""
         ...
 
     def forget_log(self) -> None:
-        """Have the server throw away what was written so far, whoever has not read it yet."""
+        """Let the server discard everything written so far, even if a reader has not read it."""
         ...
 
     def count_rows(self, table: str) -> None:
-        """Have the server's estimates of a table made anew."""
+        """Let the server estimate a table again."""
         ...
 
     def is_running(self, text: str) -> bool:
-        """Whether another session runs a query with this text in it."""
+        """Return whether another session runs a query that contains this text."""
         ...
 
     def drop(self) -> None:
@@ -60,7 +63,7 @@ class Place(Protocol):
 
 
 def name_in(place: Place, table: str) -> TableName:
-    """A table's name with what it begins with."""
+    """Return a table's full name."""
     return TableName(place.namespace, table)
 
 
@@ -100,12 +103,12 @@ class PostgresPlace:
         self.run(f"create table {table} ({columns}); alter table {table} replica identity full")
 
     def make_wide(self, table: str) -> None:
-        """See Place. Out of line, and not compressed."""
+        """See Place. The texts are stored out of line, and not compressed."""
         self.run(f"create table {table} (id int primary key, n int, big text)")
         self.run(f"alter table {table} alter big set storage external")
 
     def forget_log(self) -> None:
-        """See Place: it is the slot that keeps it."""
+        """See Place; the slot keeps the log."""
         self.run(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
             "where database = current_database()"
@@ -156,7 +159,7 @@ class MySQLPlace:
         self.run(f"create table {table} (id int primary key, n int, big text)")
 
     def forget_log(self) -> None:
-        """See Place. MariaDB may need a moment to let go of a file that somebody has read."""
+        """See Place. MariaDB may need a moment to release a file that a reader has used."""
         self.run("flush binary logs")
         kept = self._server.status()[0]
         until = time.monotonic() + LOCK_WAIT_S
@@ -192,7 +195,7 @@ FIRST = ENGINES[0]
 
 @contextmanager
 def new_place(servers: SharedServers, engine: str) -> Iterator[Place]:
-    """A fresh database of an engine, for a with block."""
+    """Make a fresh database of an engine, for a with block."""
     kind = _KINDS[engine]
     place: Place
     if isinstance(kind, int):

@@ -1,4 +1,4 @@
-"""Values of every type in motion: one table for each type, rows inserted, changed and deleted."""
+"""Values of every type in use: one table for each type, rows inserted, changed and deleted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STATEMENTS_MAX = 4  # of one transaction
 
 
 class Kinds:
-    """The workload: small transactions over the tables of all types, until told to stop."""
+    """A workload of small transactions over the tables of all types, until it is stopped."""
 
     def __init__(self, url: str, seed: int, *, leaves_out: Sequence[str] = ()) -> None:
-        """Make the tables, empty. leaves_out: types that the destination has no place for."""
+        """Create the tables, empty. leaves_out: types that the destination cannot hold."""
         self._url = url
         self._dialect = dialect_of(url)
         self._random = random.Random(seed)
@@ -38,23 +38,23 @@ class Kinds:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the tables."""
         return tuple(self._values)
 
     def __enter__(self) -> Kinds:
-        """Begin."""
+        """Start it."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End; raises what the workload could not survive."""
+        """Stop it. Raises an error that the workload could not survive."""
         self._stop.set()
         self._thread.join()
         if self._error is not None:
             raise self._error
 
     def _every(self, connection: Session) -> dict[str, list[str]]:
-        """By type its values as SQL."""
+        """Return the values of each type as SQL."""
         if self._dialect is not POSTGRES:
             version = str(connection.execute("select version()")[0][0])
             return mysql_types.values_for("MariaDB" in version)
@@ -72,7 +72,7 @@ class Kinds:
         }
 
     def _make(self, connection: Session, table: str, kind: str) -> None:
-        # A timestamp would not take NULL otherwise.
+        # A timestamp would not accept NULL otherwise.
         null = "" if self._dialect is POSTGRES else " null"
         connection.execute(f"create table {table} (id int primary key, v {kind}{null})")
         if self._dialect is POSTGRES:

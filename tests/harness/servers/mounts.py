@@ -1,4 +1,4 @@
-"""Executors' Python in mount namespaces of its own, which has a part of the driver's files."""
+"""Executors' Python in separate mount namespaces, which have a part of the driver's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HIDE = "mount -t tmpfs none {hidden}"
-# Of all that is hidden one directory is mounted again, at the same path.
+# One directory below the hidden one is mounted again, at the same path.
 HIDE_BUT = (
     "kept=$(mktemp -d); mount --bind {shared} $kept; "
     + HIDE
@@ -19,9 +19,10 @@ HIDE_BUT = (
 
 
 def python_that_sees(folder: Path, *, hidden: Path, shared: Path | None = None) -> Path:
-    """A Python for `[spark] python`: in a namespace where a folder is empty but for one in it.
+    """Write a Python for `[spark] python`, in a namespace where a folder is empty except for one in
+    it.
 
-    folder: where it is written, which must not be hidden. Skips where the machine does not let us.
+    folder: where it is written, which must not be hidden. Skips if the machine does not allow it.
     """
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets us make no mount namespaces")

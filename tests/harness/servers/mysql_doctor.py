@@ -1,4 +1,4 @@
-"""What the tests of doctor's checks of MySQL and MariaDB share."""
+"""Helpers of the tests of doctor's checks of MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plugins.mysql import MySQLServer
 
 
 def examine(probe: MySQLProbe, *, only: Collection[str] = ()) -> list[Finding]:
-    """What the checks of the probe's side find, or only those with these codes, worst first."""
+    """Return the findings of the checks of the probe's side, or of these codes, worst first."""
     looked = Looked(has_change=probe.wanted.has_change, only=only)
     looked.look(SOURCE_CHECKS if probe.side is Side.SOURCE else TARGET_CHECKS, probe)
     order = list(Severity)
@@ -24,7 +24,7 @@ def look(
     server: MySQLServer, *codes: str, url: str = "", patterns: tuple[str, ...] = ("d.*",),
     side: Side = Side.SOURCE, **wanted: Any,
 ) -> list[Finding]:  # fmt: skip
-    """What the checks of these codes find, as an account or as the superuser."""
+    """Return the findings of the checks of these codes, as an account or as the superuser."""
     url = url or server.url()
     with connect(url, application_name="doctor") as connection:
         seen = survey(connection, patterns)
@@ -40,7 +40,7 @@ def look(
 
 
 def one(findings: list[Finding], code: str, severity: Severity, *said: str) -> Finding:
-    """The single finding: code, severity and words are as expected."""
+    """Return the single finding; check its code, severity and words."""
     assert [(f.code, f.severity) for f in findings] == [(code, severity)], findings
     text = " ".join((findings[0].what, findings[0].why, findings[0].command))
     for word in said:

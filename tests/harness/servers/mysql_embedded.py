@@ -1,7 +1,7 @@
-"""MySQL and MariaDB servers of our own, for the tests and the benchmarks.
+"""MySQL and MariaDB servers for the tests and the benchmarks.
 
-As `EmbeddedPostgres`: on 127.0.0.1 and a free port, in a folder of its own, as an unprivileged
-user, gone when the `with` block ends or we are killed.
+They are like `EmbeddedPostgres`: on 127.0.0.1 and a free port, in a separate folder, as an
+unprivileged user, and end when the `with` block ends or the process is killed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BASE_SETTINGS: dict[str, str] = {
     "loose_innodb_log_file_size": "32M",  # loose: not every version has it
     "local_infile": "ON",
 }
-# What a throw-away server wants; `settings` of the caller comes on top.
+# Settings of a temporary server; `settings` of the caller override them.
 THROWAWAY_SETTINGS: dict[str, str] = {
     "innodb_flush_log_at_trx_commit": "0",
     "innodb_doublewrite": "OFF",
@@ -63,7 +63,7 @@ THROWAWAY_SETTINGS: dict[str, str] = {
 
 
 class _EmbeddedServer:
-    """What MySQL and MariaDB have in common; see `EmbeddedMySQL`."""
+    """Common part of MySQL and MariaDB; see `EmbeddedMySQL`."""
 
     flavour: ClassVar[Flavour]
     own_settings: ClassVar[dict[str, str]]
@@ -91,7 +91,7 @@ class _EmbeddedServer:
         self.port = 0
         self.directory = Path()
 
-    # -- what others need to know ---------------------------------------------------------------
+    # -- facts for others -----------------------------------------------------------------------
     @property
     def version(self) -> ServerVersion:
         """Flavour and version."""
@@ -99,26 +99,26 @@ class _EmbeddedServer:
 
     @property
     def basedir(self) -> Path:
-        """The folder that the programs are in."""
+        """Folder of the programs."""
         return self._found.basedir
 
     @property
     def running(self) -> bool:
-        """Whether the server is alive."""
+        """Return whether the server is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The server's process id; 0 when it does not run."""
+        """Process id of the server; 0 if it does not run."""
         return self._process.pid if self._process is not None else 0
 
     @property
     def log_path(self) -> Path:
-        """The server's error log."""
+        """Error log of the server."""
         return self._home.root / "server.log"
 
     def url(self, database: str = "", user: str = "root", password: str | None = None) -> str:
-        """The URL of a database; password defaults to the superuser's."""
+        """Return the URL of a database; password defaults to the superuser's."""
         secret = self.password if password is None else password
         return (
             f"{self.flavour}://{quote(user, safe='')}:{quote(secret, safe='')}"
@@ -150,7 +150,7 @@ class _EmbeddedServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the server; remove its folder if we made it."""
+        """Stop the server; remove its folder if it was created here."""
         self._close()
 
     def start(self) -> None:
@@ -158,7 +158,7 @@ class _EmbeddedServer:
         self._start(init_sql=[])
 
     def stop(self) -> None:
-        """Shut the server down and wait for its end; does nothing when it is stopped already."""
+        """Shut the server down and wait for its end; does nothing if it is stopped already."""
         self._finish((signal.SIGTERM, signal.SIGKILL))
 
     def crash(self) -> None:
@@ -188,7 +188,9 @@ class _EmbeddedServer:
         return self._folder
 
     def _first_statements(self) -> list[str]:
-        """Give the superuser a password, from 127.0.0.1 too; none of it goes into the binlog."""
+        """Return statements that give the superuser a password, from 127.0.0.1 too, outside the
+        binlog.
+        """
         secret = self.password.replace("\\", "\\\\").replace("'", "\\'")
         return [
             "set sql_log_bin = 0",
@@ -203,7 +205,7 @@ class _EmbeddedServer:
         places = {
             "basedir": str(installation.basedir),
             "datadir": str(self.directory),
-            # A server that starts removes the temporary tables of others from a folder they share.
+            # A server that starts removes the temporary tables of others from a shared folder.
             "tmpdir": str(self._home.subfolder("tmp")),
             "secure_file_priv": str(self._home.subfolder("tmp")),
             "lc_messages_dir": str(installation.share),
@@ -263,7 +265,7 @@ class _EmbeddedServer:
             if not fixed_port:
                 self.port = free_port()
             if self._start_once(init_sql, deadline):
-                (self._home.root / "init.sql").unlink(missing_ok=True)  # it holds the password
+                (self._home.root / "init.sql").unlink(missing_ok=True)  # it contains the password
                 return
             time.sleep(0.2 * attempt)  # a free port may be taken meanwhile
         raise EmbeddedServerFailed(
@@ -272,7 +274,7 @@ class _EmbeddedServer:
         )
 
     def _start_once(self, init_sql: list[str], deadline: float) -> bool:
-        """Start the server; returns whether it became ready. If not, it is stopped again."""
+        """Start the server; return whether it became ready. If not, it is stopped again."""
         configuration = self._write_settings(init_sql)
         pid_file = self._home.root / "server.pid"
         pid_file.unlink(missing_ok=True)  # of a server that was killed
@@ -292,7 +294,7 @@ class _EmbeddedServer:
         return False
 
     def _ready(self, pid_file: Path) -> bool:
-        """Whether the server has written its pid and greets who connects."""
+        """Return whether the server has written its pid and greets clients."""
         try:
             if pid_file.read_text().strip() != str(self.pid):
                 return False
@@ -309,7 +311,7 @@ class _EmbeddedServer:
 
     def _watch(self, pid: int) -> None:
         doomed = None if self._home.is_kept else self._home.root
-        # A group: what makes MariaDB's data folder is a script that starts a server.
+        # A group, as the script that makes MariaDB's data folder starts a server.
         self._watcher = Watcher(pid, kill="KILL", doomed=doomed, is_group=True)
 
     def _dismiss_watcher(self) -> None:
@@ -333,10 +335,10 @@ class _EmbeddedServer:
 class EmbeddedMySQL(_EmbeddedServer):
     """A MySQL server that lives as long as the `with` block.
 
-    basedir: the folder of its programs; None takes the one that is found. directory: where its
-    data live, kept afterwards; None makes one under the system's temporary folder and removes it.
-    settings: lines of my.cnf on top of BASE_SETTINGS. durable: flush at each commit. tls: serve
-    this certificate (without it, MySQL makes one of its own). password: of the superuser `root`; a
+    basedir: the folder of its programs; None uses the one that is found. directory: the folder of
+    its data, kept afterwards; None makes one under the system's temporary folder and removes it.
+    settings: lines of my.cnf in addition to BASE_SETTINGS. durable: flush at each commit. tls:
+    serve this certificate (without it, MySQL creates one). password: of the superuser `root`; a
     random one when None.
 
     The binlog is on, in row format with full images and full metadata, without GTIDs unless the
@@ -360,7 +362,7 @@ class EmbeddedMySQL(_EmbeddedServer):
 class EmbeddedMariaDB(_EmbeddedServer):
     """A MariaDB server that lives as long as the `with` block; see `EmbeddedMySQL`.
 
-    What it gets from a primary goes into its binlog, too.
+    Changes from a primary are written into its binlog, too.
     """
 
     flavour = Flavour.MARIADB
@@ -383,7 +385,7 @@ class EmbeddedMariaDB(_EmbeddedServer):
 
 
 def _escaped(value: str) -> str:
-    """A value of my.cnf: quoted where a blank or a comment sign would end it."""
+    """Return a value of my.cnf: quoted if a blank or a comment sign would end it."""
     if value and not any(character in value for character in " \t#;'\"\\"):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -88,7 +88,7 @@ MARIADB_VALUES: dict[str, list[str]] = {
     "decimal(65,38)": ["0." + "1" * 38],
     "varchar(10) character set utf8mb4 collate utf8mb4_nopad_bin": ["'a '"],
 }
-# What has no place in PostgreSQL.
+# Values that PostgreSQL cannot hold.
 ZERO_DATES: dict[str, list[str]] = {
     "date": ["'0000-00-00'", "'2024-00-10'", "'2024-02-31'", "'2023-02-29'"],
     "datetime(3)": ["'0000-00-00'", "'2024-10-00 01:02:03'", "'2024-04-31'"],
@@ -102,9 +102,9 @@ NUL_TEXTS: dict[str, list[str]] = {
 
 
 def values_for(is_mariadb: bool) -> dict[str, list[str]]:
-    """The values by type that a server holds, all of which other engines hold, too."""
+    """Return the values by type that a server holds, all of which other engines hold, too."""
     return VALUES | (MARIADB_VALUES if is_mariadb else {})
 
 
-# What MariaDB alone takes for JSON.
+# Texts that only MariaDB accepts as JSON.
 LOOSE_JSON = {"json": ["'1.'", "'\"\\\\x41\"'"]}

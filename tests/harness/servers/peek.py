@@ -1,4 +1,4 @@
-"""What the server would stream, read by SQL: raw pgoutput messages without a replication client."""
+"""Messages that the server would stream, read by SQL: raw pgoutput without a replication client."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Capture:
             self.connection.execute(statement)
 
     def messages(self, *, consume: bool = True) -> list[bytes]:
-        """The pgoutput messages since the last call, with their letters."""
+        """Return the pgoutput messages since the last call, with their letters."""
         function = "get" if consume else "peek"
         with self.connection.transaction():
-            # Test servers commit asynchronously; only what is flushed is decoded.
+            # Test servers commit asynchronously; only flushed changes are decoded.
             self.connection.execute("set local synchronous_commit = on")
             self.connection.execute("select pg_logical_emit_message(true, 'flush', '')")
         rows = self.connection.execute(
@@ -48,18 +48,18 @@ class Capture:
         return [bytes(row[0]) for row in rows]
 
     def relation_messages(self) -> list[RelationMessage]:
-        """The Relation messages since the last call."""
+        """Return the Relation messages since the last call."""
         return [relation_message(m[1:]) for m in self.messages() if m[:1] == b"R"]
 
 
 def frames(messages: list[bytes]) -> bytes:
-    """Messages as one wire block."""
+    """Return messages as one wire block."""
     return b"".join(xlog(message) for message in messages)
 
 
 @contextmanager
 def capturing(url: str, *tables: str) -> Iterator[Capture]:
-    """Publish tables (`schema.table`, unquoted; none: all of them) and make a slot."""
+    """Publish tables (`schema.table`, unquoted; none: all of them) and create a slot."""
     with connect(url, application_name="peek", options=EXACT_TEXT_SETTINGS) as connection:
         named = ", ".join(quote(*table.split(".", 1)) for table in tables)
         connection.execute(
@@ -79,7 +79,7 @@ def run_all(connection: psycopg.Connection, *statements: str) -> None:
 
 
 def resolve_only(resolver: RelationResolver, messages: list[RelationMessage]) -> Relation:
-    """Return the relation that the only message means."""
+    """Return the relation of the only message."""
     (message,) = messages
     relation = resolver.resolve(message)
     assert relation is not None

@@ -189,7 +189,7 @@ SINCE = {
 
 
 def values_for(version: int, extensions: set[str], *, with_xml: bool) -> dict[str, list[str]]:
-    """The values by type that a server of this version, so equipped, can hold."""
+    """Return the values by type that a server of this version, so equipped, can hold."""
     cases = {name: list(values) for name, values in VALUES.items() if with_xml or name != "xml"}
     for since, more in SINCE.items():
         for name, values in more.items() if version >= since else ():
@@ -201,7 +201,7 @@ def values_for(version: int, extensions: set[str], *, with_xml: bool) -> dict[st
 
 
 def has_xml(connection: psycopg.Connection) -> bool:
-    """Whether the server was built with libxml: without it no xml value can be made at all."""
+    """Return whether the server was built with libxml: without it no xml value can be created."""
     try:
         connection.execute("select '<a/>'::xml")
     except psycopg.errors.FeatureNotSupported:
@@ -210,6 +210,6 @@ def has_xml(connection: psycopg.Connection) -> bool:
 
 
 def rows_of(values: dict[str, list[str]]) -> Iterator[list[str | None]]:
-    """Each value once at least, in rows of all types; None where a type has no more."""
+    """Yield each value at least once, in rows of all types; None if a type has no more."""
     for at in range(max(map(len, values.values()))):
         yield [found[at] if at < len(found) else None for found in values.values()]

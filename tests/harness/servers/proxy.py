@@ -1,7 +1,7 @@
-"""A network that breaks: forwards TCP to a server; cuts, stalls, slows and tears as told.
+"""A network that fails: forwards TCP to a server; cuts, stalls, slows and tears on request.
 
-What is cut is reset, not closed politely: both ends find out as from a broken cable behind them.
-What one end closes politely reaches the other so, behind all that was sent before.
+A cut connection is reset, not closed in order: both ends see it as a broken cable. An orderly close
+by one end reaches the other in order, after everything sent before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
 BLOCK_BYTES = 65536
-STREAM_BLOCK_BYTES = 2000  # a larger block is of a stream of data, not of log-in and commands
+STREAM_BLOCK_BYTES = 2000  # a larger block is of a stream of data, not of login and commands
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 
 
@@ -28,9 +28,9 @@ class Link:
         self._ended: list[socket.socket] = []
 
     def end(self, target: socket.socket) -> bool:
-        """One side has nothing more to say, politely: the other still gets all that was said.
+        """Record that one side has closed in order: the other still gets everything that was sent.
 
-        target: the other side. True: both have nothing more to say, and the link is closed.
+        target: the other side. Returns True if both have closed, and the link is closed.
         """
         self._ended.append(target)
         if len(self._ended) < 2:
@@ -41,20 +41,22 @@ class Link:
         return True
 
     def reset(self) -> None:
-        """Cut it, whatever a thread of ours is doing with it."""
+        """Reset it, whatever a thread of the proxy is doing with it."""
         for end in (self.client, self.server):
             with suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             with suppress(OSError):
-                end.shutdown(socket.SHUT_RD)  # wakes recv() in our thread, which closes it
+                end.shutdown(socket.SHUT_RD)  # wakes recv() in the proxy's thread, which closes it
             end.close()
 
 
 class Proxy:
-    """A door to a server on this machine; use as a context manager.
+    """A proxy to a server on this machine; use as a context manager.
 
-    allowances: each connection that streams data is cut after so many bytes from the server; used
-    in turn, then connections live on. cut_count: connections that were cut by any means.
+    Attributes:
+        allowances: Each connection that streams data is cut after so many bytes from the server;
+            used in turn, then connections stay open.
+        cut_count: Number of connections that were cut by any means.
     """
 
     def __init__(self, port: int, allowances: Sequence[int] = ()) -> None:
@@ -74,42 +76,42 @@ class Proxy:
         self.torn = threading.Event()
         self._start(self._accept)
 
-    # -- what tests do to it ---------------------------------------------------------------------
+    # -- actions of tests ------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Reset all connections; new ones are let through."""
+        """Reset all connections; new ones are accepted."""
         links, self._links = self._links, []
         for link in links:
             self.cut_count += 1
             link.reset()
 
     def away(self, wanted: bool) -> None:
-        """Be a server that is down: cut everything and let nothing in; or be up again."""
+        """Act as a server that is down: cut everything and accept nothing; or act as up again."""
         self._away = wanted
         if wanted:
             self.cut()
 
     def stall(self, seconds: float) -> None:
-        """Let nothing through, in either direction, for so long. Nobody is told."""
+        """Stop all traffic, in either direction, for so long, without notifying either side."""
         self._flowing.clear()
         time.sleep(seconds)
         self._flowing.set()
 
     def slow(self, bytes_per_s: int) -> None:
-        """Let through no more than this per connection and direction; 0: all."""
+        """Limit the rate per connection and direction; 0 means no limit."""
         self._bytes_per_s = bytes_per_s
 
     def tear(self, pattern: bytes = b"", *, to_server: bool = False, whole: bool = False) -> None:
-        """Cut the connection on which this goes by next; `torn` is set then.
+        """Cut the connection on which this pattern passes next; `torn` is set then.
 
-        pattern: empty means any block of a stream of data. whole: the block is let through first,
-        so that the other end acts on it and only the answer is lost; else half of it is.
+        pattern: empty means any block of a stream of data. whole: the block is passed on first, so
+        that the other end acts on it and only the answer is lost; otherwise half of it is.
         """
         self.torn.clear()
         self._tear = (pattern, to_server, whole)
 
     def url(self, url: str) -> str:
-        """The same database, through the proxy."""
+        """Return the URL of the same database, through the proxy."""
         parts = urlsplit(url)
         address = parts.netloc.rpartition("@")[0]
         return urlunsplit(parts._replace(netloc=f"{address}@127.0.0.1:{self.port}"))
@@ -132,7 +134,7 @@ class Proxy:
                 continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._target))
-            except OSError:  # the server is down: as if nobody listened
+            except OSError:  # the server is down: as if no process listened
                 client.close()
                 continue
             for end in (client, server):
@@ -175,7 +177,7 @@ class Proxy:
                 self._links.remove(link)
 
     def _until_torn(self, data: bytes, to_server: bool, is_stream: bool) -> int:
-        """How much of a block goes through."""
+        """Return how much of a block is passed on."""
         if self._tear is None:
             return len(data)
         pattern, direction, whole = self._tear
@@ -187,7 +189,7 @@ class Proxy:
         return data.index(pattern) + len(pattern) // 2 if pattern else len(data) // 2
 
     def _is_torn_behind(self, data: bytes, to_server: bool) -> bool:
-        """Whether the connection ends behind a block that went through."""
+        """Return whether the connection ends after a block that was passed on."""
         if self._tear is None:
             return False
         pattern, direction, whole = self._tear
@@ -201,7 +203,7 @@ class Proxy:
         """Cut everything and stop listening."""
         self._closing = True
         self._flowing.set()
-        # Waking accept() by a connection: closing the listener does not.
+        # A connection wakes accept(): closing the listener does not.
         with socket.create_connection(("127.0.0.1", self.port)):
             self._listener.close()
         self.cut()
@@ -209,7 +211,7 @@ class Proxy:
             thread.join(5)
 
     def __enter__(self) -> Proxy:
-        """The proxy, listening."""
+        """Return the proxy, which is listening."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,6 +221,6 @@ class Proxy:
 
 @contextmanager
 def broken_network(port: int, allowances: Sequence[int]) -> Iterator[Proxy]:
-    """A proxy for the length of a with block."""
+    """Run a proxy for a with block."""
     with Proxy(port, allowances) as proxy:
         yield proxy

@@ -1,6 +1,7 @@
-"""The queries that document 000 prints, letter by letter.
+"""The queries of document 000, letter by letter.
 
-The lag query is in MySQL's words; PostgreSQL has no TIMESTAMPDIFF, `docs/commands.md` says it so.
+The lag query is in MySQL's dialect; PostgreSQL has no TIMESTAMPDIFF, `docs/commands.md` has its
+form.
 """
 
 CE_QUERY = """\
@@ -28,7 +29,7 @@ SELECT slot_name,
 FROM pg_replication_slots
 WHERE slot_name = 'wirekite_replication_slot';
 """
-# The columns of wirekite_progress: name, what a row must have it for, in order.
+# The columns of wirekite_progress in order: name, and the rows that must have it.
 PROGRESS_COLUMNS = (
     ("source", "NO"),
     ("target", "NO"),

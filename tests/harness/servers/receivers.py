@@ -1,4 +1,4 @@
-"""What plugins deliver to in tests: a web server that may refuse, and Debian's Redis."""
+"""Destinations of plugins in tests: a web server that may refuse, and Debian's Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_S = 30.0
 
 
 class Receiver:
-    """A web server on a free port that notes requests, and answers as planned, then 204."""
+    """A web server on a free port that records requests, and answers as planned, then 204."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, str], bytes]] = []
@@ -32,7 +32,7 @@ class Receiver:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                """Note the request, and answer."""
+                """Record the request, and answer."""
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.requests.append((dict(self.headers), body))
                 receiver.times.append(time.monotonic())
@@ -51,7 +51,7 @@ class Receiver:
                 self.wfile.write(text.encode())
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/hook?a=1"
@@ -60,12 +60,12 @@ class Receiver:
         ).start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         self.server.shutdown()
         self.server.server_close()
 
     def trx(self) -> list[int]:
-        """The transactions of all requests."""
+        """Return the transactions of all requests."""
         return [json.loads(body)["trx"] for _, body in self.requests]
 
 
@@ -73,7 +73,7 @@ class RedisServer:
     """A server on a free port, without a configuration file."""
 
     def __init__(self, folder: Path, *, password: str = "") -> None:
-        # One program: by its name it serves, or checks files. Debian's redis-tools has it, too.
+        # One program: its name decides whether it serves or checks files. redis-tools has it, too.
         program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
         assert program is not None, "install redis-tools, as .ci/system does"
         (folder / "redis-server").symlink_to(program)
@@ -100,13 +100,13 @@ class RedisServer:
                 time.sleep(0.02)
 
     def rows(self) -> dict[str, Any]:
-        """Everything in it; what goes while it is looked at is left out."""
+        """Return everything in it, without keys that are deleted meanwhile."""
         keys: Any = self.client.keys()
         texts: dict[str, Any] = {key: self.client.get(key) for key in keys}
         return {key: json.loads(text) for key, text in sorted(texts.items()) if text is not None}
 
     def stop(self) -> None:
-        """End it."""
+        """Stop it."""
         self.client.close()
         self.process.kill()
         self.process.wait()

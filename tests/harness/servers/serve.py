@@ -1,4 +1,4 @@
-"""A change log that is served: written by hand, read through blocks or by a client of the wire."""
+"""A change log that is served: written manually, read through blocks or by a client of the wire."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Sent(NamedTuple):
 
 
 def sent(data: bytes) -> list[Sent]:
-    """The messages in a walsender's bytes."""
+    """Return the messages in a walsender's bytes."""
     found, at = [], 0
     while at < len(data):
         assert data[at : at + 1] == b"d"
@@ -85,7 +85,7 @@ def write_log(
     per_segment: int = 1000,
     links: Path | None = None,
 ) -> None:
-    """Transactions into a log: a flush after so many, a new segment after so many flushes."""
+    """Write transactions into a log: a flush after so many, a new segment after so many flushes."""
     options = WriterOptions(consumers=links)
     with Writer.open(directory, log_id=None, source=SOURCE, options=options) as writer:
         for flushes, at in enumerate(range(0, len(rows), per_flush), 1):
@@ -99,7 +99,7 @@ def write_log(
 def blocks_of(
     log: SourceLog, views: Views, position: int = 0, borders: frozenset[int] = frozenset()
 ) -> Iterator[tuple[Place, Block]]:
-    """Every block behind an LSN, in the order in which a client is sent them."""
+    """Yield every block after an LSN, in the order in which a client gets them."""
     place, head, reader = find_place(log, position), log.head(), RowsReader()
     while place.number < head.number or head.is_open:
         with log.segment(place.number, head) as segment:
@@ -122,16 +122,16 @@ def blocks_of(
 
 @dataclass
 class Patterns:
-    """Answers by the text of a query: in place of the catalogue where a test needs little of it."""
+    """Answers by the text of a query: instead of the catalogue if a test needs little of it."""
 
     given: dict[str, Answer] = field(default_factory=dict)
 
     def split(self, sql: str) -> list[str]:
-        """One statement, or none."""
+        """Return one statement, or none."""
         return [sql.strip().rstrip(";")] if sql.strip().strip(";") else []
 
     def answer(self, statement: str, session: Session) -> Answer:
-        """What was given for it."""
+        """Return the answer that was given for it."""
         word = statement.split()[0].upper()
         if word == "BEGIN":
             session.transaction = "T"
@@ -148,7 +148,7 @@ class Patterns:
         return self.given[statement]
 
     def prepare(self, sql: str, types: Sequence[int], session: Session) -> Ready:
-        """A statement with as many parameters as types are given."""
+        """Return a statement with as many parameters as types are given."""
         return Ready(self, sql, tuple(types))
 
 
@@ -162,23 +162,23 @@ class Ready:
 
     @property
     def columns(self) -> tuple[AnswerColumn, ...] | None:
-        """Of its answer."""
+        """Columns of its answer."""
         found = self.patterns.given.get(self.sql)
         return None if found is None else found.columns
 
     def run(self, values: Sequence[str | None], session: Session) -> Answer:
-        """Its answer."""
+        """Return its answer."""
         return self.patterns.answer(self.sql, session)
 
 
 def answer_of(columns: Sequence[tuple[str, int]], rows: Sequence[tuple[Any, ...]]) -> Answer:
-    """An answer with rows."""
+    """Return an answer with rows."""
     made = tuple(AnswerColumn(name=name, type_oid=oid) for name, oid in columns)
     return Answer(tag=f"SELECT {len(rows)}", columns=made, rows=list(rows))
 
 
 class Welcome:
-    """What begins a session in a test."""
+    """Beginning of a session in a test."""
 
     def __init__(self, patterns: Patterns, version: str) -> None:
         self._patterns, self._version = patterns, version
@@ -201,7 +201,11 @@ class Welcome:
 
 
 class Running:
-    """A server in a thread of its own, over a log in a directory. port: where it listens."""
+    """A server in its own thread, over a log in a directory.
+
+    Attributes:
+        port: Port on which it listens.
+    """
 
     def __init__(
         self,
@@ -214,7 +218,9 @@ class Running:
         version: str = "15.0",
         relations: Sequence[Relation] = (),
     ) -> None:
-        """relations: tables of a real catalogue, in place of patterns, and of a base in `root`."""
+        """Prepare a server; relations are tables of a real catalogue, instead of patterns, and of a
+        base.
+        """
         self.root, self.port = root, 0
         self.relations = relations
         self.state = State()
@@ -298,13 +304,13 @@ class Running:
         return made
 
     def url(self, database: str = "shop", **more: str) -> str:
-        """For libpq."""
+        """Return a connection string for libpq."""
         parts = {"host": "127.0.0.1", "port": str(self.port), "user": "repl", "dbname": database}
         return " ".join(f"{k}={v}" for k, v in {**parts, "password": PASSWORD, **more}.items())
 
 
 def saved_slots(directory: Path) -> SavedSlots | None:
-    """The slots in a server's state file; None where there is none."""
+    """Return the slots in a server's state file; None if there is none."""
     saved = StateFile(directory / FILE_NAME, dict[str, Any]).load()
     if saved is None:
         return None
@@ -312,13 +318,13 @@ def saved_slots(directory: Path) -> SavedSlots | None:
 
 
 def holder(root: Path) -> Holder:
-    """Of states of the base in `root/base`."""
+    """Return the holder of states of the base in `root/base`."""
     links = (root / "cdc" / "base", root / "cdc" / "serve")
     return Holder(root / "base", owner="serve", log=root / "log", links=links)
 
 
 def write_base(root: Path, rows: Mapping[Relation, Sequence[tuple[Any, ...]]], log_id: str) -> None:
-    """A base of tables with these rows, in front of the whole log."""
+    """Write a base of tables with these rows, at the beginning of the log."""
     tables = {}
     for relation, some in rows.items():
         names = [column.name for column in relation.columns]
@@ -328,7 +334,7 @@ def write_base(root: Path, rows: Mapping[Relation, Sequence[tuple[Any, ...]]], l
 
 
 def write_base_tables(root: Path, tables: Mapping[Relation, pa.Table], log_id: str) -> None:
-    """The same of Arrow's tables."""
+    """Write a base of Arrow's tables."""
     directory = root / "base"
     directory.mkdir(exist_ok=True)
     kept = []
@@ -341,18 +347,18 @@ def write_base_tables(root: Path, tables: Mapping[Relation, pa.Table], log_id: s
 
 
 def settings_of(**more: Any) -> ServeSettings:
-    """Settings with one user."""
+    """Return settings with one user."""
     verifier = Verifier.of(PASSWORD, salt=b"0123456789abcdef", iterations=16)
     return ServeSettings(database="shop", users={"repl": verifier}, **more)
 
 
 def limits(**more: Any) -> Limits:
-    """Limits that differ from the usual ones."""
+    """Return limits that differ from the usual ones."""
     return Limits(**more)
 
 
 def published(*publications: Publication) -> Publications:
-    """All there are, from the beginning of the log."""
+    """Return all publications, from the beginning of the log."""
     found = Publications()
     for one in publications:
         found.change(0, one.name, one)
@@ -360,19 +366,19 @@ def published(*publications: Publication) -> Publications:
 
 
 def source_log(root: Path) -> SourceLog:
-    """The log in `root/log` with the server's links in `root/cdc/serve`."""
+    """Return the log in `root/log` with the server's links in `root/cdc/serve`."""
     return SourceLog(root / "log", root / "cdc" / "serve", extension="ckt")
 
 
 @contextmanager
 def opened(root: Path) -> Iterator[SourceLog]:
-    """The same, closed afterwards."""
+    """Open the same log, and close it afterwards."""
     with closing(source_log(root)) as log:
         yield log
 
 
 def all_blocks(root: Path, views: Views, position: int = 0) -> list[Block]:
-    """Every block behind an LSN."""
+    """Return every block after an LSN."""
     with opened(root) as log:
         return [block for _, block in blocks_of(log, views, position)]
 
@@ -383,7 +389,7 @@ def views_of(
     form: Form | None = None,
     shapes: Sequence[Relation] = (),
 ) -> Views:
-    """The views of publications, over a log of PostgreSQL."""
+    """Return the views of publications, over a log of PostgreSQL."""
     by_name = {TableName(one.schema, one.name): one for one in shapes}
     return Views(
         publications or (EVERYTHING,),
@@ -395,13 +401,13 @@ def views_of(
 
 
 def table_oid(name: TableName) -> int:
-    """A number for a table."""
+    """Return a number for a table."""
     return 20_000 + zlib.crc32(".".join(name).encode()) % 1_000_000
 
 
 @contextmanager
 def cached(log: SourceLog, *, cache_bytes: int = 1 << 20) -> Iterator[Blocks]:
-    """Blocks with threads of their own."""
+    """Open blocks with threads of their own."""
     blocks = Blocks(log, cache_bytes=cache_bytes)
     try:
         yield blocks

@@ -1,4 +1,4 @@
-"""A client of a served log that says bytes, so that it can do what no library would."""
+"""A client of a served log that sends raw bytes, so that it can do what no library would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_na
 
 
 def wait_until(what: Any) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + 20
     while not what():
         assert time.monotonic() < deadline
@@ -25,19 +25,19 @@ def wait_until(what: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class At:
-    """A server by its port, in whatever process."""
+    """A server by its port, in any process."""
 
     port: int
     password: str
 
 
 def connection_at(port: int, password: str) -> At:
-    """A server in another process."""
+    """Return a server in another process."""
     return At(port=port, password=password)
 
 
 class Raw:
-    """A client that says bytes. Logged in where it is told to be."""
+    """A client that sends raw bytes, and logs in if it is told to."""
 
     def __init__(self, running: Running | At, *, login: bool = True) -> None:
         self.socket = socket.create_connection(("127.0.0.1", running.port))
@@ -52,7 +52,7 @@ class Raw:
                 raise
 
     def log_in(self) -> None:
-        """As libpq does, for replication."""
+        """Log in as libpq does, for replication."""
         words = b"user\0repl\0database\0shop\0replication\0database\0\0"
         body = struct.pack(">i", 196608) + words
         self.socket.sendall(struct.pack(">i", len(body) + 4) + body)
@@ -70,7 +70,7 @@ class Raw:
         self.socket.sendall(kind + struct.pack(">i", len(body) + 4) + body)
 
     def message(self) -> tuple[bytes, bytes]:
-        """The next one."""
+        """Return the next message."""
         while len(self.buffer) < 5 or len(self.buffer) < 1 + int.from_bytes(self.buffer[1:5]):
             data = self.socket.recv(65536)
             if not data:
@@ -81,27 +81,27 @@ class Raw:
         return found
 
     def until(self, kind: bytes) -> list[tuple[bytes, bytes]]:
-        """All messages up to one of this kind."""
+        """Return all messages up to one of this kind."""
         found = [self.message()]
         while found[-1][0] != kind:
             found.append(self.message())
         return found
 
     def query(self, text: str) -> None:
-        """Ask."""
+        """Send a query."""
         self.say(b"Q", text.encode() + b"\0")
 
     def status(self, flush: int, *, reply: bool = False) -> None:
-        """Confirm."""
+        """Confirm a position."""
         self.say(b"d", struct.pack(">cQQQqB", b"r", flush, flush, flush, 0, reply))
 
     def close(self) -> None:
-        """Go, without a word."""
+        """Disconnect without a message."""
         self.socket.close()
 
 
 def streamed(client: Raw, *, until: str) -> list[tuple[str, int]]:
-    """Letters and LSNs of what is sent, up to a letter."""
+    """Return letters and LSNs of the sent messages, up to a letter."""
     found: list[tuple[str, int]] = []
     while not found or found[-1][0] != until:
         kind, body = client.message()
@@ -112,7 +112,7 @@ def streamed(client: Raw, *, until: str) -> list[tuple[str, int]]:
 
 
 def streamed_until(client: Raw, end: int, *, last: Sequence[int] = ()) -> Iterator[tuple[str, int]]:
-    """Letters and LSNs as they come, up to this END; none where the client has it already."""
+    """Yield letters and LSNs as they come, up to this END; none if the client has it already."""
     while not (last and last[-1] >= end):
         kind, body = client.message()
         assert kind == b"d", (kind, body)

@@ -1,7 +1,7 @@
-"""Sources of every kind for the suite of sources: who writes to one, and what the log then has.
+"""Sources of every kind for the suite of sources: their writers, and the log that must result.
 
-A `Side` takes changes as operations, writes them in its source's words, and notes what the log must
-hold. Not here: the cases (`tests/conformance/test_sources.py`).
+A `Side` takes changes as operations, writes them in its source's language, and records what the log
+must contain. Not here: the cases (`tests/conformance/test_sources.py`).
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from toy_engine.store import Row, Shape, Store
 
 WAIT_S = 60.0
 QUICK = {"flushIntervalSeconds": 0.2, "idleWaitSeconds": 0.3}
-TARGET = "postgresql://nobody@localhost/nowhere"  # of the file; nobody connects to it
+TARGET = "postgresql://nobody@localhost/nowhere"  # of the file; no process connects to it
 T, U, WIDE, OTHER = "t", "u", "wide", "other"
 COLUMNS = {T: ("id", "name", "n"), U: ("id", "n"), WIDE: ("id", "n", "big"), OTHER: ("id", "n")}
 Values = dict[str, Any]
 
 
-# --- what is written, and what the log must have of it --------------------------------------------
+# --- changes, and their expected form in the log --------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Insert:
-    """A row; columns that are not given are NULL."""
+    """A row is inserted; columns that are not given are NULL."""
 
     table: str
     row: Values
@@ -55,7 +55,7 @@ class Insert:
 
 @dataclass(frozen=True)
 class Update:
-    """The row with this id gets these values; among them may be another id."""
+    """The row with this id gets these values, possibly another id."""
 
     table: str
     id: int
@@ -64,7 +64,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Delete:
-    """The row with this id goes."""
+    """The row with this id is deleted."""
 
     table: str
     id: int
@@ -72,7 +72,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Undone:
-    """What was done behind a savepoint, and rolled back to it."""
+    """Changes after a savepoint that are rolled back to it."""
 
     changes: tuple[Insert | Update | Delete, ...]
 
@@ -82,7 +82,12 @@ Operation = Insert | Update | Delete | Undone
 
 @dataclass(frozen=True)
 class Seen:
-    """A row change. key: the row's id before it. row: behind it, without what was not sent."""
+    """A row change.
+
+    Attributes:
+        key: Id of the row before the change.
+        row: Row after the change, without unsent values.
+    """
 
     op: str
     table: str
@@ -101,21 +106,25 @@ class Made:
 
     @property
     def seen(self) -> Seen:
-        """As the log must have it."""
+        """Change as the log must have it."""
         known = self.before if self.before is not None else self.after
         assert known is not None
         return Seen(chr(self.op), self.table, known["id"], self.after)
 
 
 class Book:
-    """The tables as they must be. rows: by table and id."""
+    """The tables as they must be.
+
+    Attributes:
+        rows: Rows by table and id.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[int, Values]] = {table: {} for table in COLUMNS}
         self.columns = dict(COLUMNS)
 
     def take(self, operation: Insert | Update | Delete) -> Made:
-        """Carry one out."""
+        """Carry out an operation."""
         rows = self.rows[operation.table]
         if isinstance(operation, Insert):
             row: Values = {name: operation.row.get(name) for name in self.columns[operation.table]}
@@ -129,19 +138,21 @@ class Book:
         return Made(Op.UPDATE, operation.table, before, after)
 
     def undone(self, changes: Sequence[Insert | Update | Delete]) -> list[Made]:
-        """What these would have done."""
+        """Return what these changes would have done."""
         other = copy.deepcopy(self)
         return [other.take(change) for change in changes]
 
 
 class Side:
-    """A source with the tables of COLUMNS, of which OTHER is not captured.
+    """A source with the tables of COLUMNS; OTHER is not captured.
 
-    expected: what the log must have, by transaction. features: what the source can.
+    Attributes:
+        expected: Expected content of the log, by transaction.
+        features: Features of the source.
     """
 
     features = FEATURES
-    big_size = 10  # of the texts of a large transaction
+    big_size = 10  # length of the texts of a large transaction
 
     def __init__(self, url: str, namespace: str) -> None:
         self.url = url
@@ -151,7 +162,7 @@ class Side:
         self.patience_s = WAIT_S
 
     def commit(self, *operations: Operation, unsent: bool = False) -> None:
-        """One transaction. unsent: values that do not change are not sent."""
+        """Commit one transaction. unsent: values that do not change are not sent."""
         parts: list[tuple[Operation, list[Made]]] = []
         for one in operations:
             if isinstance(one, Undone):
@@ -164,11 +175,11 @@ class Side:
             self.expected.append(captured)
 
     def roll_back(self, *operations: Insert | Update | Delete) -> None:
-        """A transaction that is not committed."""
+        """Roll back a transaction."""
         self._write([(Undone(operations), self.book.undone(operations))], unsent=False)
 
     def commit_many(self, count: int) -> None:
-        """One transaction with so many rows of WIDE, a power of two times 1000."""
+        """Commit one transaction with so many rows of WIDE, a power of two times 1000."""
         rows = [{"id": n, "n": 0, "big": "x" * self.big_size} for n in range(1, count + 1)]
         self._write_many(count, rows)
         made = [self.book.take(Insert(WIDE, row)) for row in rows]
@@ -181,13 +192,13 @@ class Side:
         self.expected.append([Seen("T", table, 0, None)])
 
     def add_column(self, table: str, name: str) -> None:
-        """Of whole numbers, NULL in the rows that are there."""
+        """Add a column of whole numbers, NULL in the existing rows."""
         self._add_column(table, name)
         self.book.columns[table] = (*self.book.columns[table], name)
         for row in self.book.rows[table].values():
             row[name] = None
 
-    # -- a source's own words ----------------------------------------------------------------
+    # -- parts of each source ----------------------------------------------------------------
 
     def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
         raise NotImplementedError
@@ -204,20 +215,20 @@ class Side:
         raise NotImplementedError
 
     def forget_log(self) -> None:
-        """Throw away what was written so far, whoever has not read it yet."""
+        """Discard everything written so far, even if a reader has not read it."""
         raise NotImplementedError
 
     def keys(self, pipeline: str) -> dict[str, str]:
-        """What [changeExtractor] must say for two pipelines to read this source."""
+        """Return the keys of [changeExtractor] that let two pipelines read this source."""
         del pipeline
         return {}
 
     def drop_heartbeats(self) -> None:
-        """Take away what heartbeats have left at the server, where that is not the database's."""
+        """Remove everything of heartbeats at the server outside the database."""
 
 
 class SqlSide(Side):
-    """A database of a real server, which may collect 32 MiB before it gives them."""
+    """A database of a real server, which may collect 32 MiB before it sends them."""
 
     big_size = 6000
 
@@ -338,7 +349,7 @@ def _typed(names: Sequence[str]) -> list[tuple[str, str, str]]:
 
 
 def _is_reported(made: Made) -> bool:
-    """Whether there is a before image: of deletes, and where the key changes."""
+    """Return whether there is a before image: for deletes, and if the key changes."""
     if made.before is None or made.after is None:
         return made.op is Op.DELETE
     return bool(made.before["id"] != made.after["id"])
@@ -350,7 +361,7 @@ def _unchanged(made: Made) -> frozenset[str]:
 
 
 class ToySide(Side):
-    """A file of the toy engine, which has neither rollbacks nor values that are not sent."""
+    """A file of the toy engine, which has neither rollbacks nor unsent values."""
 
     features = frozenset({"truncate", "shape", "elsewhere", "bulk"})
 
@@ -394,14 +405,15 @@ def _texts(row: Values | None) -> Row | None:
     return {name: None if value is None else str(value) for name, value in row.items()}
 
 
-# --- following it ---------------------------------------------------------------------------------
+# --- followers ------------------------------------------------------------------------------------
 
 
 @dataclass
 class Follower:
     """A pipeline of mode change over a side, extracted in this process.
 
-    run_rows: rows of each run that was written, and whether it ended with a transaction.
+    Attributes:
+        run_rows: Rows of each run that was written, and whether it ended with a transaction.
     """
 
     side: Side
@@ -428,7 +440,7 @@ class Follower:
         self.config = load_config(path)
 
     def follow(self, stop: Callable[[], bool] = lambda: False, *, idle: bool = True) -> Outcome:
-        """Extract until nothing comes, or until told to stop."""
+        """Extract until no changes come, or until told to stop."""
         options = replace(extract_options(self.config), exit_when_idle=idle)
         directory = self.config.directory
         with self.opened(options, stop) as engine:
@@ -438,7 +450,7 @@ class Follower:
     def opened(
         self, options: ExtractOptions | None = None, stop: Callable[[], bool] = lambda: False
     ) -> AbstractContextManager[SourceEngine]:
-        """The engine, with what it needs at the source."""
+        """Open the engine, with what it needs at the source."""
         config = self.config
         return extraction_of(config).open_engine(
             pipeline_of(config),
@@ -449,7 +461,9 @@ class Follower:
 
     @contextmanager
     def following(self) -> Iterator[threading.Event]:
-        """Extract on a thread; setting what is given stops it. It has to end within patience."""
+        """Extract on a thread; setting the yielded event stops it. It has to end
+        within patience.
+        """
         stop, ends, errors = threading.Event(), list[Outcome](), list[BaseException]()
 
         def work() -> None:
@@ -475,7 +489,7 @@ class Follower:
         until(condition, self.side.patience_s)
 
     def log(self) -> list[tuple[int, int, list[Seen]]]:
-        """The log's transactions: number, position, changes."""
+        """Return the log's transactions: number, position, changes."""
         found: dict[int, tuple[int, list[Seen]]] = {}
         for segment in open_chain(list_segments(self.config.layout.log)):
             with segment:
@@ -487,7 +501,7 @@ class Follower:
         return [(trx, position, seen) for trx, (position, seen) in found.items()]
 
     def gsns(self) -> list[int]:
-        """The numbers of the log's rows, in order."""
+        """Return the numbers of the log's rows, in order."""
         found: list[int] = []
         for segment in open_chain(list_segments(self.config.layout.log)):
             with segment:
@@ -495,7 +509,7 @@ class Follower:
         return found
 
     def heartbeats(self) -> list[int]:
-        """When those in the log were sent."""
+        """Return the times when the log's heartbeats were sent."""
         found: list[int] = []
         for segment in open_chain(list_segments(self.config.layout.log)):
             with segment:
@@ -505,13 +519,13 @@ class Follower:
 
     @property
     def engine_in_log(self) -> str:
-        """Whose positions the log says that it has."""
+        """Engine whose positions the log has, as it says."""
         state = load_state(self.config.layout.log)
         assert state is not None
         return state.source["engine"]
 
     def seen(self) -> list[list[Seen]]:
-        """The changes alone."""
+        """Return only the changes."""
         return [seen for _, _, seen in self.log()]
 
 
@@ -532,7 +546,7 @@ class _Watched:
 
 
 def _changes(item: Any) -> Iterator[tuple[int, Seen]]:
-    """What one thing in the log says, with its transaction."""
+    """Yield the changes of one item in the log, with its transaction."""
     if isinstance(item, Marker):
         if item.kind is MarkerKind.TRUNCATE:
             for _, table in item.tables:

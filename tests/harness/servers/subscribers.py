@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 class Served:
-    """A source, its pipeline file, and the processes of it that run."""
+    """A source, its pipeline file, and its running processes."""
 
     def __init__(self, place: Place, folder: Path, *, publications: str = "", **more: Any) -> None:
         os.environ["SERVE_PASSWORD"] = PASSWORD
@@ -49,7 +49,7 @@ class Served:
         return self.extractor
 
     def serve(self) -> Process:
-        """Start the server, at the port that it had."""
+        """Start the server at its earlier port."""
         if self.port:
             text = self.path.read_text().replace("127.0.0.1:0", f"127.0.0.1:{self.port}")
             self.path.write_text(text)
@@ -60,7 +60,7 @@ class Served:
         return server
 
     def connection(self, **more: str) -> str:
-        """For libpq."""
+        """Return a connection string for libpq."""
         parts = {
             "host": "127.0.0.1",
             "port": str(self.port),
@@ -72,7 +72,7 @@ class Served:
         return " ".join(f"{key}={value}" for key, value in parts.items())
 
     def asked(self, query: str) -> list[tuple[Any, ...]]:
-        """What the catalogue answers."""
+        """Return the catalogue's answer."""
         with psycopg.connect(self.connection(), autocommit=True) as connection:
             return connection.execute(query).fetchall()  # type: ignore[arg-type]
 
@@ -85,17 +85,17 @@ class Served:
             assert result.status != psycopg.pq.ExecStatus.FATAL_ERROR, result.error_message
 
     def close(self) -> None:
-        """End both."""
+        """End both processes."""
         for process in (self.server, self.extractor):
             if process is not None:
                 process.__exit__()
 
 
 class Subscriber:
-    """A database with a subscription to what is served."""
+    """A database with a subscription to the served log."""
 
     def __init__(self, server: Server, served: Served, *tables: str) -> None:
-        """tables: statements that make them."""
+        """Make the database; tables are statements that create them."""
         self.server, self.served = server, served
         self.url = server.make_database("subscriber")
         self.database = self.url.rpartition("/")[2]
@@ -106,11 +106,11 @@ class Subscriber:
             self.run(statement)
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        """As the superuser."""
+        """Run a statement as the superuser."""
         return self.server.execute(statement, self.database)
 
     def subscribe(self, publication: str = "p", *options: str) -> None:
-        """Without a copy of what there is, unless the options say so."""
+        """Subscribe without a copy of existing rows, unless the options say so."""
         copies = any(one.startswith("copy_data") for one in options)
         wanted = ", ".join(options if copies else ("copy_data = false", *options))
         self.run(
@@ -119,7 +119,7 @@ class Subscriber:
         )
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for something."""
+        """Wait until a condition holds."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, f"not in time: {what}"

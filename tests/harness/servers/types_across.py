@@ -1,7 +1,7 @@
-"""Both ends of a pipeline for one column: made, filled, read as the log has it, written, compared.
+"""Both ends of a pipeline for one column: created, filled, read as in the log, written, compared.
 
-A `Side` is a database of a real server. What is read from a source is what the log would hold of
-each value: in its neutral type where it fits, as text where it does not.
+A `Side` is a database of a real server. A value is read from a source as the log would hold it: in
+its neutral type if it fits, otherwise as text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.engines.postgres.target.types import staging_of
 from penstock.model import Column, ColumnDefinition
 
 _MICROSECONDS = "case when isfinite({}) then trunc(extract(epoch from {}) * 1000000)::text end"
-# Per neutral type: Arrow's, SQL of the number that it holds, and what that number lies in.
+# Per neutral type: Arrow's type, SQL of the number that it holds, and the type of that number.
 ARROW: dict[str, tuple[pa.DataType, str, pa.DataType]] = {
     "date": (
         pa.date32(),
@@ -53,9 +53,10 @@ Value = str | bytes | None
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A value as it waits in the target: its neutral type, and its text or bytes.
+    """A value as it is staged in the target: its neutral type, and its text or bytes.
 
-    printed: what the source prints, which it is once its column was widened.
+    Attributes:
+        printed: Text that the source prints, which is the value once its column is widened.
     """
 
     neutral: str
@@ -64,18 +65,22 @@ class Waiting:
 
 
 class Side(Protocol):
-    """One end. name: of the engine."""
+    """One end.
+
+    Attributes:
+        server: Engine and version.
+    """
 
     server: Server
 
     def make(self, table: str, type_text: str) -> None:
-        """Make a table (id, v)."""
+        """Create a table (id, v)."""
 
     def put(self, table: str, number: int, expression: str) -> str:
-        """Insert a row with this SQL as v; the error's text, or empty."""
+        """Insert a row with this SQL as v; return the error's text, or empty."""
 
     def texts(self, table: str, template: str) -> dict[int, str | None]:
-        """What a template comes to, by id."""
+        """Return the results of a template, by id."""
 
 
 @dataclass
@@ -86,11 +91,11 @@ class PostgresSide:
     server: Server
 
     def make(self, table: str, type_text: str) -> None:
-        """Make a table (id, v)."""
+        """Create a table (id, v)."""
         self.connection.execute(f"create table public.{table} (id int, v {type_text})".encode())
 
     def put(self, table: str, number: int, expression: str) -> str:
-        """Insert a row; the error's text, or empty."""
+        """Insert a row; return the error's text, or empty."""
         sql = f"insert into public.{table} values ({number}, {expression})"
         try:
             self.connection.execute(sql.encode())
@@ -99,17 +104,17 @@ class PostgresSide:
         return ""
 
     def texts(self, table: str, template: str) -> dict[int, str | None]:
-        """What a template comes to, by id."""
+        """Return the results of a template, by id."""
         sql = f"select id, {fill_template(template, chr(34) + 'v' + chr(34))} from public.{table}"
         return dict(self.connection.execute(sql.encode()).fetchall())
 
     def column(self, table: str) -> ColumnDefinition:
-        """The column v as the catalogue reader has it."""
+        """Return the column v as the catalogue reader has it."""
         (definition,) = captured_tables(self.connection, [f"public.{table}"])
         return definition.columns[1]
 
     def read(self, table: str) -> dict[int, Waiting]:
-        """Each value as the log would have it, by id."""
+        """Return each value as the log would have it, by id."""
         column = self.column(table)
         printed = self.texts(table, "case when {} is distinct from null then format('%s', {}) end")
         numbers: dict[int, str | None] = {}
@@ -121,7 +126,7 @@ class PostgresSide:
         }
 
     def operand(self, waiting: Waiting, column: ColumnDefinition) -> str:
-        """The SQL of a value that waits here."""
+        """Return the SQL of a value that is staged here."""
         if waiting.value is None:
             return "null"
         if isinstance(waiting.value, bytes):
@@ -131,12 +136,12 @@ class PostgresSide:
         kept = Column(name="v", source_type=column.type_text, neutral=waiting.neutral)
         text = waiting.value
         if text[:5] == "0000-" and waiting.neutral in WIDENED:
-            text = f"0001{text[4:]} BC"  # in Arrow a number, which has no such trouble
+            text = f"0001{text[4:]} BC"  # in Arrow a number, which needs no such text
         return f"{literal(text)}::{staging_of(kept).sql}"
 
 
 def _postgres_waiting(column: ColumnDefinition, text: str | None, number: str | None) -> Waiting:
-    """number: days or microseconds of a finite date or time."""
+    """Return the staged value. number: days or microseconds of a finite date or time."""
     neutral = column.neutral
     if text is None:
         return Waiting(neutral, None)
@@ -157,7 +162,7 @@ def _postgres_waiting(column: ColumnDefinition, text: str | None, number: str | 
 
 
 def _arrow(neutral: str, number: str | None) -> str:
-    """What Arrow makes of a date or time as text."""
+    """Return Arrow's text of a date or time."""
     return str(
         pa.array([int(number or 0)])
         .cast(ARROW[neutral][2])
@@ -172,7 +177,11 @@ def _hex(text: str) -> str:
 
 @dataclass
 class MySQLSide:
-    """A database of MySQL or MariaDB. database: its name."""
+    """A database of MySQL or MariaDB.
+
+    Attributes:
+        database: Its name.
+    """
 
     connection: Any
     server: Server
@@ -180,13 +189,13 @@ class MySQLSide:
     raw: Any = field(default=None)
 
     def make(self, table: str, type_text: str) -> None:
-        """Make a table (id, v)."""
+        """Create a table (id, v)."""
         with self.connection.cursor() as cursor:
             # Without "null" an old server gives a TIMESTAMP a default of its own.
             cursor.execute(f"create table {table} (id int, v {type_text} null)")
 
     def put(self, table: str, number: int, expression: str) -> str:
-        """Insert a row; the error's text, or empty. Warnings count as errors."""
+        """Insert a row; return the error's text, or empty. Warnings count as errors."""
         with self.connection.cursor() as cursor:
             try:
                 cursor.execute(f"insert into {table} values ({number}, {expression})")
@@ -197,18 +206,18 @@ class MySQLSide:
         return str(told) if told else ""
 
     def texts(self, table: str, template: str) -> dict[int, str | None]:
-        """What a template comes to, by id."""
+        """Return the results of a template, by id."""
         with self.connection.cursor() as cursor:
             cursor.execute(f"select id, {fill_template(template, '`v`')} from {table}")
             return {row[0]: _text(row[1]) for row in cursor.fetchall()}
 
     def column(self, table: str) -> ColumnDefinition:
-        """The column v as the catalogue reader has it."""
+        """Return the column v as the catalogue reader has it."""
         (definition,) = mysql_captured(self.connection, [f"{self.database}.{table}"])
         return definition.columns[1]
 
     def read(self, table: str) -> dict[int, Waiting]:
-        """Each value as the log would have it, by id."""
+        """Return each value as the log would have it, by id."""
         column = self.column(table)
         kind = SourceType.of(column, self.server.engine)
         template = "convert({} using utf8mb4)"
@@ -222,7 +231,7 @@ class MySQLSide:
         return {number: _mysql_waiting(kind, text) for number, text in found.items()}
 
     def operand(self, waiting: Waiting, column: ColumnDefinition) -> str:
-        """The SQL of a value that waits here: text, or bytes."""
+        """Return the SQL of a value that is staged here: text, or bytes."""
         if waiting.value is None:
             return "null"
         if isinstance(waiting.value, bytes):
@@ -231,7 +240,7 @@ class MySQLSide:
 
 
 def _six_digits(text: str) -> str:
-    """A time as Arrow prints it."""
+    """Return a time as Arrow prints it."""
     whole, _, fraction = text.partition(".")
     return f"{whole}.{fraction.ljust(6, '0')}"
 
@@ -274,9 +283,12 @@ def _mysql_waiting(kind: SourceType, text: str | None) -> Waiting:
 
 @dataclass
 class Outcome:
-    """What became of a column's values, by id.
+    """Results of a column's values, by id.
 
-    source, target: the texts that are compared. errors: why a value was not written.
+    Attributes:
+        source: Texts of the source that are compared.
+        target: Texts of the target that are compared.
+        errors: Reason why a value was not written.
     """
 
     mapping: Mapping
@@ -294,7 +306,7 @@ def carry(
     *,
     as_text: bool = False,
 ) -> Outcome:
-    """Carry a filled column over by the table's rules. as_text: as if the log had widened it."""
+    """Copy a filled column by the table's rules. as_text: as if the log had widened it."""
     column = source.column(table)
     plain = map_column(column, source.server, target.server, choices=choices)
     target.make(into, plain.target_type)
@@ -324,7 +336,7 @@ def carry(
 
 @contextlib.contextmanager
 def postgres_side(url: str) -> Iterator[PostgresSide]:
-    """A PostgreSQL database, with the settings that texts need."""
+    """Open a PostgreSQL database, with the settings that texts need."""
     with connect(url, application_name="types", options=EXACT_TEXT_SETTINGS) as connection:
         version = connection.info.server_version // 10_000
         yield PostgresSide(connection, Server(engine=Engine.POSTGRESQL, version=(version,)))
@@ -332,7 +344,7 @@ def postgres_side(url: str) -> Iterator[PostgresSide]:
 
 @contextlib.contextmanager
 def mysql_side(url: str) -> Iterator[MySQLSide]:
-    """A database of MySQL or MariaDB, with the session that penstock uses."""
+    """Open a database of MySQL or MariaDB, with the session that penstock uses."""
     connection = mysql_connect(url, application_name="types")
     try:
         found = connection.server
@@ -343,6 +355,6 @@ def mysql_side(url: str) -> Iterator[MySQLSide]:
 
 
 def lost(outcome: Outcome) -> set[int]:
-    """The values that were not written, or arrived as NULL without having been it."""
+    """Return the values that were not written, or became NULL in the target."""
     nulls = {n for n, text in outcome.target.items() if text is None}
     return outcome.errors.keys() | nulls

@@ -1,4 +1,4 @@
-"""The web interface as a process of its own, and a real browser that looks at it.
+"""The web interface as a separate process, and a real browser that shows it.
 
 The browser is Debian's Chromium, driven without a window through its WebDriver. Not here: the
 pipeline it shows (`harness/pipelines/end_to_end.py`).
@@ -42,7 +42,7 @@ ARGUMENTS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )
-# Foreground and background of every text that is seen, as the browser computed them.
+# Foreground and background of every visible text, as the browser computed them.
 CONTRASTS = r"""
 const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);
 const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
@@ -80,7 +80,7 @@ Found = TypeVar("Found")
 
 
 class WebProcess:
-    """`penstock web FILE... --port 0 --json`, or another command that serves."""
+    """A `penstock web FILE... --port 0 --json`, or another command that serves."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class WebProcess:
         command: str = "web",
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it, and wait until it says where it is."""
+        """Start it, and wait until it prints its address."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "penstock", command, *map(str, arguments), "--json"],
             stdout=subprocess.PIPE,
@@ -125,11 +125,11 @@ class WebProcess:
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs."""
+        """Exit code; None while it runs."""
         return self._process.poll()
 
     def stop(self, number: signal.Signals = signal.SIGINT, within_s: float = 15.0) -> int:
-        """Ask it to end; the exit code."""
+        """Stop it, and return the exit code."""
         self._process.send_signal(number)
         code = self._process.wait(within_s)
         for reader in self._readers:
@@ -137,7 +137,7 @@ class WebProcess:
         return code
 
     def kill(self) -> None:
-        """End it at once if it still runs."""
+        """Kill it if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -152,7 +152,7 @@ class WebProcess:
 
 
 def until(look: Callable[[], Found | None], what: str, within_s: float = WAIT_S) -> Found:
-    """Look again and again until there is something; that."""
+    """Look repeatedly until there is a result, and return it."""
     deadline = time.monotonic() + within_s
     while True:
         found = look()
@@ -163,28 +163,28 @@ def until(look: Callable[[], Found | None], what: str, within_s: float = WAIT_S)
 
 
 class Browser:
-    """Chromium, and what a person does with it."""
+    """Chromium, and the actions of a person with it."""
 
     def __init__(self, driver: WebDriver) -> None:
         self.driver = driver
 
     def open(self, url: str) -> None:
-        """Go to a page."""
+        """Open a page."""
         self.driver.get(url)
 
     def size(self, width: int, height: int) -> None:
-        """Show pages as on a screen of this size; narrower than a window may be, too."""
+        """Show pages as on a screen of this size, even narrower than a window may be."""
         self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
         )
 
     def calm(self, wanted: bool) -> None:
-        """Ask for reduced motion, or no longer."""
+        """Ask for reduced motion, or stop asking."""
         self.media("prefers-reduced-motion", "reduce" if wanted else "")
 
     def media(self, feature: str, value: str) -> None:
-        """Set what a style sheet may ask about the reader's requests."""
+        """Set a media feature that a style sheet may query."""
         self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
             "Emulation.setEmulatedMedia", {"features": [{"name": feature, "value": value}]}
         )
@@ -196,15 +196,15 @@ class Browser:
         )
 
     def one(self, selector: str) -> WebElement:
-        """The element; fails when there is none."""
+        """Return the element; fails if there is none."""
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def all(self, selector: str) -> list[WebElement]:
-        """All elements, hidden ones too."""
+        """Return all elements, including hidden ones."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        """What an element shows now, also while it is replaced."""
+        """Return the text that an element shows now, even while it is replaced."""
         shown = self.run(
             "const e = document.querySelector(arguments[0]);"
             "return e && !e.closest('[hidden]') ? e.innerText : ''",
@@ -213,7 +213,7 @@ class Browser:
         return str(shown)
 
     def click(self, selector: str) -> None:
-        """Click it; it must be in sight. Again where an update took it from under the hand."""
+        """Click the visible element; try again if an update replaced it."""
         for _ in range(20):
             try:
                 return self.one(selector).click()
@@ -226,15 +226,15 @@ class Browser:
         self.driver.switch_to.active_element.send_keys(*keys)
 
     def focused(self) -> str:
-        """The id of what has the focus."""
+        """Return the id of the focused element."""
         return str(self.run("return document.activeElement.id"))
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run a script in the page; what it returns."""
+        """Run a script in the page, and return its result."""
         return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
 
     def until_text(self, selector: str, wanted: str, within_s: float = WAIT_S) -> str:
-        """Wait until an element shows a text; all that it shows then."""
+        """Wait until an element shows a text, and return all of its text."""
 
         def look() -> str:
             shown = self.text(selector)
@@ -246,11 +246,11 @@ class Browser:
             raise AssertionError(f"{error}; it shows {self.text(selector)!r}") from None
 
     def complaints(self) -> list[str]:
-        """What the browser itself says against the page: errors, refused loads."""
+        """Return the browser's own complaints about the page: errors, refused loads."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[attr-defined]
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Keep a picture of the page, or of all of it."""
+        """Save a picture of the page, or of all of it."""
         if not whole:
             assert self.driver.save_screenshot(str(path))
             return
@@ -261,7 +261,7 @@ class Browser:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """A browser with a fresh profile below a folder; it ends with the block."""
+    """Open a browser with a fresh profile below a folder, for the block."""
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     assert program, "these tests need Chromium: apt-get install chromium chromium-driver"
     assert driver, "these tests need Chromium: apt-get install chromium chromium-driver"

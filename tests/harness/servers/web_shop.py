@@ -1,4 +1,4 @@
-"""A busy shop and its pipeline, for a browser to look at."""
+"""A busy shop and its pipeline, viewed in a browser."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ PAUSE_S = 0.05
 
 
 class Shop:
-    """Two databases, a pipeline between them, and customers who can be let in."""
+    """Two databases, a pipeline between them, and customers who start on request."""
 
     def __init__(self, folder: Path, server: Server, *, slot: str = "web_shop") -> None:
-        """Make and fill it; nothing runs yet. slot: its name, of which a server has one."""
+        """Create and fill it; nothing runs yet. slot: a name that is unique on its server."""
         extractor = {"replicationSlot": slot}
         sections = {"changeExtractor": extractor}
         self.pair = Pair(folder, server, tables=["public.*"], sections=sections)
@@ -63,7 +63,7 @@ class Shop:
                 connection.commit()
 
     def close(self) -> None:
-        """End it all."""
+        """End everything."""
         self._closing.set()
         if self._customers is not None:
             self._customers.join(30)

@@ -1,7 +1,7 @@
-"""A small follower of binlogs for tests: does what a source does at each stop of the decoder.
+"""A small follower of binlogs for tests: acts like a source at each stop of the decoder.
 
-`Replica` applies decoded rows to tables in memory, so that they can be compared with what the
-server said. Not here: builders of single events (`harness.twins.binlog_events`).
+`Replica` applies decoded rows to tables in memory, so that they can be compared with the server's
+output. Not here: builders of single events (`harness.twins.binlog_events`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 
 
 def packet(payload: bytes, sequence: int = 0) -> bytes:
-    """A payload as packets; one of 16 MiB less a byte and more goes into several."""
+    """Return a payload as packets; one of 16 MiB less a byte and more needs several."""
     parts = []
     for at in range(0, len(payload) + 1, 0xFFFFFF):
         piece = payload[at : at + 0xFFFFFF]
@@ -46,7 +46,7 @@ def packet(payload: bytes, sequence: int = 0) -> bytes:
 
 
 def file_events(data: bytes) -> list[bytes]:
-    """The events of a binlog file."""
+    """Return the events of a binlog file."""
     found, at = [], 4
     while at < len(data):
         length = int.from_bytes(data[at + 9 : at + 13], "little")
@@ -56,20 +56,20 @@ def file_events(data: bytes) -> list[bytes]:
 
 
 def fake_rotate(name: str, offset: int = 4) -> bytes:
-    """The event without checksum that starts every dump."""
+    """Return the event without checksum that starts every dump."""
     body = struct.pack("<Q", offset) + name.encode()
     return struct.pack("<IBIIIH", 0, 4, 1, 19 + len(body), 0, 0x20) + body
 
 
 def as_packets(name: str, data: bytes) -> bytes:
-    """A binlog file as a server sends it."""
+    """Return a binlog file as a server sends it."""
     events = [fake_rotate(name), *file_events(data)]
     return b"".join(packet(b"\0" + event, number) for number, event in enumerate(events))
 
 
 @dataclass
 class Recorded:
-    """What a server said of one table: its columns and rows, values as it prints them."""
+    """A server's output for one table: its columns and rows, values as it prints them."""
 
     columns: list[dict[str, str]]
     rows: list[list[str | None]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Recorded:
 
 
 def recorded_tables(name: str) -> dict[str, Recorded]:
-    """All tables of a recording."""
+    """Return all tables of a recording."""
     tables: dict[str, Recorded] = {}
     current = Recorded(columns=[])
     with lzma.open(DATA / f"{name}.jsonl.xz", "rt", encoding="utf-8") as file:
@@ -94,7 +94,7 @@ def recorded_tables(name: str) -> dict[str, Recorded]:
 
 
 def recorded_files(name: str) -> list[tuple[str, bytes]]:
-    """The binlog files of a recording, with the names they had."""
+    """Return the binlog files of a recording, with their original names."""
     return [
         ("binlog." + path.name.split(".")[-3], lzma.decompress(path.read_bytes()))
         for path in sorted(DATA.glob(f"{name}.*.binlog.xz"))
@@ -102,7 +102,7 @@ def recorded_files(name: str) -> list[tuple[str, bytes]]:
 
 
 def catalogue_relation(table: TableMap, recorded: Recorded) -> Relation:
-    """The relation as a source makes it from the catalogue."""
+    """Return the relation as a source makes it from the catalogue."""
     columns = tuple(
         Column(
             name=one["name"],
@@ -124,12 +124,12 @@ def catalogue_relation(table: TableMap, recorded: Recorded) -> Relation:
 
 
 class Replica:
-    """Follows one stream and keeps the tables that it makes."""
+    """A follower of one stream that keeps the resulting tables."""
 
     def __init__(
         self, decoder: binlog.Decoder, tables: dict[str, Recorded], *, catalogue: bool = False
     ) -> None:
-        """catalogue: take every relation from the recorded definitions, none from the event."""
+        """Prepare to follow; catalogue means all relations are from the recorded definitions."""
         self.decoder = decoder
         self.tables = tables
         self.catalogue = catalogue
@@ -146,11 +146,11 @@ class Replica:
     # --- the stream
 
     def follow_file(self, name: str, data: bytes, block_bytes: int = 1 << 20) -> None:
-        """Decode a file, handed over as packets of a dump."""
+        """Decode a file, passed as packets of a dump."""
         self.follow(as_packets(name, data), self.decoder.feed, block_bytes)
 
     def follow(self, data: bytes, feed: Any, block_bytes: int = 1 << 20, row_limit: int = 7) -> int:
-        """Decode until the data is used up; returns what was consumed."""
+        """Decode until the data is used up; return the consumed length."""
         at = 0
         end = min(block_bytes, len(data))
         while True:
@@ -175,7 +175,7 @@ class Replica:
         return at
 
     def take(self) -> None:
-        """Apply what is buffered."""
+        """Apply the buffered rows."""
         self.gtids += self.decoder.take_gtids()
         self._parking += self.decoder.take_parked()
         rows = []
@@ -186,7 +186,7 @@ class Replica:
             self.apply(relation, row)
 
     def widen(self) -> None:
-        """Keep a column as text from here on."""
+        """Keep a column as text from now on."""
         table_id, index = self.decoder.widen
         relation = self.decoder.bindings()[table_id]
         assert relation is not None
@@ -200,7 +200,7 @@ class Replica:
         self.decoder.bind(table, relation, recorded.charsets if recorded else ())
 
     def message(self) -> None:
-        """An event that the decoder does not handle."""
+        """Process an event that the decoder does not handle."""
         event = self.decoder.message
         kind = event[4]
         self.kinds.append(kind)
@@ -264,7 +264,7 @@ class Replica:
             self.contents["went"] = self.contents.pop("gone")
 
     def alter(self, text: str) -> None:
-        """The two statements of the recordings that change what older rows have."""
+        """Carry out the two statements of the recordings that change values of older rows."""
         self.take()
         rows = [row for _, row in self.contents["gone"]]
         for row in rows:
@@ -291,7 +291,7 @@ class Replica:
     # --- the tables
 
     def apply(self, relation: Relation, row: Row) -> None:
-        """One row change."""
+        """Apply one row change."""
         self.operations.append(row | {"table": relation.name})
         content = self.contents.setdefault(relation.name, [])
         if row["op"] != ord("I"):
@@ -314,7 +314,7 @@ class Replica:
             content.append((relation, dict(row["after"])))
 
     def find(self, content: list[tuple[Relation, Row]], relation: Relation, identity: Row) -> int:
-        """Where the row is that has these values."""
+        """Return the index of the row that has these values."""
         for index, (_, row) in enumerate(content):
             if all(row.get(name) == value for name, value in identity.items()):
                 return index
@@ -331,7 +331,7 @@ def _xid(text: str) -> tuple[int, bytes, bytes]:
 
 
 def shown(relation: Relation, index: int, value: Any) -> str | None:
-    """A decoded value in the server's form."""
+    """Return a decoded value in the server's form."""
     column = relation.columns[index]
     parsed = parse_type(column.source_type)
     if value is None:
@@ -358,7 +358,7 @@ def shown(relation: Relation, index: int, value: Any) -> str | None:
 
 
 def assert_same_value(relation: Relation, index: int, value: Any, expected: str | None) -> None:
-    """Fail unless a decoded value is what the server printed."""
+    """Raise an error unless a decoded value is what the server printed."""
     column = relation.columns[index]
     place = f"{relation.full_name}.{column.name}"
     if expected is not None and value is not None:

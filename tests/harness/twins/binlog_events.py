@@ -20,7 +20,7 @@ WRITE, UPDATE, DELETE = EventKind.WRITE_ROWS, EventKind.UPDATE_ROWS, EventKind.D
 
 
 def packed(number: int) -> bytes:
-    """A length-encoded number."""
+    """Return a length-encoded number."""
     if number < 0xFB:
         return bytes((number,))
     for mark, size in ((0xFC, 2), (0xFD, 3), (0xFE, 8)):
@@ -31,7 +31,7 @@ def packed(number: int) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How one column stands in a TABLE_MAP event."""
+    """Form of a column in a TABLE_MAP event."""
 
     code: int
     meta: bytes = b""
@@ -95,17 +95,22 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table with full metadata. kinds: names in KINDS; key: indexes."""
+    """A table with full metadata.
+
+    Attributes:
+        kinds: Names in KINDS.
+        key: Indexes of the key's columns.
+    """
 
     kinds: tuple[str, ...]
     table_id: int = 100
     name: str = "t"
     key: tuple[int, ...] = (0,)
     nullable: bool = True
-    is_mariadb: bool = False  # which has a collation for geometry columns too
+    is_mariadb: bool = False  # it has a collation for geometry columns, too
 
     def body(self) -> bytes:
-        """The body of its TABLE_MAP event."""
+        """Return the body of its TABLE_MAP event."""
         kinds = [KINDS[name] for name in self.kinds]
         count = len(kinds)
         metadata = b"".join(kind.meta for kind in kinds)
@@ -160,7 +165,7 @@ Cells = Sequence[bytes | None]  # a value without its length, or NULL
 
 
 def image(table: Table, cells: Cells, present: Sequence[int] | None = None) -> bytes:
-    """One row image: null bits and values of the present columns."""
+    """Return one row image: null bits and values of the present columns."""
     columns = range(len(table.kinds)) if present is None else present
     nulls = bytearray((len(columns) + 7) // 8)
     values = b""
@@ -175,7 +180,7 @@ def image(table: Table, cells: Cells, present: Sequence[int] | None = None) -> b
 
 
 def bitmap(table: Table, present: Sequence[int] | None = None) -> bytes:
-    """Which columns an image has; the bits behind the last column are set, as servers do."""
+    """Return which columns an image has; the bits after the last column are set, as servers do."""
     count = len(table.kinds)
     bits = bytearray(b"\xff" * ((count + 7) // 8))
     if present is not None:
@@ -194,7 +199,7 @@ def rows_body(
     extra: bytes = b"",
     flags: int = 1,
 ) -> bytes:
-    """The body of a rows event; `rows` are the images one behind the other."""
+    """Return the body of a rows event; `rows` are the images one after the other."""
     body = table.table_id.to_bytes(6, "little") + struct.pack("<H", flags)
     if kind >= 30:
         body += struct.pack("<H", 2 + len(extra)) + extra
@@ -208,7 +213,7 @@ def rows_body(
 
 
 def query_body(text: str | bytes, schema: str = "rec", status: bytes = b"") -> bytes:
-    """The body of a QUERY event."""
+    """Return the body of a QUERY event."""
     data = text.encode() if isinstance(text, str) else text
     name = schema.encode()
     head = struct.pack("<IIBHH", 1, 0, len(name), 0, len(status))
@@ -216,19 +221,19 @@ def query_body(text: str | bytes, schema: str = "rec", status: bytes = b"") -> b
 
 
 def gtid_body(number: int, time_us: int = COMMIT_TIME_US, server: bytes = SERVER) -> bytes:
-    """The body of MySQL's GTID event."""
+    """Return the body of MySQL's GTID event."""
     head = b"\0" + server + struct.pack("<QBQQ", number, 2, 0, 1)
     return head + time_us.to_bytes(7, "little") + b"\0"
 
 
 def maria_body(number: int, flags: int = 0, domain: int = 0, more: bytes = b"") -> bytes:
-    """The body of MariaDB's GTID event."""
+    """Return the body of MariaDB's GTID event."""
     return (struct.pack("<QIB", number, domain, flags) + more).ljust(19, b"\0")
 
 
 @dataclass
 class Log:
-    """Events of one binlog file, each with its place and, if wanted, its checksum."""
+    """Events of one binlog file, each with its position and, if wanted, its checksum."""
 
     checksums: bool = True
     version: str = "8.0.40"
@@ -252,54 +257,54 @@ class Log:
         return event
 
     def add(self, kind: int, body: bytes = b"", flags: int = 0) -> Log:
-        """Put an event behind the others."""
+        """Add an event at the end."""
         self._put(kind, body, flags, seal=self.checksums)
         return self
 
     def begin(self, number: int = 1) -> Log:
-        """A GTID and a BEGIN."""
+        """Add a GTID and a BEGIN."""
         self.add(EventKind.GTID, gtid_body(number))
         return self.add(EventKind.QUERY, query_body("BEGIN"))
 
     def table(self, table: Table) -> Log:
-        """A TABLE_MAP."""
+        """Add a TABLE_MAP."""
         return self.add(EventKind.TABLE_MAP, table.body())
 
     def commit(self, xid: int = 9) -> Log:
-        """An XID."""
+        """Add an XID."""
         return self.add(EventKind.XID, struct.pack("<Q", xid))
 
     def rotate(self, name: str, offset: int = 4, artificial: bool = False) -> Log:
-        """A ROTATE."""
+        """Add a ROTATE."""
         body = struct.pack("<Q", offset) + name.encode()
         return self.add(EventKind.ROTATE, body, 0x20 if artificial else 0)
 
     def file(self) -> bytes:
-        """The bytes of the file."""
+        """Return the bytes of the file."""
         return b"\xfebin" + b"".join(self.events)
 
     def packets(self) -> bytes:
-        """As a server sends it."""
+        """Return the events as a server sends them."""
         return b"".join(
             packet(b"\0" + event, number) for number, event in enumerate(self.events, 1)
         )
 
 
 def payload_body(*events: bytes, zstd: bool = False) -> bytes:
-    """The body of a TRANSACTION_PAYLOAD event, stored or compressed as the server does."""
+    """Return the body of a TRANSACTION_PAYLOAD event, stored or compressed as by the server."""
     data = b"".join(events)
     packed = pa.compress(data, "zstd", asbytes=True) if zstd else data
     return payload_head(len(packed), len(data), zstd=zstd) + packed
 
 
 def payload_head(packed: int, size: int, *, zstd: bool = False) -> bytes:
-    """What a TRANSACTION_PAYLOAD says of itself: packed and whole size in bytes."""
+    """Return the head of a TRANSACTION_PAYLOAD: packed and whole size in bytes."""
     return struct.pack(
         "<BBBHBBBQBBBQB", 2, 3, 0xFC, 0 if zstd else 255, 3, 9, 0xFE, size, 1, 9, 0xFE, packed, 0
     )
 
 
 def bare(kind: int, body: bytes) -> bytes:
-    """An event as it lies inside a payload or among parked ones: without checksum."""
+    """Return an event as it is inside a payload or among parked ones: without checksum."""
     length = 19 + len(body)
     return struct.pack("<IBIIIH", TIMESTAMP, kind, SERVER_ID, length, 0, 0) + body

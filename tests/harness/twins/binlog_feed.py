@@ -1,4 +1,4 @@
-"""Feed a binlog decoder as its caller does, and look at what it made."""
+"""Feed a binlog decoder as its caller does, and check its result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KEYLESS = Table(kinds=("int", "varchar(60)"), name="keyless", table_id=71, key=(
 
 
 def number(value: int) -> bytes:
-    """The value of an int column."""
+    """Return the value of an int column."""
     return value.to_bytes(4, "little", signed=True)
 
 
 def row(table: Table, *values: Any, present: list[int] | None = None) -> bytes:
-    """An image: numbers for int columns, text for the others."""
+    """Return an image: numbers for int columns, text for the others."""
     cells = [
         number(value) if isinstance(value, int) else None if value is None else value.encode()
         for value in values
@@ -34,7 +34,7 @@ def row(table: Table, *values: Any, present: list[int] | None = None) -> bytes:
 
 
 def inserts(table: Table, *rows: bytes, **more: Any) -> tuple[int, bytes]:
-    """Kind and body of a WRITE_ROWS event."""
+    """Return kind and body of a WRITE_ROWS event."""
     return WRITE, rows_body(table, WRITE, b"".join(rows), **more)
 
 
@@ -58,7 +58,7 @@ def feed(decoder: Decoder, block: bytes, limit: int = MANY, commit_limit: int | 
 
 
 def rows_of(decoder: Decoder) -> list[dict[str, Any]]:
-    """Take everything as dicts, all relations together in order of gsn."""
+    """Take everything as dicts, all relations together in order of GSN."""
     taken = decoder.take()
     for rows in taken:
         rows.batch.validate(full=True)
@@ -67,12 +67,12 @@ def rows_of(decoder: Decoder) -> list[dict[str, Any]]:
 
 
 def after(decoder: Decoder) -> list[Any]:
-    """The after images that are there to take, as tuples."""
+    """Return the after images that can be taken, as tuples."""
     return [one["after"] and tuple(one["after"].values()) for one in rows_of(decoder)]
 
 
 def refused(call: Callable[[], Any]) -> str:
-    """The reason with which a call fails."""
+    """Return the reason with which a call fails."""
     with pytest.raises(BinlogBroken) as caught:
         call()
     assert caught.value.code == "DC60"

@@ -1,11 +1,11 @@
-"""Record binlog files of a running server, with what the server itself says is in its tables.
+"""Record binlog files of a running server, with the tables' content according to the server.
 
-`python tests/harness/twins/binlog_record.py NAME --socket SOCKET --logs FOLDER
-[--out tests/data/binlog]` runs the scenarios below through the `mariadb` command-line client as
-root without password, copies the binlog files they made to OUT/NAME.N.binlog.xz and writes
+`python tests/harness/twins/binlog_record.py NAME --socket SOCKET --logs FOLDER [--out
+tests/data/binlog]` runs the scenarios below through the `mariadb` command-line client as root
+without password, copies the resulting binlog files to OUT/NAME.N.binlog.xz and writes
 OUT/NAME.jsonl.xz: one line for each table with its columns, then its rows as SELECT prints them.
-The tests decode the files and must arrive at the same rows (tests/unit/test_binlog_recorded.py).
-A server is not needed for that.
+The tests decode the files and must get the same rows (tests/unit/test_binlog_recorded.py). They
+need no server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEMPORALS = ("0000-00-00 00:00:00", "2024-02-29 12:34:56.789123", "9999-12-31 23
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running server and what it can do."""
+    """A running server and its features."""
 
     socket: str
     version: str
@@ -45,7 +45,7 @@ class Server:
         return tuple(int(part) for part in self.version.split("-")[0].split("."))
 
     def run(self, sql: str) -> str:
-        """Run statements; returns rows with tabs between values."""
+        """Run statements; return rows with tabs between values."""
         command = ["mariadb", "--no-defaults", "-uroot", f"-S{self.socket}", "--batch", "--raw"]
         command += ["--skip-column-names", "--default-character-set=utf8mb4"]
         done = subprocess.run(command, input=sql.encode(), capture_output=True, check=False)
@@ -58,7 +58,7 @@ class Server:
 
 
 def numbers() -> list[str]:
-    """Integers of all sizes, floats, decimals, bits, years."""
+    """Return statements for integers of all sizes, floats, decimals, bits, years."""
     sql = [
         "create table ints (id int primary key, ti tinyint, tu tinyint unsigned, si smallint, "
         "su smallint unsigned, mi mediumint, mu mediumint unsigned, i int, iu int unsigned, "
@@ -93,7 +93,9 @@ def numbers() -> list[str]:
 
 
 def times() -> list[str]:
-    """Dates and times with every number of digits, zero and impossible dates."""
+    """Return statements for dates and times with every number of digits, zero and
+    impossible dates.
+    """
     columns = ["id int primary key", "d date"]
     for digits in range(7):
         columns += [f"t{digits} time({digits})", f"dt{digits} datetime({digits})"]
@@ -126,7 +128,9 @@ def times() -> list[str]:
 
 
 def texts(server: Server) -> list[str]:
-    """Every character set, CHAR and VARCHAR around the lengths where their form changes."""
+    """Return statements for every character set, CHAR and VARCHAR around the lengths
+    of each form.
+    """
     sets = [name for name in CHARSETS if name != "gb18030"]
     if not server.is_mariadb:
         sets.append("gb18030")
@@ -138,7 +142,7 @@ def texts(server: Server) -> list[str]:
         )
         rows = ["(90, '', 'x  ', null)"]
         for number, sample in enumerate(SAMPLES):
-            # What the set lacks becomes a question mark on the way in.
+            # Characters that the set lacks become question marks on input.
             text = f"convert('{sample}' using {name})"
             rows.append(f"({number}, {text}, {text}, {text})")
         sql.append(f"insert ignore into cs_{name} values {', '.join(rows)}")
@@ -156,7 +160,7 @@ def texts(server: Server) -> list[str]:
 
 
 def bytes_and_members() -> list[str]:
-    """Binary types, ENUM and SET of all sizes."""
+    """Return statements for binary types, ENUM and SET of all sizes."""
     many = ",".join(f"'m{index}'" for index in range(300))
     sets = {
         f"s{size}": ",".join(f"'{size}_{index}'" for index in range(size))
@@ -183,7 +187,7 @@ def bytes_and_members() -> list[str]:
 
 
 def documents() -> list[str]:
-    """JSON of all kinds, MySQL only."""
+    """Return statements for JSON of all kinds, MySQL only."""
     docs = [
         "'null'", "'true'", "'{}'", "'[]'", "'\"\"'", "'0'", "'-1'", "'32768'", "'-32769'",
         "'4294967296'", "'18446744073709551615'", "'1.0'", "'1e20'", "'1e-7'", "'1e15'", "'1e14'",
@@ -221,7 +225,7 @@ def documents() -> list[str]:
 
 
 def shapes() -> list[str]:
-    """Geometry."""
+    """Return statements for geometry."""
     made = [
         "point(1.5, -2)", "linestring(point(0,0), point(1,1))",
         "st_geomfromtext('polygon((0 0,4 0,4 4,0 4,0 0))')",
@@ -237,7 +241,7 @@ def shapes() -> list[str]:
 
 
 def images(server: Server) -> list[str]:
-    """Row images of all kinds, keys that change, tables without a key."""
+    """Return statements for row images of all kinds, keys that change, tables without a key."""
     sql = [
         "create table img (id int primary key, a int default 5, b text, c varchar(20), d blob, "
         "n int not null)",
@@ -270,7 +274,7 @@ def images(server: Server) -> list[str]:
 
 
 def transactions(server: Server) -> list[str]:
-    """Savepoints, rollbacks, several tables, XA, engines without transactions, DDL."""
+    """Return statements for savepoints, rollbacks, XA, DDL, engines without transactions."""
     sql = [
         "create table acc (id int primary key, n int)",
         "create table mem (id int primary key, n int) engine=MyISAM",
@@ -299,7 +303,7 @@ def transactions(server: Server) -> list[str]:
 
 
 def maria(server: Server) -> list[str]:
-    """What only MariaDB has."""
+    """Return statements for features that only MariaDB has."""
     sql = [
         "create table own (id int primary key, u uuid, i6 inet6, j json, "
         "cv varchar(200) compressed, ct text compressed, cb blob compressed, "
@@ -350,7 +354,7 @@ def maria(server: Server) -> list[str]:
 
 
 def newer_mysql() -> list[str]:
-    """Compressed transactions, tagged ids, hidden columns."""
+    """Return statements for compressed transactions, tagged ids, hidden columns."""
     uuid = "11111111-2222-3333-4444-555555555555"
     return [
         "create table zipped (id int primary key, t text, j json)",
@@ -374,7 +378,9 @@ def newer_mysql() -> list[str]:
 
 
 def bare(server: Server) -> list[str]:
-    """Every row written again without names, signs, members and checksums in the binlog."""
+    """Return statements that write rows again without names, signs, members, checksums in the
+    binlog.
+    """
     tables = "ints nums times bins members lengths img acc mem geo cs_latin1 cs_gbk cs_utf8mb4"
     tables += " own four oldtimes packed" if server.is_mariadb else " docs part"
     least = "NO_LOG" if server.is_mariadb else "MINIMAL"
@@ -384,7 +390,7 @@ def bare(server: Server) -> list[str]:
     return [*sql, "set global binlog_row_metadata = FULL"]
 
 
-# --- what the server says
+# --- the server's output
 
 
 EXPRESSIONS = {
@@ -399,7 +405,7 @@ TEXTS = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum"
 
 
 def describe(server: Server, table: str) -> list[dict[str, str]]:
-    """The columns in order, as the catalogue has them."""
+    """Return the columns in order, as the catalogue has them."""
     lines = server.run(
         "select column_name, data_type, hex(column_type), is_nullable, "
         "coalesce(character_set_name, ''), column_key from information_schema.columns "
@@ -422,7 +428,7 @@ def describe(server: Server, table: str) -> list[dict[str, str]]:
 
 
 def select(server: Server, table: str, columns: list[dict[str, str]]) -> list[list[str | None]]:
-    """All rows; text as text, bytes in hexadecimal digits."""
+    """Return all rows; text as text, bytes in hexadecimal digits."""
     parts = []
     for column in columns:
         name = f"`{column['name']}`"
@@ -449,7 +455,7 @@ def select(server: Server, table: str, columns: list[dict[str, str]]) -> list[li
 
 
 def main() -> None:
-    """Run it all and write the files."""
+    """Run all scenarios and write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--socket", required=True)

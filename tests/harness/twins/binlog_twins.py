@@ -1,6 +1,6 @@
-"""Drive a binlog decoder through a case and note all it does; compare twin and kernel.
+"""Drive a binlog decoder through a case and record its behaviour; compare twin and kernel.
 
-A case is made from plain bytes too, so that the fuzzer and the kept corpus use the same driver.
+A case can be made from plain bytes, so that the fuzzer and the kept corpus use the same driver.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ WIDE = Table(
     kinds=("bigint", *(["int", "varchar(60)"] * 4), "blob"), name="wide", table_id=103, key=(2, 0)
 )
 WORLD = {table.table_id: table for table in (EVERY, KEYLESS, WIDE)}
-# Stands for the transactions in what `run` returns.
+# Stands for the transactions in the result of `run`.
 RECORDED = Relation(schema="rec", name="transactions", columns=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Bytes, how they are cut into blocks, and the limits."""
+    """Bytes, their division into blocks, and the limits."""
 
     block: bytes
     mode: str = "packets"
@@ -44,7 +44,9 @@ class Case:
 
     @classmethod
     def of(cls, data: bytes) -> Case:
-        """A case from any bytes: the first five choose mode, limits, cut; the rest is the block."""
+        """Return a case from any bytes: the first five choose mode, limits, cut; the rest is the
+        block.
+        """
         head, block = data[:5].ljust(5, b"\0"), data[5:]
         return cls(
             block=block,
@@ -59,7 +61,7 @@ class Case:
 
 
 def state(decoder: Decoder) -> tuple[Any, ...]:
-    """All that a decoder shows."""
+    """Return the visible state of a decoder."""
     return (
         decoder.stop,
         decoder.message,
@@ -85,7 +87,7 @@ def state(decoder: Decoder) -> tuple[Any, ...]:
 
 
 class Driver:
-    """Does what a source does, and writes down what it saw."""
+    """Acts like a source, and records what it saw."""
 
     def __init__(self, kind: type[Decoder], case: Case) -> None:
         self.case = case
@@ -124,7 +126,7 @@ class Driver:
         self.events.append((state(decoder), self.parked, decoder.take()))
 
     def open(self) -> None:
-        """A transaction whose rows are replayed."""
+        """Open a transaction whose rows are replayed."""
         log = Log(checksums=False).begin()
         block = log.packets()
         self.feed(self.decoder.feed, block, ())
@@ -133,7 +135,7 @@ class Driver:
         decoder, case = self.decoder, self.case
         at = 0
         for end in sorted({*(min(cut, len(block)) for cut in cuts), len(block)}):
-            for _ in range(4 * len(block) + 100):  # a bound: no call may do nothing for ever
+            for _ in range(4 * len(block) + 100):  # a bound: no call may do nothing forever
                 if self.parking and call == decoder.feed:
                     at = decoder.park(block, at, end, 60)
                 elif call == decoder.replay:
@@ -153,7 +155,7 @@ class Driver:
         self.parked += self.decoder.take_parked()
 
     def answer(self) -> None:
-        """Do what a caller does at each stop."""
+        """Act like a caller at each stop."""
         decoder = self.decoder
         if decoder.stop in (Stop.LIMIT, Stop.COMMIT):
             self.take()
@@ -195,7 +197,7 @@ class Driver:
 
 
 def gathered(pieces: list[str]) -> tuple[str, str]:
-    """GTIDs as sets: how they are cut into pieces does not count."""
+    """Return GTIDs as sets: their division into pieces is ignored."""
     mysql, maria = GtidSet(), MariaGtids()
     for piece in pieces:
         if ":" in piece:
@@ -206,7 +208,7 @@ def gathered(pieces: list[str]) -> tuple[str, str]:
 
 
 def assert_same(case: Case) -> tuple[list[Any], list[Rows]]:
-    """Fail unless twin and kernel do the same; returns what the twin did."""
+    """Raise an error unless twin and kernel behave alike; return the twin's result."""
     twin = Driver(DECODERS["twin"], case)
     twin.run()
     for name, kind in DECODERS.items():
@@ -223,5 +225,5 @@ def assert_same(case: Case) -> tuple[list[Any], list[Rows]]:
 
 
 def is_refused(events: list[Any]) -> bool:
-    """Whether a run ended with an error."""
+    """Return whether a run ended with an error."""
     return any(isinstance(event, tuple) and event and event[0] is BinlogBroken for event in events)

@@ -1,6 +1,6 @@
-"""How many examples a costly property test takes, as a share of the profile's number.
+"""The number of examples of a slow property test, as a share of the profile's number.
 
-The profiles and their numbers are in conftest.py. What a test asserts is the same in all of them.
+The profiles and their numbers are in conftest.py. The assertions of a test are the same in all.
 """
 
 from __future__ import annotations
@@ -9,5 +9,7 @@ from hypothesis import settings
 
 
 def examples(share: float) -> settings:
-    """Settings with this share of the profile's examples; two at least, as the first is trivial."""
+    """Return settings with this share of the profile's examples; at least two, as the first is
+    trivial.
+    """
     return settings(max_examples=max(2, round(settings().max_examples * share)))

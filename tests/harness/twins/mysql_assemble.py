@@ -1,4 +1,4 @@
-"""A stream of packets, a catalogue and what follows them, for tests of the assembler."""
+"""A stream of packets, a catalogue and a follower, for tests of the assembler."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NAME = TableName("rec", "t")
 
 
 def definition(*more: str) -> TableDefinition:
-    """Table rec.t as the catalogue has it."""
+    """Return table rec.t as the catalogue has it."""
     kinds = [("c0", "int"), ("c1", "varchar(60)"), *((name, "int") for name in more)]
     columns = tuple(
         ColumnDefinition(
@@ -78,26 +78,26 @@ def definition(*more: str) -> TableDefinition:
 
 @dataclass
 class Catalogue:
-    """A catalogue that says the same at every place, or nothing."""
+    """A catalogue with the same definition at every position, or none."""
 
     now: TableDefinition | None = None
 
     def read(self, _: TableName) -> TableDefinition | None:
-        """What it has."""
+        """Return its definition."""
         return self.now
 
     def read_at(self, _: TableName, __: BinlogPosition) -> TableDefinition | None:
-        """What it has."""
+        """Return its definition."""
         return self.now
 
     def added_value(self, _: TableName, added: Added, __: Query) -> str | None:
-        """The value that an integer's default says."""
+        """Return the value of an integer's default."""
         return None if added.is_null else certain_value(added)
 
 
 @dataclass
 class Followed:
-    """What came out of one stream, and what it left behind."""
+    """Result of one stream, and its remaining state."""
 
     runs: list[Run] = field(default_factory=list)
     marks: list[StreamMark] = field(default_factory=list)
@@ -105,14 +105,14 @@ class Followed:
     notes: AllNotes = field(default_factory=AllNotes)
 
     def add(self, run: Run, mark: StreamMark | None) -> None:
-        """A run, with the mark of its end."""
+        """Add a run, with the mark of its end."""
         self.runs.append(run)
         if mark is not None:
             self.marks.append(mark)
 
     @property
     def rows(self) -> list[Any]:
-        """(gsn, trx, op, values) of every row."""
+        """Tuples (gsn, trx, op, values) of every row."""
         return [
             (c.gsn, c.trx, c.op, tuple((c.after or c.before or {}).values()))
             for run in self.runs
@@ -121,7 +121,7 @@ class Followed:
 
 
 class Following:
-    """Streams into one pipeline, each beginning where it is told."""
+    """Streams into one pipeline, each with its own begin."""
 
     def __init__(self, folder: Path, kind: str, catalogue: Catalogue | None = None) -> None:
         self.folder = folder
@@ -141,14 +141,14 @@ class Following:
         limits: Limits | None = None,
         visit: Visit[Assembler] | None = None,
     ) -> Followed:
-        """Feed what the server sends from the mark's position on."""
+        """Feed the server's bytes from the mark's position on."""
         found = Followed()
         self.visit = visit
         self._follow(found, stream, mark, durable, notes, shift, block_bytes, limits)
         return found
 
     def broken(self, stream: Callable[[int], bytes], *, mark: StreamMark) -> Followed:
-        """Feed what cannot be followed to its end; what was given out."""
+        """Feed a stream that fails before its end; return the result until then."""
         found = Followed()
         durable = FlushPoint(position=mark.position)
         with pytest.raises(PenstockError):
@@ -206,12 +206,12 @@ XID = b"X'6162',X'',1"
 
 
 def prepare_body() -> bytes:
-    """XA_PREPARE of that transaction."""
+    """Return the XA_PREPARE of that transaction."""
     return struct.pack("<BIII", 0, 1, 2, 0) + b"ab"
 
 
 def whole_log() -> tuple[list[Log], list[int]]:
-    """Two files with all kinds of groups; and every position where a group ends."""
+    """Return two files with all kinds of groups, and every position where a group ends."""
     logs, ends = [Log(), Log()], []
     numbers = iter(range(1, 100))
 
@@ -255,7 +255,7 @@ def whole_log() -> tuple[list[Log], list[int]]:
 
 
 def sent(logs: list[Log], begin: int) -> bytes:
-    """What a server sends from a position on."""
+    """Return the bytes that a server sends from a position on."""
     number, offset = begin >> 40, begin & (1 << 40) - 1
     parts = []
     for index, log in enumerate(logs[number - 1 :], number):
@@ -264,7 +264,7 @@ def sent(logs: list[Log], begin: int) -> bytes:
         for event in log.events:
             is_head = event[4] == EventKind.FORMAT_DESCRIPTION
             if is_head and at < offset:
-                event = bytearray(event)  # as it is sent again in the middle of a file
+                event = bytearray(event)  # as it is resent in the middle of a file
                 event[13:17] = bytes(4)
                 body = bytes(event[:-4])
                 parts.append(body + struct.pack("<I", zlib.crc32(body)))
@@ -278,5 +278,5 @@ def sent(logs: list[Log], begin: int) -> bytes:
 
 
 def mark_at(position: int, *, gtids: str = "", **more: Any) -> StreamMark:
-    """A mark without anything prepared."""
+    """Return a mark without prepared transactions."""
     return StreamMark(position=position, base="binlog", shift=0, gtids=gtids, prepared=(), **more)

@@ -29,27 +29,27 @@ COMMIT_TIME_US = 1_700_000_000_123_456
 
 
 def frame(payload: bytes, kind: bytes = b"d") -> bytes:
-    """One wire frame."""
+    """Return one wire frame."""
     return kind + struct.pack(">I", len(payload) + 4) + payload
 
 
 def xlog(message: bytes) -> bytes:
-    """A pgoutput message in XLogData in CopyData."""
+    """Return a pgoutput message in XLogData in CopyData."""
     return frame(b"w" + struct.pack(">QQq", 1, 1, 0) + message)
 
 
 def begin(position: int = 100, time_us: int = COMMIT_TIME_US, xid: int = 7) -> bytes:
-    """A Begin frame."""
+    """Return a Begin frame."""
     return xlog(b"B" + struct.pack(">QqI", position, time_us - POSTGRES_EPOCH_US, xid))
 
 
 def commit(position: int = 100, end: int = 150, time_us: int = COMMIT_TIME_US) -> bytes:
-    """A Commit frame."""
+    """Return a Commit frame."""
     return xlog(b"C\0" + struct.pack(">QQq", position, end, time_us - POSTGRES_EPOCH_US))
 
 
 def image(cells: Sequence[Cell]) -> bytes:
-    """A row image without its kind letter."""
+    """Return a row image without its kind letter."""
     parts = [struct.pack(">H", len(cells))]
     for cell in cells:
         if cell is None:
@@ -67,7 +67,7 @@ def _xid(xid: int | None) -> bytes:
 
 
 def insert(source_id: int, cells: Sequence[Cell], xid: int | None = None) -> bytes:
-    """An Insert frame; xid for one inside a streamed transaction."""
+    """Return an Insert frame; xid for one inside a streamed transaction."""
     return xlog(b"I" + _xid(xid) + struct.pack(">I", source_id) + b"N" + image(cells))
 
 
@@ -79,7 +79,7 @@ def update(
     old: Sequence[Cell] | None = None,
     xid: int | None = None,
 ) -> bytes:
-    """An Update frame with a key image, an old image or none."""
+    """Return an Update frame with a key image, an old image or none."""
     before = b""
     if key is not None:
         before = b"K" + image(key)
@@ -96,18 +96,18 @@ def delete(
     old: Sequence[Cell] | None = None,
     xid: int | None = None,
 ) -> bytes:
-    """A Delete frame with a key image or an old image."""
+    """Return a Delete frame with a key image or an old image."""
     before = b"K" + image(key) if key is not None else b"O" + image(old or ())
     return xlog(b"D" + _xid(xid) + struct.pack(">I", source_id) + before)
 
 
 def keepalive(position: int = 5, reply_now: bool = True) -> bytes:
-    """A keepalive frame."""
+    """Return a keepalive frame."""
     return frame(b"k" + struct.pack(">QqB", position, 0, reply_now))
 
 
 def column(name: str, neutral: str, **more: Any) -> Column:
-    """A column; its source type is the neutral name unless given."""
+    """Return a column; its source type is the neutral name unless given."""
     more.setdefault("source_type", "bytea" if neutral == "binary" else neutral)
     return Column(name=name, neutral=neutral, **more)
 
@@ -119,7 +119,7 @@ def relation(
     identity: Identity = Identity.DEFAULT,
     version: int = 1,
 ) -> Relation:
-    """A relation public.t; the first column is its key unless said otherwise."""
+    """Return a relation public.t; the first column is its key unless another one is given."""
     return Relation(
         schema="public",
         name=name,
@@ -132,7 +132,7 @@ def relation(
 
 
 def _bits(array: pa.Array) -> pa.Array:
-    """The same array with floats as integers and times as integers: equal only when identical."""
+    """Return the array with floats and times as integers: equal only when identical."""
     kind = array.type
     if pa.types.is_struct(kind):
         children = [_bits(array.field(index)) for index in range(kind.num_fields)]
@@ -149,7 +149,7 @@ def _bits(array: pa.Array) -> pa.Array:
 
 
 def assert_same_batch(one: pa.RecordBatch, other: pa.RecordBatch) -> None:
-    """Fail unless both batches hold the same bits, -0 and NaN included."""
+    """Raise an error unless both batches have the same bits, -0 and NaN included."""
     assert one.schema.equals(other.schema)
     assert one.num_rows == other.num_rows
     one.validate(full=True)
@@ -158,7 +158,7 @@ def assert_same_batch(one: pa.RecordBatch, other: pa.RecordBatch) -> None:
         assert _bits(left).equals(_bits(right)), f"column {name} differs"
 
 
-T = 16_400  # the source id that TWO is bound under
+T = 16_400  # the source id to which TWO is bound
 TWO = relation(column("id", "int64"), column("größe", "string"))
 MANY = 1_000_000
 
@@ -169,7 +169,7 @@ def feed(decoder: pgoutput.Decoder, block: bytes, row_limit: int = MANY) -> int:
 
 
 def rows_of(decoder: pgoutput.Decoder) -> list[dict[str, Any]]:
-    """Take everything as dicts, all relations together in order of gsn."""
+    """Take everything as dicts, all relations together in order of GSN."""
     taken = decoder.take()
     for rows in taken:
         rows.batch.validate(full=True)
@@ -178,6 +178,6 @@ def rows_of(decoder: pgoutput.Decoder) -> list[dict[str, Any]]:
 
 
 def positions_of(decoder: Any) -> list[int]:
-    """Take the transactions that have ended; where each was committed."""
+    """Take the ended transactions; return their commit positions."""
     taken = decoder.take_transactions()
     return [] if taken is None else [to_ordinal(one) for one in taken.column(0).to_pylist()]

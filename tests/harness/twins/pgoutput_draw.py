@@ -1,4 +1,4 @@
-"""What a table of any shape may hold: relations, and cells of rows as PostgreSQL prints them."""
+"""Content of tables of any shape: relations, and cells of rows as PostgreSQL prints them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ TEXTS: dict[str, st.SearchStrategy[str]] = {
 
 @st.composite
 def relations(draw: st.DrawFn) -> Relation:
-    """A relation of up to twelve columns of any neutral types and any identity."""
+    """Draw a relation of up to twelve columns of any neutral types and any identity."""
     neutrals = draw(st.lists(st.sampled_from(NEUTRALS), max_size=12))
     names = st.text(string.ascii_letters + "äß語 ", min_size=1, max_size=8)
     columns = [column(f"{draw(names)}{index}", neutral) for index, neutral in enumerate(neutrals)]
@@ -109,7 +109,7 @@ def row_cells(
     texts: Callable[[str], st.SearchStrategy[str]],
     unchanged: bool = False,
 ) -> Cells:
-    """A value, NULL or "unchanged" per column."""
+    """Draw a value, NULL or "unchanged" per column."""
     cells: Cells = []
     for one in shape.columns:
         choice = draw(st.integers(0, 9))
@@ -123,5 +123,5 @@ def row_cells(
 
 
 def proper(neutral: str) -> st.SearchStrategy[str]:
-    """Texts as PostgreSQL prints them."""
+    """Return a strategy of texts as PostgreSQL prints them."""
     return TEXTS[neutral]

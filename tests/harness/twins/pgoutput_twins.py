@@ -1,6 +1,6 @@
-"""Drive a pgoutput decoder through a case and note all it does; compare twin and kernel.
+"""Drive a pgoutput decoder through a case and record its behaviour; compare twin and kernel.
 
-A case is made from plain bytes too, so that the fuzzer and the kept corpus use the same driver.
+A case can be made from plain bytes, so that the fuzzer and the kept corpus use the same driver.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NEUTRALS = (
     "binary",
     "string",
 )
-IGNORED_COUNT_PLACE = 7  # in what `state` returns
+IGNORED_COUNT_PLACE = 7  # in the result of `state`
 MODES = ("feed", "replay", "skip", "copy")
 _EVERY_TYPE = tuple(column(f"c{i}", neutral) for i, neutral in enumerate(NEUTRALS))
 
@@ -58,13 +58,13 @@ WORLD: dict[int, Relation] = {
     ),
     4: relation(name="empty", before=()),
 }
-# Stands for the transactions in what `run` returns.
+# Stands for the transactions in the result of `run`.
 RECORDED = relation(name="transactions", before=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Bytes, how they are cut into blocks, and the limits."""
+    """Bytes, their division into blocks, and the limits."""
 
     block: bytes
     mode: str = "feed"
@@ -79,7 +79,9 @@ class Case:
 
     @classmethod
     def of(cls, data: bytes) -> Case:
-        """A case from any bytes: the first five choose mode, limits, cut; the rest is the block."""
+        """Return a case from any bytes: the first five choose mode, limits, cut; the rest is the
+        block.
+        """
         head, block = data[:5].ljust(5, b"\0"), data[5:]
         return cls(
             block=block,
@@ -104,7 +106,7 @@ def _call(decoder: Decoder, case: Case, at: int, end: int) -> Callable[[], int]:
 
 
 def state(decoder: Decoder) -> tuple[Any, ...]:
-    """All that a decoder shows."""
+    """Return the visible state of a decoder."""
     return (
         decoder.stop,
         decoder.message,
@@ -124,7 +126,7 @@ def state(decoder: Decoder) -> tuple[Any, ...]:
 
 
 def run(kind: type[Decoder], case: Case) -> tuple[list[Any], list[Any]]:
-    """Decode a case to its end or first error; returns events and batches."""
+    """Decode a case to its end or first error; return events and batches."""
     decoder = kind(byte_limit=case.byte_limit)
     for source_id, shape in case.relations.items():
         decoder.bind(source_id, shape)
@@ -156,7 +158,7 @@ def run(kind: type[Decoder], case: Case) -> tuple[list[Any], list[Any]]:
 
 
 def _answer(decoder: Decoder, batches: list[Any]) -> None:
-    """Do what a caller does at each stop."""
+    """Act like a caller at each stop."""
     if decoder.stop in (Stop.LIMIT, Stop.COMMIT):
         batches.extend(decoder.take())
     elif decoder.stop is Stop.WIDEN:
@@ -169,7 +171,7 @@ def _answer(decoder: Decoder, batches: list[Any]) -> None:
 
 
 def assert_same(case: Case) -> tuple[list[Any], list[Any]]:
-    """Fail unless twin and kernel do the same; returns what the twin did."""
+    """Raise an error unless twin and kernel behave alike; return the twin's result."""
     events, batches = run(DECODERS["twin"], case)
     for name, kind in DECODERS.items():
         if name == "twin":
