@@ -196,7 +196,7 @@ def test_a_result_that_a_killed_executor_was_in_the_middle_of(
 def test_a_result_of_another_database_of_the_same_server(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, lending: dict[str, str]
 ) -> None:
-    """The same holds for another database of the same engine."""
+    """A chunk is read again for another task, into another database of the same engine, too."""
     sections: dict[str, dict[str, Any]] = {
         "spark": {**CLUSTER, **lending},
         "target.map": {database_of(mysql_url): database_of(landing)},

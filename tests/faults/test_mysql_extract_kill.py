@@ -157,7 +157,7 @@ def test_killed_and_started_again(
 
 
 def test_killed_again_and_again(mysql: MySQLServer, mysql_url: str, tmp_path: Path) -> None:
-    """The same holds at random moments."""
+    """Every row comes once and in order after kills at random moments."""
     prepare(mysql, mysql_url, tmp_path)
     (tmp_path / "spill").rmdir()
     worker = threading.Thread(target=work, args=(mysql, mysql_url, tmp_path))

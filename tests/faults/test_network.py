@@ -165,7 +165,7 @@ def test_each_breakage_once(tmp_path: Path, major: int | None, deeds: tuple[str,
 def test_each_breakage_once_of_mysql(
     tmp_path: Path, source: str, target: str, deeds: tuple[str, ...]
 ) -> None:
-    """The same holds with MySQL and MariaDB on either side."""
+    """The copy catches up after each kind of failure with MySQL and MariaDB on either side."""
     _pipeline_survives(tmp_path, deeds, 1, kinds=(source, target))
 
 

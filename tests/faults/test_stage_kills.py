@@ -59,5 +59,5 @@ def test_windows_through_spark_after_kills(stack: ExitStack, tmp_path: Path, tar
 def test_a_target_under_a_feed_after_many_kills(
     stack: ExitStack, tmp_path: Path, mode: str, target: str
 ) -> None:
-    """The same holds for many kills: 23 in each case, 276 in total."""
+    """The target equals the model after many kills: 23 in each case, 276 in total."""
     Stage(stack, tmp_path, mode, target, SEED + 1).run(23)

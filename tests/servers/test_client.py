@@ -206,7 +206,7 @@ def _sleepers(postgres: Server) -> int:
 
 
 def test_terminated_session_is_a_lost_connection(postgres: Server) -> None:
-    """The error allows penstock to retry automatically."""
+    """A terminated session raises an error that allows penstock to retry automatically."""
     with open_replication(postgres.url(), application_name="test client") as connection:
         postgres.execute(f"select pg_terminate_backend({connection.process_id})")
         with pytest.raises(ConnectionLost) as caught:

@@ -36,7 +36,7 @@ ROWS = (
     " union all select -1, repeat('long', 400000)"
 )
 TIMEOUT_S = 30.0
-# Rows are sent while counting; with only FROM, the function would first run to its end.
+# Rows are sent while the function counts; called in FROM, it would first run to its end.
 ENDLESS = "(select generate_series(1, 900000000) as i) as endless"
 
 
@@ -424,9 +424,7 @@ def test_a_message_behind_the_end_is_taken_whole(
     at_target: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """This lets libpq find the beginning of a message: a notice after ReadyForQuery is read
-    completely.
-    """
+    """A notice after ReadyForQuery is read completely, so that libpq begins at a message."""
     monkeypatch.setattr(relay, "BLOCK_BYTES", 64)  # its end is not in the block yet
     monkeypatch.setattr(relay, "ANSWER_BYTES", 64)
     said = b"SNOTICE\0Mhello" + b" hello" * 150 + b"\0\0"

@@ -144,7 +144,7 @@ def test_two_tables_that_swap_their_names_are_read_again(
 def test_a_renamed_table_that_is_taken_out_is_forgotten(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """The pipeline stops until then."""
+    """The pipeline is stopped by a renamed table until that is excluded."""
     own, watch = watching(source_url, database, takes_renamed=not_taken)
     with own:
         watch.poll()

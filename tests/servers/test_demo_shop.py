@@ -39,7 +39,7 @@ def test_shop_has_the_traits_that_the_demo_shows(source_url: str) -> None:
         )
         assert value("select count(*) from pg_class where relkind = 'p'") == 1
         assert value("select count(*) from pg_class where relreplident = 'f'") == 1
-        # The descriptions are out of line: the main table is too small to hold them.
+        # The descriptions are out of line: the main fork could not hold them.
         assert (
             value(
                 "select pg_relation_size(reltoastrelid) from pg_class "

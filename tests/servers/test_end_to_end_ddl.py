@@ -179,7 +179,7 @@ def test_altered_while_running(pair: Pair, table: str) -> None:
 
 @pytest.mark.parametrize("table", [f"still_{name}" for name in table_names()])
 def test_altered_while_stopped(pair: Pair, table: str) -> None:
-    """The next start notices the same alterations."""
+    """The next start notices alterations made while the pipeline was stopped."""
     assert pair.process is not None
     assert pair.process.running, pair.process.err
     assert pair.differences(table) == []

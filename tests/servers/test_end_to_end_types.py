@@ -106,7 +106,7 @@ def test_bulk(types: Types) -> None:
 
 
 def test_inserts(types: Types) -> None:
-    """The same values arrive through the change stream."""
+    """Inserted values arrive through the change stream as in bulk."""
     types.fill(1000)
     types.fill_keys(odd=True)
     types.pair.check("keyed", "bare", *[f"key{number}" for number in types.keys])

@@ -129,8 +129,8 @@ def bring(
 def without_type(rows: list[Any]) -> list[tuple[Any, ...]]:
     """Return rows without `_type`.
 
-    If a second type comes with a later batch, the existing table gets the first one's name
-    otherwise than a table that has the column from the beginning.
+    A table that gets the column only with a later batch, at the second type, has the first
+    type's name in its existing rows; one that has the column from the beginning does not.
     """
     place = list(rows[0]).index("_type") if "_type" in rows[0] else len(rows[0])
     return [(*row[:place], *row[place + 1 :]) for row in rows]
@@ -181,7 +181,7 @@ def test_rows_are_in_postgres_what_changes_make_them(
 def test_rows_are_in_mysql_what_changes_make_them(
     live_node: LiveNode, mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """The same holds in MySQL, where the server's statement computes the values."""
+    """Both paths give the same values in MySQL, whose statement computes the values."""
     for name in ("people", "transactions", "tables"):
         live_node.ask("scenario", name)
     live_node.await_linked()

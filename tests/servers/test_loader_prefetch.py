@@ -139,7 +139,7 @@ def test_batches_that_do_not_meet_use_the_documented_tables(
 def test_what_is_staged_ahead_is_staged_again_when_applying_fails(
     target: str, tmp_path: Path, log: LogMaker, point: str
 ) -> None:
-    """This holds even if the commit took effect and only its answer was lost."""
+    """A staged batch is staged again, even if the commit took effect and its answer was lost."""
     log.writer.finish()
     with Blocked(target) as look, faults.arming(f"{point}:1:error"):
         running = Running(target, tmp_path, max_files_per_batch=1)

@@ -215,7 +215,7 @@ def test_every_type_is_the_one_in_the_binlog(
 def test_how_values_are_kept(
     make: Callable[[str], None], read: Callable[[str], TableDefinition], declared: str, neutral: str
 ) -> None:
-    """The decoder's own table of types decides."""
+    """The decoder's own table of types decides how values are kept."""
     make(f"create table t (id int primary key, c {declared})")
     assert columns(read("t"))["c"].neutral == neutral
 

@@ -355,7 +355,7 @@ def test_the_same_server_id_twice(mysql: MySQLServer) -> None:
 
 
 def test_without_the_right_to_replicate(mysql: MySQLServer) -> None:
-    """The error names the GRANT."""
+    """The error for an account without the right to replicate names the GRANT."""
     with mysql.role() as url, pytest.raises(PrivilegeMissing) as caught:
         open_binlog(url, position=FIRST, options=options())
     assert "grant replication slave" in caught.value.hint

@@ -297,7 +297,7 @@ def test_a_key_that_the_target_refuses(my_target: Target) -> None:
 
 
 def test_a_key_that_postgresql_refuses(target_url: str) -> None:
-    """PostgreSQL's refusal gives the same error."""
+    """The error for a key that PostgreSQL refuses names it and the way out, too."""
     run(target_url, "create table t (id int primary key, v text)", "insert into t values (1, 'a')")
     run(target_url, "insert into t values (2, 'a')")
     text = "create {}index once on public.t (v)"

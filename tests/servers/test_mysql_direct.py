@@ -87,7 +87,7 @@ def test_buckets_and_truncations(my_start: MyStart, log: LogMaker, monkeypatch: 
 
 
 def test_one_bucket_has_unsent_columns(my_start: MyStart, log: LogMaker, monkeypatch: Any) -> None:
-    """No bucket writes a file then: unsent columns are filled in the merge table."""
+    """No bucket writes a file if one has unsent columns, which the merge table fills."""
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
     target = my_start(ITEMS + "; insert into t values (1, 'kept', 1)")
     log.transaction(update(ITEM, 1, None, 7, absent=(1,)))
@@ -175,7 +175,7 @@ UNFIT: list[tuple[str, Callable[[Applying], None]]] = [
 def test_what_needs_more_goes_through_a_merge_table(
     my_start: MyStart, log: LogMaker, column: str, alter: Callable[[Applying], None]
 ) -> None:
-    """Rows of such tables arrive correctly, too."""
+    """Rows that need more than a file go through a merge table, and arrive correctly."""
     shape = relation(("id", "x", "int32"), ("name", "x", "string"), ("v", "x", "int16"))
     ddl = f"create table t (id int primary key, name varchar(9), {column})"
     target = my_start(ddl, allow_triggers=True)

@@ -97,7 +97,7 @@ def test_pk19_log_without_a_bulk_load(config: Config) -> None:
 
 
 def test_a_source_that_cannot_be_asked_makes_none_of_these_checks_done(config: Config) -> None:
-    """The checks count as skipped."""
+    """The checks of a source that cannot be asked count as skipped."""
     away = replace(config, source=replace(config.source, url="mysql://u@127.0.0.1:1/d"))
     codes = ["MY040", "MY041", "MY042"]
     assert (

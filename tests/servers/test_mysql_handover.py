@@ -247,7 +247,7 @@ def altered(server: MySQLServer, url: str) -> bool:
 
 
 def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config: Config) -> None:
-    """This holds while other tables are being read, and after a chunk is left in the middle."""
+    """An ALTER passes while other tables are being read, and after a chunk is left unfinished."""
     select = f"select * from `{database_of(config.source.url)}`.t"
     with MySQLPlanner(config) as planner:
         point = planner.fresh_point()
@@ -269,9 +269,7 @@ def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config:
 def test_without_the_right_an_alter_waits_until_all_is_read(
     mysql: MySQLServer, config: Config
 ) -> None:
-    """MariaDB locks a table's shape for a session that may write the binlog; the
-    message says so.
-    """
+    """MariaDB locks a table's shape for a session that may write the binlog; the log says so."""
     name = database_of(config.source.url)
     with mysql.role("select on *.*", "replication slave, binlog monitor on *.*") as url:
         least = replace(config, source=replace(config.source, url=f"{url}{name}"))

@@ -338,7 +338,7 @@ def test_heartbeats_of_another_reader_are_not_ours(
     tmp_path: Path,
     heartbeats: dict[str, Any],
 ) -> None:
-    """Every reader of the binlog sees them."""
+    """Every reader of the binlog sees heartbeats; those of another are not counted."""
     line = line_of(mysql, tmp_path, mysql_url, target_url, **heartbeats)
     with line.extracting():
         until(lambda: line.logged(1), "our own")

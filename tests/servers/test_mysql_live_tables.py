@@ -31,7 +31,7 @@ def place(server: MySQLServer) -> BinlogPosition:
 def test_a_definition_holds_where_no_statement_on_the_table_lies_between(
     mysql: MySQLServer, mysql_url: str, live: LiveTables
 ) -> None:
-    """This holds for each table separately, at each position, even after an earlier read ahead."""
+    """A definition holds per table, at each position, even after an earlier read ahead."""
     name = database_of(mysql_url)
     sql(mysql, mysql_url, "create table a (id int primary key);; create table b (id int)")
     first = place(mysql)

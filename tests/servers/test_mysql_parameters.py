@@ -84,7 +84,7 @@ def test_exit_when_idle_and_idle_wait_seconds(pipe: Pipe) -> None:
 
 
 def test_without_exit_when_idle_it_goes_on_until_stop(pipe: Pipe) -> None:
-    """The word STOP in wirekite_action ends it; there is no CHANGE.DONE."""
+    """The word STOP in wirekite_action ends the extraction; there is no CHANGE.DONE."""
     begun(pipe)
     pipe.given({"exitWhenIdle": False, "idleWaitSeconds": 0.1})
     ended: list[float] = []
@@ -229,7 +229,7 @@ def test_remove_files_and_done_directory(pipe: Pipe, how: str) -> None:
 
 
 def test_change_file_extension(pipe: Pipe) -> None:
-    """Both halves use it: one writes files with this extension, the other reads them."""
+    """One half writes files with this extension, the other reads them."""
     filled(pipe, {"changeFileExtension": "chg"})
     names = files_of(pipe)
     assert names

@@ -200,7 +200,7 @@ def test_an_idle_server_whose_binlog_was_rotated(
 def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
     mysql: MySQLServer, mysql_url: str, table: str, tmp_path: Path, place: str
 ) -> None:
-    """The next attempt carries it out: rows are sent twice at worst, and never answered before."""
+    """The next attempt carries a request out: sent twice at worst, and never answered before."""
     extractor_of(mysql_url, tmp_path).run()
     ask(tmp_path, table)
     with faults.arming(f"{place}:1:error"), extracting(mysql_url, tmp_path):

@@ -89,7 +89,7 @@ def test_a_new_table_is_added_while_others_flow(pair: Pair) -> None:
 
 
 def test_a_table_made_while_nothing_ran_is_added_at_the_start(pair: Pair) -> None:
-    """This includes one that could not be followed earlier, and can be now."""
+    """A table that could not be followed earlier, and can be now, is added as well."""
     process = started(pair, "add")
     pair.run("create table unkeyed (id int)")
     process.until(lambda: left_out(pair, "public.unkeyed", "PG12"), "unkeyed left out")

@@ -84,7 +84,7 @@ def run_by_policies(
 
 
 def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -> None:
-    """The catalogue is compared with its last known state."""
+    """The policies hold for alterations found by comparing the catalogue with its last state."""
 
     def alter(sql: str) -> None:
         with psycopg.connect(source_url, autocommit=True) as connection:
@@ -97,7 +97,7 @@ def test_a_postgresql_source(source_url: str, target_url: str, tmp_path: Path) -
 def test_a_mysql_source(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:
-    """The binlog contains the statements."""
+    """The policies hold for alterations whose statements are in the binlog."""
     database = database_of(mysql_url)
 
     def alter(sql: str) -> None:

@@ -116,7 +116,7 @@ def test_many_rows_are_repaired_by_buckets(config: Config, monkeypatch: pytest.M
 
 
 def test_the_command_says_what_it_did(config: Config) -> None:
-    """A second verify finds nothing."""
+    """The command prints its repairs, and a second verify finds nothing."""
     spoil(config)
     before = penstock("verify", config.path)
     assert before.code == 1

@@ -134,7 +134,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
 def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
     source_url: str, tmp_path: Path, place: str
 ) -> None:
-    """The next attempt or start carries it out: sent twice at worst, and never answered before."""
+    """The next attempt carries a request out: sent twice at worst, and never answered before."""
     set_up(source_url, DDL)
     extractor_of(source_url, tmp_path).run()
     ask(tmp_path, "public.t")

@@ -165,7 +165,7 @@ def test_a_slot_of_another_pipeline_stays(made: Config) -> None:
 
 
 def test_it_asks_first_and_changes_nothing_meanwhile(made: Config) -> None:
-    """No answer and "no" leave everything; --json cannot ask."""
+    """No answer and "no" leave everything unchanged; --json cannot ask."""
     before = left(made)
     ran = penstock("reset", made.path)
     assert ran.code != 0

@@ -33,7 +33,7 @@ def test_rows_come_change_and_go(target: Rows) -> None:
 
 
 def test_the_last_of_two_with_one_key_counts(target: Rows) -> None:
-    """This holds within one call, though their columns differ."""
+    """The last mutation of a key in one call counts, though the columns of both differ."""
     target.run("create table t (id bigint primary key, v int, w int)")
     target.upsert(upsert({"id": 1, "v": 1, "w": 1}), upsert({"id": 1, "v": 2}))
     assert target.rows("select * from t") == [(1, 2, None)]
@@ -116,7 +116,7 @@ def test_a_key_in_another_order_than_the_sources_is_refused(target: Rows) -> Non
 
 
 def test_many_rows_in_statements_of_few(target: Rows) -> None:
-    """The module's row limit divides them."""
+    """The module's row limit divides many rows among statements."""
     target.run("create table t (id int primary key, v int)")
     rules = RowRules(row_limit=7)
     target.upsert(*(upsert({"id": n, "v": n}) for n in range(2_500)), rules=rules)

@@ -161,7 +161,7 @@ class TestTypes:
     """Types that the source got after the target's tables were created."""
 
     def test_are_created_with_the_columns(self, begin: Begin, log: LogMaker) -> None:
-        """This holds in a target with an earlier log, too."""
+        """Types are created in a target with an earlier log, too."""
         target = begun(begin, log, Policies())
         relation = typed(enum_of("sad", "glad"), DOMAIN, version=2)
         log.transaction(insert(relation, 2, "b", 20, "sad", 3))

@@ -62,7 +62,7 @@ def stumble() -> Work:
 
 
 def test_results_come_in_order_of_the_partitions(spark: Session) -> None:
-    """Every task runs once."""
+    """Results come in the order of the partitions, and every task runs once."""
     assert spark.run([[1, 2], [3], []], double()) == [2, 4, 6]
     assert spark.run([], double()) == []
     assert len(spark.run([[i, i] for i in range(10)], double())) == 20

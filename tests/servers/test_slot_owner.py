@@ -126,7 +126,7 @@ def test_a_slot_that_went_to_another_log_is_not_read(first: Config) -> None:
 
 
 def test_a_slot_in_use_is_not_adopted(first: Config, tmp_path: Path) -> None:
-    """An extraction without a recorded owner is refused at once, and doctor reports it."""
+    """A slot that an anonymous extraction reads is refused at once, and doctor reports it."""
     set_up(first.source.url, "create table u (id int)", slot=SLOT)
     stop = Stop()
     options = ExtractOptions(slot=SLOT, publication="p", flush_interval_s=0.3)

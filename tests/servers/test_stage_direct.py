@@ -117,7 +117,7 @@ def RowSequencerOf(stage: Stage) -> type:  # noqa: N802
 
 
 def test_a_table_that_is_not_there(make: Make, target: Rows) -> None:
-    """The error names the table."""
+    """The error for a missing table names it."""
     target.run(SINGLE)
     with pytest.raises(TableNotThere, match=r"\.nowhere\) which does not exist"):
         make().post(nowhere=row(1, 1))
@@ -172,7 +172,7 @@ def test_connected_tables_are_staged_and_swept(make: Make, target: Rows) -> None
 
 
 def test_before_any_checkpoint_what_is_a_minute_old_is_swept(make: Make, target: Rows) -> None:
-    """The sweep commits no checkpoint."""
+    """Old rows are swept before any checkpoint, and the sweep commits none."""
     target.run(*FAMILY)
     stage = make(StageMode.BEST_EFFORT)
     future = 2**62

@@ -255,9 +255,7 @@ def test_what_cannot_be_applied_stays_unapplied(site: Site, number: int, said: s
 
 
 def test_a_resolved_time_behind_what_cannot_be_applied_is_not_reported(site: Site) -> None:
-    """This holds in any mode; the error is recorded, and no time at or after that row
-    is applied.
-    """
+    """The resolved time is recorded in any mode, but it does not count as applied."""
     for mode in (StageMode.CONSISTENT, StageMode.BEST_EFFORT):
         site.begin(mode=mode)
         for number in range(82, 87):
@@ -273,7 +271,7 @@ CAS = "configure_table('accounts', cas=['version']{more})"
 
 
 def test_compare_and_set_and_merges(site: Site) -> None:
-    """The samples run one after the other."""
+    """The samples of compare-and-set and merges give their stated results, one after the other."""
     site.begin(CAS.format(more=""))
     ours = holder(site)
     site.post(BY_NUMBER[87])

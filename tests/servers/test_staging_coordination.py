@@ -305,7 +305,7 @@ def test_a_late_mutation_has_a_state(session: PostgresStagingSession) -> None:
 
 
 def test_what_is_marked_may_be_kept_whole(session: PostgresStagingSession) -> None:
-    """Otherwise a marked row becomes a stub."""
+    """A marked row may be kept whole; otherwise it becomes a stub."""
     session.mark_applied(ORDERS, batch(change(1)), keep=True)
     session.mark_applied(ORDERS, batch(change(2)))
     (one,) = session.read([ORDERS], ZERO, at(9), limit=9, with_applied=True)

@@ -201,7 +201,7 @@ def test_partitioned_table_comes_under_its_root(source_url: str, tmp_path: Path)
 
 
 def test_generated_columns_are_not_sent(source_url: str, tmp_path: Path) -> None:
-    """The target computes them itself."""
+    """Generated columns are not sent, as the target computes them itself."""
     prepare(
         source_url,
         """

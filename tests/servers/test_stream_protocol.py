@@ -211,7 +211,7 @@ def test_known_transactions_are_dropped(source_url: str, tmp_path: Path) -> None
             got = collect(source, lambda c: len(c.markers) == 1)
             run_sql(sql, "insert into t values (3)")
         # The stream begins at the slot's position, the assembler after the third transaction:
-        # so does a server that sends them again.
+        # as if the server sent them again.
         source = _stream(source_url, tmp_path, shapes=shapes)
         source._assembler._known_below = got.end.position
         with source:

@@ -217,7 +217,7 @@ def test_what_cannot_be_added_is_reported_and_disturbs_nobody(pair: Pair) -> Non
 
 
 def test_requests_to_a_stopped_pipeline_are_carried_out_at_its_start(pair: Pair) -> None:
-    """This includes a table that is added and written while no process runs."""
+    """A table that is added and written while no process runs is covered, too."""
     pair.stop()
     pair.run(LATE.format(name="meanwhile"))
     for what, name in (("add", "meanwhile"), ("pause", "item"), ("resync", "bag")):

@@ -170,7 +170,7 @@ def pids(path: Path) -> dict[str, int]:
 
 
 def test_doctor_and_plan_know_it(toys: Toys, tmp_path: Path) -> None:
-    """Both know the engine before anything runs."""
+    """Doctor and plan know the engine before anything runs."""
     source, target = toys
     path = pipeline(tmp_path, source.url, target.url)
     doctor = penstock("doctor", path, "--json")

@@ -107,7 +107,7 @@ def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> N
 
 
 def test_from_mysql(mysql: MySQLServer, mysql_url: str, target_url: str) -> None:
-    """The same holds from MySQL to PostgreSQL."""
+    """Everything that has an equivalent in PostgreSQL exists; the rest is named."""
     database = database_of(mysql_url)
     mysql.execute(FROM_MYSQL, database)
     with mysql_catalog.open_catalog(mysql_url) as connection:

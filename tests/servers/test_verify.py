@@ -106,7 +106,7 @@ def test_equal_sides_at_rest_are_equal(config: Config) -> None:
 
 
 def test_a_difference_at_rest_is_named(config: Config) -> None:
-    """One byte differs in the target."""
+    """A difference of one byte in the target is named."""
     run(config.target.url, "update public.t set v = '08' where id = 8")
     result = verify(config)
     assert not result.equal
@@ -128,7 +128,7 @@ def test_changes_that_nobody_has_read_are_not_called_differences(
 
 
 def test_changes_of_other_tables_do_not_count_as_unread(config: Config) -> None:
-    """The slot's publication decides which tables count."""
+    """The slot's publication decides which tables count as unread."""
     run(config.source.url, "create table public.other (id int)", "insert into other values (1)")
     run(config.target.url, "create table public.other (id int)", "insert into other values (1)")
     assert verify(config).equal

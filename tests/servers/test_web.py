@@ -297,7 +297,7 @@ def test_who_wants_calm_gets_it(looked: Looked) -> None:
 
 
 def test_the_facts_are_there_without_javascript(looked: Looked) -> None:
-    """All parts follow each other, and forms work."""
+    """All parts of the page follow each other without JavaScript, and forms work."""
     seen = looked.browser
     seen.scripts(False)
     try:

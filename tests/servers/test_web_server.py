@@ -216,7 +216,7 @@ def test_a_task_that_fails_tells_its_error(tmp_path: Path) -> None:
 
 
 def test_without_its_libraries_the_command_says_what_to_install(path: Path, tmp_path: Path) -> None:
-    """The installation lacks the extra web."""
+    """The command of an installation without the extra web says what to install."""
     program = (
         "import sys, importlib.util as u; found = u.find_spec\n"
         f"u.find_spec = lambda name, *a: None if name in {FEATURES[WEB]!r} else found(name, *a)\n"

@@ -136,7 +136,7 @@ class FakeStream:
 
     Attributes:
         known: Position up to which everything was passed on.
-        begun: Transaction in progress, if there is one.
+        begun: Position up to which transactions have been begun.
     """
 
     byte_count = ignored_row_count = spilled_byte_count = 0

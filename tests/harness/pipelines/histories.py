@@ -23,7 +23,6 @@ class History:
 
     Attributes:
         rows: Rows by key.
-        keyless: Counts of rows.
     """
 
     relation: Relation

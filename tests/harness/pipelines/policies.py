@@ -321,7 +321,7 @@ class Leniently:
         ]
 
     def test_rows_truncated_in_the_same_batch_stay(self, begin: Begin, log: LogMaker) -> None:
-        """This includes rows that were never in the target before."""
+        """Truncated rows stay, even those that were never in the target before."""
         target = begun(begin, log, Policies(kinds={ChangeKind.TRUNCATE: Policy.LENIENT}))
         log.transaction(insert(BASE, 2, "b", 20), update(BASE, 1, "a", 11))
         log.transaction((MarkerKind.TRUNCATE, [TABLE]), insert(BASE, 1, "z", 12))
