@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-# What each package has. The six drivers, in one row, share a text.
+# Contents of each package. The six drivers, in one row, share a text.
 ROOMS = {
     "cli": "arguments and output",
     "web": "pages and metrics",
