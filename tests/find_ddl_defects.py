@@ -50,9 +50,7 @@ class Finder:
         self._sound: dict[tuple[str, ...], dict[str, str]] = {}
 
     def find(self, defect: Mutant, begin: int) -> str:
-        """Return how a planted defect shows, and after how many histories; empty if it does not
-        show.
-        """
+        """Return how a planted defect shows, after how many histories; empty if it does not."""
         flags = defect.tests.split()
         for turn in range(-(-HISTORIES_MAX // AT_ONCE)):
             seed = begin + turn

@@ -101,9 +101,7 @@ class Mutator:
         return b"".join(self.packet(b"\0" + event) for event in events)
 
     def mutate(self, data: bytes) -> bytes:
-        """Mutate an input a few times: raw bytes, an event inside its packet, the
-        order of events.
-        """
+        """Mutate an input a few times: raw bytes, one event in its packet, the events' order."""
         for _ in range(self.dice.randint(1, 3)):
             way = self.dice.randint(0, 5)
             if way == 0:

@@ -104,9 +104,7 @@ class Mutator:
         return b"\t".join(cells) + b"\n"
 
     def mutate(self, data: bytes) -> bytes:
-        """Mutate an input a few times: raw bytes, a message inside its frame, the text of one
-        value.
-        """
+        """Mutate an input a few times: raw bytes, one message in its frame, one value's text."""
         for _ in range(self.dice.randint(1, 3)):
             way = self.dice.randint(0, 3)
             if way == 0:

@@ -148,9 +148,7 @@ def landing(mysql: MySQLServer) -> Iterator[str]:
 def read_while_killed(
     tmp_path: Path, mysql: MySQLServer, urls: tuple[str, str], sections: dict[str, dict[str, Any]]
 ) -> list[tuple[str, ...]]:
-    """Load orders, kill the executors that are in the middle of it, and return the
-    expected rows.
-    """
+    """Load orders, kill the executors in the middle of it, and return the expected rows."""
     source_url, target_url = urls
     name = database_of(source_url)
     fill_orders(mysql, name)

@@ -209,9 +209,7 @@ def test_a_killed_consumer_loses_nothing(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_a_consumer_killed_two_hundred_times_loses_nothing(tmp_path: Path) -> None:
-    """A consumer loses nothing when half of the kills are at fault points and half at
-    any moment.
-    """
+    """A consumer loses nothing if half of the kills are at fault points, half at any moment."""
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     faults = [chance.choice(POINTS) if chance.random() < 0.5 else None for _ in range(200)]

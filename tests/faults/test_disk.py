@@ -59,9 +59,7 @@ def small_file_system(path: Path) -> Iterator[Path | None]:
 
 
 def fill(path: Path, half: Half, timeout_s: float = 60.0) -> Path:
-    """Fill nearly all room, repeatedly as the loader removes segments; return the
-    file to remove.
-    """
+    """Fill nearly all room again and again, as segments are removed; return the file to remove."""
     ballast = path / "ballast"
     deadline = time.monotonic() + timeout_s
     with ballast.open("ab", buffering=0) as file:
@@ -74,9 +72,7 @@ def fill(path: Path, half: Half, timeout_s: float = 60.0) -> Path:
 
 
 def test_disk_full(tmp_path: Path) -> None:
-    """Without room the log fails twice with the same error; with room again
-    everything continues.
-    """
+    """The log fails twice with the same error without room; with room everything continues."""
     with (
         small_file_system(tmp_path / "bank" / "log") as small,
         BankPipeline(tmp_path, 1, sections={"changeLoader": {"removeFiles": True}}) as pipeline,
@@ -221,9 +217,7 @@ def test_damaged_segments_are_named_and_not_applied(tmp_path: Path, kinds: tuple
     [0.999, pytest.param(0.7, marks=pytest.mark.long), pytest.param(0.4, marks=pytest.mark.long)],
 )
 def test_damaged_open_segment_is_recovered_or_named(tmp_path: Path, share: float) -> None:
-    """A torn tail is cut and read again from the server; what the server no longer has is never
-    cut.
-    """
+    """A torn tail is cut and read again, unless the server no longer has its changes."""
     with BankPipeline(tmp_path, 1) as pipeline:
         extract, log = pipeline.extract, pipeline.directory / "log"
         assert pipeline.kill_at(extract, "stream.acknowledge.after:3")

@@ -111,9 +111,7 @@ def _work(url: str, directory: Path) -> None:
 
 
 def _replayed(directory: Path) -> dict[int, str]:
-    """Return the table by applying the log's rows once and in order; fails on
-    anything unexpected.
-    """
+    """Return the table by applying the log's rows in order; fails on anything unexpected."""
     table: dict[int, str] = {}
     last_gsn = last_trx = 0
     for segment in open_chain(list_segments(directory / "log")):

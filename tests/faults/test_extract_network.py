@@ -25,9 +25,7 @@ def test_cut_anywhere(
     monkeypatch: pytest.MonkeyPatch,
     work_mem: str,
 ) -> None:
-    """Large transactions, streamed or not, are cut repeatedly: every row comes once
-    and in order.
-    """
+    """Large transactions, streamed or not, are cut repeatedly: each row comes once, in order."""
     monkeypatch.setattr("penstock.extract.extractor.BACKOFF_S", (0.1,))
     set_up(source_url, "create table t (id int primary key, v text)")
     expected: list[int] = []

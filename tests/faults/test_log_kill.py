@@ -44,9 +44,7 @@ print("end", flush=True)
 def test_a_process_killed_at_any_named_point_loses_nothing_it_flushed(
     tmp_path: Path, name: str
 ) -> None:
-    """A real SIGKILL on real files, at the second time the point is reached, loses no
-    flushed row.
-    """
+    """A real SIGKILL on real files, when the point is reached again, loses no flushed row."""
     links.enable(tmp_path / "cdc" / "lake")
     removes = ".unlink." in name  # no loader: only the consumer's links stay
     command = [sys.executable, "-c", KILLED, str(tmp_path / "log"), str(tmp_path / "cdc")]

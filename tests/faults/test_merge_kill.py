@@ -28,9 +28,7 @@ POINTS = (
 
 
 def files_of(folder: Path, logs: list[LogOf]) -> Path:
-    """Write pipeline files of the logs, whose servers do not exist, and return that
-    of their merge.
-    """
+    """Write pipeline files of logs without servers, and return that of their merge."""
     names = [log.directory.name for log in logs]
     for name in names:
         url = "postgresql://nobody@127.0.0.1:1/none"

@@ -89,9 +89,7 @@ def work(server: MySQLServer, url: str, directory: Path) -> None:
 
 
 def replayed(directory: Path) -> dict[int, dict[str, Any]]:
-    """Return the table by applying the log's rows once and in order; fails on
-    anything unexpected.
-    """
+    """Return the table by applying the log's rows in order; fails on anything unexpected."""
     table: dict[int, dict[str, Any]] = {}
     last_gsn = last_trx = 0
     for segment in open_chain(list_segments(directory / "log")):

@@ -79,9 +79,7 @@ class Network:
 
 
 def in_clear(url: str) -> str:
-    """Return the URL without the TLS that MySQL offers by default, so that the proxy
-    sees the text.
-    """
+    """Return the URL without MySQL's default TLS, so that the proxy sees the text."""
     if url.startswith("postgres"):
         return url
     return f"{url}?sslmode=disable&get_server_public_key=true"

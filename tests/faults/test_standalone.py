@@ -52,9 +52,7 @@ class ClusterBank(BankPipeline):
         conf: Mapping[str, str] | None = None,
         bulk_freight: bool = False,
     ) -> None:
-        """Prepare a bank; conf adds Spark properties, bulk_freight fills freight before the bulk
-        load.
-        """
+        """Prepare a bank; conf adds Spark properties, bulk_freight fills freight beforehand."""
         sections: dict[str, Mapping[str, Any]] = {
             "spark": {"master": cluster.master},
             "spark.conf": {**cluster.conf, **(conf or {})},
@@ -103,9 +101,7 @@ class ClusterBank(BankPipeline):
 
     @contextmanager
     def at_target(self, namespace: str = "") -> Iterator[Session]:
-        """Open a session at the target; namespace replaces that of the bank, which may not exist
-        yet.
-        """
+        """Open a session at the target; namespace replaces the bank's, which may not exist yet."""
         with session(self.target_url, namespace or self.namespace) as connection:
             yield connection
 

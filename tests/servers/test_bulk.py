@@ -235,9 +235,7 @@ def test_progress_is_reported_and_ends_complete(config: Config, spark: Session) 
 def test_statistics_are_rough_where_autovacuum_makes_thorough_ones(
     config: Config, spark: Session
 ) -> None:
-    """Every table gets statistics; without autovacuum they are as precise as those of
-    any ANALYZE.
-    """
+    """Every table gets statistics, as precise as those of ANALYZE if autovacuum is off."""
     fill_orders(config.source.url, 20_000)
     run(
         config.source.url,

@@ -68,9 +68,7 @@ def _work(url: str) -> None:
 
 
 def _both(url: str, directory: Path, work: Any) -> tuple[Path, Path]:
-    """Extract the same changes in both ways, each into its own directory; return the
-    directories.
-    """
+    """Extract the same changes in both ways, each into a directory; return the directories."""
     set_up(url, DDL)
     with open_replication(url, application_name="test") as replication:
         create_slot(replication, url, "other", snapshot=False)
@@ -204,9 +202,7 @@ def test_what_is_left_is_read_by_ranges_down_to_an_eighth(
 def test_old_open_transaction_ends_the_catching_up(
     source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transaction holds restart_lsn back, so each range would decode everything since; a stream
-    not.
-    """
+    """An open transaction holds restart_lsn back, so each range would decode all since then."""
     from penstock.engines.postgres.source import catchup
 
     ends: list[int] = []

@@ -177,9 +177,7 @@ def test_missing_privilege(postgres: Server) -> None:
 
 
 def test_waiting_command_is_cancelled_at_the_server(postgres: Server) -> None:
-    """An error raised by on_wait cancels the command there too: a lock wait sees no
-    closed socket.
-    """
+    """An error of on_wait cancels the command there too: a lock wait sees no closed socket."""
 
     class Enough(Exception):
         pass
@@ -284,9 +282,7 @@ def test_verify_without_a_root_certificate_is_refused(
     [("disable", False), ("allow", False), ("prefer", True), ("require", True)],
 )
 def test_modes_without_verification(tls_postgres: Server, mode: str, encrypted: bool) -> None:
-    """The modes are those of libpq: allow stays plain if the server accepts that,
-    prefer uses TLS.
-    """
+    """The modes are libpq's: allow stays plain if the server accepts that, prefer uses TLS."""
     url = tls_postgres.url("postgres").split("?")[0]
     with open_replication(f"{url}?sslmode={mode}", application_name="t") as connection:
         assert connection.wire.is_tls is encrypted

@@ -108,9 +108,7 @@ def test_executors_have_all_from_the_archive(
 
 
 def where_penstock_is() -> Callable[[Iterator[int]], Iterable[tuple[str, bool]]]:
-    """Return a task that yields where a worker imports penstock from, and whether it
-    has kernels.
-    """
+    """Return a task that yields a worker's path of penstock, and whether it has kernels."""
 
     def work(_tasks: Iterator[int]) -> Iterable[tuple[str, bool]]:
         from penstock.codec.kernels import all_compiled

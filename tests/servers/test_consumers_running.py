@@ -18,9 +18,7 @@ from plugins.shared import SharedServers
 
 
 class Shop:
-    """A table at a source, and a pipeline file without target whose consumers record
-    their events.
-    """
+    """A table at a source, and a pipeline without target whose consumers record events."""
 
     def __init__(self, place: Place, folder: Path) -> None:
         self.place, self.folder, self.bought = place, folder, 0

@@ -296,9 +296,7 @@ def test_what_stopped_us_is_looked_at_again_after_a_restart(
 def test_partitions_made_later_have_an_identity_of_their_own(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """Later partitions inherit no identity: their old images would lack columns
-    without any error.
-    """
+    """Later partitions inherit no identity: their old images would lack columns silently."""
     for name in ("root", "one", "two_a"):
         database.execute(f"alter table public.{name} replica identity full")
     own, watch = watching(source_url, database)
@@ -530,9 +528,7 @@ def test_a_thousand_tables_take_no_more_statements_than_ten(
 def test_a_table_that_changes_during_the_first_look_is_left_to_the_next(
     database: psycopg.Connection, source_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All others are accepted as they are; its changes since its first definition are
-    read again.
-    """
+    """The others are accepted as they are; its changes since the definition are read again."""
     read = ddl_watch.definitions_of
     numbers = iter(range(ddl_watch.ATTEMPTS_MAX))
 

@@ -487,7 +487,7 @@ def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
 
 @pytest.mark.server("postgres >= 17")
 def test_pg27_and_pg28_failover(config: Config, postgres: Server) -> None:
-    """The slot should fail over with a standby, and wait for the standby."""
+    """A slot should support failover if there is a standby, and the server wait for that."""
     make_slot(config)
     assert found(config, "PG27") == []
     with psycopg.connect(config.source.url, autocommit=True) as connection:

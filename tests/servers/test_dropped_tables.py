@@ -165,9 +165,7 @@ def test_a_named_table_that_was_dropped_does_not_stop_the_next_start(
 def test_a_table_that_loses_its_columns_stops_the_extraction(
     source_url: str, tmp_path: Path
 ) -> None:
-    """A row or the look at the catalogue detects it; a pattern that excludes the table lets others
-    go on.
-    """
+    """A row or a look at the catalogue detects it; the others continue once it is excluded."""
     set_up(source_url, "create table t (id int primary key);; create table u (id int primary key)")
     with connect(source_url, application_name="test") as sql:
         sql.execute("insert into t values (1)")

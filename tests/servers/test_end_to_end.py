@@ -249,9 +249,7 @@ def test_partitions_of_a_root_without_replica_identity(pair: Pair) -> None:
 
 
 def test_unsent_large_values_stay(pair: Pair) -> None:
-    """Unchanged TOAST values stay under default identity, with changes of columns,
-    keys, and both.
-    """
+    """Unchanged TOAST values stay under default identity, whether columns or keys change."""
     pair.run("update toast set n = n + 1 where id <= 3")
     pair.check("toast")
     pair.run("update toast set id = id + 1000 where id <= 3")

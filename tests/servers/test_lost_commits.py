@@ -33,7 +33,7 @@ def setting(request: pytest.FixtureRequest, target_url: str) -> str:
 def test_commits_wait_for_the_disk(
     setting: str, target_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, plans and notes of keys are written after them; a stricter setting stays."""
+    """Commits wait for the disk, as files, plans and key notes follow; stricter settings stay."""
     found = []
 
     def look(connection: psycopg.Connection, *_: object) -> list[str]:

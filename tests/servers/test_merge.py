@@ -63,9 +63,7 @@ DOC = relation(("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "t
 
 @pytest.mark.parametrize("unique", ["", ", unique (n)"])
 def test_absent_columns_keep_the_targets_value(start: Start, log: LogMaker, unique: str) -> None:
-    """Keys stay, change, or are taken over by another row, and some values are sent
-    in the batch.
-    """
+    """Keys stay, change, or move to another row, and some values are sent in the batch."""
     target = start(
         f"create table public.t (id int primary key, n int, doc text not null {unique});"
         f"insert into public.t select i, i, repeat(i::text, 5000) from generate_series(1, 5) i"

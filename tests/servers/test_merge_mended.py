@@ -19,9 +19,7 @@ pytestmark = pytest.mark.usefixtures("rows_at_once")
 @pytest.mark.parametrize("made", [True, False])
 @pytest.mark.parametrize("key", ["primary key", ""])
 def test_not_null_given_up_at_the_source(start: Start, log: LogMaker, made: bool, key: str) -> None:
-    """A NULL shows it: a table that penstock created accepts it, for another the
-    error has the SQL.
-    """
+    """A table that penstock created accepts the NULL; for another the error has the SQL."""
     shape = ITEM if key else replace(ITEM, key=(), identity=Identity.FULL, before=(0, 1, 2))
     target = start(f"create table public.t (id int {key}, name text not null, n int not null)")
     log.transaction(insert(shape, 1, "a", 1))

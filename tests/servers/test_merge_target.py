@@ -83,9 +83,7 @@ def test_an_empty_target_gets_its_tables(
 
 
 def test_a_merge_is_taken_back(tmp_path: Path) -> None:
-    """The merge's directory is removed, and the links that its logs keep for it;
-    other links stay.
-    """
+    """The merge's directory and the links for it are removed; other links stay."""
     urls = [f"postgresql://u@127.0.0.1:1/s{number}" for number in range(2)]
     config = merged_of(tmp_path, urls, None)
     for one in config.inputs:

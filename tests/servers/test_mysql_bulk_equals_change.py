@@ -30,9 +30,7 @@ CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text
 def test_bulk_equals_change(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, metadata: str
 ) -> None:
-    """Every column of SHOW CREATE TABLE arrives in PostgreSQL as the source prints
-    it, both ways.
-    """
+    """Every column of SHOW CREATE TABLE arrives as the source prints it, both ways."""
     least = "'NO_LOG'" if mysql.is_mariadb else "'MINIMAL'"
     made = ManyColumns(mysql, mysql_url, columns_for(is_mariadb=mysql.is_mariadb))
     with mysql.globals(binlog_row_metadata="'FULL'" if metadata == "full" else least):

@@ -124,9 +124,7 @@ def test_a_live_stream_follows_the_log_into_the_next_file(
 
 
 def test_events_over_16_mb_are_joined(mysql: MySQLServer, mysql_url: str) -> None:
-    """Such events come in pieces; one of exactly 16 MB less a byte is followed by an
-    empty piece.
-    """
+    """Large events come in pieces; one of 16 MB less a byte is followed by an empty piece."""
     name = database_of(mysql_url)
     mysql.execute(f"create table `{name}`.t (id int primary key, b longblob)")
     with mysql.globals(max_allowed_packet=str(128 * 2**20)):
@@ -199,9 +197,7 @@ def fresh(tuned_mysql: MySQLServer) -> MySQLServer:
 
 
 def purge(server: MySQLServer, file: str) -> None:
-    """Let the server delete its files before this one; MariaDB may need a moment to
-    release them.
-    """
+    """Let the server delete files before this one; MariaDB may need a moment for that."""
     deadline = time.monotonic() + 10
     while server.execute("show binary logs")[0][0] != file:
         assert time.monotonic() < deadline
@@ -331,9 +327,7 @@ def test_a_session_that_is_killed(fresh: MySQLServer) -> None:
 
 
 def test_the_same_server_id_twice(mysql: MySQLServer) -> None:
-    """The older stream is dropped and gets an error: both would otherwise end each
-    other forever.
-    """
+    """The older stream gets an error: both would otherwise end each other forever."""
     start = here(mysql)
     with open_binlog(mysql.url(), position=start, options=options("one")) as older:
         events = older.events(wait_s=0.3)

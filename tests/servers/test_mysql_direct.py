@@ -210,9 +210,7 @@ def test_servers_that_take_no_files(
 
 
 def test_labels_without_a_number(my_start: MyStart, log: LogMaker) -> None:
-    """A batch with the 0 of an ENUM, which has no text in strict mode, goes through a
-    merge table.
-    """
+    """A batch with an ENUM's 0, which has no text in strict mode, uses a merge table."""
     shape = relation(("id", "x", "int32"), ("e", "enum('a','b')", "string"))
     target = my_start("create table t (id int primary key, e enum('a','b'))")
     log.transaction(insert(shape, 1, "a"), insert(shape, 3, None))
@@ -297,9 +295,7 @@ def test_a_spoiled_file_is_not_applied(
 def test_a_table_that_was_altered_meanwhile(
     my_start: MyStart, log: LogMaker, alter: Callable[[Applying], None]
 ) -> None:
-    """The table is checked again before applying; staged again, the rows go through a
-    merge table.
-    """
+    """The table is checked before applying; staged again, the rows use a merge table."""
     target = my_start(
         "create table t (id int primary key, name varchar(9), n int)", allow_triggers=True
     )

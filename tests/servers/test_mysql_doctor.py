@@ -496,9 +496,7 @@ def test_my023_zero_dates(server: MySQLServer, run: Callable[[str], None]) -> No
 
 @pytest.mark.server("mariadb")
 def test_my031_versioned_and_sequences(server: MySQLServer, run: Callable[[str], None]) -> None:
-    """Versioned tables have old rows among the new ones; sequences have numbers that
-    are not rows.
-    """
+    """Versioned tables have old rows among new ones; sequences have numbers, not rows."""
     run("create table a (id int primary key) with system versioning; create sequence s")
     found = look(server, "MY031")
     assert [(f.code, f.severity) for f in found] == [("MY031", W), ("MY031", INFO)]

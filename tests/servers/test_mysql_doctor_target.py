@@ -91,9 +91,7 @@ def test_my028_local_infile(mysql: MySQLServer, target: Callable[..., list[Findi
 
 
 def test_my029_durability(mysql: MySQLServer, target: Callable[..., list[Finding]]) -> None:
-    """A session cannot be more durable than its server; the servers of the tests are
-    less durable.
-    """
+    """A session cannot be more durable than its server; the tests' servers are less so."""
     one(target("MY029"), "MY029", W, "innodb_flush_log_at_trx_commit = 1")
     with mysql.globals(innodb_flush_log_at_trx_commit="1"):
         assert target("MY029") == []

@@ -445,9 +445,7 @@ def test_what_set_statement_stands_in_front_of_is_followed(
 def test_a_table_is_dropped_and_made_again(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
-    """TRUNCATE removes the earlier rows where the new table begins. New tables are
-    captured, too.
-    """
+    """TRUNCATE removes earlier rows where the new table begins. New tables are captured, too."""
     sql(mysql, mysql_url, "create table t (id int primary key, v text)")
     begun(mysql_url, tmp_path)
     sql(

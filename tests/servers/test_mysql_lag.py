@@ -252,9 +252,7 @@ def test_the_published_progress_queries_on_postgresql(target_url: str) -> None:
 
 
 def test_status_reads_a_target_of_these_engines(kept: str, source_url: str, tmp_path: Path) -> None:
-    """Status shows files, action and restarts; the source is PostgreSQL, so positions
-    are its own.
-    """
+    """Status shows files, action and restarts, with positions of the PostgreSQL source."""
     config = pipeline(tmp_path, source_url, kept, mode="change")
     found = read_status(config)
     assert [row.source for row in found.target.extracted] == ["slot"]

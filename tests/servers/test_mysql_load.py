@@ -93,9 +93,7 @@ DOC = relation(("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "t
 def test_absent_columns_keep_the_targets_value(
     my_start: MyStart, log: LogMaker, unique: str
 ) -> None:
-    """Keys stay, change, or are taken over by another row, and some values are sent
-    in the batch.
-    """
+    """Keys stay, change, or move to another row, and some values are sent in the batch."""
     target = my_start(
         f"create table t (id int primary key, n int, doc longtext not null {unique});"
         "insert into t values (1, 1, repeat('1', 5000)), (2, 2, repeat('2', 5000)),"

@@ -37,9 +37,7 @@ def shape(target: MyApplying) -> list[str]:
 
 
 def seen(target: MyApplying) -> MyApplying:
-    """Let a loader apply a first batch of the table's old shape, so that the next one
-    is a change.
-    """
+    """Let a loader apply a first batch of the old shape, so that the next is a change."""
     target.batch()
     return target
 

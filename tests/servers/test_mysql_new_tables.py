@@ -80,9 +80,7 @@ def story(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) -
 
 
 def test_new_tables_are_added_or_stop(story: Story) -> None:
-    """A new table is added with its rows, at work or at the next start; others are
-    not disturbed.
-    """
+    """A new table is added with its rows, at work or at the next start, beside the others."""
     with Process(story.file) as process:
         story.reach(process, "item", *TWO)
         story.run(TABLE.format("born", "born"), "update born set n = 7 where id = 2")

@@ -146,9 +146,7 @@ def test_a_replica_stands_still_while_the_point_is_taken(
     spark: Session,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The replica resumes automatically: bulk load and changes have each row of the
-    primary once.
-    """
+    """The replica resumes automatically: load and changes have each row of the primary once."""
     config = configured(tmp_path, replica.url("shop"), target_url)
     seen: list[list[str]] = []
     take = MySQLPlanner.fresh_point

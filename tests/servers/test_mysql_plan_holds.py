@@ -70,9 +70,7 @@ PERIOD = (
 def test_versioned_tables_are_loaded_as_they_are_now_and_not_followed(
     mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path
 ) -> None:
-    """Past rows are left out; a pipeline that follows changes is refused by name,
-    before it runs.
-    """
+    """Past rows are left out; a pipeline that follows changes is refused before it runs."""
     periods = ("", PERIOD.format("timestamp(6)"), PERIOD.format("bigint unsigned"))
     for number, period in enumerate(periods):
         mysql.execute(

@@ -90,9 +90,7 @@ def test_buckets_statements_and_truncations(
 def test_one_bucket_as_events_and_another_not(
     my_start: MyStart, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bucket with a value that events cannot represent keeps its rows and deletes
-    in the table.
-    """
+    """Rows and deletes of a bucket with a value that events lack stay in the table."""
     monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 1)
     shape = relation(("id", "x", "int32"), ("at", "x", "timestamp"))
     target = my_start(
@@ -506,9 +504,7 @@ def test_servers_that_would_pass_over_rows(
 
 
 def test_a_server_that_becomes_lenient(my_start: MyStart, log: LogMaker) -> None:
-    """The server becomes lenient between writing and applying: no row is applied,
-    without an error.
-    """
+    """A server that becomes lenient before applying reports no error, but no row is applied."""
     target = my_start(ITEMS)
     log.transaction(update(ITEM, 1, "a", 1))
     log.close_segment()

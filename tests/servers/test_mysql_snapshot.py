@@ -55,9 +55,7 @@ def tables(mysql: MySQLServer, mysql_url: str) -> list[TableDefinition]:
 
 @contextmanager
 def writers(server: MySQLServer, database: str, *, pause_s: float = 0.002) -> Iterator[None]:
-    """Run sessions that insert the same number into both tables, one transaction
-    after the other.
-    """
+    """Run sessions that insert one number into both tables, transaction after transaction."""
     stop = threading.Event()
 
     def write(first: int) -> None:

@@ -90,9 +90,7 @@ def test_status_and_files(fresh: MySQLServer, connection: Connection) -> None:
 
 
 def test_capture_is_the_handovers_step(fresh: MySQLServer, connection: Connection) -> None:
-    """The position after SHOW MASTER STATUS and FLUSH BINARY LOGS ends the file
-    before the new one.
-    """
+    """SHOW MASTER STATUS and FLUSH BINARY LOGS give the end of the file before the new one."""
     status = st.capture(connection)
     assert status.position.file == "binlog.000001"
     assert [file.name for file in st.binlog_files(connection)] == [
@@ -172,9 +170,7 @@ def test_a_purged_file(fresh: MySQLServer, connection: Connection) -> None:
 
 
 def purge(server: MySQLServer, file: str) -> None:
-    """Let the server delete its files before this one; MariaDB may need a moment to
-    release them.
-    """
+    """Let the server delete files before this one; MariaDB may need a moment for that."""
     while server.execute("show binary logs")[0][0] != file:
         server.execute(f"purge binary logs to '{file}'")
 

@@ -38,9 +38,7 @@ def waits(pair: Pair, side: str, process: str) -> bool:
 
 
 def test_each_server_goes_away_and_comes_back(postgres: Server, tmp_path: Path) -> None:
-    """The run, `status`, `lag`, the page and its metrics report it; no process is
-    started manually.
-    """
+    """The run, `status`, `lag`, page and metrics report it; no process is started manually."""
     extractor = {"changeExtractor": {"replicationSlot": "outage"}}
     pair = Pair(tmp_path, postgres, tables=["public.*"], sections=extractor)
     pair.run("create table item (id int primary key, note text)")

@@ -85,9 +85,7 @@ def spoil(config: Config) -> None:
 
 
 def test_every_kind_of_row_is_repaired(config: Config) -> None:
-    """Unique values were swapped; generated and identity columns, parents and
-    children are covered.
-    """
+    """Swapped unique values, generated columns, identities, parents and children are repaired."""
     spoil(config)
     result = verify(config, repair=True)
     assert not result.equal

@@ -158,9 +158,7 @@ def _pid(path: Path) -> int:
 
 
 def test_the_command_returns_when_the_rows_are_in_the_log(source_url: str, tmp_path: Path) -> None:
-    """The command runs beside an extractor; refusals have the published words and the
-    next command.
-    """
+    """The command works beside an extractor; refusals have published words and a next command."""
     with connect(source_url, application_name="test") as sql:
         run_sql(sql, DDL)
     path = write_pipeline(

@@ -285,9 +285,7 @@ def test_the_target_stays_and_a_consumer_becomes_what_the_source_is(shop: Shop) 
 def test_an_extractor_that_is_killed_meanwhile_carries_it_out(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An extractor is killed while it reads, before it reports the end and after; then all is
-    equal.
-    """
+    """An extractor is killed while it reads, before its report and after; then all is equal."""
     once = shop.folder / "once"
     once.mkdir()
     monkeypatch.setenv("PENSTOCK_FAULT", ",".join(f"{kill}:kill" for kill in KILLS))

@@ -42,9 +42,7 @@ class Killed(BaseException):
 
 
 def killed_after(count: int) -> Callable[[str], None]:
-    """Return a function that is told of each removed object; it raises at the one of
-    that number.
-    """
+    """Return a function that is called for each removed object; it raises at this number."""
     left = [count]
 
     def told(_: str) -> None:
@@ -175,9 +173,7 @@ def test_it_asks_first_and_changes_nothing_meanwhile(made: Config) -> None:
 
 
 def test_a_target_that_may_be_anothers_is_asked_for(made: Config) -> None:
-    """The directory is missing, the target follows some log: --yes is not an answer,
-    a person is.
-    """
+    """The directory is missing, the target follows a log: a person has to answer, not --yes."""
     made.layout.log.joinpath("LOG.json").unlink()
     before = left(made)
     refused = penstock("reset", made.path, "--yes", "--json")

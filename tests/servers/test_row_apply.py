@@ -69,9 +69,7 @@ def test_names_differ_by_case(target: Rows) -> None:
 
 
 def test_another_shape_is_schema_drift(target: Rows) -> None:
-    """Unknown properties, missing keys and keys of another width are refused: nothing
-    is written.
-    """
+    """Unknown properties, missing keys and keys of another width are refused unwritten."""
     target.run("create table t (a int, id int, v int, primary key (id, a))")
     row = {"id": 1, "a": 2, "v": 3}
     name = f"{target.table().name}"

@@ -109,9 +109,7 @@ ORDER = definition(
 
 
 def test_tables_are_made_in_the_mapped_schema(target: psycopg.Connection) -> None:
-    """Tables have types, identity, generated columns, defaults, sequences, keys and
-    foreign keys.
-    """
+    """Tables have types, identities, generated columns, defaults, sequences and all keys."""
     created = schema.create_tables(target, [CUSTOMER, ORDER], SHOP)
     assert created.notes == []
     assert PostgresProgress(target).made_tables() == set(created.made)
@@ -263,9 +261,7 @@ def test_relation_changes_become_alterations(target: psycopg.Connection) -> None
 
 
 def test_a_column_the_target_lost_is_not_made_up(target: psycopg.Connection) -> None:
-    """The log does not say that the column is new, so its old values are unknown: the
-    load stops.
-    """
+    """The log does not call the column new, so its old values are unknown: the load stops."""
     target.execute("create table public.t (a int primary key)")
     relation = Relation(
         schema="public",

@@ -123,9 +123,7 @@ def test_debezium(classes: str, place: Place, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_debezium_with_a_snapshot(classes: str, place: Place, tmp_path: Path) -> None:
-    """Debezium creates its slot, reads the current rows from the base, and continues
-    with changes.
-    """
+    """Debezium creates its slot, reads rows from the base, and continues with changes."""
     insert(place, "item", [(n, n, f"note {n}") for n in range(1, 21)])
     served = Based(place, tmp_path)
     try:

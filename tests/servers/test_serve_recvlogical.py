@@ -85,9 +85,7 @@ def until(what: Any, within_s: float = 60) -> None:
 
 
 def test_pg_recvlogical(place: Place, postgres: Server, tmp_path: Path) -> None:
-    """The client creates, receives, is interrupted, continues, drops: no row is lost
-    or repeated.
-    """
+    """The client receives, is interrupted, continues, drops: no row is lost or repeated."""
     place.run("create table item (id int primary key, note varchar(200))")
     served = started(place, tmp_path)
     try:

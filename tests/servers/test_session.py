@@ -89,9 +89,7 @@ def test_an_unknown_failure_tells_its_last_line(spark: Session) -> None:
 
 
 def test_a_killed_java_is_a_typed_error_and_a_new_session_starts(tmp_path: Path) -> None:
-    """SIGKILL of the JVM leaves no file in the current directory. The test runs in
-    its own process.
-    """
+    """SIGKILL of the JVM leaves no file in the folder. The test runs in its own process."""
     script = f"""
 import os, signal
 from pathlib import Path

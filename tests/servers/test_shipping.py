@@ -29,9 +29,7 @@ MYSQL = pytest.param("mysql", marks=pytest.mark.long)
 def test_spark_carries_frames(
     spark: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline_max: int
 ) -> None:
-    """Frames are sent with the partitions, or as broadcasts: the log is deleted when
-    the tasks run.
-    """
+    """Frames go with the partitions or as broadcasts: the log is deleted when tasks run."""
     monkeypatch.setattr(shipping, "INLINE_BYTES_MAX", inline_max)
     monkeypatch.setattr(shipping, "PIECE_BYTES_MAX", 6000)
     task = task_of_log(tmp_path / "log")

@@ -300,9 +300,7 @@ def lost(*_: object, **__: object) -> int:
 
 
 def test_who_was_taken_over_applies_nothing_more(make: Make, target: Rows) -> None:
-    """An old holder may have read a window long ago: applied after later ones, it
-    would undo them.
-    """
+    """An old holder's window, applied after later ones, would undo them."""
     target.run(SINGLE)
     stage = make(StageMode.CONSISTENT)
     before = stage.take_over()

@@ -276,9 +276,7 @@ def test_a_group_goes_back(
 def test_a_group_is_forgotten(
     session: PostgresStagingSession, other: PostgresStagingSession, url: str
 ) -> None:
-    """A group's rows and checkpoints are deleted, those of others stay, and its feeds
-    begin again.
-    """
+    """A group's rows and checkpoints are deleted, others stay, and its feeds begin again."""
     session.stage({ORDERS: batch(change(1), change(3))})
     for group in (GROUP, ("shop", "other")):
         session.advance(group, "a", at(4))
@@ -407,9 +405,7 @@ def test_a_hijacked_lease_is_not_renewed(session: PostgresStagingSession, url: s
 def test_of_two_that_ask_at_once_one_gets_it(
     session: PostgresStagingSession, other: PostgresStagingSession, clock: SetClock
 ) -> None:
-    """A lease is free or expired, or its names are in another order: exactly one
-    session gets it.
-    """
+    """Exactly one session gets a lease that is free, expired, or named in another order."""
     for number in range(40):
         found = at_once(
             lambda: session.acquire(NAMES, 60, "a"),

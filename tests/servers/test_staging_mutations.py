@@ -232,9 +232,7 @@ def test_what_waits_is_staged_behind_what_waits(session: PostgresStagingSession)
 def test_retired_rows_are_applied_and_older(
     session: PostgresStagingSession, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are retired part by part, even if a time has more than a part has;
-    unapplied rows stay.
-    """
+    """Rows are retired part by part, even within one time; unapplied rows stay."""
     monkeypatch.setattr(mutations, "RETIRE_ROWS_MAX", 3)
     many = [change(1, key) for key in range(8)]
     session.stage({ORDERS: batch(*many, change(2), change(3), change(4))})

@@ -72,9 +72,7 @@ class Staged:
         )
 
     def waiting(self) -> list[bool]:
-        """Return whether each checkpoint waits, except a partition's first one, which
-        is applied.
-        """
+        """Return whether each checkpoint waits, without a partition's first one."""
         found = self.staging.run(
             "select target_applied_at is null from checkpoints where source_hlc > 2"
             " order by source_hlc"
@@ -233,9 +231,7 @@ def test_what_is_read_again_changes_nothing(staged_postgres: Staged) -> None:
 
 
 def test_a_staging_server_that_is_away_ends_only_this_process(staged_postgres: Staged) -> None:
-    """The failure is reported, and `penstock run` restarts it; missed changes are
-    still in the log.
-    """
+    """`penstock run` reports the failure and restarts it; missed changes are in the log."""
     staged = staged_postgres
     staged.source.run("create table item (id int primary key)")
     with staged.extracting() as extract:

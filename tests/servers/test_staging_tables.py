@@ -87,9 +87,7 @@ def test_mutation_tables_have_the_published_columns_and_indexes(url: str) -> Non
 
 
 def test_the_other_tables_are_as_published(url: str) -> None:
-    """These are checkpoints with derived columns, leases, memo with markers, keys,
-    revoked tokens.
-    """
+    """Checkpoints with derived columns, leases, memo, keys and revoked tokens are as published."""
     assert table_names(url) == [
         "checkpoints", "jwt_public_keys", "jwt_revoked_ids", "leases", "memo",
     ]  # fmt: skip

@@ -62,9 +62,7 @@ def held(pair: Pair, table: str) -> bool:
 
 
 def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
-    """Rows are changed while their older images are being copied; other tables
-    continue meanwhile.
-    """
+    """Rows are changed while their older images are copied; other tables continue."""
     pair.run(
         "create table big (id int primary key, n int, t text);"
         "insert into big select g, 0, repeat(md5(g::text), 10) from generate_series(1, 60000) as g"
@@ -168,9 +166,7 @@ def test_a_table_is_copied_again(pair: Pair) -> None:
 
 
 def test_a_removed_table_stays_as_it_is_and_can_be_added_again(pair: Pair) -> None:
-    """The table leaves the publication; added again, its rows are copied over those
-    of the target.
-    """
+    """A removed table leaves the publication; added again, its rows replace the target's."""
     pair.run(LATE.format(name="goes"))
     request(pair, "add", "public.goes")
     reach(pair, "public.goes", "following")

@@ -62,9 +62,7 @@ def check_commands(path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_toy_is_brought_into_postgres(toys: Toys, target_url: str, tmp_path: Path) -> None:
-    """Rows are loaded, then changes, including those made while no process runs. Both
-    sides agree.
-    """
+    """Rows are loaded, then changes, even those made while no process runs. Both sides agree."""
     source, _ = toys
     source.insert(*MANY)
     path = pipeline(tmp_path, source.url, target_url)

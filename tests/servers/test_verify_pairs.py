@@ -151,9 +151,7 @@ def change_bag(loaded: Loaded, *, is_postgres: bool) -> None:
 
 
 def check(loaded: Loaded, *, is_postgres: bool) -> None:
-    """Check that both sides are equal, every difference is found and named, and
-    repair fixes them.
-    """
+    """Check that both sides are equal, differences are named, and repair fixes them."""
     assert loaded.found() == {}
     assert "SHA-256" in loaded.result.way
     assert all(table.source_rows > 90 for table in loaded.result.tables)

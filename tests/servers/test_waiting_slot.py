@@ -23,9 +23,7 @@ from plugins.doctor import found
 def test_the_open_transaction_is_named_while_it_is_waited_for(
     source_url: str, target_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page has its process, begin, statement and the SQL that ends it; doctor
-    blames no slot.
-    """
+    """The page has its process, begin, statement and SQL to end it; doctor blames no slot."""
     monkeypatch.setattr("penstock.engines.postgres.source.slot.BLOCKERS_AFTER_S", 0.2)
     config = pipeline(tmp_path, source_url, target_url, mode="change")
     with connect(source_url, application_name="test") as sql:

@@ -238,9 +238,7 @@ def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "320px"])
 def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int]) -> None:
-    """Pages have one h1, captions, names, contrast in light and dark, and fit the
-    screen's width.
-    """
+    """Pages have one h1, captions, names, contrast in both shades, and fit the screen."""
     seen = looked.show("doctor", size)
     run_doctor(seen)
     for shade in ("light", "dark"):

@@ -57,9 +57,7 @@ def fetch(url: str, method: str = "GET", headers: dict[str, str] | None = None) 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_in_order_while_a_browser_listens(path: Path, number: signal.Signals) -> None:
-    """Exit code 0 comes within seconds, despite an open stream of events; the port is
-    free again.
-    """
+    """Exit code 0 comes within seconds despite an open event stream; the port is free again."""
     with WebProcess(path, "--port", 0) as web:
         connection, answer = ask(f"{web.url}/pipelines/shop/events")
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -90,7 +88,7 @@ def test_events_bring_the_regions_of_the_page_and_then_only_what_changed(path: P
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_another(path: Path) -> None:
-    """The error has its code, exit code 1 and the next command."""
+    """The error for a taken port has its code, exit code 1 and the next command."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = penstock("web", path, "--port", port, "--json")
@@ -101,7 +99,7 @@ def test_a_port_that_is_taken_is_an_error_that_names_another(path: Path) -> None
 
 
 def test_an_address_that_is_not_ours_is_an_error(path: Path) -> None:
-    """A name is unknown, or an address belongs to another machine."""
+    """An unknown name and an address of another machine are refused."""
     for host in ("192.0.2.1", "no such host"):
         done = penstock("web", path, "--host", host, "--port", 0, "--json")
         assert (done.code, done.error["code"]) == (1, "HS70"), host
@@ -116,9 +114,7 @@ def test_two_files_with_one_name_are_refused(tmp_path: Path, path: Path) -> None
 
 
 def test_beyond_loopback_a_token_is_made_and_asked_for(path: Path) -> None:
-    """A created token is printed once, at the start; a token of the environment is
-    never printed.
-    """
+    """A created token is printed once, at the start; one of the environment never is."""
     with WebProcess(path, "--host", "0.0.0.0", "--port", 0) as web:
         token = str(web.told["token"])
         assert len(token) > 40

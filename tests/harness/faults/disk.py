@@ -101,9 +101,7 @@ def _put(content: bytearray, offset: int, data: bytes) -> None:
 
 @dataclass(eq=False)
 class Directory:
-    """A directory: names as processes see them, names on the platter, and the pending
-    operations.
-    """
+    """A directory: names as processes see them, names on the platter, pending operations."""
 
     current: dict[str, Inode] = field(default_factory=dict)
     durable: dict[str, Inode] = field(default_factory=dict)

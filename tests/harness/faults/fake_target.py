@@ -199,9 +199,7 @@ class FakeLoading:
     errors: tuple[type[BaseException], ...] = ()
 
     def copied(self, at: Applied) -> State:
-        """Return a copy of the state, to be changed and stored; the target must be at this
-        position.
-        """
+        """Return a copy of the state to be changed; the target must be at this position."""
         if not self.state.applied.is_at(at):
             raise AppliedByAnother("the target is elsewhere", hint="None.")
         return copy.deepcopy(self.state)

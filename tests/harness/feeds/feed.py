@@ -32,9 +32,7 @@ COLUMNS = {"parent": ("id", "n"), "child": ("id", "parent_id", "n", "note"), "ma
 
 
 def plain(rows: Rows) -> dict[str, list[tuple[Any, ...]]]:
-    """Return all rows of each table as tuples, in the order of their ids; a missing
-    note is None.
-    """
+    """Return all rows of each table as tuples, ordered by id; a missing note is None."""
     return {
         name: [tuple(map(rows[name][key].get, COLUMNS[name])) for key in sorted(rows[name])]
         for name in TABLES

@@ -384,9 +384,7 @@ class Stage:
         return "column dropped"
 
     def _staged(self, query: str) -> int:
-        """Query the mutation table of child; while its server is down, return that
-        something waits.
-        """
+        """Query the mutation table of child; return that rows wait if its server is down."""
         table = f"_{self.path.replace('/', '_')}_child"
         try:
             with psycopg.connect(self.staging_server.url("postgres")) as connection:

@@ -250,9 +250,7 @@ class Directories:
     """
 
     def __init__(self, root: Path, cluster: Cluster) -> None:
-        """Make directories, each with its cache, and with penstock as the utility that gives
-        events.
-        """
+        """Make directories with a cache each, and with penstock as the events' utility."""
         self.root, self.cluster = root, cluster
         self.written = [0] * cluster.node_count
         config = files_of("one")["db/node_1/cache-words/cache_data.dat"]

@@ -101,9 +101,7 @@ def shown_entry(entry: Any) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """Return a value as `Shown.java` shows it, without Java's own names for what is
-    one type here.
-    """
+    """Return a value as `Shown.java` shows it; types that are one in Python have one name."""
     for kind, show in _SHOWN:
         if isinstance(value, kind):
             return show(value)

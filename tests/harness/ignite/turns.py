@@ -56,9 +56,7 @@ class Kept:
                 shutil.copy(path, self._segments / path.name)
 
     def copy(self, name: str) -> Path:
-        """Make a work directory with all segments and the node's other current files, without
-        state.
-        """
+        """Make a work directory with all segments and the node's other files, without state."""
         work = self._node.work.parent / name / "work"
         for part in ("binary_meta", "marshaller", self._node.cdc.name):
             source = self._node.work / "db" / part

@@ -44,9 +44,7 @@ CONTENTS = {
 
 
 class Bank:
-    """A workload of transactions of a few rows until it is stopped. It survives a
-    server's crash.
-    """
+    """A workload of small transactions until it is stopped. It survives a server's crash."""
 
     def __init__(self, url: str, seed: int, *, xa: bool = False, pause_s: float = 0.002) -> None:
         """Create the tables; seed decides all that follows.

@@ -81,9 +81,7 @@ class Follower(Protocol):
         ...
 
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
-        """Return the differences of a table. mark: a row of the table of fences after
-        its last DDL.
-        """
+        """Return a table's differences. mark: a row of the table of fences after its last DDL."""
         ...
 
     def close(self) -> None:
@@ -97,9 +95,7 @@ class Served(Processes):
     def __init__(
         self, name: str, file: Path, dice: random.Random, children: Sequence[Child] = ()
     ) -> None:
-        """Prepare to serve; file is that of the served pipeline, children are the processes it
-        needs.
-        """
+        """Prepare to serve; file is the served pipeline's, children are the processes it needs."""
         super().__init__(children, dice)
         self.name = name
         self._serve = Child("serve", file)

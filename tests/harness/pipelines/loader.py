@@ -25,9 +25,7 @@ from penstock.ports.target import Applied, engine_of
 
 
 class LogMaker:
-    """Writes segments of changes given as tuples; numbers and positions are assigned
-    automatically.
-    """
+    """Writes segments of changes given as tuples; assigns numbers and positions."""
 
     def __init__(self, directory: Path, *, engine: str = "postgresql") -> None:
         self.directory = directory

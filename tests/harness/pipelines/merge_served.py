@@ -47,9 +47,7 @@ class ServedMerge:
         return run
 
     def subscribe(self, *, copies: bool = False) -> None:
-        """Subscribe at the merged copy's position, without a copy of existing rows unless it
-        copies.
-        """
+        """Subscribe at the merged copy's position, without existing rows unless it copies."""
         self.shards.servers[0].execute(
             f"create subscription merged connection 'host=127.0.0.1 port={self.port} user=repl "
             f"dbname=all password={PASSWORD}' publication p with (copy_data = {copies})",

@@ -461,9 +461,7 @@ class Follower:
 
     @contextmanager
     def following(self) -> Iterator[threading.Event]:
-        """Extract on a thread; setting the yielded event stops it. It has to end
-        within patience.
-        """
+        """Extract on a thread; setting the yielded event stops it, within the side's patience."""
         stop, ends, errors = threading.Event(), list[Outcome](), list[BaseException]()
 
         def work() -> None:
