@@ -13,7 +13,7 @@ DISTURBED = 0.15
 
 
 class Mark(NamedTuple):
-    """What followers have to know of the DDL of a table.
+    """Facts that followers need about the DDL of a table.
 
     Attributes:
         fence: name of the table of fences.
