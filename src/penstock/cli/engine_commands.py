@@ -41,7 +41,9 @@ class EngineGroup(InOrder):
         self._engine = engine
 
     def _commands(self) -> Mapping[str, Command]:
-        return {one.name: one for one in self._engine.part(PART).COMMANDS}
+        from penstock.ports.commands import COMMANDS_PART
+
+        return {one.name: one for one in self._engine.part(COMMANDS_PART).COMMANDS}
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the commands' names in the engine's order."""

@@ -20,7 +20,7 @@ from penstock.host.errors import StatementInterrupted
 from penstock.load.stage import StagedBatch, Stager, Steps, open_stager
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import Policies
-from penstock.ports.loading import Batch, BatchOptions, Loading, Target
+from penstock.ports.loading import LOADING_PART, Batch, BatchOptions, Loading, Target
 from penstock.ports.registry import engine_at
 from penstock.ports.target import (
     Applied,
@@ -237,7 +237,6 @@ class SqlLoading:
 def loading_of(url: str) -> Loading:
     """Return the loading of the target that a URL names. Raises EngineUnknown, PartMissing."""
     engine = engine_at(url)
-    if "loading" in engine.parts:
-        loading: Loading = engine.part("loading")
-        return loading
+    if LOADING_PART in engine.parts:
+        return engine.part(LOADING_PART)
     return SqlLoading(engine_of(url))

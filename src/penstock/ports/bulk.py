@@ -25,7 +25,7 @@ from penstock.host import faults
 from penstock.model import PenstockError, TableDefinition, TableName, UniqueKey
 from penstock.model.position import Position, PositionKind
 from penstock.ports.config import Config
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 from penstock.ports.target import TargetDdlFailed, target_name
 
 DEFERRED_KEYS_APPLICATION = "penstock deferred keys"
@@ -99,14 +99,28 @@ def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFaile
     )
 
 
+class TargetKeys(Protocol):
+    """Part `deferred_keys` of an engine; see the functions below."""
+
+    def add_deferred_keys(self, url: str, table: DeferredTable, /) -> list[str]:
+        """Create the waiting unique keys of a table."""
+        ...
+
+    def drop_deferred_keys(self, url: str, table: DeferredTable, /) -> list[str]:
+        """Drop unique keys that an earlier load of the table has created."""
+        ...
+
+
+DEFERRED_KEYS_PART: PartName[TargetKeys] = PartName("deferred_keys")
+
+
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
     """Create the waiting unique keys of a table, except existing ones.
 
     Returns a sentence for each key that cannot be created any more. Raises TargetDdlFailed for one
     that the target refuses, and the errors of a connection.
     """
-    notes: list[str] = part(url, "deferred_keys").add_deferred_keys(url, table)
-    return notes
+    return part(url, DEFERRED_KEYS_PART).add_deferred_keys(url, table)
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
@@ -114,8 +128,7 @@ def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
 
     Returns a sentence for each key that has to stay.
     """
-    notes: list[str] = part(url, "deferred_keys").drop_deferred_keys(url, table)
-    return notes
+    return part(url, DEFERRED_KEYS_PART).drop_deferred_keys(url, table)
 
 
 APPLICATION_NAME = "penstock bulk"  # of the workers' sessions
@@ -476,26 +489,52 @@ class BulkTarget(ChunkCounts, Protocol):
         ...
 
 
+class OpenBulkTarget(Protocol):
+    """Part `bulk_target` of an engine."""
+
+    def __call__(
+        self,
+        url: str,
+        namespaces: Mapping[str, str],
+        /,
+        *,
+        application_name: str,
+        servers: ServerPair | None,
+    ) -> BulkTarget:
+        """Connect; see `open_bulk_target`."""
+        ...
+
+
+class OpenBulkWriter(Protocol):
+    """Part `bulk_writer` of an engine."""
+
+    def __call__(self, url: str, /, *, replica_role: bool) -> BulkWriter:
+        """Connect. replica_role: keep triggers and foreign keys from acting on our rows."""
+        ...
+
+
+BULK_TARGET_PART: PartName[OpenBulkTarget] = PartName("bulk_target")
+BULK_READER_PART: PartName[BulkSource] = PartName("bulk_reader")
+BULK_WRITER_PART: PartName[OpenBulkWriter] = PartName("bulk_writer")
+
+
 def open_bulk_target(
     url: str, namespaces: Mapping[str, str], *, application_name: str, servers: ServerPair | None
 ) -> BulkTarget:
     """Connect to a target. servers: the two servers, or None if their types are the same."""
-    make = part(url, "bulk_target")
-    target: BulkTarget = make(url, namespaces, application_name=application_name, servers=servers)
-    return target
+    make = part(url, BULK_TARGET_PART)
+    return make(url, namespaces, application_name=application_name, servers=servers)
 
 
 def bulk_source(url: str) -> BulkSource:
     """Return the bulk reader of a source. Raises EngineUnknown, PartMissing."""
-    source: BulkSource = part(url, "bulk_reader")
-    return source
+    return part(url, BULK_READER_PART)
 
 
 def open_writer(task: ChunkTask) -> BulkWriter:
     """Connect to the target that a task names."""
-    make = part(task.target_url, "bulk_writer")
-    writer: BulkWriter = make(task.target_url, replica_role=task.replica_role)
-    return writer
+    make = part(task.target_url, BULK_WRITER_PART)
+    return make(task.target_url, replica_role=task.replica_role)
 
 
 class NamesCollide(PenstockError):
@@ -628,10 +667,20 @@ class HeldPoint(Protocol):
         ...
 
 
+class OpenPlanner(Protocol):
+    """Part `planner` of an engine."""
+
+    def __call__(self, config: Config, /, *, first: Callable[[], Point | None]) -> Planning:
+        """Return the planner; see `open_planner`."""
+        ...
+
+
+PLANNER_PART: PartName[OpenPlanner] = PartName("planner")
+
+
 def open_planner(config: Config, *, first: Callable[[], Point | None] | None = None) -> Planning:
     """Return the planner of a pipeline's source, to be used as a context manager.
 
     first: called when the load wants the handover's point; None without a handover.
     """
-    made: Callable[..., Planning] = part(config.source.url, "planner")
-    return made(config, first=first or (lambda: None))
+    return part(config.source.url, PLANNER_PART)(config, first=first or (lambda: None))

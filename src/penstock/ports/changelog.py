@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.codec.types import Choices, Mapping
 from penstock.model import PenstockError, Relation, TableDefinition, TableName
 from penstock.model.sections import StateNames
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 
 DML_TYPE, UOW_ID, SERVER_ID, GSN = "dml_type", "uow_id", "fv$server_id", "fv$gsn"
 
@@ -276,6 +276,27 @@ class ChangelogSource(Protocol):
         ...
 
 
+class OpenChangelogs(Protocol):
+    """Part `changelog` of an engine."""
+
+    def __call__(
+        self,
+        url: str,
+        /,
+        *,
+        namespace: str,
+        source_types: str,
+        choices: Choices,
+        application_name: str,
+    ) -> ChangelogSession:
+        """Connect to a destination; see `open_changelogs`."""
+        ...
+
+
+CHANGELOG_PART: PartName[OpenChangelogs] = PartName("changelog")
+CHANGELOG_SOURCE_PART: PartName[ChangelogSource] = PartName("changelog_source")
+
+
 def open_changelogs(
     url: str,
     *,
@@ -293,17 +314,15 @@ def open_changelogs(
         choices: How to write values that the destination cannot hold.
         application_name: Name of the session.
     """
-    opened: ChangelogSession = part(url, "changelog")(
+    return part(url, CHANGELOG_PART)(
         url,
         namespace=namespace,
         source_types=source_types,
         choices=choices,
         application_name=application_name,
     )
-    return opened
 
 
 def changelog_source(url: str) -> ChangelogSource:
     """Return the part `changelog_source` of a source's engine."""
-    found: ChangelogSource = part(url, "changelog_source")
-    return found
+    return part(url, CHANGELOG_SOURCE_PART)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config, Pipeline
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 
 if TYPE_CHECKING:
     from penstock.codec.server_pair import ServerPair
@@ -331,7 +331,9 @@ class EngineChecks(Protocol):
         ...
 
 
+CHECKS_PART: PartName[EngineChecks] = PartName("checks")
+
+
 def checks_of(url: str) -> EngineChecks:
     """Return the checks of the engine that a URL names. Raises EngineUnknown, PartMissing."""
-    found: EngineChecks = part(url, "checks")
-    return found
+    return part(url, CHECKS_PART)

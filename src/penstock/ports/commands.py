@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.registry import PartName
 
 
 class UsageWrong(PenstockError):
@@ -69,3 +70,6 @@ class EngineCommands(Protocol):
     """Part `commands` of an engine. COMMANDS: in the order in which they are shown."""
 
     COMMANDS: Sequence[Command]
+
+
+COMMANDS_PART: PartName[EngineCommands] = PartName("commands")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -34,7 +34,7 @@ from penstock.model.sections import (
     StageSection,
     StagingSection,
 )
-from penstock.ports.registry import Descriptor, engine_at
+from penstock.ports.registry import Descriptor, PartName, engine_at
 
 
 class Mode(StrEnum):
@@ -427,6 +427,10 @@ class EngineOptions(Protocol):
     def problems(self, section: ChangeExtractorSection, /) -> Iterator[tuple[str, str]]:
         """Yield wrong values of this engine's keys in [changeExtractor]: key and requirement."""
         ...
+
+
+OPTIONS_PART: PartName[EngineOptions] = PartName("options")
+FREE_NAMES_PART: PartName[Callable[[Config], Mapping[str, str]]] = PartName("free_names")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

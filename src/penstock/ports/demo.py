@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.ports.registry import engines
+from penstock.ports.registry import PartName, engines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,9 @@ class Demo(Protocol):
         ...
 
 
+DEMO_PART: PartName[Demo] = PartName("demo")
+
+
 def demo_engine() -> Demo:
     """Return the first engine that has its own servers and a shop."""
-    found: Demo = next(one for one in engines() if "demo" in one.parts).part("demo")
-    return found
+    return next(one for one in engines() if DEMO_PART in one.parts).part(DEMO_PART)

@@ -17,6 +17,7 @@ from penstock.host.clock import Clock
 from penstock.host.files import Lock
 from penstock.model import PenstockError
 from penstock.model.segment_order import MISSED, SegmentOrder, already_processed
+from penstock.ports.registry import PartName
 
 logger = structlog.get_logger(__name__)
 
@@ -162,6 +163,9 @@ class DirectLog(Protocol):
     def save_told(self, name: str, told: dict[str, Any]) -> None:
         """Replace these facts, durably."""
         ...
+
+
+DIRECT_PART: PartName[Callable[[str], DirectLog]] = PartName("direct")
 
 
 class DirectListing:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from penstock.model import FlushPoint
 from penstock.ports.config import Config
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 
 NOTHING = FlushPoint(position=0)
 
@@ -172,7 +172,9 @@ class SourceReader(Protocol):
         ...
 
 
+LAG_PART: PartName[Callable[[Config, str], SourceReader]] = PartName("lag")
+
+
 def open_source(config: Config, *, application_name: str) -> SourceReader:
     """Connect to a pipeline's source of any engine, by its URL."""
-    opened: Callable[[Config, str], SourceReader] = part(config.source.url, "lag")
-    return opened(config, application_name)
+    return part(config.source.url, LAG_PART)(config, application_name)

@@ -18,6 +18,7 @@ from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
+from penstock.ports.registry import PartName
 from penstock.ports.target import Applied, Counts, ShapeNote, TableSync
 
 
@@ -239,3 +240,6 @@ class Loading(Protocol):
     def open_stager(self, options: BatchOptions, *, clock: Clock) -> BatchStager:
         """Return the stager of batches for this target."""
         ...
+
+
+LOADING_PART: PartName[Loading] = PartName("loading")

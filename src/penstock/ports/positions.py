@@ -11,7 +11,7 @@ from typing import Protocol
 
 from penstock.model.position import PositionInvalid, PositionKind
 from penstock.ports.config import Config
-from penstock.ports.registry import part, schemes
+from penstock.ports.registry import PartName, part, schemes
 
 
 class Positions(Protocol):
@@ -46,10 +46,13 @@ class PlainPositions:
         return int(text)
 
 
+POSITION_PART: PartName[PositionKind] = PartName("position")
+POSITIONS_PART: PartName[Callable[[Config], Positions]] = PartName("positions")
+
+
 def kind_of(config: Config) -> PositionKind:
     """Return the kind of this pipeline's source positions, which parses and prints them."""
-    found: PositionKind = part(config.source.url, "position")
-    return found
+    return part(config.source.url, POSITION_PART)
 
 
 def kind_in_log(engine: str) -> PositionKind:
@@ -65,8 +68,7 @@ def kind_in_log(engine: str) -> PositionKind:
             hint="Read the log with the version of penstock that wrote it, or a later one, and "
             "with the package installed that the engine is in.",
         )
-    kind: PositionKind = found.part("position")
-    return kind
+    return found.part(POSITION_PART)
 
 
 def has_wide_positions(engine: str) -> bool:
@@ -76,5 +78,4 @@ def has_wide_positions(engine: str) -> bool:
 
 def positions_of(config: Config) -> Positions:
     """Return the printer and parser of this pipeline's positions."""
-    made: Callable[[Config], Positions] = part(config.source.url, "positions")
-    return made(config)
+    return part(config.source.url, POSITIONS_PART)(config)

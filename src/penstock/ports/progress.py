@@ -14,7 +14,7 @@ from typing import Protocol
 
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
-from penstock.ports.registry import engines, part
+from penstock.ports.registry import PartName, engines, part
 from penstock.ports.target import Applied, TableSync
 
 
@@ -91,23 +91,26 @@ class SharedProgress(Protocol):
         ...
 
 
+# An engine of shared logs has one part for both; others have only the first.
+PROGRESS_PART: PartName[Callable[[str, str], Progress]] = PartName("progress")
+SHARED_PROGRESS_PART: PartName[Callable[[str, str], SharedProgress]] = PartName("progress")
+PROGRESS_URL_PART: PartName[Callable[[Path], str]] = PartName("progress_url")
+
+
 def open_shared_progress(url: str, *, application_name: str) -> SharedProgress:
     """Connect to a target for its shared logs. Raises the errors of connecting, PartMissing."""
-    progress: SharedProgress = part(url, "progress")(url, application_name)
-    return progress
+    return part(url, SHARED_PROGRESS_PART)(url, application_name)
 
 
 def progress_beside(directory: Path) -> str:
     """Return the URL of the file in this directory that keeps progress without a target."""
-    engine = next(one for one in engines() if "progress_url" in one.parts)
-    url: str = engine.part("progress_url")(directory)
-    return url
+    engine = next(one for one in engines() if PROGRESS_URL_PART in one.parts)
+    return engine.part(PROGRESS_URL_PART)(directory)
 
 
 def open_progress(url: str, *, application_name: str) -> Progress:
     """Connect to a target of any engine, by its URL."""
-    progress: Progress = part(url, "progress")(url, application_name)
-    return progress
+    return part(url, PROGRESS_PART)(url, application_name)
 
 
 SHOWN_MAX = 5  # rows of wirekite_progress in a status, for each half
@@ -169,7 +172,9 @@ class TargetReader(Protocol):
         ...
 
 
+TARGET_STATE_PART: PartName[Callable[[str, str], TargetReader]] = PartName("target_state")
+
+
 def open_target_reader(url: str, *, application_name: str) -> TargetReader:
     """Connect to a target of any engine, by its URL."""
-    opened: Callable[[str, str], TargetReader] = part(url, "target_state")
-    return opened(url, application_name)
+    return part(url, TARGET_STATE_PART)(url, application_name)

@@ -9,12 +9,12 @@ driver is needed for an engine that a pipeline does not use.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from penstock.host.errors import UrlInvalid, mask
 from penstock.model import PenstockError
@@ -33,6 +33,15 @@ BUILT_IN = (
     "merged",
     "yugabyte",
 )
+
+
+Kind = TypeVar("Kind")
+
+
+class PartName(str, Generic[Kind]):
+    """Name of a part of an engine. Its parameter is the type of the part."""
+
+    __slots__ = ()
 
 
 class EngineUnknown(UrlInvalid):
@@ -110,7 +119,7 @@ class Descriptor:
     extra: str = ""
     libraries: tuple[str, ...] = ()
 
-    def part(self, name: str) -> Any:
+    def part(self, name: PartName[Kind]) -> Kind:
         """Import a part. Raises PartMissing if the engine does not have it, DriverMissing."""
         where = self.parts.get(name)
         if where is None:
@@ -119,11 +128,11 @@ class Descriptor:
                 hint="Name a database of another engine in the pipeline file; docs/index.md says "
                 "which can be source, and which target.",
                 engine=self.name,
-                part=name,
+                part=str(name),
             )
         module, _, attribute = where.partition(":")
         try:
-            found = import_module(module)
+            imported: Any = import_module(module)
         except ModuleNotFoundError as error:
             if not self.extra or str(error.name).startswith("penstock"):
                 raise
@@ -132,7 +141,8 @@ class Descriptor:
                 hint=f"Run: pip install 'penstock[{self.extra}]'",
                 engine=self.name,
             ) from error
-        return getattr(found, attribute) if attribute else found
+        found: Kind = getattr(imported, attribute) if attribute else imported
+        return found
 
 
 @cache
@@ -191,7 +201,7 @@ def _shown_schemes() -> Iterator[str]:
                 yield scheme
 
 
-def part(url: str, name: str) -> Any:
+def part(url: str, name: PartName[Kind]) -> Kind:
     """Return a part of the engine that a URL names. Raises EngineUnknown, PartMissing."""
     return engine_at(url).part(name)
 
@@ -228,8 +238,10 @@ class Reach:
     files: tuple[str, ...] = ()
 
 
+REACH_PART: PartName[Callable[[str], Reach]] = PartName("reach")
+
+
 def reach_of(url: str) -> Reach:
     """Return the requirements of a URL, empty if its engine names none. Raises EngineUnknown."""
     engine = engine_at(url)
-    found: Reach = engine.part("reach")(url) if "reach" in engine.parts else Reach()
-    return found
+    return engine.part(REACH_PART)(url) if REACH_PART in engine.parts else Reach()

@@ -14,7 +14,7 @@ from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 
 
 class SourceReset(Protocol):
@@ -37,10 +37,12 @@ class SourceReset(Protocol):
         ...
 
 
+RESET_PART: PartName[SourceReset] = PartName("reset")
+
+
 def reset_of(config: Config) -> SourceReset:
     """Return the part `reset` of the engine that a pipeline's source URL names."""
-    found: SourceReset = part(config.source.url, "reset")
-    return found
+    return part(config.source.url, RESET_PART)
 
 
 APPLICATION_NAME = "penstock reset"
@@ -68,6 +70,25 @@ def names_of(tables: Collection[TableName]) -> str:
     return ", ".join(names[:TABLES_MAX]) + more
 
 
+class TargetReset(Protocol):
+    """Part `leftovers` of an engine; see the functions below."""
+
+    def leftovers(self, url: str, /, *, tables: Collection[TableName] | None) -> Leftovers:
+        """Return what the target holds of a pipeline."""
+        ...
+
+    def plan_emptying(self, url: str, tables: Collection[TableName], /) -> tuple[Removal, ...]:
+        """Return how the existing ones of these tables are emptied."""
+        ...
+
+    def remove(self, url: str, removal: Removal, /) -> None:
+        """Carry one out."""
+        ...
+
+
+LEFTOVERS_PART: PartName[TargetReset] = PartName("leftovers")
+
+
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
     """Look at the target, and return what it holds of a pipeline.
 
@@ -77,8 +98,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
             created are dropped: the next load creates them in the source's present shape. None:
             its tables stay as they are.
     """
-    found: Leftovers = part(url, "leftovers").leftovers(url, tables=tables)
-    return found
+    return part(url, LEFTOVERS_PART).leftovers(url, tables=tables)
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
@@ -86,10 +106,9 @@ def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...
 
     If several pipelines write a target, `leftovers` would also remove the others' tables.
     """
-    found: tuple[Removal, ...] = part(url, "leftovers").plan_emptying(url, tables)
-    return found
+    return part(url, LEFTOVERS_PART).plan_emptying(url, tables)
 
 
 def remove(url: str, removal: Removal) -> None:
     """Carry one out. Raises PrivilegeMissing and the other errors of `server_errors`."""
-    part(url, "leftovers").remove(url, removal)
+    part(url, LEFTOVERS_PART).remove(url, removal)

@@ -6,14 +6,14 @@ mutations (`penstock.stage.apply`), and loading through Spark (`ports.target`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from penstock.model import PenstockError, Retry, TableDefinition
 from penstock.model.hlc import Hlc
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied
 
@@ -241,7 +241,9 @@ class RowTarget(Protocol):
         ...
 
 
+ROW_APPLY_PART: PartName[Callable[[str], RowTarget]] = PartName("row_apply")
+
+
 def row_target_at(url: str) -> RowTarget:
     """Return the target that a URL names."""
-    found: RowTarget = part(url, "row_apply")(url)
-    return found
+    return part(url, ROW_APPLY_PART)(url)

@@ -23,7 +23,7 @@ from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefini
 from penstock.model.keeping import Keeping
 from penstock.ports.config import Config, Pipeline
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 
 TABLE_INTERVAL_S = 10.0
 
@@ -343,7 +343,9 @@ class Extraction(Protocol):
         ...
 
 
+EXTRACTION_PART: PartName[Extraction] = PartName("extraction")
+
+
 def extraction_of(config: Config) -> Extraction:
     """Return the part `extraction` of the engine that a pipeline's source URL names."""
-    found: Extraction = part(config.source.url, "extraction")
-    return found
+    return part(config.source.url, EXTRACTION_PART)

@@ -15,7 +15,7 @@ Not here: HTTP, the order of application (`penstock.stage`), the choice of the i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,7 +33,7 @@ from penstock.model.table import TableName
 from penstock.ports.checks import Finding
 from penstock.ports.config import Config, SourceSection, TargetSection
 from penstock.ports.progress import progress_beside
-from penstock.ports.registry import part, types_at
+from penstock.ports.registry import PartName, part, types_at
 from penstock.ports.target import SHARED_LOG
 
 
@@ -584,10 +584,12 @@ class StagingDatabase(Protocol):
         ...
 
 
+STAGING_PART: PartName[Callable[[str], StagingDatabase]] = PartName("staging")
+
+
 def staging_at(url: str) -> StagingDatabase:
     """Return the staging database that a URL names."""
-    found: StagingDatabase = part(url, "staging")(url)
-    return found
+    return part(url, STAGING_PART)(url)
 
 
 _SCHEME = "staged-"  # followed by the name of the target's types, which the rows have

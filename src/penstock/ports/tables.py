@@ -12,7 +12,7 @@ from typing import Protocol
 from penstock.codec.types import Server
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,12 @@ class Tables(Protocol):
         ...
 
 
+TABLES_PART: PartName[Tables] = PartName("tables")
+
+
 def tables_at(url: str) -> Tables:
     """Return the part `tables` of the engine that a URL names."""
-    found: Tables = part(url, "tables")
-    return found
+    return part(url, TABLES_PART)
 
 
 PLAN_APPLICATION = "penstock plan"
@@ -142,7 +144,9 @@ class Planned(Protocol):
         ...
 
 
+PLAN_PART: PartName[Planned] = PartName("plan")
+
+
 def planned_at(url: str) -> Planned:
     """Return the part `plan` of the engine that a URL names."""
-    found: Planned = part(url, "plan")
-    return found
+    return part(url, PLAN_PART)

@@ -10,7 +10,7 @@ implementation (its folder).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,7 +31,7 @@ from penstock.model import (
     TableName,
 )
 from penstock.model.policies import EVOLVE_ALL, Policies
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 
 
 class StagingFailed(PenstockError):
@@ -706,7 +706,9 @@ def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str 
     return merge_name[:room] + suffix
 
 
+TARGET_PART: PartName[Callable[[], TargetEngine]] = PartName("target")
+
+
 def engine_of(url: str) -> TargetEngine:
     """Return an engine for the target that a URL names. Raises EngineUnknown, PartMissing."""
-    engine: TargetEngine = part(url, "target")()
-    return engine
+    return part(url, TARGET_PART)()

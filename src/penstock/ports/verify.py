@@ -22,7 +22,7 @@ from penstock.codec.server_pair import ServerPair
 from penstock.model import PenstockError, Retry, TableDefinition, TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.config import Config
-from penstock.ports.registry import part
+from penstock.ports.registry import PartName, part
 from penstock.ports.target import Applied
 
 APPLICATION_NAME = "penstock verify"
@@ -336,10 +336,12 @@ class Verifier(Protocol):
         ...
 
 
+VERIFY_PART: PartName[Verifier] = PartName("verify")
+
+
 def verifier_of(url: str) -> Verifier:
     """Return the engine that a URL names. Raises EngineUnknown, PartMissing."""
-    found: Verifier = part(url, "verify")
-    return found
+    return part(url, VERIFY_PART)
 
 
 class RepairRefused(PenstockError):
@@ -400,10 +402,13 @@ class RepairTarget(Protocol):
         ...
 
 
+OpenRepair = Callable[[str, ServerPair | None, dict[str, str]], RepairTarget]
+REPAIR_PART: PartName[OpenRepair] = PartName("repair")
+
+
 def open_repair(url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> RepairTarget:
     """Connect to a target of any engine, by its URL. servers: None: same types."""
-    target: RepairTarget = part(url, "repair")(url, servers, namespaces)
-    return target
+    return part(url, REPAIR_PART)(url, servers, namespaces)
 
 
 def own_columns(table: TableName, own: list[str]) -> RepairRefused:

@@ -11,15 +11,28 @@ engine's columns (`read_plan.py` of its source), and the walk (each engine's, by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as AbstractMapping
 
 import msgspec
 
 from penstock.codec.server_pair import ReadPlan, ServerPair
-from penstock.model import ColumnDefinition, TableDefinition
-from penstock.ports.registry import engine_with_types, part
+from penstock.codec.types import Mapping
+from penstock.model import ColumnDefinition, Relation, TableDefinition
+from penstock.ports.registry import PartName, engine_with_types, part
 
 AS_IS = "{}"  # the value as text in utf8mb4, if anything is computed from it
+
+
+ReadPlanner = Callable[
+    [Sequence[ColumnDefinition], AbstractMapping[str, Mapping], ServerPair], ReadPlan
+]
+READ_PLAN_PART: PartName[ReadPlanner] = PartName("read_plan")
+# Rows for the log: the shape that they have there, and how they are read; None for plain names.
+RELATION_OF_PART: PartName[Callable[[TableDefinition], Relation]] = PartName("relation_of")
+LOG_PLAN_PART: PartName[Callable[[Sequence[ColumnDefinition]], ReadPlan | None]] = PartName(
+    "log_plan"
+)
 
 
 def read_plan_of(definition: TableDefinition, servers: ServerPair, source_url: str) -> ReadPlan:
@@ -28,8 +41,8 @@ def read_plan_of(definition: TableDefinition, servers: ServerPair, source_url: s
     Not for servers that have the same types.
     """
     columns = copied_columns(definition, servers)
-    plan = part(source_url, "read_plan")
-    read_plan: ReadPlan = plan(columns, servers.mappings(definition), servers)
+    plan = part(source_url, READ_PLAN_PART)
+    read_plan = plan(columns, servers.mappings(definition), servers)
     templates = _with_keys(definition, columns, read_plan.templates)
     return msgspec.structs.replace(read_plan, templates=templates)
 

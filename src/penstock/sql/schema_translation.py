@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.codec.types import Server
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
-from penstock.ports.registry import engine_with_types
+from penstock.ports.registry import PartName, engine_with_types
 
 FIXED_BYTES = 40  # in an index: the longest of the types without a length
 
@@ -168,6 +168,10 @@ class Extras:
     lacking: list[str] = field(default_factory=list)
 
 
+SCHEMA_SOURCE_PART: PartName[SchemaSource] = PartName("schema_source")
+SCHEMA_TARGET_PART: PartName[SchemaTarget] = PartName("schema_target")
+
+
 def extras_of(
     definition: TableDefinition,
     source: Server,
@@ -175,8 +179,8 @@ def extras_of(
     mappings: Mapping[str, TypeMapping],
 ) -> Extras:
     """Return the extras of a table that have an equivalent in a target of another engine."""
-    there: SchemaSource = engine_with_types(source.engine).part("schema_source")
-    here: SchemaTarget = engine_with_types(target.engine).part("schema_target")
+    there = engine_with_types(source.engine).part(SCHEMA_SOURCE_PART)
+    here = engine_with_types(target.engine).part(SCHEMA_TARGET_PART)
     description = there.describe(definition)
     extras = Extras()
     for column in definition.columns:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from penstock.model import Column, ComputedColumn, Relation, TableName
 from penstock.model.policies import ChangeKind
+from penstock.ports.registry import PartName
 from penstock.ports.target import ShapeNotApplicable, TableRecord
 
 DROPPED_ID = 2**31  # larger than any identity from a source
@@ -29,6 +30,9 @@ class TypeRules:
 
     holds: Callable[[str, str], bool]
     same: Callable[[str, str], bool]
+
+
+TYPE_RULES_PART: PartName[TypeRules] = PartName("type_rules")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

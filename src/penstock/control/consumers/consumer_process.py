@@ -39,7 +39,7 @@ from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
 from penstock.model.sections import ConsumerSection
 from penstock.ports.config import Config
-from penstock.ports.direct import DirectLog
+from penstock.ports.direct import DIRECT_PART
 from penstock.ports.registry import part
 
 logger = structlog.get_logger()
@@ -170,7 +170,7 @@ def _run_direct(
             consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
         else:
             check_consumer(consumer)
-        log: DirectLog = part(config.source.url, "direct")(config.source.url)
+        log = part(config.source.url, DIRECT_PART)(config.source.url)
         report = DirectReport(name, config.layout.run, directory=log.directory)
         patterns = (config.source.tables, section.tables or config.source.tables)
         selections = [Selection.parse(one) for one in patterns]

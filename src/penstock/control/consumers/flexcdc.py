@@ -40,7 +40,7 @@ from penstock.model.patterns import Selection, as_pattern
 from penstock.model.sections import FlexCdcSettings
 from penstock.model.table_requests import Capture, TableRequest
 from penstock.ports.changelog import changelog_source
-from penstock.ports.config import Config
+from penstock.ports.config import OPTIONS_PART, Config
 from penstock.ports.positions import positions_of
 from penstock.ports.registry import part
 from penstock.ports.source import extraction_of
@@ -122,7 +122,7 @@ def open_flexcdc(file: Path) -> Opened:
         )
     ini = read_ini(file)
     for url in (ini.source, ini.settings.dest):
-        part(url, "options").check_url(url)
+        part(url, OPTIONS_PART).check_url(url)
     path = file.absolute()
     return Opened(
         file=file,

@@ -28,6 +28,7 @@ from penstock.control.pipeline.table_requests import read_requests
 from penstock.log.state import load_state
 from penstock.model import PenstockError
 from penstock.ports.checks import (
+    CHECKS_PART,
     ITSELF,
     EngineChecks,
     Examined,
@@ -272,4 +273,4 @@ def not_found_before() -> dict[str, str]:
 
 
 def _parts() -> Iterator[EngineChecks]:
-    return (engine.part("checks") for engine in engines() if "checks" in engine.parts)
+    return (engine.part(CHECKS_PART) for engine in engines() if CHECKS_PART in engine.parts)

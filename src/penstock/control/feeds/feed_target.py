@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 from penstock.model import TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.config import Config, SourceSection
-from penstock.ports.registry import engine_at, part
+from penstock.ports.registry import engine_at
 from penstock.ports.staging import Group
-from penstock.ports.tables import Tables
+from penstock.ports.tables import tables_at
 
 
 class TargetSchemas:
@@ -21,7 +21,7 @@ class TargetSchemas:
         self._config = config
         self._url = config.target.url
         self._has_schemas = engine_at(self._url).has_schemas
-        self._tables: Tables = part(self._url, "tables")
+        self._tables = tables_at(self._url)
 
     @property
     def group_parts(self) -> int:

@@ -63,10 +63,10 @@ from penstock.model.sections import (
 from penstock.ports.config import (
     CONSUMERS,
     FLEXCDC,
+    OPTIONS_PART,
     SECTIONS,
     STAGING_SECTIONS,
     Config,
-    EngineOptions,
     Mode,
     SourceSection,
     SparkSection,
@@ -370,8 +370,8 @@ def _check_values(text: ConfigText, config: Config) -> None:
     if not config.pipeline.directory.strip() or "\0" in config.pipeline.directory:
         raise invalid(text, "pipeline", "directory", "must name a directory")
     for engine in engines():
-        if "options" in engine.parts:
-            options: EngineOptions = engine.part("options")
+        if OPTIONS_PART in engine.parts:
+            options = engine.part(OPTIONS_PART)
             for key, reason in options.problems(config.change_extractor):
                 raise invalid(text, "changeExtractor", key, reason)
     if not re.match(r"[A-Za-z0-9]{1,16}\Z", config.change_loader.change_file_extension):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.control.pipeline.config_text import ConfigText
 from penstock.host.errors import UrlInvalid
 from penstock.model import PenstockError
-from penstock.ports.config import EngineOptions
+from penstock.ports.config import OPTIONS_PART
 from penstock.ports.registry import part
 
 
@@ -75,8 +75,7 @@ def invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigValu
 def check_url(text: ConfigText, section: str, url: str, *, key: str = "url") -> None:
     """Refuse a text that is not the URL of a database. Raises ConfigUrlInvalid."""
     try:
-        options: EngineOptions = part(url, "options")
-        options.check_url(url)
+        part(url, OPTIONS_PART).check_url(url)
     except UrlInvalid as error:
         place = text.place(section, key)
         raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error

@@ -24,8 +24,9 @@ from penstock.model.sections import (
     Start,
     seconds,
 )
-from penstock.ports.config import CONSUMERS, Config, Mode, snake
+from penstock.ports.config import CONSUMERS, OPTIONS_PART, Config, Mode, snake
 from penstock.ports.registry import engine_at
+from penstock.ports.staging import STAGING_PART
 
 STAGE_TOKEN_LENGTH_MIN = 16
 CONSUMER = "penstock.control.feeds.staging_consumer"
@@ -140,6 +141,6 @@ def _check_staging_url(text: ConfigText, url: str) -> None:
     except UrlInvalid as error:
         place = text.place(STAGING, "url")
         raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
-    engine.part("staging")
-    if "options" in engine.parts:
+    engine.part(STAGING_PART)
+    if OPTIONS_PART in engine.parts:
         check_url(text, STAGING, url)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from penstock.host.errors import UrlInvalid
 from penstock.model.sections import ConsumerSection
 from penstock.ports.config import Config
+from penstock.ports.direct import DIRECT_PART
 from penstock.ports.registry import Descriptor, engine_at, is_list
 
 
@@ -22,7 +23,7 @@ def engine_of(url: object) -> Descriptor | None:
 def has_directory(config: Config) -> bool:
     """Return whether the source's log can be read from a directory."""
     engine = engine_of(config.source.url)
-    return engine is not None and "direct" in engine.parts
+    return engine is not None and DIRECT_PART in engine.parts
 
 
 def is_direct(config: Config, consumer: ConsumerSection) -> bool:

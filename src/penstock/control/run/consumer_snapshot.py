@@ -18,7 +18,6 @@ from penstock.base.state import Piece, as_inserts
 from penstock.codec.columns import transactions_batch
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
-from penstock.codec.server_pair import ReadPlan
 from penstock.consume.lock import take_lock
 from penstock.consume.pieces import SNAPSHOT_KEY, TOLD
 from penstock.consume.position import ConsumerState, Position
@@ -55,6 +54,7 @@ from penstock.ports.bulk import (
 from penstock.ports.config import Config
 from penstock.ports.registry import part
 from penstock.ports.tables import tables_at
+from penstock.sql.read_plan import LOG_PLAN_PART, RELATION_OF_PART
 
 declare("consume.snapshot.rows")
 
@@ -361,10 +361,10 @@ def _unfit(table: TableName, why: str) -> PointUnfit:
 def reading_of(config: Config, planner: Planner, at: Point, definition: TableDefinition) -> Reading:
     """Return how a table is read at a point, in the log's shape and types. Raises PointUnfit."""
     url = config.source.url
-    relation: Relation = part(url, "relation_of")(definition)
+    relation = part(url, RELATION_OF_PART)(definition)
     columns = tuple(column.name for column in relation.columns)
     there = {column.name: column for column in definition.columns}
-    read_plan: ReadPlan | None = part(url, "log_plan")([there[name] for name in columns])
+    read_plan = part(url, LOG_PLAN_PART)([there[name] for name in columns])
     listed = columns if read_plan is None else read_plan.expressions
     read = TableRead(definition=definition, columns=tuple(listed))
     chunks = planner.chunks(at, [read]).get(definition.name)

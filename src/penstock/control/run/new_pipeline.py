@@ -24,7 +24,7 @@ from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.words import count_words
 from penstock.ports.checks import Severity, Side
-from penstock.ports.config import Config
+from penstock.ports.config import FREE_NAMES_PART, Config
 from penstock.ports.registry import engine_at
 from penstock.ports.tables import tables_at
 
@@ -109,8 +109,8 @@ def draft(wanted: NewPipeline) -> Draft:
     choices = dict(wanted.choices or {})
     parts = _Parts(wanted=wanted, source=source, target=target, patterns=patterns)
     config = _read(parts.text(), variables, wanted.file)
-    if config.pipeline.mode.has_change and "free_names" in config.source.engine.parts:
-        parts.names = config.source.engine.part("free_names")(config)
+    if config.pipeline.mode.has_change and FREE_NAMES_PART in config.source.engine.parts:
+        parts.names = config.source.engine.part(FREE_NAMES_PART)(config)
     if not wanted.target:
         return _without_target(parts, config, variables)
     plan = make_plan(config)

@@ -50,7 +50,13 @@ from penstock.ports.handover import log_begin
 from penstock.ports.positions import positions_of
 from penstock.ports.progress import open_progress
 from penstock.ports.target import Applied, target_name
-from penstock.ports.verify import APPLICATION_NAME, SourcePoint, VerifyReader, verifier_of
+from penstock.ports.verify import (
+    APPLICATION_NAME,
+    VERIFY_PART,
+    SourcePoint,
+    VerifyReader,
+    verifier_of,
+)
 
 logger = structlog.get_logger()
 POLL_INTERVAL_S = 0.05
@@ -316,7 +322,7 @@ def check_loaded(config: Config) -> None:
 
 def _check_comparable(config: Config) -> None:
     engine = config.source.engine
-    if "verify" not in engine.parts:
+    if VERIFY_PART not in engine.parts:
         name = config.path.name
         again = f"penstock table resync {name} TABLE copies the rows of a table again."
         if not engine.has_table_requests:

@@ -6,9 +6,10 @@ runs them on a server of CockroachDB: a contract test compares the texts with th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MappingProxyType
 
-from penstock.ports.registry import engine_with_types
+from penstock.ports.registry import PartName, engine_with_types
 from penstock.ports.staging import StagingDatabase
 from penstock.sql.staging_tables import StagingDialect
 
@@ -118,8 +119,11 @@ DIALECT = StagingDialect(
 )
 
 
+# Only this part of that engine has a dialect.
+_STAGING_PART: PartName[Callable[..., StagingDatabase]] = PartName("staging")
+
+
 def staging(url: str) -> StagingDatabase:
     """Return the staging database at a URL with the scheme cockroachdb."""
-    runs = engine_with_types("postgresql").part("staging")
-    found: StagingDatabase = runs(url.replace(_SCHEME, "postgresql://", 1), dialect=DIALECT)
-    return found
+    runs = engine_with_types("postgresql").part(_STAGING_PART)
+    return runs(url.replace(_SCHEME, "postgresql://", 1), dialect=DIALECT)

@@ -20,6 +20,7 @@ from penstock.ports.registry import engine_with_types
 from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord, ValueRefused
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
+    TYPE_RULES_PART,
     ShapeChange,
     TypeRules,
     column_renames,
@@ -34,8 +35,7 @@ logger = structlog.get_logger(__name__)
 
 def types_of(source_engine: str) -> TypeRules:
     """Return the type rules of this source."""
-    rules: TypeRules = engine_with_types(source_engine or "postgresql").part("type_rules")
-    return rules
+    return engine_with_types(source_engine or "postgresql").part(TYPE_RULES_PART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
