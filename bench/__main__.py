@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Run them in turn; returns the number of those that failed."""
+    """Run them in turn; return the number of those that failed."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
     failed = []
     for name in names:

@@ -8,11 +8,11 @@ instead: 1 us for base64, and 1 to 2 us less for fewer, larger events and commit
 and writing, 3 us, happen on the second core.
 Limit: the replica's applier, its relay log fetched beforehand, from START to the last change being
 visible; with its threads as the server comes (`--workers` for more). Both sides have the same
-server, which flushes as it does when nothing is said (`--nosync`: not at all), the same base rows,
-and write the server's own binlog (log_slave_updates).
+server, which flushes with its default settings (`--nosync`: not at all), the same base rows, and
+write the server's own binlog (log_slave_updates).
 The replica works inside the server: its CPU and memory are the server's, ours are the processes of
 the load; `target_cpu_s` is what the target's server used in either case.
-Small, to see that it runs: `--rounds 1 --rows 220000 --changes 50000`.
+Small, as a trial run: `--rounds 1 --rows 220000 --changes 50000`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log import list_segments
 
-# The sizes of the redo log that the servers come with; the embedded ones have less.
+# The sizes of the servers' default redo log; the embedded servers have less.
 SHIPPED = {
     "mariadb": {"innodb_log_file_size": "96M"},
     "mysql": {"innodb_log_file_size": "48M"},
@@ -166,11 +166,11 @@ def wait_until(connection: Connection, made: Made, offset: str, file: str) -> No
 
 
 def restore(workload: MySQLWorkload, target: Server) -> None:
-    """The target as it was before the changes, with nothing of ours or the source's in it."""
+    """Restore the target as it was before the changes, without tables of ours or of the source."""
     workload.restore(target.url())
     with connect(target.url(), application_name="bench") as connection:
         do(connection, "drop database if exists wirekite")
-        new = connection.server.mysql(8, 4)  # transactions of the round before would be skipped
+        new = connection.server.mysql(8, 4)  # transactions of the previous round would be skipped
         do(connection, "reset binary logs and gtids" if new else "reset master")
 
 
@@ -227,7 +227,7 @@ def compare(kind: str, sessions: SessionKeeper, flags: argparse.Namespace, scrat
 
 
 def main() -> None:
-    """Both servers, or one."""
+    """Compare on both servers, or on one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUND_COUNT)
     parser.add_argument("--rows", type=int, default=500_000, help="rows before the changes")

@@ -1,14 +1,14 @@
-"""The base's compaction beside the flow: does a row come later to a client while it works?
+"""The base's compaction beside the flow: does a row reach a client later while it works?
 
 A PostgreSQL source with one table of so many rows, all of them in the base; rows are updated at
 random, and a beat is written every tenth of a second, which a client of `penstock serve` reads back
-out of its stream. Told are the seconds from before a beat's commit to its arrival: while there is
-no base, while it is read, and during several steps of compaction.
+out of its stream. The output is the seconds from before a beat's commit to its arrival: before the
+base exists, while it is read, and during several steps of compaction.
 
 Estimate: a step reads and writes the whole base where updates are random: 10 M rows of 100 bytes
 are 1 GB in memory, 0.4 GB with lz4; reading, joining and writing them costs a core about 30 s, in
-workers that give way to others. The flow needs a few per cent of a core at this rate, so what it
-waits for are time slices: some milliseconds.
+workers of low priority. The flow needs a few per cent of a core at this rate, so it waits for time
+slices: some milliseconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BEAT = re.compile(rb"beat-(\d+);")
 
 
 class Beats(Drain):
-    """A client that looks when beats come. found: moments of arrival and seconds since sent."""
+    """A client that notes when beats arrive. found: moments of arrival and seconds since sent."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
@@ -52,7 +52,7 @@ class Beats(Drain):
         self.socket.settimeout(1.0)
 
     def follow(self, slot: str) -> None:
-        """Until `end`."""
+        """Read until `end`."""
         options = "(proto_version '1', publication_names 'p')"
         self._say(b"Q", f"START_REPLICATION SLOT {slot} LOGICAL 0/0 {options}".encode() + b"\0")
         tail, told = b"", 0.0
@@ -99,7 +99,7 @@ class Pipeline(Server):
         self.port, self.pid = int(told["address"].rpartition(":")[2]), self.process.pid
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
-        """One of its processes."""
+        """Start one of its processes."""
         found = subprocess.Popen(
             [sys.executable, "-m", "penstock", command, str(self.file), "--json"],
             stdout=subprocess.PIPE if command == "serve" else subprocess.DEVNULL,
@@ -109,11 +109,11 @@ class Pipeline(Server):
         return found
 
     def base(self) -> Manifest | None:
-        """The base as it is."""
+        """Return the base as it is."""
         return load_manifest(self.root / "base")
 
     def stop(self) -> None:
-        """End all."""
+        """End all processes."""
         for process in reversed(self._others):
             process.terminate()
         for process in self._others:
@@ -121,7 +121,7 @@ class Pipeline(Server):
 
 
 def wait_for(condition: object) -> None:
-    """Wait until something is so."""
+    """Wait for a condition."""
     assert callable(condition)
     while not condition():
         time.sleep(0.1)
@@ -170,7 +170,7 @@ def print_lags(what: str, lags: list[float], **more: float) -> None:
 
 
 def main() -> None:
-    """Print a line for each time."""
+    """Print a line for each phase."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rounds", type=int, default=3, help="steps of compaction")
@@ -197,7 +197,7 @@ def main() -> None:
 
 
 def measure(pipeline: Pipeline, url: str, rows: int, steps: int) -> None:
-    """Lags before there is a base, while it is read, and while it moves on."""
+    """Measure lags before there is a base, while it is read, and while it moves on."""
     pipeline.command("CREATE_REPLICATION_SLOT beats LOGICAL pgoutput (SNAPSHOT 'nothing')")
     beats = Beats(pipeline)
     follower = threading.Thread(target=beats.follow, args=("beats",))

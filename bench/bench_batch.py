@@ -23,7 +23,7 @@ SLOT, PUBLICATION = "bench_batch", "bench_publication"
 
 
 def create_tables(url: str, count: int) -> None:
-    """Tables of ten columns with a key."""
+    """Create tables of ten columns with a key."""
     columns = "".join(f", c{number} text" for number in range(8))
     with psycopg.connect(url, autocommit=True) as connection:
         for number in range(count):
@@ -33,7 +33,7 @@ def create_tables(url: str, count: int) -> None:
 
 
 def make_segments(url: str, directory: Path, table_count: int, batch_count: int) -> Path:
-    """One segment per batch, each with 100 changes over the tables; returns the log."""
+    """Write one segment per batch, each with 100 changes over the tables; return the log."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"create publication {PUBLICATION} for all tables")
         connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
@@ -112,7 +112,7 @@ def measure(sessions: SessionKeeper, table_count: int, batch_count: int) -> None
 
 
 def main() -> None:
-    """1, 20 and 200 tables."""
+    """Measure 1, 20 and 200 tables."""
     flags = arguments(__doc__ or "", batches=12)
     print(f"batch of {CHANGES} changes ({describe_machine()})")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:

@@ -37,7 +37,7 @@ class Stream:
         self.offset = 4
 
     def add(self, kind: int, body: bytes) -> None:
-        """Put an event behind the others."""
+        """Append an event."""
         length = 19 + len(body) + 4
         self.offset += length
         event = struct.pack("<IBIIIH", 1, kind, 1, length, self.offset & 0xFFFFFFFF, 0) + body
@@ -46,7 +46,9 @@ class Stream:
 
 
 def table_body() -> bytes:
-    """bigint, int, varchar(100), decimal(12,2), timestamp(6), tinyint, text, double, binary(16)."""
+    """Return the body: bigint, int, varchar(100), decimal(12,2), timestamp(6), tinyint, text,
+    double, binary(16).
+    """
     types = bytes((8, 3, 15, 246, 17, 1, 252, 5, 254, 15))
     metadata = bytes((200, 0, 12, 2, 6, 2, 8, 254, 16, 144, 1))
     body = struct.pack("<QB", TABLE_ID | 1 << 48, 2)[:8] + b"\x01b\0\x05mixed\0"
@@ -80,7 +82,7 @@ def row(dice: random.Random, number: int) -> bytes:
 
 
 def stream(row_count: int) -> bytes:
-    """Transactions of a hundred inserts each, behind a rotate event and a format description."""
+    """Return transactions of a hundred inserts, after a rotate event and a format description."""
     dice = random.Random(1)
     made = Stream()
     rotate = struct.pack("<IBIIIHQ", 0, 4, 1, 19 + 8 + 13, 0, 0x20, 4) + b"binlog.000001"
@@ -101,7 +103,7 @@ def stream(row_count: int) -> bytes:
 
 
 def decode(kind: Callable[[], Any], block: bytes, row_count: int) -> float:
-    """Decode it all in blocks as from a socket; returns CPU seconds."""
+    """Decode it all in blocks as from a socket; return CPU seconds."""
     decoder = kind()
     taken = at = 0
     started = time.process_time()
@@ -121,7 +123,7 @@ def decode(kind: Callable[[], Any], block: bytes, row_count: int) -> float:
 
 
 def main() -> None:
-    """Twin and kernel in turn."""
+    """Measure twin and kernel in turn."""
     flags = arguments(__doc__ or "", rows=300_000, twin_rows=10_000)
     counts = {"twin": flags.twin_rows, "kernel": flags.rows}
     kinds: dict[str, Callable[[], Any]] = {"twin": binlog.Decoder, "kernel": Kernel}

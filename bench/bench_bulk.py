@@ -1,8 +1,8 @@
 """Bulk load of a table of 10 columns with its key, against pipes of PostgreSQL's own tools.
 
 Estimate, in microseconds of one core per row of W, measured here: the source's backend 0.9, the
-target's 1.5, the key 0.3 (0.45 where it has to look for NULLs first, as the pipes do, whose table
-is made without it), what moves the bytes 0.1 (psql to psql 0.35). A pipe is as slow as its one
+target's 1.5, the key 0.3 (0.45 if it has to look for NULLs first, as with the pipes, whose table is
+created without it), what moves the bytes 0.1 (psql to psql 0.35). A pipe is as slow as its one
 writing backend and then its key: 1.9, at most 520,000 rows/s. Chunks in parallel share all but the
 key among two cores: 1.5, 650,000 rows/s, less 0.2 s for point, plan and Spark job. So 1.2 is near
 the most that two cores can give; with more of them the pipe stays where it is.
@@ -37,11 +37,11 @@ from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session
 
 PUBLICATION = "bench_publication"
-SAMPLE_INTERVAL_S = 0.5  # all cores are busy: a look takes them milliseconds
+SAMPLE_INTERVAL_S = 0.5  # all cores are busy: a look takes milliseconds of them
 
 
 def fresh_target(server: EmbeddedPostgres, *, table: str = "") -> str:
-    """Return an empty database; with the table, without its key, when asked for."""
+    """Return an empty database; with the table, without its key, if requested."""
     name = f"target_{time.monotonic_ns()}"
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         for (old,) in connection.execute(
@@ -60,7 +60,7 @@ def fresh_target(server: EmbeddedPostgres, *, table: str = "") -> str:
 def penstock(
     session: Session, source: str, target: str, *, servers: Collection[int] = ()
 ) -> Measurement:
-    """The bulk load as the load process runs it, into an empty database.
+    """Run the bulk load as the load process runs it, into an empty database.
 
     servers: processes that are not ours and do not count.
     """
@@ -76,7 +76,7 @@ def penstock(
 
 
 def subscribe(source: str, target: str, row_count: int) -> Measurement:
-    """CREATE SUBSCRIPTION, until all rows are there; the key exists from the start."""
+    """Run CREATE SUBSCRIPTION until all rows are there; the key exists from the start."""
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute("alter table public.w add primary key (id)")
     began = time.monotonic()
@@ -92,7 +92,7 @@ def subscribe(source: str, target: str, row_count: int) -> Measurement:
 
 
 def main() -> None:
-    """All contenders in turn, each into an empty database."""
+    """Run all contenders in turn, each into an empty database."""
     flags = arguments(__doc__ or "", rows=2_000_000)
     workload = Workload(base_row_count=flags.rows)
     with (
@@ -112,8 +112,8 @@ def main() -> None:
         def side(
             name: str, run: Callable[[str], Measurement], *, has_table: bool = True
         ) -> Contender:
-            """Return a contender. run: gets the URL of an empty target; has_table: with the
-            table, without key.
+            """Return a contender. run: gets the URL of an empty target; has_table: with the table,
+            without key.
             """
 
             def measure_once() -> Measurement:

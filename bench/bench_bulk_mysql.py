@@ -79,7 +79,7 @@ CHARACTER_SET = "--default-character-set=utf8mb4"
 
 
 def fill(url: str, count: int) -> None:
-    """The source's table."""
+    """Fill the source's table."""
     with connect(url, application_name="bench") as connection:
         run(connection, "create table thousand (n int primary key)", doing="filling")
         digits = "(" + " union all ".join(f"select {n} as n" for n in range(10)) + ")"
@@ -97,7 +97,7 @@ def fill(url: str, count: int) -> None:
 
 
 def fresh_target(server: EmbeddedPostgres, *, table: bool) -> str:
-    """Return an empty database; with the table, without its key, when asked for."""
+    """Return an empty database; with the table, without its key, if requested."""
     name = f"target_{time.monotonic_ns()}"
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         for (old,) in connection.execute(
@@ -114,7 +114,7 @@ def fresh_target(server: EmbeddedPostgres, *, table: bool) -> str:
 
 
 def client(program: str, url: str, *arguments: str) -> list[str]:
-    """Return a command-line tool with what it needs to log in, and arguments."""
+    """Return a command-line tool with its log-in options, and arguments."""
     parts = urlsplit(url)
     found = shutil.which(program)
     if found is None:
@@ -124,7 +124,7 @@ def client(program: str, url: str, *arguments: str) -> list[str]:
 
 
 def batch_pipe(bindir: Path, source: str, target: str, *, through_sed: bool) -> Measurement:
-    """`mariadb --batch --quick | psql copy`, then the key."""
+    """Run `mariadb --batch --quick | psql copy`, then add the key."""
     name = urlsplit(source).path.lstrip("/")
     how = (CHARACTER_SET, "--batch", "--quick", "--skip-column-names")
     mariadb = " ".join(client("mariadb", source, *how))
@@ -142,7 +142,7 @@ def batch_pipe(bindir: Path, source: str, target: str, *, through_sed: bool) -> 
 
 
 def psql(bindir: Path, url: str, statement: str) -> list[str]:
-    """Psql with one statement."""
+    """Return psql with one statement."""
     return [str(bindir / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", statement]
 
 
@@ -153,7 +153,7 @@ def add_key(target: str) -> None:
 
 
 def dump_tab(bindir: Path, source: str, target: str, folder: Path) -> Measurement:
-    """`mariadb-dump --tab`, then the file through psql, then the key."""
+    """Run `mariadb-dump --tab`, send the file through psql, then add the key."""
     name = urlsplit(source).path.lstrip("/")
     file = folder / "w.txt"
     file.unlink(missing_ok=True)
@@ -167,7 +167,7 @@ def dump_tab(bindir: Path, source: str, target: str, folder: Path) -> Measuremen
 
 
 def load_pipe(bindir: Path, source: str, target: str) -> Measurement:
-    """`psql copy to stdout | mariadb load data`, into a table that has its key."""
+    """Run `psql copy to stdout | mariadb load data`, into a table that has its key."""
     name = urlsplit(target).path.lstrip("/")
     copy = psql(bindir, source, COPY_OUT)
     into = client("mariadb", target, CHARACTER_SET, "--local-infile=1", name, "-e", LOAD_DATA)
@@ -194,7 +194,7 @@ def penstock(
 
 
 def fill_postgres(url: str, count: int) -> None:
-    """The same table in PostgreSQL."""
+    """Fill the same table in PostgreSQL."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(CREATE_TARGET.replace("flag smallint", "flag boolean"))
         connection.execute(
@@ -210,7 +210,7 @@ def fill_postgres(url: str, count: int) -> None:
 
 
 def fresh_mysql(url: str, *, table: bool) -> None:
-    """An empty database `public`; with the table, key and all, when asked for."""
+    """Return an empty database `public`; with the table and its key, if requested."""
     with connect(url, application_name="bench") as connection:
         for name in ("public", "wirekite"):
             run(connection, f"drop database if exists {name}", doing="emptying")
@@ -279,7 +279,7 @@ def compare(
 
 
 def main() -> None:
-    """All contenders in turn, each into an empty database, in both directions."""
+    """Run all contenders in turn, each into an empty database, in both directions."""
     flags = arguments(__doc__ or "", rows=1_000_000, mysql=0, directions=3)
     settings = {"innodb_buffer_pool_size": "1G"}
     kind = EmbeddedMySQL if flags.mysql else EmbeddedMariaDB

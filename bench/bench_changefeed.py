@@ -6,10 +6,10 @@ two hundredths of what two cores have for one at 50,000 a second. The twin makes
 calls a line.
 
 Could a library do the kernel's work? `msgspec` keeps raw JSON, too; its objects become the same
-columns here, without the refusals that it cannot make: a field that comes twice, a name in another
-case, an exponent that no target holds. `pysimdjson` gives numbers back as doubles, `orjson` has no
-raw values: they are measured without the columns, if they are installed. CPU seconds, minimum of
-the interleaved rounds.
+columns here, without the refusals that it cannot make: a duplicate field, a name in another case,
+an exponent that no target holds. `pysimdjson` gives numbers back as doubles, `orjson` has no raw
+values: they are measured without the columns, if they are installed. CPU seconds, minimum of the
+interleaved rounds.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def columns_by_msgspec(body: bytes, tables: TargetTables) -> dict[StagedTable, p
 
 
 def libraries(body: bytes) -> dict[str, tuple[Callable[[], object], int]]:
-    """Readers of JSON that penstock does not need, where they are installed."""
+    """Return readers of JSON that penstock does not need, if they are installed."""
     found: dict[str, tuple[Callable[[], object], int]] = {}
     with contextlib.suppress(ImportError):
         orjson = importlib.import_module("orjson")
@@ -137,7 +137,7 @@ def request(dice: random.Random) -> bytes:
 
 
 def cpu_seconds(function: Callable[[], object], calls: int) -> float:
-    """CPU seconds of one call."""
+    """Return the CPU seconds of one call."""
     begun = time.process_time()
     for _ in range(calls):
         function()

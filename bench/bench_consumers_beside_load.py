@@ -100,7 +100,7 @@ class Failing(Slow):
 
 
 class Progress(threading.Thread):
-    """Notes when the target's applied row number was seen to rise."""
+    """Thread that notes when the target's applied row number rises."""
 
     def __init__(self, target: str, until: int) -> None:
         super().__init__(daemon=True)
@@ -109,7 +109,7 @@ class Progress(threading.Thread):
         self.seen: list[tuple[float, int]] = []
 
     def run(self) -> None:
-        """Look until it is there."""
+        """Look until the target has it."""
         deadline = time.monotonic() + BACKLOG_MAX_S
         last = 0
         with psycopg.connect(self._target, autocommit=True) as connection:
@@ -121,7 +121,7 @@ class Progress(threading.Thread):
                 time.sleep(LOOK_S)
 
     def rate(self) -> tuple[int, float]:
-        """Return rows behind the first batch, and the seconds they took."""
+        """Return the rows after the first batch, and the seconds they took."""
         self.join()
         if len(self.seen) < 2 or self.seen[-1][1] < self._until:
             raise TimeoutError(f"the backlog is not loaded: {self.seen[-1:]} of {self._until}")
@@ -139,7 +139,7 @@ def _read_applied(connection: psycopg.Connection) -> int:
 
 
 class Side:
-    """The servers of all runs. change_count: of the backlog."""
+    """Servers of all runs. change_count: of the backlog."""
 
     def __init__(self, origin: EmbeddedPostgres, destination: EmbeddedPostgres, flags: Any) -> None:
         self._source = origin.url("postgres")
@@ -170,7 +170,7 @@ class Side:
         target = self._new_target()
         slot = "bench_ours"
         contenders.copy_slot(self._source, SLOT, slot)
-        # The log of the run before is gone: its publication may have another owner.
+        # The log of the previous run is gone: its publication may have another owner.
         self._execute(self._source, f"comment on publication {PUBLICATION} is null")
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
             file = write_config(
@@ -220,7 +220,7 @@ class Side:
 
 
 def _with_consumer(file: Path, contender: str) -> Path:
-    """Add the contender's consumer to the pipeline file; returns where it notes."""
+    """Add the contender's consumer to the pipeline file; return where it notes."""
     notes = file.parent / "notes.txt"
     if contender == ALONE:
         return notes
@@ -245,13 +245,13 @@ def _read_notes(notes: Path) -> tuple[int, int]:
 
 @contextmanager
 def servers(flags: Any) -> Iterator[Side]:
-    """Both, with the backlog in the source's WAL."""
+    """Provide both servers, with the backlog in the source's WAL."""
     with EmbeddedPostgres() as origin, EmbeddedPostgres() as destination:
         yield Side(origin, destination, flags)
 
 
 def table(results: Mapping[str, Sequence[Measurement]], row_count: int) -> list[str]:
-    """Per contender the best and the median of the rounds, each with its ratio to the first."""
+    """Return a line per contender: the best and the median round, with the ratio to the first."""
     lines = [
         f"{'contender':<18}{'rows/s best':>12}{'ratio':>7}{'median':>10}{'ratio':>7}"
         f"{'p50 ms best':>13}{'ratio':>7}{'median':>8}{'ratio':>7}{'p90 ms':>8}{'ratio':>7}"
@@ -275,7 +275,7 @@ def table(results: Mapping[str, Sequence[Measurement]], row_count: int) -> list[
 
 
 def main() -> None:
-    """All in turn."""
+    """Run all contenders in turn."""
     flags = arguments(__doc__ or "", changes=1_000_000, rate=20, seconds=10)
     print(f"consumers beside the load ({describe_machine()})", flush=True)
     with servers(flags) as side:

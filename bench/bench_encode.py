@@ -22,7 +22,7 @@ NEUTRALS = ("int64", "int32", "string", "float64", "timestamp", "bool", "string"
 
 
 def batch_of(relation: Relation) -> pa.RecordBatch:
-    """ROWS inserts."""
+    """Return ROWS inserts."""
     numbers = np.arange(ROWS)
     arrays = {
         "int64": pa.array(numbers * 7_919),

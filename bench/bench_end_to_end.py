@@ -1,9 +1,9 @@
 """W end to end, two arrangements: the same WAL, and live.
 
-The same WAL: W's changes are committed before anybody reads. Each side reads them through a copy of
-one slot into a fresh target; from the word go until the last change is visible.
-Live: from the first commit at the source until the last change is visible, the making of the
-changes included; both sides run already when it begins.
+The same WAL: W's changes are committed before a side reads. Each side reads them through a copy of
+one slot into a fresh target; the time runs from the start signal until the last change is visible.
+Live: the time runs from the first commit at the source until the last change is visible, and
+includes the commits; both sides run already when it begins.
 
 Estimate: all processes share two cores. Per row of W the source needs some 10 us to commit (live
 only) and 4 us to decode and send, the extractor 2 us, staging 3.5 us, the merge 4 us: 150,000
@@ -41,7 +41,7 @@ FIRST_ROW = "select count(*) from w where id = -2"
 LAST_ROW = "select count(*) from w where id = -1"
 PUBLICATION = "bench"
 SLOT = "bench_template"
-# Of all servers: the tables fit. The manual advises a quarter of the machine's memory.
+# All servers use this: the tables fit. The manual advises a quarter of the machine's memory.
 SERVER = {"shared_buffers": "1GB"}
 SAMPLE_INTERVAL_S = 2.0  # a look costs milliseconds on cores that both sides need
 
@@ -50,12 +50,12 @@ class Live:
     """A source and a target with the same base rows, created for every run."""
 
     def __init__(self, workload: Workload) -> None:
-        """workload: W, or a part of it."""
+        """Store the workload: W, or a part of it."""
         self.workload = workload
         self.row_count = 0
 
     def warm(self, source: str, target: str) -> None:
-        """Commit a first row and wait for it: whatever starts late has started then."""
+        """Commit a first row and wait for it: everything that starts late has started then."""
         began = time.monotonic()
         with psycopg.connect(source, autocommit=True) as connection:
             connection.execute("insert into w (id) values (-2)")
@@ -63,7 +63,7 @@ class Live:
         print(f"first row visible in {time.monotonic() - began:.1f} s", flush=True)
 
     def measure(self, source: str, target: str) -> tuple[float, float]:
-        """Commit W's changes and one last row; seconds until it is visible, and behind it."""
+        """Commit W's changes and one last row; return seconds until it is visible, and after it."""
         began = time.monotonic()
         self.row_count = self.workload.change(source)
         with psycopg.connect(source, autocommit=True) as connection:
@@ -73,7 +73,7 @@ class Live:
         return time.monotonic() - began, time.monotonic() - committed
 
     def subscription(self) -> Measurement:
-        """PostgreSQL's own."""
+        """Run PostgreSQL's own subscription."""
         with (
             EmbeddedPostgres(settings=SERVER) as origin,
             EmbeddedPostgres(settings=SERVER) as destination,
@@ -103,7 +103,7 @@ class Live:
         )
 
     def penstock(self) -> Measurement:
-        """`penstock run` in mode change."""
+        """Run `penstock run` in mode change."""
         with (
             EmbeddedPostgres(settings=SERVER) as origin,
             EmbeddedPostgres(settings=SERVER) as destination,
@@ -167,7 +167,7 @@ class SameWal:
             yield cls(workload, origin, count)
 
     def subscription(self) -> Measurement:
-        """PostgreSQL's own."""
+        """Run PostgreSQL's own subscription."""
         contenders.copy_slot(self._source, SLOT, "bench_theirs")
         with EmbeddedPostgres(settings=SERVER) as destination:
             target = destination.url("postgres")
@@ -198,10 +198,10 @@ class SameWal:
         return ServerSampler(*map(contenders.postmaster, (self._origin, destination)))
 
     def penstock(self) -> Measurement:
-        """`penstock load` waits; an extractor that has imported what it needs is told to go."""
+        """Run `penstock load`, which waits; then tell an extractor with finished imports to go."""
         contenders.copy_slot(self._source, SLOT, "bench_ours")
         with psycopg.connect(self._source, autocommit=True) as connection:
-            # The log of the round before is gone: its publication may have another owner.
+            # The log of the previous round is gone: its publication may have another owner.
             connection.execute(f"comment on publication {PUBLICATION} is null")
         with (
             EmbeddedPostgres(settings=SERVER) as destination,
@@ -253,7 +253,7 @@ class SameWal:
 
 
 def extract_when_told(file: str) -> None:
-    """Child process: say that it is ready, wait for a word, extract until stopped."""
+    """Say that it is ready, wait for a line, extract until stopped: the child process."""
     from penstock.control.pipeline.config import load_config
     from penstock.control.run.extract_process import extract_changes
     from penstock.ports.source import extraction_of
@@ -276,7 +276,7 @@ def _fill(workload: Workload, source: str | None, target: str) -> None:
 
 
 def main() -> None:
-    """Both arrangements, both sides in turn."""
+    """Run both arrangements, both sides in turn."""
     if sys.argv[1:2] == ["--child"]:
         extract_when_told(sys.argv[2])
         return
@@ -291,7 +291,7 @@ def main() -> None:
 
 
 def compare(name: str, sides: SameWal | Live, change_count: int, round_count: int) -> None:
-    """Both sides in turn."""
+    """Run both sides in turn."""
     Comparison(
         bench=name,
         contenders=[

@@ -3,7 +3,7 @@
 Estimate: the walsender makes one send() per message, and waking a client that waits costs it more
 than the message; client CPU for decoding, lz4 and writing is 1 to 1.5 us per row of W. So the
 server is the limit, and streaming beats pg_recvlogical as far as the client can do without being
-woken. Catching up, as from servers that are not near, reads ranges by COPY instead.
+woken. Catching up, as from remote servers, reads ranges by COPY instead.
 Limit: `pg_recvlogical -f /dev/null` from a copy of the slot, which writes and decodes nothing.
 Ours ends when the last change is in a closed, fdatasync'ed segment. `wakeups` counts the voluntary
 context switches of ours.
@@ -31,7 +31,7 @@ PUBLICATION = "bench_publication"
 
 
 def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool) -> None:
-    """Child process: extract until the log holds `end` rows; prints what it took as JSON.
+    """Extract until the log holds `end` rows; print the cost as JSON: the child process.
 
     streams: never catch up by COPY.
     """
@@ -107,14 +107,14 @@ def penstock(url: str, slot: str, row_count: int, *, streams: bool) -> Measureme
 
 
 def reference(bindir: Path, url: str, slot: str, end: str) -> Measurement:
-    """pg_recvlogical from a copy of the same slot."""
+    """Run pg_recvlogical from a copy of the same slot."""
     copy = slot + "_theirs"
     contenders.copy_slot(url, slot, copy)
     return contenders.pg_recvlogical(bindir, url, copy, PUBLICATION, end)
 
 
 def compare(name: str, workload: Workload, round_count: int) -> None:
-    """Make the WAL once, then let both sides read it in turn."""
+    """Write the WAL once, then let both sides read it in turn."""
     with EmbeddedPostgres() as server:
         url = server.url("postgres")
         workload.create(url)
@@ -146,7 +146,7 @@ def compare(name: str, workload: Workload, round_count: int) -> None:
 
 
 def main() -> None:
-    """W and W1."""
+    """Compare W and W1."""
     if sys.argv[1:2] == ["--child"]:
         url, directory, slot, row_count, streams = sys.argv[2:7]
         extract_once(url, directory, slot, int(row_count), streams=bool(streams))

@@ -1,17 +1,17 @@
-"""Extraction to fdatasync from MariaDB and MySQL, against what else reads their binlog.
+"""Extraction to fdatasync from MariaDB and MySQL, against other readers of their binlog.
 
 Estimate: W is about 190 bytes of binlog a row in transactions of 50 rows; the server's dump thread
 reads and sends it at some 300 MB/s, the kernel decodes at 0.4 to 0.6 us a row, lz4 and writing take
 0.4 us: 1 M rows/s on a core of our own. W1 has a transaction of four events around each row: the
 server sends one packet per event, and each transaction costs the kernel 1 us more: 250 k rows/s.
 Ours ends when the last change is in a closed, fdatasync'ed segment. Beside it: `mariadb-binlog
---raw`, which copies the file and decodes nothing, `-vv` to /dev/null, which prints all rows,
-and mysql-replication (python), where `--reader-python` names an interpreter that has it. None of
-them keeps anything durable. Who is not there is printed as absent.
+--raw`, which copies the file and decodes nothing, `-vv` to /dev/null, which prints all rows, and
+mysql-replication (python), where `--reader-python` names an interpreter that has it. None of them
+writes anything durably. A missing one is printed as absent.
 The lines of orientation are other people's programs on another day of this machine; they were not
 measured here.
-Small, to see that it runs: `--rounds 1 --rows 220000 --changes 50000 --single-changes 5000`; the
-changes delete from row 200,001 on, eight rows in fifty.
+Small, as a trial run: `--rounds 1 --rows 220000 --changes 50000 --single-changes 5000`; the changes
+delete from row 200,001 on, eight rows in fifty.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ READER_ROWS = 50_000  # of a contender that would take minutes for all
 
 
 def extract_once(url: str, directory: str, begin: str, row_count: int) -> None:
-    """Child process: extract until the log holds all rows; prints what it took as JSON."""
+    """Extract until the log holds all rows; print the cost as JSON: the child process."""
     from penstock.engines.mysql.source.beginning import find_beginning
     from penstock.engines.mysql.source.source_engine import MySQLEngine
     from penstock.extract.extractor import ExtractOptions, Extractor
@@ -111,7 +111,7 @@ def penstock(url: str, made: Made) -> Measurement:
 
 
 def measured_child(arguments: list[str]) -> tuple[dict[str, float], int]:
-    """Return the last JSON that a process printed, and its largest memory."""
+    """Return the last JSON that a process printed, and its peak memory."""
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     with TreeSampler(process.pid) as sampler:
         output, _ = process.communicate()
@@ -122,7 +122,7 @@ def measured_child(arguments: list[str]) -> tuple[dict[str, float], int]:
 
 
 def mariadb_binlog(url: str, made: Made, *, raw: bool) -> Measurement:
-    """Run the server's own tool as a reader over the network: copying files, or printing rows."""
+    """Run the server's own tool as a network reader: it copies files, or prints rows."""
     reading = client("mariadb-binlog", url, "--read-from-remote-server", "--to-last-log")
     if not raw:
         return run_process([*reading, "--base64-output=DECODE-ROWS", "-vv", made.begin.file])
@@ -131,7 +131,7 @@ def mariadb_binlog(url: str, made: Made, *, raw: bool) -> Measurement:
 
 
 def mysql_replication(python: str, url: str, made: Made, count: int) -> Measurement:
-    """mysql-replication as a reader of the first rows, in an interpreter that has it."""
+    """Run mysql-replication as a reader of the first rows, in an interpreter that has it."""
     program = str(Path(__file__).with_name("read_with_mysql_replication.py"))
     parts = urlsplit(url)
     place = [str(parts.port), str(parts.username), str(parts.password)]
@@ -172,7 +172,7 @@ def contenders(server: Server, made: Made, flags: argparse.Namespace) -> list[Co
 
 
 def compare(kind: str, name: str, workload: MySQLWorkload, flags: argparse.Namespace) -> None:
-    """Make the binlog once, then let all sides read it in turn."""
+    """Write the binlog once, then let all sides read it in turn."""
     with KINDS[kind](settings={**SETTINGS[kind], "innodb_buffer_pool_size": "1G"}) as server:
         workload.create(server.url())
         made = workload.change(server.url())
@@ -187,7 +187,7 @@ def compare(kind: str, name: str, workload: MySQLWorkload, flags: argparse.Names
 
 
 def main() -> None:
-    """W and W1, of both servers or one."""
+    """Compare W and W1, of both servers or one."""
     if sys.argv[1:2] == ["--child"]:
         url, directory, begin, row_count = sys.argv[2:6]
         extract_once(url, directory, begin, int(row_count))

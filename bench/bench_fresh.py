@@ -87,7 +87,7 @@ class MySQLSession:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server: what starts it, its sessions, the name of the database that is copied."""
+    """A server: its start, its sessions, the name of the database that is copied."""
 
     server: Any
     session: Any
@@ -103,14 +103,14 @@ SIDES = {
 
 
 def create(side: Side, url: str) -> None:
-    """The tables, empty."""
+    """Create the empty tables."""
     session = side.session(url)
     for name in ("ping", *(f"t{number}" for number in range(TABLES))):
         session.run(f"create table {name} (id int primary key, payload varchar(100))")
 
 
 class Watch(threading.Thread):
-    """Notes when each row was first seen in the target: they come in order."""
+    """Thread that notes when each row is first seen in the target: rows arrive in order."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(daemon=True)
@@ -139,7 +139,7 @@ class Watch(threading.Thread):
 
 
 def measure(writer: Session, reader: Session, numbers: Iterator[int], rate: int, s: float) -> Any:
-    """Commit at a rate for so long; seconds from each COMMIT to its being seen, and the rate."""
+    """Commit at a rate for so long; return seconds from each COMMIT to its row, and the rate."""
     watch = Watch(reader)
     watch.start()
     committed: list[tuple[float, int]] = []
@@ -165,7 +165,7 @@ def measure(writer: Session, reader: Session, numbers: Iterator[int], rate: int,
 
 
 def spread(writer: Session, reader: Session, numbers: Iterator[int], count: int) -> list[float]:
-    """Transactions of 100 changes over 20 tables, one at a time: seconds until seen."""
+    """Commit transactions of 100 changes over 20 tables in turn; return seconds until seen."""
     found = []
     for _ in range(count):
         rows = [next(numbers) for _ in range(100)]
@@ -183,14 +183,14 @@ def spread(writer: Session, reader: Session, numbers: Iterator[int], count: int)
 
 
 def quantiles(found: Sequence[float]) -> dict[str, float]:
-    """Milliseconds."""
+    """Return milliseconds."""
     cuts = statistics.quantiles(found, n=100) if len(found) > 1 else [found[0]] * 99
     named = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(found)}
     return {f"{name}_ms": round(value * 1000, 1) for name, value in named.items()}
 
 
 def tell(contender: str, what: str, found: Sequence[float], **more: Any) -> None:
-    """A JSON line, and one for people."""
+    """Print a JSON line, and one for people."""
     told = {"contender": contender, "what": what, "count": len(found), **quantiles(found), **more}
     print(json.dumps({"bench": "fresh", **told}), flush=True)
     shown = "".join(f"{name} {value:<9}" for name, value in told.items() if name.endswith("_ms"))
@@ -210,7 +210,7 @@ def print_cpu(servers: dict[str, str], pid: int | None) -> Iterator[None]:
 
 
 class Round:
-    """Both contenders on one pair of servers, each with tables of its own making."""
+    """Both contenders on one pair of servers, each with tables of its own."""
 
     def __init__(self, flags: Any, kinds: tuple[str, str]) -> None:
         self._flags = flags
@@ -219,7 +219,7 @@ class Round:
         self.found: dict[tuple[str, int], list[float]] = {}
 
     def run(self, contender: str) -> None:
-        """Fresh servers, then every rate."""
+        """Start fresh servers, then measure every rate."""
         with (
             self._source.server(settings=self._source.settings) as origin,
             self._target.server() as destination,
@@ -252,7 +252,7 @@ class Round:
         writer, reader = self._source.session(source), self._target.session(target)
         numbers = itertools.count()
         servers = {"source": source, "target": target} if self._is_postgres else {}
-        measure(writer, reader, numbers, 10, 2)  # whatever starts late has started then
+        measure(writer, reader, numbers, 10, 2)  # everything that starts late has started then
         time.sleep(1)
         print(f"{contender}: nothing happens", flush=True)
         with print_cpu(servers, pid):
@@ -277,7 +277,7 @@ class Round:
 
 
 def main() -> None:
-    """Both contenders in turn; for servers of MySQL's family penstock alone."""
+    """Run both contenders in turn; for servers of MySQL's family penstock alone."""
     pair = "postgres-postgres"
     if "--pair" in sys.argv:
         at = sys.argv.index("--pair")

@@ -5,7 +5,7 @@ counts; ours once more with every key and value decoded. Seconds run from the co
 the end of its last call, so that the start of a JVM does not count. The last way puts them into a
 change log, each flush with fdatasync, from the opening of the log to the closing of its last file.
 Rounds are interleaved.
-Estimate, of 480 bytes an event: in a thread beside, without the GIL, 0.25 us to read them, 0.15 us
+Estimate, of 480 bytes an event: in a second thread, without the GIL, 0.25 us to read them, 0.15 us
 to check them at 3 GB/s, and for the log 0.05 us to find keys, values and versions. An event of ours
 is 0.1 us. Into the log: 0.2 us for the columns of a key and 8 fields, 0.1 us for order, numbers and
 transactions, 0.2 us to encode with lz4, 0.15 us to write, sync and acknowledge: 0.65 us.
@@ -39,7 +39,7 @@ REGION_MEGABYTES = 1024
 
 
 class Counting(CdcConsumer):
-    """Counts events; decodes: looks at key and value."""
+    """Consumer that counts events; decodes: reads key and value."""
 
     def __init__(self, *, decodes: bool) -> None:
         self._decodes = decodes
@@ -80,14 +80,14 @@ def link_files(work: Path, place: Path) -> Path:
 
 
 def ours(work: Path, place: Path, *, decodes: bool) -> tuple[int, float]:
-    """Events, and the seconds of our consumer."""
+    """Return events, and the seconds of our consumer."""
     consumer = Counting(decodes=decodes)
     run_consumer(node_pipeline(place, link_files(work, place / "work")), "all", consumer)
     return consumer.count, consumer.ended_s - consumer.begun_s
 
 
 def into_log(work: Path, place: Path, count: int) -> tuple[int, float]:
-    """Events, and the seconds until all of them are in a change log on disk."""
+    """Return events, and the seconds until all of them are in a change log on disk."""
     path = source_pipeline(place, link_files(work, place / "work"))
     config = load_config(path)
     options = extract_options(config)
@@ -105,7 +105,7 @@ def into_log(work: Path, place: Path, count: int) -> tuple[int, float]:
 
 
 def utility(ignite: Ignite, work: Path, place: Path) -> tuple[int, float]:
-    """Events, and the seconds of Ignite's."""
+    """Return events, and the seconds of Ignite's utility."""
     copy = link_files(work, place / "work")
     ignite.give(place)
     ignite.run("Count", copy, "node-1", place / "count.txt", segment=SEGMENT_BYTES)

@@ -27,7 +27,7 @@ WAYS = {"one node": 1, "a list of one": 1, "two nodes": 2}
 
 
 def made_cluster(folder: Path, count: int) -> Directories:
-    """Two nodes with the same changes, of keys by chance; 1 ms lies between two."""
+    """Return two nodes with the same changes, of random keys; 1 ms lies between two."""
     made = Directories(folder, Cluster(2, 1))
     chance = random.Random(1)
     for number, begin in enumerate(range(0, count, SEGMENT_ENTRIES)):
@@ -42,7 +42,7 @@ def made_cluster(folder: Path, count: int) -> Directories:
 
 
 def seconds_of(way: str, made: Directories, place: Path, count: int) -> float:
-    """Until all changes are in a log, and all copies read."""
+    """Return the seconds until all changes are in a log, and all copies read."""
     urls = split_urls(made.url)[: WAYS[way]]
     file = place / "nodes.toml"
     file.write_text(

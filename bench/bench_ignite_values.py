@@ -1,7 +1,7 @@
 """Decode Ignite's marshalled values from memory: the kernel against its twin, kind by kind.
 
-Then a million objects of 8 fields, each let go before the next one as a consumer does, and read
-into columns at once as the change log has them. Beside it, as a yardstick, what CPython's own
+Then a million objects of 8 fields, each released before the next one, as in a consumer, and read
+into columns at once as the change log has them. For comparison, it prints what CPython's own
 `marshal.loads` takes for the same content in Python's plain types (tuples, a dict), and Decimal for
 a number's text: what a reader in C that makes Python's objects costs.
 Estimate: an int costs 10 ns and its call 20 ns, so 30 x and more; a decimal is Decimal's own
@@ -58,7 +58,7 @@ def binary(fields: Iterable[bytes], schema: int = 5) -> bytes:
 
 
 def order(key: int) -> bytes:
-    """Return an object as `tests/ignite/Node.java` puts many of."""
+    """Return an object like those of which `tests/ignite/Node.java` puts many."""
     return binary(
         [
             struct.pack("<Bq", 4, key),
@@ -125,7 +125,7 @@ def yardstick_of(name: str, plain: Any) -> tuple[Callable[..., Any], Any]:
 
 
 def kinds(rounds: int, decoders: dict[str, Callable[..., Any]]) -> None:
-    """A line per kind of value."""
+    """Time each kind of value, and print a line for it."""
     best: dict[tuple[str, str], float] = {}
     for _ in range(rounds):
         for name, (data, plain) in VALUES.items():
@@ -151,7 +151,7 @@ def kinds(rounds: int, decoders: dict[str, Callable[..., Any]]) -> None:
 
 
 def in_columns(read: Callable[..., Any], data: Sequence[Any]) -> float:
-    """CPU seconds for Arrow's columns, so many rows at a time."""
+    """Return CPU seconds for Arrow's columns, so many rows at a time."""
     began_s = time.process_time()
     for at in range(0, len(data), COLUMN_ROWS):
         found = read(data[at : at + COLUMN_ROWS], COLUMNS)
@@ -160,7 +160,7 @@ def in_columns(read: Callable[..., Any], data: Sequence[Any]) -> float:
 
 
 def many(rounds: int, count: int, decoders: dict[str, Callable[..., Any]]) -> None:
-    """A line per way to read many objects."""
+    """Time each way to read many objects, and print a line for it."""
     data = [order(key) for key in range(count)]
     plain = [cpython.dumps(shown_order(key)) for key in range(count)]
     some = data[: count // 20]

@@ -74,7 +74,7 @@ def _row(dice: random.Random, number: int) -> bytes:
 
 
 def stream(row_count: int) -> bytes:
-    """Transactions of a hundred inserts each."""
+    """Return transactions of a hundred inserts each."""
     dice = random.Random(1)
     parts = []
     for first in range(0, row_count, ROWS_PER_TRANSACTION):
@@ -86,7 +86,7 @@ def stream(row_count: int) -> bytes:
 
 
 def decode(kind: Callable[[], Any], block: bytes, row_count: int) -> float:
-    """Decode it all in blocks as from a socket; returns CPU seconds."""
+    """Decode it all in blocks as from a socket; return CPU seconds."""
     decoder = kind()
     decoder.bind(SOURCE_ID, relation())
     taken = 0
@@ -105,7 +105,7 @@ def decode(kind: Callable[[], Any], block: bytes, row_count: int) -> float:
 
 
 def main() -> None:
-    """Twin and kernel in turn."""
+    """Measure twin and kernel in turn."""
     flags = arguments(__doc__ or "", rows=300_000, twin_rows=10_000)
     counts = {"twin": flags.twin_rows, "kernel": flags.rows}
     kinds: dict[str, Callable[[], Any]] = {"twin": pgoutput.Decoder, "kernel": Kernel}

@@ -4,7 +4,7 @@ Estimate: a batch of 150,000 changes of W folds to about 135,000 keys; reading a
 0.1 s, COPY into the merge table 0.5 s on one connection, delete and upsert 0.7 s in the target's
 one transaction: about 115,000 changes/s, of which the target's own work is two thirds.
 Limit: psql, `copy` of the same changes into an unlogged table, delete, upsert of the last change
-per key, in one transaction per 150,000 changes. Its input files are made beforehand.
+per key, in one transaction per 150,000 changes. Its input files are created beforehand.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ APPLY = f"""
 
 
 class Always:
-    """The action is RUN."""
+    """An action that is always RUN."""
 
     def word(self) -> str:
-        """RUN."""
+        """Return RUN."""
         return "RUN"
 
 
@@ -82,7 +82,7 @@ def make_segments(url: str, directory: Path, row_count: int) -> None:
 
 
 def cell(value: object) -> str:
-    """One value in COPY's text form."""
+    """Return one value in COPY's text form."""
     if value is None:
         return "\\N"
     if isinstance(value, bytes):
@@ -154,7 +154,7 @@ class Targets:
     """Fresh copies of the target as it was before the changes."""
 
     def __init__(self, server: EmbeddedPostgres) -> None:
-        """server: where the template is made."""
+        """Store the server on which the template is created."""
         self._server = server
         self._count = 0
         self._admin = psycopg.connect(server.url("postgres"), autocommit=True)
@@ -164,7 +164,7 @@ class Targets:
             connection.execute("vacuum analyze w")
 
     def fresh(self) -> str:
-        """URL of a new copy; the one before is dropped."""
+        """Return the URL of a new copy; the previous one is dropped."""
         self._admin.execute(f"drop database if exists copy_{self._count} with (force)")
         self._count += 1
         self._admin.execute(f"create database copy_{self._count} template base")
@@ -173,7 +173,7 @@ class Targets:
 
 
 def main() -> None:
-    """Make segments and scripts once, then load them in turn."""
+    """Write segments and scripts once, then load them in turn."""
     flags = arguments(__doc__ or "", changes=1_000_000, files_per_batch=1)
     with (
         EmbeddedPostgres() as source,
@@ -199,7 +199,7 @@ def main() -> None:
         servers = [contenders.postmaster(server) for server in (source, target)]
 
         def side(name: str, run: Callable[[str], Measurement]) -> Contender:
-            """run: gets the URL of a fresh target."""
+            """Return a contender. run: gets the URL of a fresh target."""
 
             def measure_once() -> Measurement:
                 fresh = targets.fresh()

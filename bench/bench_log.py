@@ -45,7 +45,7 @@ OPEN_COUNT = 30
 
 
 def after_images(count: int) -> pa.StructArray:
-    """Values that compress about as real ones do: numbers at random, texts of few words."""
+    """Return values that compress about as real ones do: random numbers, texts of few words."""
     dice = random.Random(7)
     words = ["order", "paid", "shipped", "returned", "customer", "address", "changed", "by"]
     values = {
@@ -95,7 +95,7 @@ def runs(row_count: int, batch_rows: int) -> list[Run]:
 
 
 def write(directory: Path, prepared: list[Run], compression: str | None) -> None:
-    """A flush per run, rotation when due: as the extractor does."""
+    """Write with a flush per run, and rotation when due, as the extractor does."""
     options = WriterOptions(compression=compression)
     with Writer.open(directory, log_id=None, source={"engine": "bench"}, options=options) as log:
         for run in prepared:
@@ -107,7 +107,7 @@ def write(directory: Path, prepared: list[Run], compression: str | None) -> None
 
 
 def measured_write(prepared: list[Run], compression: str | None) -> Measurement:
-    """Wall and CPU time of one log, in a directory of its own."""
+    """Return wall and CPU time of one log, in a directory of its own."""
     with tempfile.TemporaryDirectory() as name:
         started, cpu_started = time.perf_counter(), time.process_time()
         write(Path(name), prepared, compression)
@@ -117,7 +117,7 @@ def measured_write(prepared: list[Run], compression: str | None) -> Measurement:
 
 
 def measured_read(directory: Path) -> Measurement:
-    """Return all rows of all segments, verified and decompressed."""
+    """Read all rows of all segments, verified and decompressed."""
     started, cpu_started = time.perf_counter(), time.process_time()
     for file in list_segments(directory):
         with open_segment(file.path) as segment:
@@ -129,7 +129,7 @@ def measured_read(directory: Path) -> Measurement:
 
 
 def measured_order(directory: Path) -> Measurement:
-    """Return all rows again, one by one in strict order."""
+    """Read all rows again, one by one in strict order."""
     started, cpu_started = time.perf_counter(), time.process_time()
     for file in list_segments(directory):
         with open_segment(file.path) as segment:
@@ -157,7 +157,7 @@ def _open_all(path: Path) -> float:
 
 
 def main() -> None:
-    """Batches of 5,000, 50,000 and 150,000 rows."""
+    """Measure batches of 5,000, 50,000 and 150,000 rows."""
     chosen = arguments(__doc__, rows=600_000)
     contenders = []
     logs = []

@@ -1,10 +1,11 @@
 """Peak memory of the extractor: one transaction of 5 million rows, in progress and at its commit.
 
-Estimate: the server streams the transaction in blocks of logical_decoding_work_mem; they go into a
-side file as they come. At the commit they are replayed in batches: an 8 MB socket buffer, at most
-128 MiB of decoded runs in the queue, 8 MiB of frames, and some 90 MiB of Python with pyarrow.
-Catching up by COPY has no queue. Beside it the same number of rows in transactions of 50. The
-limit to keep below is 400 MiB.
+Estimate: the server streams the transaction in blocks of logical_decoding_work_mem; they are
+written to a side file as they arrive. At the commit they are replayed in batches: an 8 MB socket
+buffer, at most 128 MiB of decoded runs in the queue, 8 MiB of frames, and some 90 MiB of Python
+with pyarrow.
+Catching up by COPY has no queue. For comparison, it measures the same number of rows in
+transactions of 50. The limit to keep below is 400 MiB.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def one_transaction(url: str, row_count: int) -> None:
 
 
 def measure(name: str, row_count: int, round_count: int, *, giant: bool) -> None:
-    """Make the WAL once, extract it in processes of their own."""
+    """Write the WAL once, and extract it in separate processes."""
     with EmbeddedPostgres() as server:
         url = server.url("postgres")
         workload = Workload(change_count=row_count)
@@ -56,7 +57,7 @@ def measure(name: str, row_count: int, round_count: int, *, giant: bool) -> None
 
 
 def main() -> None:
-    """One giant transaction, then many small ones."""
+    """Measure one giant transaction, then many small ones."""
     flags = arguments(__doc__ or "", rows=5_000_000)
     rounds = min(flags.rounds, 2)
     measure("one_transaction", flags.rows, rounds, giant=True)

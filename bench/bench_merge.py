@@ -78,7 +78,7 @@ def write(folder: Path, number: int, rows: int, table: Relation) -> InputPlace:
 
 
 def measure(rows: int, *, shared: bool) -> dict[str, float | str]:
-    """Rates, in rows per second."""
+    """Return rates, in rows per second."""
     with tempfile.TemporaryDirectory(prefix="bench-merge-") as name:
         folder = Path(name)
         places = [

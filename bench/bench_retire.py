@@ -59,7 +59,7 @@ VACUUMING = "select count(*) from pg_stat_progress_vacuum"
 
 
 def fill(url: str, count: int) -> None:
-    """Make the mutation table, and put so many applied rows into it."""
+    """Create the mutation table, and put so many applied rows into it."""
     began = time.monotonic()
     staging = PostgresStaging(url)
     staging.create()
@@ -95,7 +95,7 @@ def number(url: str, query: str) -> int:
 
 
 def provoke_vacuum(url: str) -> None:
-    """Have autovacuum remove what is deleted, and wait until it works."""
+    """Have autovacuum remove deleted rows, and wait until it works."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             f"alter table {PLACE} set (autovacuum_vacuum_scale_factor = 0,"
@@ -105,7 +105,7 @@ def provoke_vacuum(url: str) -> None:
 
 
 def until(is_so: Callable[[], bool], otherwise: str) -> None:
-    """Wait for something. Raises TimeoutError."""
+    """Wait for a condition. Raises TimeoutError."""
     deadline = time.monotonic() + VACUUM_S
     while not is_so():
         if time.monotonic() > deadline:
@@ -114,7 +114,7 @@ def until(is_so: Callable[[], bool], otherwise: str) -> None:
 
 
 def main() -> None:
-    """Fill, then the rounds."""
+    """Fill, then run the rounds."""
     flags = arguments(
         __doc__ or "",
         applied=2_000_000,
@@ -124,7 +124,7 @@ def main() -> None:
     )
     if shutil.disk_usage(tempfile.gettempdir()).free < flags.applied * BYTES_PER_ROW:
         sys.exit(f"{tempfile.gettempdir()} has no room for {flags.applied:,} rows: --applied fewer")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # folders are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # folders are removed then
     best: dict[str, float] = {}
     history = History()
     with fresh_servers(autovacuum_naptime="1s") as urls:

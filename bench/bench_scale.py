@@ -134,7 +134,7 @@ class Ran:
     applying_server_s: float = 0.0
 
     def us(self, seconds: float) -> float:
-        """Per row."""
+        """Return CPU microseconds per row."""
         return seconds * 1e6 / self.rows
 
 
@@ -180,9 +180,9 @@ def load(url: str, log: Path, session: Any, *, executors: int, server: int, scra
 
 @contextmanager
 def cluster(executors: int, folder: Path) -> Iterator[Session]:
-    """Provide a session on `local-cluster`, which writes beside its SPARK_HOME: a copy of it."""
+    """Provide a session on `local-cluster`; it writes beside its SPARK_HOME, which is a copy."""
     use_copied_spark(folder)
-    sessions.EXECUTOR_WAIT_S = 600.0  # a busy machine takes its time
+    sessions.EXECUTOR_WAIT_S = 600.0  # a busy machine takes longer
     session = start_session(
         SessionOptions(
             work_directory=folder / f"work-{executors}",
@@ -209,7 +209,7 @@ def warm(tasks: Iterator[int]) -> Iterable[int]:
 
 
 def nothing(tasks: Iterator[int]) -> Iterable[int]:
-    """No work."""
+    """Do no work."""
     return list(tasks)
 
 
@@ -226,7 +226,7 @@ def job_ms(session: Session, executors: int) -> float:
 def phases(
     fresh: Callable[[], str], log: Path, server: int, scratch: Path, rounds: int
 ) -> dict[int, Phases]:
-    """Return each phase in this process, by the number of buckets: the least of the rounds."""
+    """Measure each phase in this process, by the number of buckets: the minimum of the rounds."""
     found: dict[int, Phases] = {}
     for _ in range(rounds):
         for buckets in PHASE_BUCKETS:
@@ -302,7 +302,7 @@ def spread(rows: int, tables: int, shape: str) -> list[int]:
 
 
 def main() -> None:
-    """Make the logs, then measure, then compute."""
+    """Write the logs, then measure, then compute."""
     flags = arguments(__doc__ or "", changes=600_000, simulated_rows=4_000_000)
     print(f"one hot table, {flags.changes:,} changes ({describe_machine()})")
     with ExitStack() as stack:

@@ -1,13 +1,13 @@
 """The log served over the replication protocol: rows a second into a client, and 20 clients' CPU.
 
 Eight columns, 135 bytes a row on the wire, transactions of 10,000 rows; the server is a process of
-its own, the log is there before it is asked. Contenders: a socket that only drains, pg_recvlogical
-into /dev/null, and pg_recvlogical at a real server that has the same rows; a stock subscription
-that catches up with the one and with the other. Then 1 and 20 drains at once, and the CPU seconds
-of the server for each.
+its own, the log exists before the first request. Contenders: a socket that only drains,
+pg_recvlogical into /dev/null, and pg_recvlogical at a real server that has the same rows; a stock
+subscription that catches up with the one and with the other. Then 1 and 20 drains at once, and the
+CPU seconds of the server for each.
 
-Estimate: a row costs decompressing 0.1 us, encoding 0.5 us (the kernel prints numbers itself, but
-for a float, of which Arrow makes a text: 0.2 us), one copy to join the pieces and one into the
+Estimate: a row costs decompressing 0.1 us, encoding 0.5 us (the kernel prints numbers itself,
+except a float, which Arrow turns into text: 0.2 us), one copy to join the pieces and one into the
 socket 0.1 us: 0.7 us, 1.4 M rows/s with one core for it. pg_recvlogical takes 2 us a row: 0.5 M/s
 at most. The second slot finds its blocks encoded: 20 slots cost the encoding once and 20 times the
 socket, 0.6 + 20 * 0.05 us. Of each client the bytes go from the shared block into its socket,
@@ -70,7 +70,7 @@ ROUNDS_MAX = 5  # each takes a slot of its own, which pg_recvlogical moves on
 
 
 def run_of(first: int, count: int, trx: int) -> Run:
-    """One transaction of inserts."""
+    """Return one transaction of inserts."""
     n = np.arange(first, first + count)
     arrays = [
         pa.array(n),
@@ -104,7 +104,7 @@ def run_of(first: int, count: int, trx: int) -> Run:
 
 
 def write_log(directory: Path, first: int, last: int, trx: int) -> int:
-    """Return rows first to last in transactions from a number on; the number of the last one."""
+    """Write rows first to last in transactions from a number on; return the last one's number."""
     source = {"engine": "postgresql"}
     with Writer.open(directory, log_id=None, source=source) as writer:
         for at in range(first, last + 1, PER_TRANSACTION):
@@ -117,7 +117,7 @@ def write_log(directory: Path, first: int, last: int, trx: int) -> int:
 
 
 class Server:
-    """`penstock serve` over a log. pid: its process's."""
+    """A `penstock serve` over a log. pid: of its process."""
 
     def __init__(self, root: Path) -> None:
         self.file = root / "shop.toml"
@@ -139,7 +139,7 @@ class Server:
 
     @property
     def cpu_s(self) -> float:
-        """User and system seconds so far."""
+        """Return user and system seconds so far."""
         times = psutil.Process(self.pid).cpu_times()
         return float(times.user + times.system)
 
@@ -149,7 +149,7 @@ class Server:
         return " ".join(f"{k}={v}" for k, v in {**parts, "password": PASSWORD, **more}.items())
 
     def command(self, text: str) -> None:
-        """A replication command."""
+        """Run a replication command."""
         with psycopg.connect(self.url(replication="database"), autocommit=True) as connection:
             result = connection.pgconn.exec_(text.encode())
             assert result.status != psycopg.pq.ExecStatus.FATAL_ERROR, result.error_message
@@ -195,7 +195,7 @@ class Drain:
         return found
 
     def run(self, slot: str, end: int) -> int:
-        """Read until a keepalive says that all is sent; how many bytes that was."""
+        """Read until a keepalive says that all is sent; return how many bytes that was."""
         query = (
             f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names 'p')"
         )
@@ -270,7 +270,7 @@ def recvlogical(program: Path, url: str, slot: str, end: str) -> list[str]:
 
 @contextmanager
 def publisher(rows: int) -> Iterator[tuple[EmbeddedPostgres, str]]:
-    """Provide a real server with the same rows behind its slots, and the LSN of their end."""
+    """Provide a real server with the same rows after its slots, and the LSN of their end."""
     with EmbeddedPostgres() as server:
         with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
             connection.execute(f"create table bulk ({COLUMNS}, primary key (id))")
@@ -295,7 +295,9 @@ def publisher(rows: int) -> Iterator[tuple[EmbeddedPostgres, str]]:
 
 
 def caught_up(subscriber: EmbeddedPostgres, url: str, slot: str, last: int) -> float:
-    """Seconds until a stock subscription, which was off, has the last row in its empty table."""
+    """Return seconds until a stock subscription, which was off, has the last row in its empty
+    table.
+    """
     with psycopg.connect(subscriber.url("postgres"), autocommit=True) as connection:
         connection.execute("drop table if exists bulk")
         connection.execute(f"create table bulk ({COLUMNS}, primary key (id))".encode())

@@ -31,7 +31,7 @@ TEXT = "bench"
 
 
 def proxy(url: str, encrypts: bool, pipe: Connection) -> None:
-    """Pass one session on, until something comes through the pipe."""
+    """Pass one session on, until a byte arrives in the pipe."""
     with connect(url, application_name="bench") as connection:
         tables = captured_tables(connection, ["bench.w"])
     with (
@@ -73,7 +73,7 @@ def read(url: str, *, encrypts: bool, server: int, rows: int) -> Measurement:
 
 
 def main() -> None:
-    """Both in turn."""
+    """Measure both in turn."""
     flags = arguments(__doc__ or "", rows=1_000_000, mysql=0)
     kind = EmbeddedMySQL if flags.mysql else EmbeddedMariaDB
     with kind(settings={"innodb_buffer_pool_size": "1G"}) as server:

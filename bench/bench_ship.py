@@ -21,7 +21,7 @@ MASTER = "local-cluster[2,1,1024]"
 
 
 def main() -> None:
-    """Make segments once, then load them in turn."""
+    """Write segments once, then load them in turn."""
     flags = arguments(__doc__ or "", changes=1_000_000, files_per_batch=1)
     with (
         EmbeddedPostgres() as source,

@@ -1,9 +1,11 @@
-"""`penstock stage`: mutations a second from the first POST to all visible, and a mark's way.
+"""`penstock stage`: mutations a second from the first POST until all are visible, and the latency
+of a mark.
 
 Mode consistent, nothing else configured; PostgreSQL for staging and target, both durable. A feed
-made beforehand is posted as fast as it is answered, with a mark after every 50,000 rows. The other
-side is the same command with a module that has a rule: then each window is written by statements of
-at most `row_limit` rows: 1, a row at a time; and 1,000, as the original of the design flushes.
+that was created beforehand is posted as fast as it is answered, with a mark after every 50,000
+rows. The other side is the same command with a module that has a rule: then each window is written
+by statements of at most `row_limit` rows: 1, a row at a time; and 1,000, as the original of the
+design flushes.
 Then 200 marks behind ten rows each, one at a time: from the POST of the mark to its row's being
 seen in the target.
 
@@ -40,7 +42,7 @@ from penstock.host.server_process import free_port
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 LOOK_S = 0.002
-RARELY_S = 0.02  # where seconds are measured
+RARELY_S = 0.02  # for the runs whose result is seconds, not milliseconds
 SETTLE_S = 600.0
 SPARK = "through Spark"
 RULES = """from penstock.stage.script import configure_table
@@ -72,7 +74,7 @@ class Running:
     log: Path
 
     def wait_for(self, number: int, reader: psycopg.Connection, look_s: float = RARELY_S) -> float:
-        """Until the target shows a span; when that was."""
+        """Wait until the target shows a span; return when that was."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             row = reader.execute("select n from mark").fetchone()
@@ -90,7 +92,7 @@ class Running:
 
 @contextmanager
 def fresh_servers(**settings: str) -> Iterator[dict[str, str]]:
-    """Two servers, the tables in the target; their URLs by `staging` and `target`."""
+    """Provide two servers, the tables in the target; their URLs by `staging` and `target`."""
     with ExitStack() as stack:
         urls = {
             name: stack.enter_context(
@@ -122,7 +124,7 @@ def running(urls: dict[str, str], more: str = "", rules: str = "") -> Iterator[R
 
 @contextmanager
 def command(file: Path) -> Iterator[subprocess.Popen[str]]:
-    """`penstock stage`, once it answers; stopped by SIGTERM."""
+    """Provide `penstock stage`, once it answers; stopped by SIGTERM."""
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "stage", str(file), "--create"],
         stdout=subprocess.PIPE,
@@ -148,7 +150,7 @@ class Rate:
 
 
 def measure(name: str, one: Running, history: History, flags: argparse.Namespace) -> Rate:
-    """Post `flags.rows` mutations to a command that has none; until the last is visible."""
+    """Post `flags.rows` mutations to a command that has none; wait until the last is visible."""
     first = history.span(10, 10)
     rest = list(spans(history, flags.rows, flags.rows_per_mark, flags.rows_per_body))
     with one.reader() as reader:
@@ -177,7 +179,7 @@ def measure(name: str, one: Running, history: History, flags: argparse.Namespace
 
 
 def latency(mark_count: int) -> None:
-    """Marks one at a time; prints seconds from the POST of each to its row's being seen."""
+    """Post marks one at a time; print seconds from the POST of each until its row is seen."""
     history, dice = History(), random.Random(1)
     found = []
     with fresh_servers() as urls, running(urls) as one, one.reader() as reader:
@@ -187,7 +189,7 @@ def latency(mark_count: int) -> None:
             seen = one.wait_for(span.number, reader, LOOK_S)
             if turn >= 5:  # Spark is warm
                 found.append(seen - posted)
-            time.sleep(dice.random() * 0.3)  # not in step with what looks for windows
+            time.sleep(dice.random() * 0.3)  # not in step with the look for windows
     print(json.dumps({"bench": "stage mark to visible", "marks": mark_count, **_ms(found)}))
 
 
@@ -201,7 +203,7 @@ def _ms(found: Sequence[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """All ways turn by turn, then the marks."""
+    """Measure all ways turn by turn, then the marks."""
     flags = arguments(
         __doc__ or "",
         rows=2_000_000,

@@ -27,7 +27,7 @@ BASE_NS = 1_700_000_000_000_000_000
 
 
 def requests(first: int, count: int) -> Iterator[pa.RecordBatch]:
-    """Batches of rows of about 130 bytes of JSON, one per microsecond."""
+    """Return batches of rows of about 130 bytes of JSON, one per microsecond."""
     rng = random.Random(first)
     for low in range(first, first + count, REQUEST_ROWS):
         numbers = range(low, min(low + REQUEST_ROWS, first + count))
@@ -53,7 +53,7 @@ def time_of(number: int) -> Hlc:
 
 
 def measure_step(step: str, postmaster: int, count: int, work: Callable[[], int]) -> None:
-    """Do it and print what each mutation took."""
+    """Do it and print the cost of each mutation."""
     with ServerSampler(postmaster) as sampler:
         began, used = time.perf_counter(), os.times()
         done = work()
@@ -71,13 +71,13 @@ def measure_step(step: str, postmaster: int, count: int, work: Callable[[], int]
 
 
 def stage(session: PostgresStagingSession, batches: list[pa.RecordBatch], *, new: bool) -> int:
-    """Stage requests; how many were new, or were not."""
+    """Stage requests; return how many were new, or were not."""
     found = [session.stage({TABLE: batch})[TABLE] for batch in batches]
     return sum(one.added if new else one.duplicates for one in found)
 
 
 def apply(session: PostgresStagingSession, first: int, count: int) -> int:
-    """Read windows and mark them, as a sequencer does; how many."""
+    """Read windows and mark them, as a sequencer does; return how many."""
     total = 0
     for low in range(first, first + count, WINDOW_ROWS):
         after, through = time_of(low - 1), time_of(min(low + WINDOW_ROWS, first + count) - 1)
@@ -88,13 +88,13 @@ def apply(session: PostgresStagingSession, first: int, count: int) -> int:
 
 
 def read(session: PostgresStagingSession, count: int) -> int:
-    """Read all; how many."""
+    """Read all; return how many."""
     parts = session.read([TABLE], ZERO, time_of(count), limit=REQUEST_ROWS)
     return sum(part.rows[TABLE].num_rows for part in parts if part.rows)
 
 
 def mark(session: PostgresStagingSession, count: int) -> int:
-    """Mark all, a window at a time; how many."""
+    """Mark all, a window at a time; return how many."""
     return sum(
         session.mark_applied_through(
             [TABLE], time_of(low + WINDOW_ROWS - 1), after=time_of(low - 1)
@@ -135,7 +135,7 @@ def beside_retiring(
 
 
 def main() -> None:
-    """All steps, one after the other."""
+    """Measure all steps, one after the other."""
     given = arguments(__doc__ or "", rows=400_000)
     count = given.rows
     settings = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def _retire_last(session: PostgresStagingSession, count: int) -> int:
-    """Retire the last part, after what another session has left of the others."""
+    """Retire the last part, after another session has left the rest."""
     _retire_all(session, 2 * count)
     return _retire_all(session, 3 * count)
 

@@ -69,7 +69,7 @@ def pg_recvlogical(bindir: Path, url: str, slot: str, publication: str, end: str
 
 
 def pipe(left: list[str], right: list[str]) -> Measurement:
-    """Run `left | right`, as a shell does; raises when either fails."""
+    """Run `left | right`, as a shell does; raise when either fails."""
     started = time.monotonic()
     giver = subprocess.Popen(left, stdout=subprocess.PIPE)
     measured = run_process_reading(right, giver)
@@ -81,7 +81,7 @@ def pipe(left: list[str], right: list[str]) -> Measurement:
 
 
 def run_process_reading(arguments: list[str], giver: subprocess.Popen[bytes]) -> Measurement:
-    """Run a command whose input is another's output; CPU of both counted."""
+    """Run a command whose input is another's output; the CPU of both counts."""
     import psutil
 
     started = time.monotonic()
@@ -103,7 +103,7 @@ def run_process_reading(arguments: list[str], giver: subprocess.Popen[bytes]) ->
 
 
 def copy_pipe(bindir: Path, source: str, target: str, table: str, *, binary: bool) -> Measurement:
-    """`psql copy to stdout | psql copy from stdin`, then the key, as one figure."""
+    """Run `psql copy to stdout | psql copy from stdin`, then add the key, as one figure."""
     form = "(format binary)" if binary else ""
     psql = [str(bindir / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d"]
     started = time.monotonic()
@@ -119,7 +119,7 @@ def copy_pipe(bindir: Path, source: str, target: str, table: str, *, binary: boo
 
 
 def dump_pipe(bindir: Path, source: str, target: str, table: str) -> Measurement:
-    """`pg_dump -t | psql`: shape, rows and key."""
+    """Run `pg_dump -t | psql`: shape, rows and key."""
     return pipe(
         [str(bindir / "pg_dump"), "-t", table, "--no-owner", "-d", source],
         [str(bindir / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", target],
@@ -130,7 +130,7 @@ def dump_pipe(bindir: Path, source: str, target: str, table: str) -> Measurement
 def subscription(
     source: str, target: str, *, publication: str, name: str, options: str
 ) -> Iterator[None]:
-    """CREATE SUBSCRIPTION for the time of the block; dropped (with its slot, if any) after."""
+    """Run CREATE SUBSCRIPTION for the time of the block; drop it (with its slot, if any) after."""
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute(
             f"create subscription {name} connection '{source}'"
@@ -144,7 +144,7 @@ def subscription(
 
 
 def wait_for_value(url: str, query: str, expected: object, *, timeout_s: float = 600) -> float:
-    """Poll until the query gives the value; returns the seconds it took."""
+    """Poll until the query gives the value; return the seconds it took."""
     started = time.monotonic()
     with psycopg.connect(url, autocommit=True) as connection:
         while True:

@@ -1,4 +1,5 @@
-"""A changefeed as CockroachDB posts it, made beforehand: bodies, resolved marks, what sends them.
+"""A changefeed as CockroachDB posts it, created beforehand: bodies, resolved marks, and their
+sender.
 
 Three tables, transactions of five rows, inserts, updates and deletes mixed 6:3:1, rows of about 130
 bytes of JSON. Each span between two marks also writes the only row of the table `mark`, by which a
@@ -40,10 +41,10 @@ class Span:
 
 
 class History:
-    """Makes spans, one behind the other."""
+    """Maker of spans, one after the other."""
 
     def __init__(self, seed: int = 1) -> None:
-        """Times begin a minute ago: nothing is far behind."""
+        """Begin the times a minute ago: no row is far behind."""
         self._dice = random.Random(seed)
         self._nanos = time.time_ns() - 60_000_000_000
         self._last = dict.fromkeys(TABLES, 0)
@@ -91,10 +92,12 @@ class History:
 
 
 class Sender:
-    """Posts spans over connections that stay open; a mark once all before it was answered."""
+    """Sender of spans over connections that stay open; a mark follows once all before it was
+    answered.
+    """
 
     def __init__(self, port: int) -> None:
-        """port: of the receiver on this host."""
+        """Store the port of the receiver on this host."""
         self._port = port
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="feed")
@@ -104,11 +107,11 @@ class Sender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait for what is being sent."""
+        """Wait for requests in progress."""
         self._pool.shutdown()
 
     def send(self, span: Span) -> float:
-        """Post a span; when its mark was posted, of time.monotonic()."""
+        """Post a span; return when its mark was posted, in time.monotonic()."""
         for _ in self._pool.map(self._post, span.bodies):
             pass
         posted = time.monotonic()
@@ -123,7 +126,8 @@ class Sender:
         try:
             answer = _post(connection, body)
         except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
-            connection.close()  # by the receiver, after it was idle; the next request opens it
+            # closed by the receiver, after it was idle; the next request opens it
+            connection.close()
             answer = _post(connection, body)
         text = answer.read()
         if answer.status != http.HTTPStatus.OK:

@@ -24,7 +24,7 @@ import psutil
 
 ROUND_COUNT = 5
 MEMORY_SAMPLE_INTERVAL_S = 0.05
-REAPING_S = 0.3  # a backend that has just ended is counted nowhere until it is reaped
+REAPING_S = 0.3  # a backend that has just ended is not counted until it is reaped
 SERVER_SAMPLE_INTERVAL_S = 1.0  # a look costs the servers some milliseconds
 
 
@@ -95,7 +95,7 @@ class TreeSampler:
 
     @property
     def cpu_s(self) -> float:
-        """User and system seconds since the start, of all processes seen."""
+        """Return user and system seconds since the start, of all processes seen."""
         return sum(self._cpu_s_by_pid.values()) - sum(self._cpu_s_at_start.values())
 
     def _watch(self) -> None:
@@ -103,7 +103,7 @@ class TreeSampler:
             self._sample(self._cpu_s_by_pid)
 
     def _family(self) -> list[psutil.Process]:
-        """Return the root and what descends from it, but for what is left out."""
+        """Return the root and its descendants, without the excluded ones."""
         parents: dict[int, int] = {}
         found = {self._root.pid: self._root}
         for child in self._root.children(recursive=True):
@@ -165,7 +165,7 @@ class ServerSampler:
 
     @property
     def cpu_s(self) -> float:
-        """User and system seconds between the with block's beginning and its end."""
+        """Return user and system seconds between the with block's beginning and its end."""
         return self._ended_s - self._began_s
 
     def _used_s(self) -> float:
@@ -190,14 +190,14 @@ class ServerSampler:
 
 
 def beside_servers(run: Callable[[], Measurement], *postmasters: int) -> Measurement:
-    """Run something, and have in its measurement what these servers used meanwhile."""
+    """Run something, and add to its measurement what these servers used meanwhile."""
     with ServerSampler(*postmasters) as sampler:
         found = run()
     return replace(found, server_cpu_s=sampler.cpu_s, server_peak_bytes=sampler.peak_bytes)
 
 
 def run_process(arguments: Sequence[str], *, stdin: str | None = None, **env: str) -> Measurement:
-    """Run a command to its end and measure it; raises CalledProcessError when it fails."""
+    """Run a command to its end and measure it; raise CalledProcessError when it fails."""
     started = time.monotonic()
     process = subprocess.Popen(
         list(arguments),
@@ -233,7 +233,7 @@ class Comparison:
     results: dict[str, list[Measurement]] = field(default_factory=dict)
 
     def run(self, round_count: int = ROUND_COUNT) -> Comparison:
-        """Run all contenders turn by turn; prints a JSON line per run."""
+        """Run all contenders turn by turn; print a JSON line per run."""
         for round_number in range(round_count):
             for contender in self.contenders:
                 measured = contender.run()
@@ -264,7 +264,7 @@ class Comparison:
         return min(m.elapsed_s for m in self.results[name])
 
     def ratio(self, name: str) -> float:
-        """Return how many times as fast as the first contender it is, minimum against minimum."""
+        """Return how many times as fast as the first contender it is, comparing the minimums."""
         return self.best_s(self.contenders[0].name) / self.best_s(name)
 
     def print_table(self) -> None:
@@ -292,7 +292,7 @@ class Comparison:
 
 
 def describe_machine() -> str:
-    """Cores, memory and versions, as they stand in docs/performance.md."""
+    """Return cores, memory and versions, as they are in docs/performance.md."""
     gib = psutil.virtual_memory().total / 2**30
     return f"{os.cpu_count()} cores, {gib:.0f} GiB, Python {platform.python_version()}"
 

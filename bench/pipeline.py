@@ -51,7 +51,7 @@ def write_config(
     slot: str = "",
     publication: str = "",
 ) -> Path:
-    """Write `bench.toml` into the directory; returns its path. slot: of a PostgreSQL source."""
+    """Write `bench.toml` into the directory; return its path. slot: of a PostgreSQL source."""
     own_slot = f'replicationSlot = "{slot}"\npublication = "{publication}"' if slot else ""
     path = directory / "bench.toml"
     path.write_text(
@@ -92,7 +92,7 @@ class Running:
     """`penstock run` as a user starts it, for the time of a with block; stopped by SIGTERM."""
 
     def __init__(self, file: Path) -> None:
-        """file: the pipeline file; `pipeline/run` beside it tells what the halves do."""
+        """Store the pipeline file; `pipeline/run` beside it has the reports of the halves."""
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -120,12 +120,12 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Process id of `penstock run`."""
+        """Return the process id of `penstock run`."""
         assert self._process is not None
         return self._process.pid
 
     def __exit__(self, *_: object) -> None:
-        """Stop it and see that it ended well."""
+        """Stop it and check that it ended well."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         if self._process.wait(120) != 0:
@@ -136,7 +136,7 @@ class Half:
     """One process of a pipeline for the time of a with block; stopped by SIGTERM."""
 
     def __init__(self, command: list[str], file: Path, *, speaks: bool = False) -> None:
-        """file: the pipeline file; what the process says goes beside it.
+        """Store the pipeline file; the process's messages go beside it.
 
         speaks: its standard output is for `until_said`.
         """
@@ -166,7 +166,7 @@ class Half:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return self._running.pid
 
     def until_waiting(self) -> None:

@@ -13,7 +13,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 
 
 def main() -> None:
-    """Read until so many rows have come."""
+    """Read until so many rows have arrived."""
     port, user, password, file, offset, count = sys.argv[1:7]
     login = {"host": "127.0.0.1", "port": int(port), "user": user, "passwd": password}
     started, before = time.monotonic(), time.process_time()

@@ -12,9 +12,9 @@ import psutil
 import psycopg
 
 SAMPLE_INTERVAL_S = 0.1
-LOOK_INTERVAL_S = 0.3  # for new processes: it reads all of /proc
+LOOK_INTERVAL_S = 0.3  # between looks for new processes: each reads all of /proc
 COLUMNS = 60
-SHADES = " .:-=+*%#"  # of one core: none to all
+SHADES = " .:-=+*%#"  # shares of one core: none to all
 OTHERS = "other processes of the machine"
 IDLE = "idle cores"
 ACTIVITY = """
@@ -40,7 +40,8 @@ class RoleSampler:
         self._looked_s = 0.0
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
-        self._used: list[tuple[float, dict[str, float]]] = []  # when, seconds by role since before
+        # time, and seconds by role since the previous one
+        self._used: list[tuple[float, dict[str, float]]] = []
         self._machine = psutil.cpu_times()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -61,7 +62,7 @@ class RoleSampler:
 
     @property
     def cpu_s(self) -> dict[str, float]:
-        """User and system seconds by role, the largest first."""
+        """Return user and system seconds by role, the largest first."""
         found: dict[str, float] = {}
         for pid, seconds in self._last.items():
             used = seconds - self._first.get(pid, 0.0)
@@ -75,7 +76,7 @@ class RoleSampler:
                 print(f"    {role:<40}{seconds:>8.2f} s{seconds / unit_count * 1e6:>8.2f} us")
 
     def print_timeline(self) -> None:
-        """Print a line per role, darker where it used more of a core, and the idle cores below."""
+        """Print a line per role, darker for more use of a core, and the idle cores below."""
         if len(self._used) < 2:
             return
         began, ended = self._used[0][0], self._used[-1][0]
@@ -116,7 +117,7 @@ class RoleSampler:
         self._used.append((time.monotonic(), used))
 
     def _look_for_processes(self) -> None:
-        """Note the processes that are there now, and what each is for."""
+        """Note the processes that are there now, and the role of each."""
         for name, connection in self._connections.items():
             for pid, kind, application in connection.execute(ACTIVITY).fetchall():
                 label = kind if kind != "client backend" else (application or "workload")

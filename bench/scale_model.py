@@ -52,12 +52,12 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """Seconds from batch to batch, when the next is staged while one is applied."""
+        """Return seconds from batch to batch, when the next is staged while one is applied."""
         return max(self.executors_s, self.staging_s, self.applying_s)
 
     @property
     def limit(self) -> str:
-        """Longest step."""
+        """Return the longest step."""
         found = {
             self.executors_s: "executors",
             self.staging_s: "the target, staging",

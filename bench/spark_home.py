@@ -10,7 +10,7 @@ import pyspark
 
 
 def use_copied_spark(folder: Path) -> None:
-    """Copy what is started from, link the rest, and set SPARK_HOME for this process."""
+    """Copy the files that Spark starts from, link the rest, and set SPARK_HOME for this process."""
     installed, home = Path(pyspark.__file__).parent, folder / "spark-home"
     for name in ("bin", "sbin"):
         shutil.copytree(installed / name, home / name, dirs_exist_ok=True)

@@ -38,8 +38,8 @@ NARROW_UPDATE = "n = n + 1, t = 'updated ' || i"
 
 FILL = "insert into {table} select {row} from generate_series(1, {count}) i"
 
-# Inserts go on behind the last id, updates walk through the first rows, deletes follow the
-# inserts at a distance: every statement hits exactly the rows it should.
+# Inserts continue after the last id, updates walk through the first rows, deletes follow the
+# inserts at a distance: every statement hits exactly its rows.
 CHANGES = """
 create or replace procedure {procedure}(first_id bigint, transaction_count int,
                                         insert_count int, update_count int, delete_count int)
@@ -110,7 +110,7 @@ class Workload:
                 connection.execute(FILL.format(table=self.table, row=row, count=count))
 
     def change(self, url: str, *, first_id: int | None = None) -> int:
-        """Commit the changes; returns how many row changes there were."""
+        """Commit the changes; return how many row changes there were."""
         procedure = self.table + "_changes"
         first = first_id if first_id is not None else self.base_row_count + 1
         with psycopg.connect(url, autocommit=True) as connection:

@@ -88,7 +88,7 @@ NUMBERS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A workload in a server's binlog. begin, end: the places before and behind its changes."""
+    """A workload in a server's binlog. begin, end: the places before and after its changes."""
 
     begin: BinlogPosition
     end: BinlogPosition
@@ -105,7 +105,7 @@ class MySQLWorkload:
     rows_per_transaction: int = 50
 
     def create(self, url: str) -> None:
-        """Make the database with the table and its base rows, out of the binlog."""
+        """Create the database with the table and its base rows, out of the binlog."""
         with connect(url, application_name="bench") as connection:
             do(connection, "set session sql_log_bin = 0")
             do(connection, f"create database {DATABASE}")
@@ -151,6 +151,6 @@ def do(connection: Connection, statement: str) -> None:
 
 
 def row_count(url: str) -> int:
-    """Return rows of the table."""
+    """Return the number of the table's rows."""
     with connect(url, application_name="bench") as connection:
         return int(value(connection, f"select count(*) from {DATABASE}.w", doing="counting"))
