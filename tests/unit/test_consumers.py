@@ -364,8 +364,8 @@ def test_links_beyond_the_limit_are_skipped_and_said(feed: Feed) -> None:
 
 
 def test_forced_rotation_is_the_shortest_that_a_consumer_wants(feed: Feed) -> None:
-    """The interval is walForceArchiveTimeout, if below flushIntervalSeconds; names go without a
-    target.
+    """The interval is walForceArchiveTimeout if that is below flushIntervalSeconds; without a
+    target names in the log are kept within limits.
     """
     path = plain_pipeline(feed.root, "walForceArchiveTimeout = 700")
     options = extract_options(load_config(path, {}))

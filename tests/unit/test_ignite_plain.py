@@ -107,7 +107,7 @@ LATE = struct.pack("<Bq", 11, 1 << 60)  # a year that Python does not have
 def test_what_is_new_is_left_to_the_decoder(
     monkeypatch: pytest.MonkeyPatch, pure: str, batches: list[dict[str, Any]]
 ) -> None:
-    """New for one entry are: another kind of key or value, a type, an expiry, a removal."""
+    """New are another kind of key or value, another type, an expiry, and a removal."""
     monkeypatch.setenv("PENSTOCK_PURE", pure)
     check_alike(*([entry_bytes(**one)] for one in batches))
 

@@ -137,7 +137,7 @@ def test_each_state_is_reported_as_it_is(name: str) -> None:
 
 
 def test_bytes_and_rows_are_reported_too() -> None:
-    """Rows are unapplied rows of the log; bytes are what the source wrote after the log's end."""
+    """Rows are the log's unapplied ones; bytes count from the log's end and the applied place."""
     found = found_of(STATES["in the log and more behind it"])
     assert (found.rows, found.slot_bytes, found.applied_bytes) == (2, 1000, 2000)
     idle = found_of(STATES["idle, all applied"])
@@ -298,7 +298,7 @@ def assessed(
 
 
 def test_what_cannot_be_known_is_unknown_with_the_reason(config: Config, tmp_path: Path) -> None:
-    """The reason is no first run, no slot, no tables of ours, another log, or a gap."""
+    """Reasons are a missing first run, slot or tables of ours, another log, or a gap."""
     idle = replace(SOURCE_IDLE, position=208, confirmed=208)
     before = assessed(config, source=idle, target=TargetState(present=False))
     assert (before.seconds, before.unknown) == (None, "nothing is extracted yet")

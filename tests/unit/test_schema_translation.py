@@ -86,7 +86,7 @@ def test_defaults_of_postgresql(
     ],
 )
 def test_defaults_of_mysql(kind: str, neutral: str, default: str, expected: str | None) -> None:
-    """This is the reverse direction."""
+    """Defaults of MySQL are translated to PostgreSQL in the same way."""
     found = extras(table(column(kind, neutral, default, charset="utf8mb4")), MY, PG)
     assert found.defaults == ({} if expected is None else {"c": expected})
     assert bool(found.lacking) is (expected is None)
