@@ -155,7 +155,7 @@ def main() -> None:
 
 
 def _retire_last(session: PostgresStagingSession, count: int) -> int:
-    """Retire the last part, after another session has left the rest."""
+    """Retire what the other session has left, then the last part; return the last part's count."""
     _retire_all(session, 2 * count)
     return _retire_all(session, 3 * count)
 

@@ -115,7 +115,7 @@ def test_insert_update_delete_become_rows(kind: type[Decoder]) -> None:
 
 
 def test_a_set_is_printed_as_the_server_does(decoder: Decoder) -> None:
-    """After an empty label no comma follows an empty text."""
+    """No comma follows an empty text if a label is empty."""
     table = Table(kinds=("int", "set"))
     rows = [image(table, [number(bits), bytes((bits,))]) for bits in range(8)]
     feed(decoder, Log().begin().table(table).add(*inserts(table, *rows)).commit().packets())

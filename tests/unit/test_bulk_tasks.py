@@ -75,7 +75,7 @@ def test_fewer_threads_than_slots_are_kept_to() -> None:
 
 
 def test_no_more_streams_than_threads_where_executors_come_meanwhile() -> None:
-    """Only clusters let `load.bulk` ask for a task per thread, each of one stream."""
+    """The call of `load.bulk` on a cluster asks for a task per thread, each of one stream."""
     for threads in (1, 5, 8):
         found = partitions([task("t", n, MIB) for n in range(40)], threads + 1, threads)
         assert len(found) * streams_per_task(threads + 1, threads) == threads
@@ -184,9 +184,7 @@ class Jobs:
 def test_chunks_of_an_earlier_job_are_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The earlier job is one of this process or, by the ledger, of a previous one; new plans are
-    not.
-    """
+    """The job was in this process or, by the ledger, an earlier one; new plans are not repeated."""
     monkeypatch.setattr(bulk, "Watch", lambda *_, **__: nullcontext())
     options = BulkOptions(
         source_url="x", target_url="x", state_directory=tmp_path, run_directory=tmp_path

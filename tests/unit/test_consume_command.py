@@ -69,7 +69,7 @@ def test_a_signal_ends_it_in_order(feed: Feed, number: signal.Signals) -> None:
 
 
 def test_a_failure_leaves_the_state_and_says_what_to_do(feed: Feed) -> None:
-    """The process calls stop(), ends with 1, and prints an error with a hint; the log has more."""
+    """stop() is called; exit code 1, one error with the next step; the log has the traceback."""
     feed.write(2)
     path = plain_pipeline(feed.root)
     path.write_text(path.read_text().replace('noted.txt" }', 'noted.txt", fail_at = 2 }'))

@@ -320,7 +320,7 @@ def test_a_hole_ends_the_extraction_before_what_is_behind_it(tmp_path: Path) -> 
 
 
 def test_a_log_goes_on_behind_a_hole_that_was_accepted(tmp_path: Path) -> None:
-    """The command that deletes segments below the gap also deletes the saved state, which tells."""
+    """The command that deletes segments below the gap deletes the saved state: that is the sign."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(6)}
     work = made(tmp_path, {0: segments[0]}, "words")
     path = source_pipeline(tmp_path, work, "n")

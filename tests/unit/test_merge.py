@@ -166,7 +166,7 @@ def test_a_late_commit_stops_the_merge(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> None:
-    """A log that resumes is placed after what is merged; its earlier transactions are late."""
+    """A log that resumes continues after what is merged; its earlier transactions are late."""
     first, second = log_at(tmp_path, "s1", (10, 20, 90, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
     first.opened().finish()

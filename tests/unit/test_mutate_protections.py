@@ -76,7 +76,7 @@ def test_a_newer_room_has_its_mistakes(room: str) -> None:
 
 
 def test_the_page_has_the_rates_of_the_lists() -> None:
-    """The command writes them, and keeps the other rooms' results."""
+    """The command writes them, and keeps the results of earlier runs."""
     shown = read_rates(PAGE.read_text(encoding="utf-8"))
     planted = Counter(mutant.room for mutant in MUTANTS)
     found = {room: numbers[0] for room, numbers in shown.items()}

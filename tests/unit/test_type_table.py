@@ -218,7 +218,7 @@ def test_the_narrowest_choice_counts() -> None:
     ],
 )
 def test_unknown_choices_are_refused_with_the_nearest(key: str, choice: str, hint: str) -> None:
-    """An unknown key stops the start, and the error has the probable one."""
+    """An unknown key stops the start; the error has the key that was probably meant."""
     with pytest.raises(TypeChoiceUnknown) as caught:
         parse_choices({key: choice}, Engine.MYSQL)
     assert hint in caught.value.hint
