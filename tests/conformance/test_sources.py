@@ -1,9 +1,9 @@
-"""What the extractor and the bulk load rely on, of every source.
+"""Requirements of the extractor and the bulk load for every source.
 
 The sources are the servers under test, the toy engine, and a fake in memory, once with everything
-and once with every feature switched off. A new source is done when these pass. Each case is shown
-to find a defect of the fake (`test_the_suite_finds`). Not here: values of every type
-(`test_types_across.py`), what one engine alone has (`tests/servers/`), kills (`tests/faults/`).
+and once with every feature switched off. A new source is complete when these pass. Each case is
+shown to find a defect of the fake (`test_the_suite_finds`). Not here: values of every type
+(`test_types_across.py`), features of one engine alone (`tests/servers/`), kills (`tests/faults/`).
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def engines_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake and the toy are engines like others."""
+    """Register the fake and the toy as engines."""
     known = (*engines(), FAKE, TOY)
     monkeypatch.setattr(registry, "engines", lambda: known)
 
 
 def new_fake(stack: ExitStack, *, features: frozenset[str] = FEATURES, defect: str = "") -> Side:
-    """A fake source."""
+    """Return a fake source."""
     fake = Fake(f"fake{next(_numbers)}", features=features, defect=defect)
     FAKES[fake.name] = fake
     stack.callback(FAKES.pop, fake.name)
@@ -92,23 +92,23 @@ def side(
 
 
 def begun(side: Side, folder: Path) -> Follower:
-    """A log that begins here, empty."""
+    """Return a log that begins here, empty."""
     follower = Follower(side, folder)
     follower.follow()
     return follower
 
 
 def need(side: Side, feature: str) -> None:
-    """Leave a case out for a source that cannot do it."""
+    """Skip a case for a source that cannot do it."""
     if feature not in side.features:
         pytest.skip(f"this source has no {feature}")
 
 
-# --- what is committed ----------------------------------------------------------------------------
+# --- committed changes ----------------------------------------------------------------------------
 
 
 def test_every_committed_change_is_there_once_and_in_order(side: Side, tmp_path: Path) -> None:
-    """Whatever happens to a row, and however small a transaction is."""
+    """This holds for any changes of a row, and for transactions of any size."""
     follower = begun(side, tmp_path)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
     side.commit(
@@ -123,7 +123,7 @@ def test_every_committed_change_is_there_once_and_in_order(side: Side, tmp_path:
 
 
 def test_what_was_rolled_back_is_not_there(side: Side, tmp_path: Path) -> None:
-    """Neither a transaction, nor what was done behind a savepoint."""
+    """A transaction that was rolled back is absent, and so are changes after a savepoint."""
     follower = begun(side, tmp_path)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
     side.roll_back(Insert(T, {"id": 2, "name": "b", "n": 2}), Delete(T, 1))
@@ -134,7 +134,7 @@ def test_what_was_rolled_back_is_not_there(side: Side, tmp_path: Path) -> None:
 
 
 def test_a_large_transaction_comes_in_pieces(side: Side, tmp_path: Path) -> None:
-    """It need not fit in memory; it is one transaction all the same."""
+    """A transaction need not fit in memory; it is one transaction nevertheless."""
     follower = begun(side, tmp_path)
     side.commit_many(8_000)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
@@ -147,7 +147,7 @@ def test_a_large_transaction_comes_in_pieces(side: Side, tmp_path: Path) -> None
 
 
 def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> None:
-    """Its changes keep their order among tables."""
+    """The transaction's changes keep their order among tables."""
     follower = begun(side, tmp_path)
     side.commit(
         Insert(T, {"id": 1, "name": "a", "n": 1}),
@@ -166,7 +166,7 @@ def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> N
 
 
 def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
-    """Also where rows change places. Its row in the log has the second of two numbers."""
+    """This holds for swapped keys. The row in the log has the second of two numbers."""
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}), Insert(U, {"id": 2, "n": 2}))
     side.commit(Update(U, 1, {"id": 9}), Update(U, 2, {"id": 1}), Update(U, 9, {"id": 2, "n": 5}))
@@ -177,7 +177,7 @@ def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
 
 
 def test_a_truncate_is_reported_in_its_place(side: Side, tmp_path: Path) -> None:
-    """Between the rows before and behind it."""
+    """The truncate is between the earlier and the later rows."""
     need(side, "truncate")
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}), Insert(T, {"id": 1, "name": "a", "n": 1}))
@@ -188,7 +188,7 @@ def test_a_truncate_is_reported_in_its_place(side: Side, tmp_path: Path) -> None
 
 
 def test_a_value_that_was_not_sent_is_absent(side: Side, tmp_path: Path) -> None:
-    """It is not NULL; one that was sent as NULL is."""
+    """An absent value is not NULL; a value that was sent as NULL is."""
     need(side, "absent")
     follower = begun(side, tmp_path)
     side.commit(Insert(WIDE, {"id": 1, "n": 1, "big": "x" * 9000}))
@@ -205,7 +205,7 @@ def test_a_value_that_was_not_sent_is_absent(side: Side, tmp_path: Path) -> None
 
 
 def test_a_new_column_comes_before_its_rows(side: Side, tmp_path: Path) -> None:
-    """Rows behind an ALTER have the new shape, those before it the old one."""
+    """Rows after an ALTER have the new shape, earlier ones the old shape."""
     need(side, "shape")
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
@@ -221,11 +221,11 @@ def test_a_new_column_comes_before_its_rows(side: Side, tmp_path: Path) -> None:
     ]
 
 
-# --- going on -------------------------------------------------------------------------------------
+# --- resuming -------------------------------------------------------------------------------------
 
 
 def test_a_restart_goes_on_behind_what_is_durable(side: Side, tmp_path: Path) -> None:
-    """Nothing is lost, and nothing is in the log twice; however often."""
+    """No change is lost or is in the log twice, after any number of restarts."""
     follower = begun(side, tmp_path)
     for number in range(1, 4):
         side.commit(Insert(U, {"id": number, "n": 1}), Update(U, number, {"n": 2}))
@@ -238,7 +238,7 @@ def test_a_restart_goes_on_behind_what_is_durable(side: Side, tmp_path: Path) ->
 
 
 def test_a_broken_stream_goes_on_behind_what_is_durable(side: Side, tmp_path: Path) -> None:
-    """A transaction of which a piece was given comes again, from its beginning."""
+    """A transaction of which a part was returned is sent again from its beginning."""
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
     follower.follow()
@@ -250,7 +250,9 @@ def test_a_broken_stream_goes_on_behind_what_is_durable(side: Side, tmp_path: Pa
 
 
 def test_positions_rise_and_are_read_back(side: Side, tmp_path: Path) -> None:
-    """By bytes as by number; the engine parses what it prints, from a URL and from a log alike."""
+    """Bytes and numbers have one order; the engine parses what it prints, from a URL and from a
+    log.
+    """
     follower = begun(side, tmp_path)
     for number in range(1, 6):
         side.commit(Insert(U, {"id": number, "n": 1}))
@@ -269,7 +271,7 @@ def test_positions_rise_and_are_read_back(side: Side, tmp_path: Path) -> None:
 
 
 def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
-    """What others write moves the log's end, though there is nothing for us; the lag is none."""
+    """Transactions of others move the log's end, without changes for us; the lag is zero."""
     need(side, "elsewhere")
     follower = begun(side, tmp_path)
     config = follower.config
@@ -291,7 +293,9 @@ def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
 
 
 def test_a_heartbeat_comes_back(side: Side, tmp_path: Path) -> None:
-    """As a marker with what it was sent with; it is no change, and of no other pipeline."""
+    """A heartbeat returns as a marker with its content; it is not a change, and not another
+    pipeline's.
+    """
     follower = begun(side, tmp_path)
     other = Follower(side, tmp_path, name="other")
     side.commit(Insert(U, {"id": 1, "n": 1}))
@@ -307,7 +311,7 @@ def test_a_heartbeat_comes_back(side: Side, tmp_path: Path) -> None:
 
 
 def test_a_wait_can_be_stopped(side: Side, tmp_path: Path) -> None:
-    """Whoever waits for changes that do not come ends when told to."""
+    """A reader that waits for changes ends when told to, although none arrives."""
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
     with follower.following() as stop:
@@ -317,7 +321,7 @@ def test_a_wait_can_be_stopped(side: Side, tmp_path: Path) -> None:
 
 
 def test_a_position_that_is_gone_is_refused(side: Side, tmp_path: Path) -> None:
-    """By an error that says so: trying again would not help, and going on would leave a gap."""
+    """The error says so: a retry would not help, and continuing would leave a gap."""
     need(side, "forget")
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
@@ -335,7 +339,7 @@ def test_a_position_that_is_gone_is_refused(side: Side, tmp_path: Path) -> None:
 
 
 def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Path) -> None:
-    """The chunks are the table at one point, and the changes from there on make it what it is."""
+    """The chunks are the table at one point, and the later changes lead to its present rows."""
     need(side, "bulk")
     follower = begun(side, tmp_path)
     config, name = follower.config, TableName(side.namespace, U)
@@ -422,7 +426,7 @@ def test_the_suite_finds(defect: str, tmp_path: Path) -> None:
     """A source with this defect does not pass."""
     with ExitStack() as stack:
         side = new_fake(stack, defect=defect)
-        side.patience_s = 3.0  # what never happens is not waited for as long
+        side.patience_s = 3.0  # a wait for an event that never happens is shorter
         with pytest.raises((Exception, pytest.fail.Exception)) as caught:
             DEFECTS[defect](side, tmp_path)
     slips = (TypeError, AttributeError, NameError, LookupError)
@@ -431,7 +435,7 @@ def test_the_suite_finds(defect: str, tmp_path: Path) -> None:
 
 
 def test_every_case_is_shown_to_find_a_defect() -> None:
-    """And every defect that the fake has is looked for."""
+    """Every defect of the fake is tried, too."""
     cases = {value for name, value in globals().items() if name.startswith("test_")}
     about_the_suite = {test_the_suite_finds, test_every_case_is_shown_to_find_a_defect}
     assert set(DEFECTS.values()) == cases - about_the_suite

@@ -1,7 +1,7 @@
-"""What the change loader relies on, of every target: a fake in memory, a toy, and every engine.
+"""Requirements of the change loader for every target: a fake in memory, a toy, and every engine.
 
-A new target is done when these pass. Not here: values of every type (`test_types_across.py`), and
-how an engine's merge tables go (`test_merge.py`, `test_mysql_load.py`).
+A new target is complete when these pass. Not here: values of every type (`test_types_across.py`),
+and the merge tables of an engine (`test_merge.py`, `test_mysql_load.py`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LOG_ID = "test-log"
 
 @dataclass
 class Side:
-    """A target and a log that goes into it. place: its database; None for fake and toy."""
+    """A target and a log that is loaded into it. place: its database; None for fake and toy."""
 
     loading: Loading
     place: Place | None
@@ -73,7 +73,7 @@ class Side:
         return self.place.url, {"public": self.place.namespace}
 
     def connect(self, log_id: str = LOG_ID) -> Target:
-        """Another connection; as a process does that begins anew."""
+        """Return another connection, like that of a process that starts."""
         target = self.loading.open_target(
             *self._where,
             allow_triggers=False,
@@ -86,7 +86,7 @@ class Side:
         return target
 
     def stage(self, *, after: Applied | None = None, **more: Any) -> Batch:
-        """Stage all closed segments behind a place; more: of BatchOptions."""
+        """Stage all closed segments after a place; more: of BatchOptions."""
         url, namespaces = self._where
         options = BatchOptions(
             url=url,
@@ -108,7 +108,7 @@ class Side:
         return stager.stage(files, LocalSession(), applied=after, before=POSITION_MAX, place=0)
 
     def write(self, *changes: Any, **more: Any) -> None:
-        """A segment of one transaction."""
+        """Write a segment of one transaction."""
         self.log.transaction(*changes, **more)
         self.log.close_segment()
 
@@ -122,7 +122,7 @@ class Side:
         return batch
 
     def rows(self, table: str = "t") -> Sequence[tuple[Any, ...]]:
-        """What another session sees, in order."""
+        """Return what another session sees, in order."""
         if self.toy is not None:
             return toy_rows(self.toy, TableName("public", table))
         if self.place is None:
@@ -133,7 +133,7 @@ class Side:
 
 
 def toy_rows(store: Store, table: TableName) -> list[tuple[Any, ...]]:
-    """Rows of texts as what they stand for."""
+    """Return rows of texts as the values that the texts mean."""
     shape = store.shapes().get(table)
     kinds = {name: kind for name, kind, _ in shape.columns} if shape is not None else {}
     return sorted(
@@ -158,7 +158,8 @@ def side(
         elif request.param != "fake":
             place = stack.enter_context(new_place(shared_servers, request.param))
             if place.namespace != "public":
-                place.run("drop database if exists wirekite")  # of the server, not of the place
+                # part of the server, not of the place
+                place.run("drop database if exists wirekite")
             place.run("create table t (id int primary key, name varchar(50), n int)")
             place.run("create table bag (v int)")
             loading = loading_of(place.url)
@@ -167,7 +168,7 @@ def side(
 
 
 def test_changes_of_one_key_count_in_order(side: Side) -> None:
-    """Whatever happens to a row in a batch, the last change of it stays."""
+    """The last change of a row stays, whatever else happens to it in the batch."""
     side.apply(
         insert(ITEM, 1, "a", 1),
         update(ITEM, 1, "b", 2),
@@ -183,7 +184,7 @@ def test_changes_of_one_key_count_in_order(side: Side) -> None:
 
 
 def test_a_changed_key_moves_its_row(side: Side) -> None:
-    """The old key is gone; two rows change places by way of a third key."""
+    """The old key is gone; two rows swap keys by way of a third key."""
     side.apply(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "b", 2))
     side.apply(
         update(ITEM, 9, "a", 1, old=(1, None, None)),
@@ -194,7 +195,7 @@ def test_a_changed_key_moves_its_row(side: Side) -> None:
 
 
 def test_a_column_that_was_not_sent_stays(side: Side) -> None:
-    """Also where the row has got another key."""
+    """This holds for a row whose key has changed, too."""
     side.apply(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "b", 2))
     side.apply(
         update(ITEM, 1, None, 5, absent=(1,)),
@@ -204,14 +205,14 @@ def test_a_column_that_was_not_sent_stays(side: Side) -> None:
 
 
 def test_rows_without_a_key_are_counted(side: Side) -> None:
-    """Equal rows are so many; each delete takes one of them."""
+    """Equal rows have a count; each delete removes one of them."""
     side.apply(insert(BAG, 1), insert(BAG, 1), insert(BAG, 1), insert(BAG, 2))
     side.apply(delete(BAG, 1), delete(BAG, 2))
     assert side.rows("bag") == [(1,), (1,)]
 
 
 def test_a_truncate_inside_a_batch(side: Side) -> None:
-    """Rows before it are gone, those behind it stay; of other tables all stay."""
+    """Earlier rows are gone, later ones stay; other tables keep all rows."""
     side.apply(insert(ITEM, 1, "a", 1), insert(BAG, 7))
     side.log.transaction(insert(ITEM, 2, "b", 2))
     side.log.transaction((MarkerKind.TRUNCATE, [T]))
@@ -229,7 +230,7 @@ def test_a_change_of_shape(side: Side) -> None:
 
 
 def test_the_open_segment_is_applied_in_pieces(side: Side) -> None:
-    """Each flush at once; rows, a TRUNCATE and a new shape come once, the segment's end last."""
+    """Each flush is applied at once; rows, a TRUNCATE and a new shape once, the end last."""
 
     def follow(*changes: Any) -> Batch:
         side.log.transaction(*changes)
@@ -264,7 +265,7 @@ def test_the_open_segment_is_applied_in_pieces(side: Side) -> None:
 
 
 def test_a_closed_segment_and_the_open_one_are_one_batch(side: Side) -> None:
-    """Part of the first was applied while it was open."""
+    """A part of the closed segment was applied while it was open."""
     side.log.transaction(insert(BAG, 1))
     side.log.writer.flush()
     side.apply()
@@ -277,7 +278,7 @@ def test_a_closed_segment_and_the_open_one_are_one_batch(side: Side) -> None:
 
 
 def test_a_failed_batch_of_the_open_segment_leaves_nothing(side: Side) -> None:
-    """Also where the segment was closed before it is tried again."""
+    """This holds for a segment that was closed before the retry, too."""
     side.log.transaction(insert(BAG, 1))
     side.log.writer.flush()
     with arming("load.commit.before:1:error"), pytest.raises(FaultInjected):
@@ -290,7 +291,7 @@ def test_a_failed_batch_of_the_open_segment_leaves_nothing(side: Side) -> None:
 
 
 def test_progress_is_read_back(side: Side) -> None:
-    """Another process goes on where this one was; several segments are one batch."""
+    """Another process continues where this one stopped; several segments are one batch."""
     assert side.applied == Applied()
     side.write(insert(ITEM, 1, "a", 1))
     batch = side.apply(insert(ITEM, 2, "b", 2))
@@ -300,7 +301,7 @@ def test_progress_is_read_back(side: Side) -> None:
 
 
 def test_a_failed_batch_leaves_nothing(side: Side) -> None:
-    """Neither rows nor progress; staged again it is applied."""
+    """Neither rows nor progress are left; staged again, the batch is applied."""
     side.apply(insert(ITEM, 1, "a", 1))
     before = side.applied
     side.write(update(ITEM, 1, "b", 2), insert(ITEM, 2, "c", 3))
@@ -314,7 +315,7 @@ def test_a_failed_batch_leaves_nothing(side: Side) -> None:
 
 
 def test_a_batch_is_applied_once(side: Side) -> None:
-    """A crash behind the commit: the target says so, and refuses the batch when it comes again."""
+    """After a crash following the commit, the target knows, and refuses the repeated batch."""
     side.write(insert(BAG, 1))
     start = side.applied
     batch = side.stage()
@@ -329,14 +330,14 @@ def test_a_batch_is_applied_once(side: Side) -> None:
 
 
 def test_another_log_is_refused(side: Side) -> None:
-    """The numbers of two logs say nothing of each other."""
+    """The numbers of two logs are unrelated."""
     side.apply(insert(ITEM, 1, "a", 1))
     with pytest.raises(TargetFollowsAnotherLog):
         side.connect("another-log")
 
 
 def test_a_table_that_is_left_out_catches_up(side: Side) -> None:
-    """It waits while others go on; then batches of it alone move its own place."""
+    """The table waits while others continue; then batches of it alone move its own place."""
     side.apply(insert(ITEM, 1, "a", 1), insert(BAG, 1))
     row = TableSync(table=T, state=SyncState.PAUSED, applied=side.applied)
     side.target.write_table_sync([row], at=side.applied)
@@ -353,7 +354,7 @@ def test_a_table_that_is_left_out_catches_up(side: Side) -> None:
 
 
 def test_a_row_of_a_table_needs_the_place(side: Side) -> None:
-    """Who is behind does not write it."""
+    """A loader that is behind does not write it."""
     start = side.applied
     side.apply(insert(ITEM, 1, "a", 1))
     with pytest.raises(AppliedByAnother):
@@ -362,7 +363,7 @@ def test_a_row_of_a_table_needs_the_place(side: Side) -> None:
 
 
 def test_changes_before_a_table_began_do_not_count(side: Side) -> None:
-    """The bulk load's rows have them."""
+    """The bulk load's rows include them."""
     side.log.transaction(insert(ITEM, 1, "old", 1))
     start = side.log.transaction(insert(ITEM, 2, "new", 2))
     side.log.close_segment()

@@ -1,7 +1,7 @@
-"""What `penstock verify` relies on, of every engine: as the source's side, and as the target's.
+"""Requirements of `penstock verify` for every engine, as the source's side and as the target's.
 
-A new engine's part `verify` is done when these pass. Not here: values of every type, which are the
-table of types' business (`test_types_across.py`).
+A new engine's part `verify` is complete when these pass. Not here: values of every type, which the
+table of types covers (`test_types_across.py`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from plugins.shared import SharedServers
 
 SESSIONS = 2
 ROWS = 5000
-SMALL_PART_BYTES = 4 * 8192  # so that a table of ROWS rows has several parts
+SMALL_PART_BYTES = 4 * 8192  # so a table of ROWS rows has several parts
 KEYED = "create table t (id int primary key, v varchar(40))"
-# Long enough to be ended by us, short enough not to stop a run of tests where it is not.
+# Long enough to be ended by the test, short enough not to stop a test run if it is not ended.
 SLOW = "select count(*) /* slow */ from {0} as a, {0} as b, {0} as c where c.id <= 40"
 STARTED_TIMEOUT_S = 30.0
 
@@ -46,7 +46,7 @@ Open = Callable[..., AbstractContextManager[VerifyReader]]
 
 
 def pipeline(directory: Path, source: Place, target: Place) -> Config:
-    """A pipeline between two databases."""
+    """Return a pipeline between two databases."""
     file = directory / "p.toml"
     file.write_text(
         f"""
@@ -66,7 +66,7 @@ def pipeline(directory: Path, source: Place, target: Place) -> Config:
 
 
 def open_source(config: Config, **how: Any) -> AbstractContextManager[Any]:
-    """The source's side of a pipeline, and its point."""
+    """Open the source's side of a pipeline, and its point."""
     return verifier_of(config.source.url).open_source(
         config, lambda: source_tables(config), lambda _text: None, sessions=SESSIONS, **how
     )
@@ -74,7 +74,7 @@ def open_source(config: Config, **how: Any) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class OneSide:
-    """A database, and how a reader of it is opened. config: of a pipeline that it is the source of.
+    """A database, and how a reader of it is opened. config: of a pipeline whose source it is.
 
     role: source or target.
     """
@@ -85,7 +85,7 @@ class OneSide:
 
     @contextmanager
     def open(self, **how: Any) -> Iterator[VerifyReader]:
-        """A reader, for a with block."""
+        """Open a reader, for a with block."""
         if self.role == "source":
             with open_source(self.config, **how) as (reader, _):
                 yield reader
@@ -95,13 +95,13 @@ class OneSide:
                 yield reader
 
     def parts(self, reader: VerifyReader, table: str = "t") -> tuple[Part, ...]:
-        """The parts of a table."""
+        """Return the parts of a table."""
         parts, _ = reader.parts(name_in(self.place, table), self.role)
         return parts
 
 
 def fetch_part(reader: VerifyReader, part: Part, columns: str) -> list[tuple[Any, ...]]:
-    """Columns of a part's rows."""
+    """Return columns of a part's rows."""
     table = ".".join(part.relation)
     return reader.fetch(f"select {columns} from {table} where {part.condition}", "reading a part")
 
@@ -126,14 +126,14 @@ class BothSides:
     directory: Path
 
     def make(self, ddl: str, rows: Sequence[tuple[int | str | None, ...]]) -> None:
-        """The same table with the same rows on both sides."""
+        """Create the same table with the same rows on both sides."""
         for place in (self.source, self.target):
             place.run(ddl)
             insert(place, "t", rows)
             place.count_rows("t")
 
     def compare(self) -> TableResult:
-        """Compare all of the tables, of which there is one."""
+        """Compare all tables, of which there is one."""
         config = pipeline(self.directory, self.source, self.target)
         pairs = [
             TablePair(source=table, target=target_name(table.name, config.target.map))
@@ -158,7 +158,7 @@ PAIRS = sorted({pair for engine in ENGINES
 def both(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[BothSides]:
-    """Every engine with itself, and with the first one in both directions."""
+    """Every engine paired with itself, and with the first one in both directions."""
     with ExitStack() as stack:
         source, target = (
             stack.enter_context(new_place(shared_servers, engine)) for engine in request.param
@@ -171,7 +171,7 @@ def both(
 
 @pytest.mark.parametrize("key", ["id int", "id varchar(40)"])
 def test_parts_cover_every_row_once(side: OneSide, key: str) -> None:
-    """Whatever the key is: no row is left out, and none is read twice."""
+    """This holds for any key: no row is left out, and none is read twice."""
     side.place.run(f"create table t ({key} primary key, v varchar(40))")
     ids = [i if key == "id int" else f"{i % 7}k{i}" for i in range(ROWS)]
     insert(side.place, "t", [(one, "x" * 30) for one in ids])
@@ -184,7 +184,7 @@ def test_parts_cover_every_row_once(side: OneSide, key: str) -> None:
 
 
 def test_what_is_written_later_is_not_seen(side: OneSide) -> None:
-    """By any of the sessions: they all see the moment at which the reader was opened."""
+    """All sessions see the moment at which the reader was opened."""
     side.place.run(KEYED)
     insert(side.place, "t", [(1, "a")])
     with side.open() as reader:
@@ -196,7 +196,7 @@ def test_what_is_written_later_is_not_seen(side: OneSide) -> None:
 
 
 def test_a_dropped_table_is_gone(side: OneSide) -> None:
-    """Dropped under the snapshot, or never there: an error that names the table and the side."""
+    """The error names the table and the side, whether it was dropped later or never existed."""
     side.place.run(KEYED)
     with side.open() as reader:
         side.place.run("drop table t")
@@ -208,7 +208,7 @@ def test_a_dropped_table_is_gone(side: OneSide) -> None:
 
 @pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "keyless"])
 def test_a_truncated_table_is_rewritten(side: OneSide, is_keyed: bool) -> None:
-    """An error, not a difference: to the snapshot it would look empty."""
+    """The result is an error, not a difference: to the snapshot the table would look empty."""
     if is_keyed:
         side.place.run(KEYED)
     else:
@@ -221,7 +221,7 @@ def test_a_truncated_table_is_rewritten(side: OneSide, is_keyed: bool) -> None:
 
 
 def test_columns_are_found_by_their_names(side: OneSide) -> None:
-    """As the engine's own spelling has them, each with a type."""
+    """Names have the engine's own spelling, and each column has a type."""
     side.place.run(KEYED)
     with side.open() as reader:
         types = reader.column_types(name_in(side.place, "t"))
@@ -230,7 +230,7 @@ def test_columns_are_found_by_their_names(side: OneSide) -> None:
 
 
 def test_readers_of_one_server_share_the_fastest_hash(side: OneSide) -> None:
-    """And every reader has the one that all share."""
+    """Every reader has the hash that all share."""
     side.place.run(KEYED)
     with side.open() as one, side.open() as other:
         assert Hasher.SHARED in one.hashers()
@@ -238,7 +238,7 @@ def test_readers_of_one_server_share_the_fastest_hash(side: OneSide) -> None:
 
 
 def begun(side: OneSide, reader: VerifyReader) -> Future[list[tuple[Any, ...]]]:
-    """A query that runs, and would for long."""
+    """Start a query that would run for long, and wait until it runs."""
     query = SLOW.format(name_in(side.place, "t"))
     waiting = reader.executor.submit(reader.fetch, query, "waiting")
     deadline = time.monotonic() + STARTED_TIMEOUT_S
@@ -249,13 +249,13 @@ def begun(side: OneSide, reader: VerifyReader) -> Future[list[tuple[Any, ...]]]:
 
 
 def fill_slow(side: OneSide) -> None:
-    """The table that SLOW reads."""
+    """Fill the table that SLOW reads."""
     side.place.run(KEYED)
     insert(side.place, "t", [(i, None) for i in range(ROWS)])
 
 
 def test_cancel_ends_queries(side: OneSide) -> None:
-    """Those that run now."""
+    """This holds for the queries that run now."""
     fill_slow(side)
     with side.open() as reader:
         waiting = begun(side, reader)
@@ -266,7 +266,7 @@ def test_cancel_ends_queries(side: OneSide) -> None:
 
 
 def test_an_exception_ends_queries(side: OneSide) -> None:
-    """Ctrl-C does not wait for a table to be read to its end."""
+    """Ctrl-C does not wait until a table is read to its end."""
     fill_slow(side)
     with ExitStack() as opened:
         waiting = begun(side, opened.enter_context(side.open()))
@@ -279,7 +279,7 @@ def test_an_exception_ends_queries(side: OneSide) -> None:
 def test_nothing_is_unread_before_anything_was_captured(
     engine: str, shared_servers: SharedServers, tmp_path: Path
 ) -> None:
-    """And an idle source may be nudged."""
+    """An idle source may be nudged."""
     with new_place(shared_servers, engine) as place:
         place.run(KEYED)
         config = pipeline(tmp_path, place, place)
@@ -295,7 +295,7 @@ def test_nothing_is_unread_before_anything_was_captured(
 
 
 def test_equal_tables_are_equal(both: BothSides) -> None:
-    """However they were written, and with NULL, empty and long texts in them."""
+    """This holds however they were written, and for NULL, empty and long texts."""
     texts = (None, "", "x", "a|b", "é", "N")
     both.make(KEYED, [(i, texts[i % len(texts)]) for i in range(ROWS)])
     both.target.run("delete from t where id < 900")
@@ -314,7 +314,7 @@ def test_equal_tables_are_equal(both: BothSides) -> None:
     ],
 )
 def test_one_row_is_found_and_named(both: BothSides, change: str, kind: str, key: int) -> None:
-    """At either end of the table, too."""
+    """This holds at either end of the table, too."""
     both.make(KEYED, [(i, "x") for i in range(ROWS)])
     both.target.run(change.format(key))
     result = both.compare()
@@ -323,7 +323,7 @@ def test_one_row_is_found_and_named(both: BothSides, change: str, kind: str, key
 
 
 def test_null_and_empty_differ(both: BothSides) -> None:
-    """In both directions, and from the text that stands for NULL in an image."""
+    """This holds in both directions, and for the text that stands for NULL in an image."""
     both.make(KEYED, [(1, None), (2, ""), (3, "N"), (4, None), (5, "")])
     for key, value in ((1, "''"), (2, "null"), (3, "null"), (4, "'N'")):
         both.target.run(f"update t set v = {value} where id = {key}")
@@ -334,7 +334,7 @@ def test_null_and_empty_differ(both: BothSides) -> None:
 
 
 def test_duplicates_without_a_key_are_counted(both: BothSides) -> None:
-    """Two equal rows too few are two missing rows: a pair does not cancel itself out."""
+    """Two missing copies of a row are two missing rows: a pair does not cancel itself out."""
     rows = [(1, None)] * 5 + [(2, "x"), (2, "y")]
     for place, lacking in ((both.source, 0), (both.target, 2)):
         place.make_keyless("t", "a int, v varchar(40)")

@@ -30,12 +30,12 @@ class Told:
     overlaps: bool = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """They can be read as often as wanted."""
+        """Return the frames; this can be repeated."""
         return iter(self.frames)
 
 
 def layers(shape: Relation, changes: Sequence[Change], cuts: Sequence[int]) -> TableChanges:
-    """The changes in layers that end at these places, each in frames of three."""
+    """Return the changes in layers that end at these places, each in frames of three."""
     edges = sorted({0, len(changes), *(cut % (len(changes) + 1) for cut in cuts)})
     made: list[Any] = []
     for first, last in pairwise(edges):
@@ -46,7 +46,7 @@ def layers(shape: Relation, changes: Sequence[Change], cuts: Sequence[int]) -> T
 
 
 def files(shape: Relation, rows: Sequence[Row], sizes: Sequence[int]) -> list[Piece]:
-    """Rows as the base's files have them."""
+    """Return rows as the base's files have them."""
     found, at = [], 0
     while at < len(rows):
         some = rows[at : at + sizes[len(found) % len(sizes)]]
@@ -59,7 +59,7 @@ def files(shape: Relation, rows: Sequence[Row], sizes: Sequence[int]) -> list[Pi
 
 
 def plain(pieces: Iterator[Piece], *, only_new: bool = False) -> Counter[Row]:
-    """The rows of pieces, with how often they are there."""
+    """Return the rows of pieces, with their counts."""
     return Counter(
         tuple(row.values())
         for piece in pieces
@@ -71,7 +71,7 @@ def plain(pieces: Iterator[Piece], *, only_new: bool = False) -> Counter[Row]:
 @pytest.mark.parametrize("identity", [Identity.DEFAULT, Identity.FULL])
 @given(data=st.data())
 def test_rows_are_those_of_the_source(identity: Identity, data: st.DataObject) -> None:
-    """However the base is cut into files, and the changes into layers; also file by file."""
+    """This holds for any files of the base and any layers of changes; also file by file."""
     start, history = data.draw(histories(identity))
     shape = history.relation
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
@@ -80,7 +80,7 @@ def test_rows_are_those_of_the_source(identity: Identity, data: st.DataObject) -
     pieces = files(shape, list(start.values()), sizes)
     wanted = Counter(history.rows.values())
     assert plain(state(pieces, changes, shapes=[shape])) == wanted
-    # As compaction does it: each file without new rows, and the new ones by themselves.
+    # Like compaction, which reads each file without new rows, and the new rows separately.
     parts: Counter[Row] = Counter()
     for piece in pieces:
         parts += plain(state([piece], changes, shapes=[shape], adds_rows=False))
@@ -98,7 +98,7 @@ def test_rows_are_those_of_the_source(identity: Identity, data: st.DataObject) -
 def test_rows_without_a_key_are_counted(
     start: list[Row], steps: list[Step], sizes: list[int], cuts: list[int]
 ) -> None:
-    """As many copies as the source has, wherever they lie."""
+    """There are as many copies as in the source, wherever they are."""
     shape, changes, end = keyless(Counter(start), steps)
     pieces = files(shape, start, sizes)
     found = state(pieces, layers(shape, changes, cuts), shapes=[shape])

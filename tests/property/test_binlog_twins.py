@@ -1,4 +1,4 @@
-"""Twin and kernel do the same with any bytes: valid binlogs, cut ones and broken ones."""
+"""Equality of twin and kernel for any bytes: valid binlogs, cut ones and broken ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _REST_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 def decimal_value(number: int, precision: int, scale: int) -> bytes:
-    """A DECIMAL of `number` units of its last digit."""
+    """Return a DECIMAL of `number` units of its last digit."""
     digits = str(abs(number)).rjust(precision, "0")
     whole, fraction = digits[: precision - scale], digits[precision - scale :]
     groups = [whole[: len(whole) % 9]] if len(whole) % 9 else []
@@ -57,13 +57,13 @@ def decimal_value(number: int, precision: int, scale: int) -> bytes:
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[bytes]:
-    """DECIMALs of all digits."""
+    """Return DECIMALs of all digits."""
     top = 10**precision - 1
     return st.integers(-top, top).map(lambda number: decimal_value(number, precision, scale))
 
 
 def fractions(digits: int) -> st.SearchStrategy[bytes]:
-    """Fractions of a second as stored."""
+    """Return fractions of a second as stored."""
     size = (digits + 1) // 2
     return st.integers(0, 10**digits - 1).map(
         lambda number: (number * 10 ** (2 * size - digits)).to_bytes(size)
@@ -72,14 +72,14 @@ def fractions(digits: int) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def dates(draw: st.DrawFn) -> bytes:
-    """Dates, impossible ones too."""
+    """Return dates, impossible ones too."""
     year, month, day = (draw(st.integers(0, top)) for top in (9999, 12, 31))
     return (year << 9 | month << 5 | day).to_bytes(3, "little")
 
 
 @st.composite
 def datetimes(draw: st.DrawFn, digits: int) -> bytes:
-    """DATETIMEs, impossible ones too."""
+    """Return DATETIMEs, impossible ones too."""
     year, month, day, hour, minute, second = (
         draw(st.integers(0, top)) for top in (9999, 12, 31, 23, 59, 59)
     )
@@ -89,7 +89,7 @@ def datetimes(draw: st.DrawFn, digits: int) -> bytes:
 
 @st.composite
 def times(draw: st.DrawFn, digits: int) -> bytes:
-    """TIMEs of both signs."""
+    """Return TIMEs of both signs."""
     hour, minute, second = (draw(st.integers(0, top)) for top in (838, 59, 59))
     fraction = draw(fractions(digits))
     packed = int.from_bytes((hour << 12 | minute << 6 | second).to_bytes(3) + fraction)
@@ -98,14 +98,14 @@ def times(draw: st.DrawFn, digits: int) -> bytes:
 
 
 def _moment(seconds: int) -> Opaque:
-    """A DATETIME inside a document; the number spreads over its calendar parts."""
+    """Return a DATETIME inside a document; the number spreads over its calendar parts."""
     month, day = seconds % 13, seconds % 32
     whole = ((2024 * 13 + month) << 5 | day) << 17 | (seconds % 24) << 12
     return Opaque(12, struct.pack("<q", whole << 24 | seconds % 1_000_000))
 
 
 def scalars() -> st.SearchStrategy[Any]:
-    """What stands alone in a document."""
+    """Return values that can be a document of their own."""
     opaque = st.one_of(
         decimals(12, 3).map(lambda data: Opaque(246, b"\x0c\x03" + data)),
         st.binary(max_size=9).map(lambda data: Opaque(252, data)),
@@ -123,7 +123,7 @@ def scalars() -> st.SearchStrategy[Any]:
 
 
 def documents() -> st.SearchStrategy[bytes]:
-    """Stored documents."""
+    """Return stored documents."""
     trees = st.recursive(
         scalars(),
         lambda inner: (
@@ -135,17 +135,17 @@ def documents() -> st.SearchStrategy[bytes]:
 
 
 def text(codec: str, most: int) -> st.SearchStrategy[bytes]:
-    """Encoded text."""
+    """Return encoded text."""
     return st.text(max_size=most).map(lambda value: value.encode(codec, "ignore")[: 4 * most])
 
 
 def whole_numbers(size: int) -> st.SearchStrategy[bytes]:
-    """Any bytes of a length."""
+    """Return any bytes of a length."""
     return st.binary(min_size=size, max_size=size)
 
 
 def reals(size: int) -> st.SearchStrategy[bytes]:
-    """Finite floats."""
+    """Return finite floats."""
     form = "<f" if size == 4 else "<d"
     return st.floats(width=8 * size, allow_nan=False, allow_infinity=False).map(  # type: ignore[call-overload,no-any-return]
         lambda value: struct.pack(form, value)
@@ -214,12 +214,12 @@ VALUES: dict[str, st.SearchStrategy[bytes]] = {
 
 
 def proper(name: str) -> st.SearchStrategy[bytes]:
-    """Values as a server stores them."""
+    """Return values as a server stores them."""
     return VALUES[name]
 
 
 def spiced(name: str) -> st.SearchStrategy[bytes]:
-    """Values of the right length of which most are broken; any bytes where the length is free."""
+    """Return values of the right length, most of them broken; any bytes if the length is free."""
     kind = KINDS[name]
     if kind.prefix:
         most = min(40, 2 ** (8 * kind.prefix) - 1)
@@ -228,7 +228,7 @@ def spiced(name: str) -> st.SearchStrategy[bytes]:
 
 
 def _bitten(data: bytes) -> bytes:
-    """The same with a bit turned, somewhere that depends on the data."""
+    """Return the data with a flipped bit, whose place depends on the data."""
     if not data:
         return data
     at = sum(data) % len(data)
@@ -240,7 +240,7 @@ def _bitten(data: bytes) -> bytes:
 
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
-    """A table of up to twelve columns of any types, with and without a key."""
+    """Return a table of up to twelve columns of any types, with and without a key."""
     kinds = tuple(draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=12)))
     key = tuple(draw(st.permutations(range(len(kinds))))[: draw(st.integers(0, 2))])
     table_id = draw(st.integers(1, 2**48 - 1).filter(lambda number: number != 0xFFFFFF))
@@ -252,7 +252,7 @@ Values = Any
 
 @st.composite
 def rows_events(draw: st.DrawFn, table: Table, values: Values) -> tuple[int, bytes]:
-    """One rows event of one to three rows, with whole or partial images."""
+    """Return one rows event of one to three rows, with whole or partial images."""
     every = list(range(len(table.kinds)))
 
     def cells() -> list[bytes | None]:
@@ -277,13 +277,13 @@ def rows_events(draw: st.DrawFn, table: Table, values: Values) -> tuple[int, byt
         if kind != DELETE:
             new = old if draw(st.booleans()) else cells()
             rows += image(table, new, after)
-    version = 7 if draw(st.booleans()) else 0  # the first version's kinds are seven below
+    version = 7 if draw(st.booleans()) else 0  # kinds of the first version are lower by seven
     return kind - version, rows_body(table, kind - version, rows, before=before, after=after)
 
 
 @st.composite
 def logs(draw: st.DrawFn, shapes: list[Table], values: Values, maria: bool = False) -> Log:
-    """Transactions, empty and open ones too, with other events between."""
+    """Return transactions, also empty and open ones, with other events between."""
     version = "10.11.6-MariaDB" if maria else "8.0.40"
     log = Log(checksums=draw(st.booleans()), version=version)
     for number in range(1, draw(st.integers(1, 4)) + 1):
@@ -335,7 +335,7 @@ def test_valid_logs_decode_equally_however_they_are_cut(
 
 
 @given(data=st.data())
-@examples(0.03)  # each decodes a hundred cuts and more
+@examples(0.03)  # each decodes a hundred cuts or more
 def test_a_log_cut_at_every_byte_gives_the_same_rows(data: st.DataObject) -> None:
     """Every split of a block in two gives the rows of the whole (of a long block, some)."""
     block = data.draw(logs(list(WORLD.values()), proper)).packets()
@@ -349,7 +349,7 @@ def test_a_log_cut_at_every_byte_gives_the_same_rows(data: st.DataObject) -> Non
 @given(data=st.data())
 @examples(0.4)  # the tables have every type
 def test_payloads_decode_equally_in_pieces_of_any_length(data: st.DataObject) -> None:
-    """Rows of a transaction, now and then with what has no place in a payload, or cut off."""
+    """The payload has a transaction's rows, sometimes a misplaced event, or is cut off."""
     log = data.draw(logs(list(WORLD.values()), proper))
     inside = [
         bare(event[4], event[19 : -4 if log.checksums or event[4] == 15 else None])
@@ -380,7 +380,7 @@ def test_broken_values_fail_equally(data: st.DataObject, shapes: list[Table]) ->
 @given(data=st.data())
 @examples(0.4)  # the tables have every type
 def test_broken_events_fail_equally(data: st.DataObject) -> None:
-    """Bytes of one event changed, cut out or put in, its head and packet right again."""
+    """One event has changed, removed or added bytes, and a valid head and packet."""
     log = data.draw(logs(list(WORLD.values()), proper))
     log.checksums = False
     where = data.draw(st.integers(1, len(log.events) - 1)) if len(log.events) > 1 else 0
@@ -399,7 +399,7 @@ def test_broken_events_fail_equally(data: st.DataObject) -> None:
 @given(data=st.data())
 @examples(0.4)  # the tables have every type
 def test_broken_bytes_fail_equally(data: st.DataObject) -> None:
-    """Bytes changed, cut out, doubled or cut off anywhere, lengths too."""
+    """Bytes are changed, removed, doubled or cut off anywhere, lengths too."""
     block = bytearray(data.draw(logs(list(WORLD.values()), proper)).packets())
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(block)))
@@ -411,7 +411,7 @@ def test_broken_bytes_fail_equally(data: st.DataObject) -> None:
 @given(data=st.data())
 @examples(0.4)  # the tables have every type
 def test_parked_rows_replay_equally(data: st.DataObject) -> None:
-    """Bare events of a transaction that was put aside, whole and broken."""
+    """The events are those of a transaction that was parked, whole and broken."""
     table = data.draw(st.sampled_from(list(WORLD.values())))
     parts = [bare(EventKind.TABLE_MAP, table.body())]
     for _ in range(data.draw(st.integers(0, 3))):
@@ -425,7 +425,7 @@ def test_parked_rows_replay_equally(data: st.DataObject) -> None:
 @given(data=st.data())
 @examples(0.2)
 def test_recorded_logs_with_a_broken_event_fail_equally(data: st.DataObject) -> None:
-    """Real events, a byte of one of them changed under a checksum that is not looked at."""
+    """A byte of a real event is changed under a checksum that is not verified."""
     name = data.draw(st.sampled_from(["mysql-9.7", "mariadb-11.4"]))
     _, file = data.draw(st.sampled_from(recorded_files(name)[3:4]))
     block = bytearray(file)
@@ -443,12 +443,12 @@ def test_any_bytes_are_handled_equally(block: bytes) -> None:
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.bin")), ids=lambda path: path.name)
 def test_kept_inputs_are_handled_equally(path: Path) -> None:
-    """Inputs that the fuzzer kept because they reached something or once failed."""
+    """The fuzzer kept these inputs because they reached new code or once failed."""
     assert_same(Case.of(path.read_bytes()))
 
 
 def test_doubles_in_documents_are_printed_equally() -> None:
-    """The shortest digits: powers of two and ten, their neighbours, short decimals."""
+    """The digits are the shortest: powers of two and ten, their neighbours, short decimals."""
     numbers = [0.0, -0.0, 5e-324, 1.7976931348623157e308, 0.1, 0.3, 1 / 3, 123456789.125]
     for exponent in range(-40, 41):
         for base in (2.0**exponent, 10.0**exponent, 1.5 * 10.0**exponent, 12345.0 * 2.0**exponent):
@@ -462,7 +462,7 @@ def test_doubles_in_documents_are_printed_equally() -> None:
 
 
 def test_other_transactions_begin_behind_any_gtid() -> None:
-    """Anonymous and old GTID events, a BEGIN of its own."""
+    """These are anonymous and old GTID events, and a BEGIN without one."""
     for kind, body in (
         (EventKind.GTID, gtid_body(5)[:25]),
         (EventKind.ANONYMOUS_GTID, gtid_body(0)),

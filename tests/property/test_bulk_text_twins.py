@@ -1,4 +1,4 @@
-"""Rows and lines of bulk loads: twin and kernel do the same, and what they write is read back."""
+"""Rows and lines of bulk loads: twin and kernel are equal, and their lines can be read back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DATES = st.sampled_from(
 
 
 def lenenc(data: bytes) -> bytes:
-    """Bytes behind their length."""
+    """Return bytes after their length."""
     size = len(data)
     if size < 0xFB:
         return bytes([size]) + data
@@ -45,7 +45,7 @@ def lenenc(data: bytes) -> bytes:
 
 
 def packet(payload: bytes, number: int = 0) -> bytes:
-    """A payload as packets, those of 16 MB less one going on."""
+    """Return a payload as packets; those of 16 MB are continued."""
     out = b""
     while len(payload) >= 0xFFFFFF:
         out += b"\xff\xff\xff\0" + payload[:0xFFFFFF]
@@ -54,12 +54,12 @@ def packet(payload: bytes, number: int = 0) -> bytes:
 
 
 def row(cells: Sequence[bytes | None]) -> bytes:
-    """A row as a packet."""
+    """Return a row as a packet."""
     return packet(b"".join(b"\xfb" if cell is None else lenenc(cell) for cell in cells))
 
 
 def outcome(lines: Any, block: bytes, cuts: Sequence[int]) -> Any:
-    """All that can be seen when a block comes in pieces."""
+    """Return every visible result of a block that arrives in pieces."""
     out, at, states = b"", 0, []
     for end in sorted({min(cut, len(block)) for cut in cuts} | {len(block)}):
         try:
@@ -73,7 +73,7 @@ def outcome(lines: Any, block: bytes, cuts: Sequence[int]) -> Any:
 
 @st.composite
 def text_cells(draw: st.DrawFn) -> tuple[list[TextCell], list[list[bytes | None]]]:
-    """Columns, and rows that mostly suit them."""
+    """Return columns, and rows that mostly suit them."""
     cells = draw(
         st.lists(
             st.builds(
@@ -107,7 +107,7 @@ def test_rows_become_the_same_lines(
     broken: bool,
     data: st.DataObject,
 ) -> None:
-    """Whatever the cells hold, however the block is cut, and when bytes of it are wrong."""
+    """This holds for any cells, any cuts of the block, and wrong bytes in it."""
     cells, values = given_cells
     block = b"".join(map(row, values)) + packet(EOF)
     if broken:
@@ -120,7 +120,7 @@ def test_rows_become_the_same_lines(
 @examples(1)
 @given(st.lists(st.lists(st.none() | st.binary(max_size=40), min_size=2, max_size=2)))
 def test_lines_can_be_read_back(values: list[list[bytes | None]]) -> None:
-    """Taken apart by the rules of LOAD DATA, lines give the cells again."""
+    """Parsed by the rules of LOAD DATA, lines give the cells again."""
     lines = CompiledRowLines([TextCell(form=CellForm.RAW)] * 2, LineDialect.LOAD_DATA)
     block = b"".join(map(row, values)) + packet(EOF)
     assert lines.feed(block, 0, len(block)) == len(block)
@@ -146,7 +146,7 @@ def test_lines_can_be_read_back(values: list[list[bytes | None]]) -> None:
 
 @pytest.mark.parametrize("make", [mysqltext.RowLines, CompiledRowLines])
 def test_a_row_of_more_than_16_mb_is_joined(make: Any) -> None:
-    """Pieces of a packet are one row; until the last is there nothing is used."""
+    """Pieces of a packet are one row; until the last is there, none is used."""
     wide = b"x" * 0xFFFFFF + b"\\" * 10
     payload = b"\xfe" + len(wide).to_bytes(8, "little") + wide + b"\x01y"
     block = packet(payload) + packet(EOF)
@@ -179,7 +179,7 @@ def test_a_row_of_more_than_16_mb_is_joined(make: Any) -> None:
 def test_what_is_written(
     make: Any, cell: TextCell, value: bytes | None, copy: bytes, load: bytes | None
 ) -> None:
-    """Each form, in both dialects."""
+    """Each form is tested in both dialects."""
     block = row([value]) + packet(EOF)
     for dialect, expected in (
         (LineDialect.COPY, copy),
@@ -192,7 +192,7 @@ def test_what_is_written(
 
 @pytest.mark.parametrize("make", [mysqltext.RowLines, CompiledRowLines])
 def test_what_has_no_text_is_refused(make: Any) -> None:
-    """A zero character for PostgreSQL, bytes that are no character: named by row and column."""
+    """These are a zero character for PostgreSQL and invalid characters, named by row and column."""
     for cell, value in (
         (TextCell(form=CellForm.UTF8), b"a\0"),
         (TextCell(form=CellForm.CHARSET, charset="greek"), b"\xff"),
@@ -223,18 +223,18 @@ COPY_CELLS = {
 }
 
 
-# Shorter than any text that PostgreSQL writes.
+# This is shorter than any text that PostgreSQL writes.
 SHORT_CELLS = st.sampled_from([b"", b"-", b"x", b"Na", b"\xff", b"2024-"])
 
 
 def copy_data(*lines: bytes) -> bytes:
-    """Lines as CopyData frames."""
+    """Return lines as CopyData frames."""
     return b"".join(b"d" + (len(line) + 5).to_bytes(4, "big") + line + b"\n" for line in lines)
 
 
 @st.composite
 def copied(draw: st.DrawFn) -> tuple[list[LineCell], bytes]:
-    """Columns, and frames of rows that mostly suit them."""
+    """Return columns, and frames of rows that mostly suit them."""
     cells = draw(
         st.lists(
             st.builds(LineCell, form=st.sampled_from(LineForm), unfit_is_null=st.booleans()),
@@ -255,7 +255,7 @@ def copied(draw: st.DrawFn) -> tuple[list[LineCell], bytes]:
 def test_lines_of_copy_become_the_same_lines(
     given_cells: tuple[list[LineCell], bytes], cuts: list[int], broken: bool, data: st.DataObject
 ) -> None:
-    """Whatever the cells hold, however the block is cut, and when bytes of it are wrong."""
+    """This holds for any cells, any cuts of the block, and wrong bytes in it."""
     cells, block = given_cells
     if broken:
         at = data.draw(st.integers(0, len(block) - 1))
@@ -277,7 +277,7 @@ def test_lines_of_copy_become_the_same_lines(
 def test_frames_above_the_first_room_become_the_same_lines(
     cells: list[LineCell], size: int, data: st.DataObject
 ) -> None:
-    """One frame of many lines: the room that the kernel makes for it holds all of them."""
+    """One frame has many lines: the kernel's buffer for it holds all of them."""
     line = b"\t".join(data.draw(COPY_CELLS[cell.form] | SHORT_CELLS) for cell in cells)
     block = copy_data(b"\n".join([line] * (size // (len(line) + 1) + 1)))
     twin = outcome(copytext.LoadLines(cells), block, [])
@@ -297,7 +297,7 @@ def test_frames_above_the_first_room_become_the_same_lines(
 def test_a_cell_too_short_for_any_value_is_broken(
     make: Any, null: bool, form: LineForm, text: bytes
 ) -> None:
-    """It does not become NULL, which is longer: lines fit because no cell grows."""
+    """The cell does not become NULL, which is longer: lines fit because no cell grows."""
     lines = make([LineCell(form=form, unfit_is_null=null)])
     block = copy_data(b"\n".join([text] * 100_000))
     with pytest.raises(TextBroken):
@@ -306,7 +306,7 @@ def test_a_cell_too_short_for_any_value_is_broken(
 
 @pytest.mark.parametrize("make", [copytext.LoadLines, CompiledLoadLines])
 def test_what_differs_between_copy_and_load_data(make: Any) -> None:
-    """Escapes that only one knows, bytes, booleans, times in UTC, and what becomes NULL."""
+    """The differences are escapes, bytes, booleans, times in UTC, and which values become NULL."""
     forms = (LineForm.TEXT, LineForm.BYTES, LineForm.BOOL, LineForm.ZONED, LineForm.DATE)
     lines = make([LineCell(form=form, unfit_is_null=True) for form in forms])
     block = copy_data(
@@ -322,7 +322,9 @@ def test_what_differs_between_copy_and_load_data(make: Any) -> None:
 @pytest.mark.parametrize("make", [copytext.LoadLines, CompiledLoadLines])
 @pytest.mark.parametrize("line", [b"1", b"1\t2\t3", b"1\t2\t", b"", b"1\t2\n1"])
 def test_a_line_that_has_not_its_cells_is_refused(make: Any, line: bytes) -> None:
-    """One too few would take the next line's, one too many would shift all behind it."""
+    """A missing cell would be taken from the next line, an additional one would shift all later
+    ones.
+    """
     lines = make([LineCell(form=LineForm.PLAIN)] * 2)
     with pytest.raises(PenstockError):
         lines.feed(copy_data(b"1\t2", line), 0, len(copy_data(b"1\t2", line)))

@@ -1,4 +1,4 @@
-"""The JSON of changefeeds: twin and kernel find the same places, and refuse at the same ones."""
+"""The JSON of changefeeds: twin and kernel find the same places, and refuse the same ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SPACE = st.sampled_from(["", " ", "\n", "\r\t "])
 
 
 def outcome(function: Callable[..., Any], *arguments: object) -> tuple[object, ...]:
-    """What it returns, or what it refuses and where."""
+    """Return the function's result, or what it refuses and where."""
     try:
         return ("found", function(*arguments))
     except Refused as refused:
@@ -50,7 +50,7 @@ def outcome(function: Callable[..., Any], *arguments: object) -> tuple[object, .
 
 
 def check(body: bytes, line_bytes_max: int = 300) -> None:
-    """Both say the same of a body, whatever it is taken for."""
+    """Check that both give the same result for a body, whatever it is parsed as."""
     for strict in (True, False):
         twin = outcome(changefeed.scan_batch, body, strict)
         assert outcome(_changefeed.scan_batch, body, strict) == twin
@@ -60,13 +60,13 @@ def check(body: bytes, line_bytes_max: int = 300) -> None:
 
 @given(st.lists(PIECES, max_size=30).map(b"".join))
 def test_pieces_in_any_order(body: bytes) -> None:
-    """Mostly no JSON."""
+    """Most of them are not JSON."""
     check(body)
 
 
 @given(st.sampled_from(SAMPLES), st.data())
 def test_samples_that_were_damaged(body: bytes, data: st.DataObject) -> None:
-    """Cut, and with bytes taken out, put in or changed."""
+    """The samples are cut, or have bytes removed, added or changed."""
     place = data.draw(st.integers(0, len(body)))
     until = data.draw(st.integers(place, min(place + 9, len(body))))
     check(body[:place] + data.draw(PIECES | st.just(b"")) + body[until:])
@@ -77,7 +77,7 @@ def test_samples_that_were_damaged(body: bytes, data: st.DataObject) -> None:
 def test_images_are_found_as_they_were_written(
     images: list[Any], space: str, ascii_only: bool
 ) -> None:
-    """Every byte of them, by both, whatever JSON they hold and whatever space is around them."""
+    """Both keep every byte, whatever JSON the images have and whatever space surrounds them."""
     raws = [json.dumps({"v": image}, ensure_ascii=ascii_only).encode() for image in images]
     body = b",".join(
         b'{"after":%s%s%s,"key":[1],"topic":"t","updated":"%d.0"}'
@@ -96,7 +96,7 @@ def test_images_are_found_as_they_were_written(
 
 @given(st.lists(PIECES, max_size=12).map(b"".join))
 def test_an_image_is_taken_exactly_when_it_is_json(text: bytes) -> None:
-    """As Python's own reader has it, which takes NaN and Infinity besides."""
+    """Python's own reader decides; it also accepts NaN and Infinity."""
     body = b'{"payload":[{"after":{"v":' + text + b'},"key":[1],"topic":"t","updated":"1.0"}]}'
 
     def refuse(name: str) -> None:
@@ -106,12 +106,12 @@ def test_an_image_is_taken_exactly_when_it_is_json(text: bytes) -> None:
         json.loads((b'{"v":' + text + b"}").decode(), parse_constant=refuse)
         is_json = True
     except UnicodeDecodeError:
-        return  # that is looked at before the scan
+        return  # this is checked before the scan
     except ValueError:
         is_json = False
     if not is_json and b'"' in text:
-        return  # it may have closed the image, and what follows may be fields of the line
+        return  # it may have closed the image, and the rest may be fields of the line
     found = outcome(changefeed.scan_batch, body, True)[0]
     if found in (Trouble.HALF, Trouble.HUGE):
-        return  # it may be JSON, but of a value that no column has
+        return  # it may be JSON, but a value that no column has
     assert (found == "found") == is_json

@@ -1,4 +1,4 @@
-"""Rows for a binary COPY: kernel and twin give the same blocks, and stop at the same value."""
+"""Rows for a binary COPY: kernel and twin write the same blocks, and stop at the same value."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _bits(kind: pa.DataType, carrier: pa.DataType, bits: int) -> tuple[Any, Any,
     return kind, carrier, _integers(bits)
 
 
-# Type, type of what is drawn and then seen as the type, values.
+# Type, type of the drawn values, which are then viewed as the type, values.
 FIXED = [
     (pa.bool_(), pa.bool_(), st.booleans()),
     _bits(pa.int16(), pa.int16(), 16),
@@ -49,7 +49,7 @@ FIXED = [
 
 @st.composite
 def decimals(draw: st.DrawFn) -> tuple[Any, Any, Any]:
-    """A decimal type, and numbers of any length, often with zeros at either end."""
+    """Return a decimal type, and numbers of any length, often with zeros at either end."""
     precision = draw(st.integers(1, 38))
     scale = draw(st.integers(0, precision))
     kind = pa.decimal128(precision, scale)
@@ -64,7 +64,7 @@ def decimals(draw: st.DrawFn) -> tuple[Any, Any, Any]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, list[bytes]]:
-    """A batch of any columns, perhaps a slice of a longer one, and the columns' heads."""
+    """Return a batch of any columns, perhaps a slice of a longer one, and the columns' heads."""
     plain = st.sampled_from(FIXED) | decimals()
     size, start = draw(st.integers(0, 12)), draw(st.integers(0, 12))
     arrays, heads = [], []
@@ -93,7 +93,7 @@ def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, list[bytes]]:
 
 
 def written(kind: type[RowWriter], batch: pa.RecordBatch, heads: Sequence[bytes] = ()) -> list[Any]:
-    """The blocks, and where and why there are no more."""
+    """Return the blocks, and where and why they end."""
     found: list[Any] = []
     try:
         found += kind(batch.schema, heads).blocks(batch)
@@ -108,7 +108,7 @@ def written(kind: type[RowWriter], batch: pa.RecordBatch, heads: Sequence[bytes]
 def test_the_kernel_writes_what_the_twin_does(
     drawn: tuple[pa.RecordBatch, list[bytes]], block_bytes: int, field_max: int
 ) -> None:
-    """All types, NULLs, slices, lists; values that have no form; blocks of any size."""
+    """This covers all types, NULLs, slices, lists, values without a form, blocks of any size."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy_binary, "BLOCK_BYTES", block_bytes)
         patch.setattr(copy_binary, "FIELD_BYTES_MAX", field_max)
@@ -119,7 +119,7 @@ def test_the_kernel_writes_what_the_twin_does(
 
 
 def fields(data: bytes, count: int) -> Iterator[list[bytes | None]]:
-    """The fields of each row, read back as the manual says."""
+    """Return the fields of each row, read back as the manual says."""
     at = 0
     while at < len(data):
         assert struct.unpack_from(">H", data, at) == (count,)
@@ -135,7 +135,7 @@ def fields(data: bytes, count: int) -> Iterator[list[bytes | None]]:
 
 
 def forms(kind: type[RowWriter], values: Any, head: bytes = b"") -> list[str | None]:
-    """Each value's form, in hex."""
+    """Return each value's form, in hex."""
     batch = pa.RecordBatch.from_arrays([values], ["c"])
     data = b"".join(kind(batch.schema, [head]).blocks(batch))
     return [one and one.hex() for [one] in fields(data, 1)]
@@ -143,7 +143,7 @@ def forms(kind: type[RowWriter], values: Any, head: bytes = b"") -> list[str | N
 
 @BOTH
 def test_forms_are_those_that_the_server_sends(kind: type[RowWriter]) -> None:
-    """As `select ..._send(value)` prints them."""
+    """The server prints them with `select ..._send(value)`."""
     numbers = [Decimal(n) for n in ("0.00", "1.10", "-9999999999.99", "10000.00", "0.01")]
     assert forms(kind, pa.array(numbers, pa.decimal128(12, 2))) == [
         "0000000000000002",
@@ -178,7 +178,7 @@ def test_forms_are_those_that_the_server_sends(kind: type[RowWriter]) -> None:
 def test_what_postgresql_has_no_form_for_is_named(
     kind: type[RowWriter], kind_of: Any, values: list[int], row: int
 ) -> None:
-    """Never taken for infinity, nor for another time after an overflow."""
+    """The value is never taken for infinity, nor for another time after an overflow."""
     carrier = pa.int32() if pa.types.is_date32(kind_of) else pa.int64()
     batch = pa.RecordBatch.from_arrays([pa.array(values, carrier).view(kind_of)], ["at"])
     with pytest.raises(Unwritable, match=f"column at, row {row} ") as caught:
@@ -188,7 +188,7 @@ def test_what_postgresql_has_no_form_for_is_named(
 
 @BOTH
 def test_blocks_end_after_a_row(kind: type[RowWriter]) -> None:
-    """A block is about as long as asked for; a longer row is alone in one."""
+    """A block is about as long as requested; a longer row has a block of its own."""
     texts = ["x" * 40_000] * 4 + ["y" * 600_000, "z", None]
     batch = pa.RecordBatch.from_arrays([pa.array(texts)], ["c"])
     sizes = [len(block) for block in kind(batch.schema).blocks(batch)]
@@ -197,7 +197,7 @@ def test_blocks_end_after_a_row(kind: type[RowWriter]) -> None:
 
 @BOTH
 def test_other_types_and_batches_are_refused(kind: type[RowWriter]) -> None:
-    """Nothing is read as what it is not."""
+    """No value is read as another type."""
     for other in (pa.uint32(), pa.large_string(), pa.timestamp("ns"), pa.list_(pa.uint64())):
         with pytest.raises(ValueError, match="no binary form of type"):
             kind(pa.schema([("c", other)]))

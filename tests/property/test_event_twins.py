@@ -23,7 +23,7 @@ TWINS = (event.Cursor, event.EventCore, event.Row)
 
 
 def told(kinds: Any, segment: Segment, *, keep_binary: bool) -> list[Any]:
-    """Everything that a walk over the events gives."""
+    """Return all that a walk over the events gives."""
     reader = EventReader(segment, lambda _: True, keep_binary=keep_binary)
     groups = iter([reader.group(place) for place in reader.groups.between(0, segment.end.gsn)])
 
@@ -70,7 +70,7 @@ def _told(found: Any) -> list[Any]:
 
 @given(transactions(max_size=4))
 def test_twin_and_kernel_say_the_same(tmp_path_factory: Any, groups: Any) -> None:
-    """Of any events, with values of both kinds."""
+    """This holds for any events, with values of both kinds."""
     assert event.COMPILED
     assert event.event_kernel() != TWINS
     with written(tmp_path_factory.mktemp("log"), groups) as segment:
@@ -93,7 +93,7 @@ def test_the_twin_can_be_asked_for() -> None:
 
 
 def test_a_cursor_stays_in_its_group() -> None:
-    """A place behind the lists is refused, not read."""
+    """A place after the end of the lists is refused, not read."""
     for cursor_kind, core, _ in (event.event_kernel(), TWINS):
         cursor = cursor_kind(core, lambda: False)
         assert list(cursor) == []

@@ -31,7 +31,7 @@ def apply_folded(
 ) -> dict[int, Row]:
     """Apply as the merge statements do: fill, delete, upsert.
 
-    overlaps: the target may have some of the changes; then it is not told what was there before.
+    overlaps: the target may have some of the changes; then its earlier rows are not passed.
     """
     frames, at = [], 0
     while at < len(changes):
@@ -79,7 +79,7 @@ def apply_folded(
 @pytest.mark.parametrize("identity", [Identity.DEFAULT, Identity.FULL])
 @given(data=st.data())
 def test_fold_equals_one_by_one(identity: Identity, data: st.DataObject) -> None:
-    """Key changes and swaps, delete then insert, columns not sent after a key change."""
+    """The changes have changed and swapped keys, deletes before inserts, and unsent columns."""
     start, history = data.draw(histories(identity))
     sizes = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
     buckets = data.draw(st.integers(1, 3))
@@ -100,7 +100,7 @@ def test_fold_of_any_cut_equals_one_by_one(data: st.DataObject) -> None:
 
 @given(data=st.data())
 def test_changes_that_the_target_has_in_part_lead_to_the_same_rows(data: st.DataObject) -> None:
-    """As behind a copy without a lock: its rows are of a moment inside what is applied."""
+    """The rows are those of a copy without a lock: of a moment inside the applied changes."""
     start, history = data.draw(histories(Identity.FULL))
     cut = data.draw(st.integers(0, len(history.changes)))
     copied = apply_folded(history.relation, start, history.changes[:cut], [3], 1)
@@ -110,7 +110,7 @@ def test_changes_that_the_target_has_in_part_lead_to_the_same_rows(data: st.Data
 
 @given(STEPS, st.integers(1, 3))
 def test_table_without_a_key_folds_to_counts(steps: list[Step], buckets: int) -> None:
-    """Duplicates count; nulls are equal to nulls; what is undone leaves no row."""
+    """Duplicates count; nulls are equal to nulls; an undone change leaves no row."""
     shape, changes, rows = keyless(Counter(), steps)
     frames = [batch(shape, changes[at : at + 5]) for at in range(0, len(changes), 5)]
     found: Counter[Row] = Counter()

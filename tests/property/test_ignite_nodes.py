@@ -1,4 +1,4 @@
-"""Several nodes of a cluster, whatever happens to it and to the extractor: nothing is lost or old.
+"""Several nodes of a cluster with any faults of it and of the extractor: no change is lost or old.
 
 `harness.ignite.cluster` has the model of the cluster.
 """
@@ -32,7 +32,7 @@ CLUSTERS = st.tuples(st.integers(2, 4), st.integers(0, 2))
 
 @contextmanager
 def extraction(cluster: Cluster, **more: bool) -> Iterator[Extraction]:
-    """Of all nodes of a cluster."""
+    """Extract all nodes of a cluster."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(versions, "BLOCK_COUNT_MAX", 3)
         nodes = list(range(cluster.node_count))
@@ -65,7 +65,7 @@ def played(cluster: Cluster, extracted: Extraction, steps: list[tuple[str, int]]
 
 
 def check_order(extracted: Extraction, *, gives_copies: bool = False) -> None:
-    """No version of a key comes behind a newer one, and none twice that was not resent."""
+    """Check that no version of a key follows a newer one, and that only resent ones repeat."""
     by_key: dict[int, list[Record]] = {}
     for _, record in extracted.log:
         by_key.setdefault(record.key, []).append(record)
@@ -77,7 +77,7 @@ def check_order(extracted: Extraction, *, gives_copies: bool = False) -> None:
 
 
 def check_last(cluster: Cluster, extracted: Extraction) -> None:
-    """What the log has last of each key is the newest of what can be read."""
+    """Check that the log's last value of each key is the newest that can be read."""
     newest: dict[int, tuple[Version, int | None]] = {}
     for segments in cluster.archived:
         for record in (record for segment in segments for record in segment):
@@ -87,7 +87,7 @@ def check_last(cluster: Cluster, extracted: Extraction) -> None:
 
 
 def finish(cluster: Cluster, extracted: Extraction) -> None:
-    """All that is logged is archived, where its node is up, and read."""
+    """Archive everything that was logged by running nodes, and read it."""
     cluster.settle()
     for node in range(cluster.node_count):
         cluster.archive(node)
@@ -97,7 +97,7 @@ def finish(cluster: Cluster, extracted: Extraction) -> None:
 @given(cluster=CLUSTERS, steps=STEPS)
 @examples(1)
 def test_nothing_is_lost_or_old(cluster: tuple[int, int], steps: list[tuple[str, int]]) -> None:
-    """With nodes that stay dead all that was archived comes; in the end it is what caches have."""
+    """All archived changes are read while nodes are dead; in the end the log equals the caches."""
     made = Cluster(*cluster)
     with extraction(made) as extracted:
         played(made, extracted, steps)
@@ -114,7 +114,7 @@ def test_nothing_is_lost_or_old(cluster: tuple[int, int], steps: list[tuple[str,
 @given(cluster=CLUSTERS, steps=STEPS)
 @examples(0.5)
 def test_copies_are_given_too(cluster: tuple[int, int], steps: list[tuple[str, int]]) -> None:
-    """With includeBackups: the same version again, never an older one."""
+    """The same version is repeated with includeBackups, never an older one."""
     made = Cluster(*cluster)
     with extraction(made, gives_copies=True) as extracted:
         played(made, extracted, steps)
@@ -131,7 +131,7 @@ def test_a_node_is_taken_out_and_joins_again(
     between: list[tuple[str, int]],
     steps: list[tuple[str, int]],
 ) -> None:
-    """What it wrote before it joined is left out: nothing old comes. A resend has the rest."""
+    """Changes from before it joined are skipped: no old one is read. A resend has the rest."""
     made = Cluster(*cluster)
     with extraction(made) as extracted:
         everyone = extracted.listed

@@ -1,4 +1,4 @@
-"""The changes of a segment in pieces, for all at once: what it is entry by entry."""
+"""Changes of a segment in pieces, read all at once: they equal those read entry by entry."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ records = st.lists(st.lists(entries, max_size=4), max_size=24)
 
 
 def segment_of(found: list[list[dict[str, Any]]]) -> bytes:
-    """A segment with these records; keys are numbers that rise."""
+    """Return a segment with these records; keys are increasing numbers."""
     keys = iter(range(1 << 20))
     rows = [[entry_bytes(key=number(next(keys)), **one) for one in some] for some in found]
     return data_segment(rows, more=[record_bytes(46, b"x")])
 
 
 def by_entry(some: list[Any], marks: list[int], limit: int) -> Iterator[tuple[Any, ...]]:
-    """The readable form: marks in front, transactions and the end of each piece."""
+    """Return the readable form: marks first, transactions and the end of each piece."""
     lasts = {one.near_version: one.offset for one in some}
     open_ones: dict[Any, list[Any]] = {}
     left, made_here, given_here = list(marks), [], []
@@ -83,7 +83,7 @@ def by_entry(some: list[Any], marks: list[int], limit: int) -> Iterator[tuple[An
 
 
 def shown(piece: Piece) -> tuple[Any, ...]:
-    """A piece as by_entry() gives it, with what is told of each transaction."""
+    """Return a piece as by_entry() gives it, with the facts about each transaction."""
     found, at = [], 0
     keys = [] if piece.entries is None else piece.entries.list_marshalled("key")
     for count, *told in zip(
@@ -105,7 +105,7 @@ def test_pieces_are_those_of_single_entries(
     limit: int,
     marks: list[int],
 ) -> None:
-    """Their transactions, in order, where they ended, and where reading may go on."""
+    """Both have equal transactions, order, ends, and places at which reading may resume."""
     monkeypatch.setattr(node, "PIECE_ENTRIES_MAX", limit)
     data = segment_of(found)
     some = list(wal.Walk(data, number=0, name="0.wal", begin=0, decode=lambda *_: None))
@@ -139,7 +139,7 @@ def test_what_a_reader_takes(
     backups: bool,
     skip: int,
 ) -> None:
-    """Of the caches that are taken, and of backups where they are asked for; the rest counts."""
+    """Changes of captured caches are read, and backups if requested; the others are counted."""
     folder: Path = tmp_path_factory.mktemp("node")
     data = segment_of(found)
     work = made(folder, {0: data}, *CACHES)

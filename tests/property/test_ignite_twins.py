@@ -1,4 +1,4 @@
-"""Ignite's segments and values: twin and kernel read the same, and refuse at the same place."""
+"""Segments and values of Ignite: twin and kernel read the same, and refuse at the same place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOUP = st.lists(PIECES, max_size=24).map(b"".join)
 
 
 def changed(data: bytes, places: list[tuple[int, int]]) -> bytes:
-    """The bytes with some of them replaced."""
+    """Return the bytes with some of them replaced."""
     made = bytearray(data)
     for at, byte in places:
         if made:
@@ -36,7 +36,7 @@ CHANGES = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_
 
 @given(SOUP)
 def test_pieces_in_any_order(data: bytes) -> None:
-    """Mostly no value."""
+    """Most of them are not values."""
     for kind in KINDS:
         assert_same_value(data, kind)
 
@@ -45,14 +45,14 @@ def test_pieces_in_any_order(data: bytes) -> None:
 def test_values_of_a_node_with_mistakes(
     data: st.DataObject, places: list[tuple[int, int]], cut: int
 ) -> None:
-    """Of every type, changed in some places."""
+    """Values of every type are changed in some places."""
     made = changed(data.draw(st.sampled_from(recorded_values())), places)
     assert_same_value(made[: len(made) - cut], 100)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_mutated_inputs(seed: int, times: int) -> None:
-    """As the fuzzer makes them: values that point anywhere, segments with proper checksums."""
+    """The fuzzer makes them: values with any references, segments with valid checksums."""
     mutator = Mutator(seed)
     case = mutator.seed_input()
     assert_same(case)
@@ -63,7 +63,7 @@ def test_mutated_inputs(seed: int, times: int) -> None:
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.bin")), ids=lambda path: path.name)
 def test_kept_inputs_are_handled_equally(path: Path) -> None:
-    """Inputs that the fuzzer kept because they reached something or once failed."""
+    """The fuzzer kept these inputs because they reached new code or once failed."""
     assert_same(path.read_bytes())
 
 
@@ -92,7 +92,7 @@ def test_segments(
     how: int,
     places: list[tuple[int, int]],
 ) -> None:
-    """Made of proper entries and improper ones; some bytes changed behind their checksum."""
+    """Segments have valid and invalid entries; some bytes are changed under their checksum."""
     data = data_segment(records, count=count, more=more)
     for segment in (data, changed(data, places)):
         assert_same_segment(segment, how)
@@ -100,7 +100,7 @@ def test_segments(
 
 @given(st.integers(0, 255), CHANGES, st.integers(0, 4000))
 def test_recorded_segments(how: int, places: list[tuple[int, int]], cut: int) -> None:
-    """Of a real node, from any place, with mistakes and torn tails."""
+    """A real node wrote them; they are read from any place, with mistakes and torn tails."""
     data = segments_of("two")[3][1]
     data = data[:12] + b"\0" + data[13:]
     for segment in (data, changed(data, places), data[: len(data) - cut]):

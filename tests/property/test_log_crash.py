@@ -1,4 +1,4 @@
-"""The log on a simulated disk: whatever happens, what was flushed is there once, whole."""
+"""The log on a simulated disk: after any fault, what was flushed is there once, complete."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class World:
     finder: LogFollower | None = None
 
     def extract(self, steps: list[str]) -> None:
-        """Open the log, stream what is not in it yet, as the extractor does; close at the end."""
+        """Open the log, stream what is missing in it, as the extractor does; close at the end."""
         self.tail = SegmentOpener(files=self.disk)
         self.finder = LogFollower(LOG, files=self.disk)
         with Writer.open(LOG, log_id=None, source=SOURCE, options=OPTIONS, files=self.disk) as log:
@@ -96,7 +96,7 @@ class World:
             self.follow(log.segment_number, log.durable)
 
     def follow(self, number: int, durable: FlushPoint) -> None:
-        """Apply what is durable of the open segment, too."""
+        """Apply the durable part of the open segment, too."""
         assert self.tail is not None
         assert self.finder is not None
         applied = numbered_upto(self.committed, len(self.applied))
@@ -119,7 +119,9 @@ class World:
                 self.disk.unlink(file.path)
 
     def assert_nothing_lost(self) -> None:
-        """After a recovery: everything acknowledged is in the log or applied, once, and no more."""
+        """Check after a recovery that all acknowledged rows are in the log or applied, once, and no
+        more.
+        """
         with Writer.open(LOG, log_id=None, source=SOURCE, options=OPTIONS, files=self.disk) as log:
             resume = log.resume
         assert resume.position >= self.acknowledged.position
@@ -133,7 +135,7 @@ class World:
 
 
 def numbered_upto(committed: list[list[Row]], gsn: int) -> int:
-    """The transaction that ends with this row."""
+    """Return the transaction that ends with this row."""
     return max((rows[-1].trx for rows in committed if rows[-1].gsn <= gsn), default=0)
 
 
@@ -150,7 +152,7 @@ STEPS = st.lists(
 
 
 def new_world(committed: list[list[Change]], seed: int, removes_files: bool) -> World:
-    """A world with one enabled consumer."""
+    """Return a world with one enabled consumer."""
     disk = Disk(seed)
     disk.make_directory(LOG)
     links.enable(CDC / "lake", files=disk)
@@ -159,7 +161,7 @@ def new_world(committed: list[list[Change]], seed: int, removes_files: bool) -> 
 
 
 def operations_of(committed: list[list[Change]], steps: list[str]) -> int:
-    """How many disk operations the whole script takes when nothing happens."""
+    """Return how many disk operations the whole script takes without a fault."""
     world = new_world(committed, 0, removes_files=False)
     world.extract(steps)
     return world.disk.operation_count
@@ -187,7 +189,7 @@ def run_with_trouble(world: World, steps: list[str], trouble: list[Any]) -> None
             world.disk.power_cut()
         world.disk.process_died()
     world.assert_nothing_lost()
-    # And once more with the power cut: what recovery made of it must be durable itself.
+    # The power is cut again: the result of the recovery must be durable itself.
     world.disk.power_cut()
     world.assert_nothing_lost()
     world.extract(steps)
@@ -200,7 +202,7 @@ def run_with_trouble(world: World, steps: list[str], trouble: list[Any]) -> None
 def test_recovery_keeps_what_was_flushed_and_nothing_partial(
     data: st.DataObject, committed: list[list[Change]], steps: list[str], seed: int
 ) -> None:
-    """Power cuts, full disks and failed syncs at any operation, also while recovering.
+    """Power cuts, full disks and failed syncs happen at any operation, also while recovering.
 
     75 worlds in `make check`, 150 in CI, thousands in `make soak`.
     """
@@ -225,9 +227,10 @@ def test_recovery_keeps_what_was_flushed_and_nothing_partial(
 def test_a_power_cut_at_every_single_operation(
     committed: list[list[Change]], steps: list[str], seed: int
 ) -> None:
-    """Not by chance: each write, sync, rename, link and removal of the script in turn.
+    """This is not random: each write, sync, rename, link and removal of the script is tried in
+    turn.
 
-    Of 2 scripts in `make check`, 4 in CI, 100 in `make soak`.
+    There are 2 scripts in `make check`, 4 in CI, 100 in `make soak`.
     """
     for at in range(operations_of(committed, steps)):
         for removes, looks in product((False, True), repeat=2):
@@ -240,7 +243,7 @@ def test_a_power_cut_at_every_single_operation(
 def test_a_loader_that_removes_at_once_cannot_make_the_log_forget(
     steps: list[str], seed: int
 ) -> None:
-    """The segment may be gone before the writer has said anywhere that it was closed."""
+    """The segment may be gone before the writer has recorded anywhere that it was closed."""
     committed = [inserts(2), inserts(1, first=2), inserts(3, first=3)]
     for at in range(operations_of(committed, steps)):
         world = new_world(committed, seed, removes_files=True)
@@ -254,7 +257,7 @@ def test_a_power_cut_at_every_operation_of_a_recovery(
 ) -> None:
     """A start that finds a cut tail is itself cut, at each of its operations.
 
-    Of 2 scripts in `make check`, 4 in CI, 100 in `make soak`.
+    There are 2 scripts in `make check`, 4 in CI, 100 in `make soak`.
     """
     half = operations_of(committed, steps) // 2
     for at in range(30):

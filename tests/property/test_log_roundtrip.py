@@ -1,4 +1,4 @@
-"""Any transactions through the log and back are equal; no flipped bit ever becomes rows."""
+"""Round trips: any transactions are equal after the log; no flipped bit ever becomes rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMPRESSIONS = ("lz4", "zstd", None)
 def write_log(
     directory: Path, committed: list[list[Row]], actions: list[str], options: WriterOptions
 ) -> None:
-    """Each transaction, whole or row by row, followed by an action."""
+    """Write each transaction, whole or row by row, followed by an action."""
     with Writer.open(directory, log_id=None, source=SOURCE, options=options) as log:
         for number, rows in enumerate(committed):
             action = actions[number % len(actions)]
@@ -67,7 +67,7 @@ def write_log(
 def test_what_is_written_is_read(
     committed: list[list[Change]], actions: list[str], compression: str | None, buffer_size: int
 ) -> None:
-    """By table, from any row on, and in strict order."""
+    """Rows are read by table, from any row on, and in strict order."""
     groups = numbered(committed)
     expected = plain_rows(row for group in groups for row in group)
     options = WriterOptions(buffer_size_bytes_max=buffer_size, compression=compression)
@@ -113,7 +113,7 @@ def _single(item: Any) -> Rows:
 def test_markers_stand_between_the_rows_they_were_put_between(
     places: list[int], splits: list[int]
 ) -> None:
-    """Behind row gsn, before row gsn + 1; those of one place in the order in which they came."""
+    """A marker is after row gsn, before row gsn + 1; markers of one place keep their order."""
     rows = numbered([inserts(12)])[0]
     markers = [truncate(gsn, 1, f"t{number}") for number, gsn in enumerate(places)]
     disk = Disk()
@@ -144,7 +144,7 @@ def test_markers_stand_between_the_rows_they_were_put_between(
 
 @pytest.fixture(scope="module")
 def small_segment(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[Any]]:
-    """The bytes of a closed segment with every kind of frame, and its rows."""
+    """Return the bytes of a closed segment with every kind of frame, and its rows."""
     directory = tmp_path_factory.mktemp("small")
     groups = numbered([inserts(3), inserts(2, first=3)])
     with Writer.open(directory, log_id=None, source=SOURCE) as log:
@@ -159,7 +159,7 @@ def small_segment(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list
 def test_no_flipped_bit_of_a_closed_segment_becomes_rows(
     small_segment: tuple[bytes, list[Any]],
 ) -> None:
-    """Reading finds it or gives what was written; check always finds it."""
+    """Reading finds it or returns what was written; check always finds it."""
     content, expected = small_segment
     disk = Disk()
     disk.make_directory(Path("/log"))
@@ -171,7 +171,7 @@ def test_no_flipped_bit_of_a_closed_segment_becomes_rows(
         try:
             with open_segment(path, files=disk) as segment:
                 assert plain_segment(segment) == expected
-            # What rows do not touch (markers, flush points) they cannot notice.
+            # Rows cannot notice frames that they do not touch (markers, flush points).
             findings = check(path.parent, files=disk)
             assert [f for f in findings if f.severity == "error"], f"bit {bit} is harmless"
             unnoticed += 1
@@ -182,7 +182,7 @@ def test_no_flipped_bit_of_a_closed_segment_becomes_rows(
 
 
 def _bits(content: bytes, disk: Disk, path: Path) -> list[int]:
-    """Every bit of magic, frame heads and trailer; of the rest one bit of each byte."""
+    """Return every bit of magic, frame heads and trailer, and one bit of each other byte."""
     with open_segment(path, files=disk) as segment:
         heads = [entry.offset_bytes for entry in segment.entries]
         footer = max(entry.offset_bytes + 16 + entry.length_bytes for entry in segment.entries)
@@ -204,7 +204,7 @@ def _bits(content: bytes, disk: Disk, path: Path) -> list[int]:
 def test_any_other_bytes_are_refused_with_a_typed_error(
     data: st.DataObject, small_segment: tuple[bytes, list[Any]]
 ) -> None:
-    """Cut, extended, overwritten: SegmentCorrupt, never another exception and never rows.
+    """Cut, extended or overwritten files raise SegmentCorrupt, no other error, and return no rows.
 
     30 ways in `make check`, 60 in CI, 1,500 in `make soak`.
     """

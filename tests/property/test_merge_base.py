@@ -1,4 +1,4 @@
-"""A merged log that begins with its logs' bases: it has the rows of all logs, after any crash."""
+"""Merged logs that begin with their logs' bases: they have all logs' rows, after any crash."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ POINTS = (
 
 
 def based(log: LogOf, relations: Sequence[Any]) -> None:
-    """A base of a log, as of its beginning: everything is in the segments behind it."""
+    """Write a base of a log as of its beginning: every change is in the later segments."""
     state = load_state(log.directory / "log")
     assert state is not None
     tables = tuple(
@@ -69,7 +69,7 @@ def based(log: LogOf, relations: Sequence[Any]) -> None:
 def merge(
     logs: Sequence[LogOf], directory: Path, *, section: MergeSection = SECTION, **more: Any
 ) -> Extractor:
-    """The extractor of a merge that begins with the bases."""
+    """Return the extractor of a merge that begins with the bases."""
     places = [
         replace(
             log.place,
@@ -92,7 +92,7 @@ def merge(
 
 
 def expected(logs: Sequence[LogOf]) -> dict[str, dict[int, Any]]:
-    """The rows of all logs by table and key, as a dictionary applies them."""
+    """Return the rows of all logs by table and key, as a dictionary applies them."""
     found: dict[str, dict[int, Any]] = {}
     for log in logs:
         for rows in log.numbered:
@@ -108,7 +108,7 @@ def expected(logs: Sequence[LogOf]) -> dict[str, dict[int, Any]]:
 
 
 def merged(directory: Path, names: Sequence[str]) -> dict[str, dict[int, Any]]:
-    """The same of a merged log, by its base as of its beginning."""
+    """Return the same of a merged log, by its base as of its beginning."""
     log = LogOf(directory, [], [])
     shapes = {name: replace(ITEM if name == "item" else OWN, name=name) for name in names}
     based(log, shapes.values())
@@ -137,7 +137,9 @@ def merged(directory: Path, names: Sequence[str]) -> dict[str, dict[int, Any]]:
 def test_rows_are_those_of_all_logs(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Begun at any place of each log, which grow meanwhile; the process ends at any point."""
+    """The merge begins at any place of each log, which grow meanwhile; the process ends at any
+    point.
+    """
     monkeypatch.setattr(extractor, "WAIT_S", 0.02)
     rng = random.Random(seed)
     of = world(rng)
@@ -177,7 +179,7 @@ def test_rows_are_those_of_all_logs(
 def test_a_log_that_began_with_a_base_is_split(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that go on have no rows of before in the merged log: they came with the old one."""
+    """The new logs add no existing rows to the merged log: these came with the old one."""
     monkeypatch.setattr(extractor, "WAIT_S", 0.02)
     rng = random.Random(seed)
     times = [[(1000 + rng.randint(0, 3) + 5 * at, None) for at in range(12)] for _ in range(4)]
@@ -206,7 +208,7 @@ def test_a_log_that_began_with_a_base_is_split(
 
 
 def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> None:
-    """By the time that parts of a transaction may be from each other, and not before."""
+    """The base settles one join time after the last of these states, and not before."""
     commits = ([1000, 1010, 1090, 1200], [1000, 1050, 1095, 1200])
     logs = []
     for index, of in enumerate(commits):
@@ -230,7 +232,7 @@ def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> Non
 
 
 def test_a_merge_that_began_without_bases_is_refused(tmp_path: Path) -> None:
-    """The rows that its logs had before are not in it."""
+    """The earlier rows of its logs are not in it."""
     log = LogOf(tmp_path / "s0", [(1000, None), (1001, None)], [[], []])
     log.end()
     merge_plain([log], tmp_path / "all").run()
@@ -240,7 +242,7 @@ def test_a_merge_that_began_without_bases_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_log_that_has_no_base_yet_is_waited_for(tmp_path: Path) -> None:
-    """Also one whose base lacks a table that the log follows."""
+    """This holds for a base that lacks a table which the log follows, too."""
     rng = random.Random(1)
     of = world(rng)
     log = LogOf(tmp_path / "s0", of.inputs[0], rows_for(rng, of, [ITEM] * 9)[0])

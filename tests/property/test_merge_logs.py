@@ -47,7 +47,7 @@ POINTS = (
 
 
 def logs_of(of: World, rng: random.Random, folder: Path) -> list[LogOf]:
-    """A log for each input: the first two share a table."""
+    """Return a log for each input: the first two share a table."""
     relations = [ITEM if index < 2 else replace(OWN, name=f"own{index}") for index in range(9)]
     rows = rows_for(rng, of, relations)
     return [
@@ -57,14 +57,14 @@ def logs_of(of: World, rng: random.Random, folder: Path) -> list[LogOf]:
 
 
 def after(looks: int) -> Callable[[], bool]:
-    """An end after so many looks: inputs that have not ended need not let it be idle."""
+    """Return a stop after so many looks: inputs that have not ended may keep it from being idle."""
     left = iter([False] * looks)
     return lambda: next(left, True)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_and_numbers_are_the_models(seed: int, tmp_path: Path) -> None:
-    """Written in any portions; every segment of the inputs is let go of at the end."""
+    """Logs are written in any portions; every segment of the inputs is released at the end."""
     rng = random.Random(seed)
     of = world(rng)
     logs = logs_of(of, rng, tmp_path)
@@ -76,15 +76,15 @@ def test_rows_and_numbers_are_the_models(seed: int, tmp_path: Path) -> None:
     assert merged_rows(tmp_path / "all") == expected_rows(model(of), logs)
     assert check(tmp_path / "all" / "log") == []
     for log in logs:
-        assert len(list_segments(log.links)) <= 1  # the last one may be gone on with
+        assert len(list_segments(log.links)) <= 1  # the last one may be continued
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_log_is_split_at_any_moment(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the two that go on have comes behind its end, also where their clocks are behind; the
-    order does not depend on when the file was changed, nor on crashes.
+    """Changes of the two that continue follow its end, also if their clocks are behind; the order
+    does not depend on when the file was changed, nor on crashes.
     """
     monkeypatch.setattr(extractor, "WAIT_S", 0.02)
     rng = random.Random(seed)
@@ -126,7 +126,7 @@ def test_a_log_is_split_at_any_moment(
 def test_the_same_transactions_get_the_same_numbers_after_any_crash(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends at any point, again and again; meanwhile the inputs grow."""
+    """The process ends at any point, repeatedly; meanwhile the inputs grow."""
     monkeypatch.setattr(extractor, "WAIT_S", 0.02)
     rng = random.Random(seed)
     of = world(rng)

@@ -1,6 +1,7 @@
-"""The order of a merged log, against a model that knows all inputs in full from the start.
+"""Order of a merged log, compared with a model that knows all inputs completely from the start.
 
-However the inputs arrive, and however often the process that merges is killed, it is the model's.
+However the inputs arrive, and however often the merging process is killed, the order is the
+model's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ END_US = 10**6
 
 @dataclass
 class Merging:
-    """One life after the other of a process that merges; what it gave out is durable by chance."""
+    """Successive lives of a merging process; what it returned is durable at random."""
 
     world: World
     rng: random.Random
@@ -39,7 +40,9 @@ class Merging:
         )
 
     def read(self, index: int) -> None:
-        """Some more of an input; behind its last one a heartbeat shows that nothing comes."""
+        """Read more of an input; after its last transaction a heartbeat shows that no more will
+        come.
+        """
         queue, of = self.queues[index], self.world.inputs[index]
         begin = queue.read_trx
         count = self.rng.randint(1, 4)
@@ -84,13 +87,13 @@ class Merging:
                 self.read(index)
 
     def rows(self) -> list[Given]:
-        """What was given out, without heartbeats behind the ends."""
+        """Return what was given out, without heartbeats after the ends."""
         sizes = [len(of) for of in self.world.inputs]
         return [one for one in self.given if all(trx <= sizes[i] for i, trx in one)]
 
 
 def differing(change: Callable[[pytest.MonkeyPatch], None] | None = None, seeds: int = 150) -> int:
-    """In how many of these runs the order is not the model's."""
+    """Return in how many of these runs the order is not the model's."""
     found = 0
     with pytest.MonkeyPatch.context() as patch:
         if change is not None:
@@ -106,12 +109,12 @@ def differing(change: Callable[[pytest.MonkeyPatch], None] | None = None, seeds:
 
 
 def test_the_order_is_the_models_however_inputs_arrive_and_however_often_it_is_killed() -> None:
-    """600 runs over 150 worlds."""
+    """There are 600 runs over 150 worlds."""
     assert differing() == 0
 
 
 def test_a_watermark_of_the_furthest_input_is_found() -> None:
-    """The latest in place of the earliest of what inputs have resolved."""
+    """The defect uses the latest instead of the earliest time that inputs have resolved."""
 
     def latest(patch: pytest.MonkeyPatch) -> None:
         def limit(order: Order) -> tuple[int, int]:
@@ -128,7 +131,7 @@ def test_a_watermark_of_the_furthest_input_is_found() -> None:
 
 
 def test_parts_that_are_not_waited_for_are_found() -> None:
-    """Who takes the parts that happen to be there joins other ones."""
+    """The defect takes only the parts that are already there, and joins other ones."""
 
     def at_once(patch: pytest.MonkeyPatch) -> None:
         real = Order._others
@@ -143,7 +146,7 @@ def test_parts_that_are_not_waited_for_are_found() -> None:
 
 
 def test_each_inputs_order_is_kept_and_parts_that_can_be_are_joined() -> None:
-    """Everything comes once; of two transfers that cross, one is joined."""
+    """Each transaction is there once; of two transfers that cross, one is joined."""
     joined = 0
     for seed in range(100):
         of = world(random.Random(seed))
@@ -165,7 +168,7 @@ def test_each_inputs_order_is_kept_and_parts_that_can_be_are_joined() -> None:
 
 
 def test_a_commit_that_is_earlier_than_its_log_had_said_is_an_error() -> None:
-    """Within clockSkewSeconds it keeps its place in its log; beyond, nothing is reordered."""
+    """Within clockSkewSeconds it keeps its place in its log; beyond that nothing is reordered."""
     queue = InputQueue("s0", Reached(), skew_us=SKEW_US)
     ones = np.ones(2)
     queue.append(np.array([100, 100 - SKEW_US]), ones, {})
@@ -176,7 +179,7 @@ def test_a_commit_that_is_earlier_than_its_log_had_said_is_an_error() -> None:
 
 
 def test_an_input_that_joins_gives_only_what_is_later() -> None:
-    """And remembers over a restart what it has to leave out."""
+    """After a restart the input still knows what it has to skip."""
     queue = InputQueue("new", Reached(skips_us=50), skew_us=SKEW_US)
     assert queue.resolved_us == 50
     assert queue.append(np.array([10, 20]), np.ones(2), {}) == 2

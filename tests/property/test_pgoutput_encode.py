@@ -1,4 +1,4 @@
-"""What is encoded, our own decoder reads back bit for bit; twin and kernel do the same."""
+"""Encoded rows that our own decoder reads back bit for bit; twin and kernel are equal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORLDS = st.dictionaries(st.integers(1, 2**32 - 1), relations(), min_size=1, max
 
 @st.composite
 def changes(draw: st.DrawFn, shapes: dict[int, Relation]) -> list[bytes]:
-    """Row frames as a server sends them for these identities."""
+    """Return row frames as a server sends them for these identities."""
     frames = []
     for source_id in draw(st.lists(st.sampled_from(sorted(shapes)), max_size=12)):
         shape = shapes[source_id]
@@ -60,7 +60,7 @@ def changes(draw: st.DrawFn, shapes: dict[int, Relation]) -> list[bytes]:
 
 
 def decoded(frames: list[bytes], shapes: dict[int, Relation]) -> tuple[dict[int, Relation], Any]:
-    """The batches of one transaction, and the shapes they have after columns became text."""
+    """Return the batches of one transaction, and their shapes after columns became text."""
     decoder = Decoder()
     for source_id, shape in shapes.items():
         decoder.bind(source_id, shape)
@@ -78,7 +78,7 @@ def decoded(frames: list[bytes], shapes: dict[int, Relation]) -> tuple[dict[int,
 
 
 def encoded(source_id: int, rows: Rows, xid: int | None = None, *, binary: bool = False) -> Frames:
-    """By twin and kernel, which must not differ in a byte."""
+    """Return frames of twin and kernel, which must not differ in a byte."""
     positions = np.arange(1, rows.batch.num_rows + 1, dtype=np.uint64) << 33
     found = [
         kind(rows.relation, source_id, binary=binary).encode(
@@ -93,7 +93,7 @@ def encoded(source_id: int, rows: Rows, xid: int | None = None, *, binary: bool 
 
 
 def pieces(frames: Frames) -> list[bytes]:
-    """One frame for each row."""
+    """Return one frame for each row."""
     ends = frames.ends.tolist()
     return [frames.data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -102,9 +102,9 @@ def pieces(frames: Frames) -> list[bytes]:
 def test_decoding_what_was_encoded_gives_the_same_rows(
     data: st.DataObject, shapes: dict[int, Relation]
 ) -> None:
-    """Of every type and identity, with absent columns, key changes and rows of several tables."""
+    """This covers every type and identity, absent columns, key changes, and several tables."""
     frames = data.draw(changes(shapes))
-    # Until no column becomes text any more, so that one version of each table holds all.
+    # Repeat until no more columns become text, so that one version of each table holds all rows.
     while (found := decoded(frames, shapes))[0] != shapes:
         shapes = found[0]
     batches = found[1]
@@ -124,7 +124,7 @@ def test_decoding_what_was_encoded_gives_the_same_rows(
 def test_a_slice_of_a_batch_is_encoded_as_its_rows_are(
     data: st.DataObject, shape: Relation, xid: int | None
 ) -> None:
-    """Arrow's offsets are heeded, in bitmaps too; in a streamed transaction as well."""
+    """Arrow's offsets are used, in bitmaps too; in a streamed transaction as well."""
     shapes = {7: shape}
     frames = data.draw(changes(shapes))
     while (found := decoded(frames, shapes))[0] != shapes:
@@ -136,12 +136,12 @@ def test_a_slice_of_a_batch_is_encoded_as_its_rows_are(
         part = Rows(relation=rows.relation, batch=rows.batch.slice(start, length))
         binary = data.draw(st.booleans())
         whole, sliced = (pieces(encoded(7, one, xid, binary=binary)) for one in (rows, part))
-        # The numbers in front of the messages are those of the call.
+        # The numbers before the messages are those of the call.
         assert [p[30:] for p in sliced] == [p[30:] for p in whole[start : start + length]]
 
 
 def _extremes(neutral: str) -> pa.Array:
-    """Bits at random and the ends of the range, as Arrow holds a type."""
+    """Return random bits and the ends of the range, as Arrow holds a type."""
     kind = arrow_type(neutral)
     width = kind.bit_width // 8
     numbers = random.Random(17)
@@ -159,7 +159,7 @@ def _extremes(neutral: str) -> pa.Array:
     ],
 )
 def test_any_bits_of_a_type_are_printed_and_read_back(neutral: str) -> None:
-    """All years that Arrow can count, all doubles: the text is right for both, and exact."""
+    """All years that Arrow can count and all doubles have an exact text that both accept."""
     values = _extremes(neutral)
     shape = relation(column("id", neutral))
     assert_read_back(shape, values)
@@ -167,7 +167,7 @@ def test_any_bits_of_a_type_are_printed_and_read_back(neutral: str) -> None:
 
 @pytest.mark.parametrize("scale", [0, 1, 10, 37, 38])
 def test_any_decimal_is_printed_and_read_back(scale: int) -> None:
-    """With zeros behind the point and in front, and 38 digits."""
+    """There are zeros after the point and in front, and 38 digits."""
     numbers = random.Random(scale)
     whole = [0, 1, -1, 10**38 - 1, 1 - 10**38, 10**18, 10**36, -(10**18) + 1]
     whole += [
@@ -180,7 +180,7 @@ def test_any_decimal_is_printed_and_read_back(scale: int) -> None:
 
 
 def assert_read_back(shape: Relation, values: pa.Array) -> None:
-    """Inserts of one column come back bit for bit."""
+    """Check that inserts of one column are read back bit for bit."""
     count = len(values)
     valid = pa.array([True] * count).buffers()[1]
     schema = batch_schema(shape)
@@ -212,7 +212,7 @@ def assert_read_back(shape: Relation, values: pa.Array) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_what_has_no_message_is_refused_by_its_row(name: str) -> None:
-    """A delete whose old image the source did not send, and an operation that nobody knows."""
+    """These are a delete whose old image the source did not send, and an unknown operation."""
     shape = relation(column("id", "int64"))
     _, (rows,) = decoded([insert(9, ["1"]), delete(9, key=["1"])], {9: shape})
     batch = rows.batch

@@ -1,4 +1,4 @@
-"""Twin and kernel do the same with any bytes: valid streams, cut streams and broken ones."""
+"""Equality of twin and kernel for any bytes: valid streams, cut streams and broken ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SPICE = "0123456789-+:. eEBCntfxyN\\/_infinityNaN\0é"
 
 @st.composite
 def broken_texts(draw: st.DrawFn, neutral: str) -> str:
-    """A proper text with a few letters changed, put in or taken out."""
+    """Return a valid text with a few letters changed, added or removed."""
     text = list(draw(TEXTS[neutral]))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(text)))
@@ -61,7 +61,7 @@ def row_frames(
     texts: Callable[[str], st.SearchStrategy[str]],
     xid: int | None = None,
 ) -> bytes:
-    """One row change of one of the relations."""
+    """Return one row change of one of the relations."""
     source_id = draw(st.sampled_from(sorted(shapes)))
     shape = shapes[source_id]
     kind = draw(st.sampled_from("IUKOD"))
@@ -84,7 +84,7 @@ def streams(
     shapes: dict[int, Relation],
     texts: Callable[[str], st.SearchStrategy[str]],
 ) -> bytes:
-    """Transactions, empty and open ones too, with keepalives and other messages between."""
+    """Return transactions, also empty and open ones, with keepalives and other messages between."""
     parts: list[bytes] = []
     count = draw(st.integers(1, 4))
     for number in range(count):
@@ -109,7 +109,7 @@ def streams(
 
 
 def spiced(neutral: str) -> st.SearchStrategy[str]:
-    """Texts of which most are broken somewhere."""
+    """Return texts, most of them broken somewhere."""
     return broken_texts(neutral)
 
 
@@ -136,11 +136,11 @@ def test_valid_streams_decode_equally_however_they_are_cut(
 
 
 @given(data=st.data())
-@examples(0.03)  # each decodes a hundred cuts and more
+@examples(0.03)  # each decodes a hundred cuts or more
 def test_a_stream_cut_at_every_byte_gives_the_same_rows(data: st.DataObject) -> None:
     """Every split of a block in two gives the rows of the whole (of a long block, some).
 
-    Of 3 blocks in `make check`, 6 in CI, 150 in `make soak`.
+    There are 3 blocks in `make check`, 6 in CI, 150 in `make soak`.
     """
     block = data.draw(streams(WORLD, proper))
     _, whole = assert_same(Case(block=block))
@@ -152,7 +152,7 @@ def test_a_stream_cut_at_every_byte_gives_the_same_rows(data: st.DataObject) -> 
 
 @given(data=st.data(), shapes=WORLDS)
 def test_ignored_rows_leave_no_trace(data: st.DataObject, shapes: dict[int, Relation]) -> None:
-    """The others are as if the ignored had never been sent, but for what the server says."""
+    """The others are as if the ignored ones were never sent, except in the counts."""
     unwanted = data.draw(st.sampled_from(sorted(shapes)))
     block = data.draw(streams(shapes, proper))
     frames, at = [], 0
@@ -182,7 +182,7 @@ def test_broken_values_fail_equally(data: st.DataObject, shapes: dict[int, Relat
 
 @given(data=st.data())
 def test_broken_bytes_fail_equally(data: st.DataObject) -> None:
-    """Bytes changed, cut out, doubled or cut off anywhere, lengths too."""
+    """Bytes are changed, removed, doubled or cut off anywhere, lengths too."""
     block = bytearray(data.draw(streams(WORLD, proper)))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(block)))
@@ -194,7 +194,7 @@ def test_broken_bytes_fail_equally(data: st.DataObject) -> None:
 
 @given(data=st.data())
 def test_a_row_with_any_body_fails_or_decodes_equally(data: st.DataObject) -> None:
-    """The frame is whole and its row message is not: nothing outside the frame is read."""
+    """The frame is complete and its row message is not: no byte outside the frame is read."""
     whole = data.draw(row_frames(WORLD, proper))
     message = bytearray(whole[30:])
     at = data.draw(st.integers(0, len(message)))
@@ -206,7 +206,7 @@ def test_a_row_with_any_body_fails_or_decodes_equally(data: st.DataObject) -> No
 
 @given(data=st.data())
 def test_streamed_rows_replay_equally(data: st.DataObject) -> None:
-    """Rows with xids, some of them rolled back; passing over them stops equally too."""
+    """Rows have xids, and some are rolled back; skipping them stops equally too."""
     parts = [
         data.draw(row_frames(WORLD, data.draw(st.sampled_from([proper, spiced])), xid=xid))
         for xid in data.draw(st.lists(st.integers(7, 12), max_size=6))
@@ -221,7 +221,7 @@ def test_streamed_rows_replay_equally(data: st.DataObject) -> None:
 
 @given(data=st.data())
 def test_copy_lines_decode_equally(data: st.DataObject) -> None:
-    """COPY's text format, whole and broken."""
+    """The lines are COPY's text format, valid and broken."""
     source_id = data.draw(st.sampled_from(sorted(WORLD)))
     texts = data.draw(st.sampled_from([proper, spiced]))
     lines = []
@@ -259,7 +259,7 @@ def test_any_bytes_are_handled_equally(block: bytes) -> None:
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.bin")), ids=lambda path: path.name)
 def test_kept_inputs_are_handled_equally(path: Path) -> None:
-    """Inputs that the fuzzer kept because they reached something or once failed."""
+    """The fuzzer kept these inputs because they reached new code or once failed."""
     case = Case.of(path.read_bytes())
     assert_same(case)
     assert_same(replace(case, ignored=(2, 3)))

@@ -1,4 +1,4 @@
-"""What clients are sent: every transaction whole and once, under the same numbers for ever."""
+"""Messages for clients: every transaction is sent whole and once, always under the same numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LETTERS = {Op.INSERT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
 
 
 def expected(rows: Sequence[Sequence[Row]], *, after: int = 0) -> list[tuple[str, int]]:
-    """Letters and LSNs of what a client of everything is sent whose position is `after`."""
+    """Return letters and LSNs for a client of everything whose position is `after`."""
     found: list[tuple[str, int]] = []
     gsn = 0
     for trx, group in enumerate(rows, 1):
@@ -53,18 +53,18 @@ def expected(rows: Sequence[Sequence[Row]], *, after: int = 0) -> list[tuple[str
 
 
 def plain(messages: Sequence[Sent]) -> list[tuple[str, int]]:
-    """Letters and LSNs."""
+    """Return letters and LSNs."""
     return [(one.kind, one.position) for one in messages]
 
 
 def head_of(root: Path) -> int:
-    """The log's end as an LSN."""
+    """Return the log's end as an LSN."""
     with opened(root) as log:
         return log.head().position
 
 
 def skipped(root: Path, position: int) -> list[Sent]:
-    """What a client that has all up to an LSN is sent."""
+    """Return the messages for a client that has all up to an LSN."""
     found: list[Sent] = []
     for block in all_blocks(root, views_of(), position):
         found += sent(block.data[block.start_behind(position) :])
@@ -75,7 +75,7 @@ def skipped(root: Path, position: int) -> list[Sent]:
 def test_every_transaction_once_from_every_position(
     committed: list[list], data: st.DataObject
 ) -> None:
-    """However flushed and rotated, and wherever a client goes on; LSNs rise and are unique."""
+    """This holds for any flushes and rotations, and any position; LSNs increase and are unique."""
     rows = numbered(committed, keys_have_two=True)
     per_flush = data.draw(st.integers(1, 4))
     per_segment = data.draw(st.integers(1, 4))
@@ -89,14 +89,14 @@ def test_every_transaction_once_from_every_position(
         ends = [position for kind, position in whole if kind == "C"]
         for end in ends:
             assert plain(skipped(root, end)) == expected(rows, after=end)
-            # In the middle of a transaction: all of it comes again.
+            # A position in the middle of a transaction: all of it is sent again.
             assert plain(skipped(root, end - 1)) == expected(rows, after=end - 1)
         assert head_of(root) == ends[-1]
 
 
 @given(transactions(max_size=6), st.integers(1, 3))
 def test_commits_name_their_own_end(committed: list[list], per_flush: int) -> None:
-    """B says the LSN of its COMMIT, C the same and its END: and END(n) is below BEGIN(n + 1)."""
+    """B has the LSN of its COMMIT, C the same and its END; and END(n) is below BEGIN(n + 1)."""
     rows = numbered(committed, keys_have_two=True)
     with tempfile.TemporaryDirectory() as folder:
         write_log(Path(folder) / "log", rows, per_flush=per_flush)
@@ -115,7 +115,7 @@ def test_commits_name_their_own_end(committed: list[list], per_flush: int) -> No
 def test_what_is_not_published_moves_the_position_and_sends_nothing(
     committed: list[list], per_flush: int, per_segment: int
 ) -> None:
-    """Of one table only its rows come, under the numbers that they have for everybody."""
+    """Only the published table's rows are sent, under the numbers that all clients see."""
     rows = numbered(committed, keys_have_two=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -139,7 +139,7 @@ def test_what_is_not_published_moves_the_position_and_sends_nothing(
 
 @given(transactions(max_size=5), st.data())
 def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataObject) -> None:
-    """Parts of it are blocks of their own; joined they are what one block would be."""
+    """Parts of it are blocks of their own; joined they equal one block."""
     rows = numbered(committed, keys_have_two=True)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         root = Path(folder)
@@ -162,7 +162,7 @@ def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataO
             rest = b"".join(block.data[block.start_behind(end) :] for block in blocks)
             assert plain(sent(rest)) == expected(rows, after=end)
         only = all_blocks(root, views_of(ITEMS))
-        # A transaction of no row that is published may come empty, never in part.
+        # A transaction without a published row may be sent empty, never in part.
         kinds = "".join(one.kind for block in only for one in sent(block.data))
         assert kinds.count("B") == kinds.count("C")
         assert kinds.count("I") + kinds.count("U") + kinds.count("D") == sum(
@@ -171,7 +171,7 @@ def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataO
 
 
 def _piece(rows: Sequence[Row], following: Row | None, *, ended: bool) -> object:
-    """A run that ends inside a transaction, or where all end."""
+    """Return a run that ends inside a transaction, or at the end of all."""
     run = run_of(rows, ended=ended)
     known = list(dict.fromkeys(row.trx for row in rows))
     if not ended and following is not None and following.trx == rows[-1].trx:
@@ -180,7 +180,7 @@ def _piece(rows: Sequence[Row], following: Row | None, *, ended: bool) -> object
 
 
 def test_shapes_are_told_where_they_change() -> None:
-    """Each shape in front of the first row that has it, and again when another came between."""
+    """Each shape precedes the first row that has it, and is repeated after another one."""
     item, item_2, _ = RELATIONS
     made = [
         [Change(relation=one, op=Op.INSERT, after=(1, "a", *(() if one is item else (None,))))]
@@ -212,9 +212,9 @@ def _places(data: bytes) -> list[tuple[int, str]]:
 def test_numbers_outlast_the_extractor_and_the_segments(
     flushed: int, keeps: int, tmp_path: Path
 ) -> None:
-    """A crash in the middle of a segment, the same sent again, old segments removed: no difference.
+    """A crash inside a segment, a repetition, and removed old segments make no difference.
 
-    What was read before the crash has the same numbers as what is read afterwards.
+    Rows that were read before the crash have the same numbers afterwards.
     """
     rows = numbered([inserts(2, first=2 * at) for at in range(8)])
     crashed, after = tmp_path / "crashed" / "log", tmp_path / "after" / "log"

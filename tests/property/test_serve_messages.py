@@ -1,4 +1,4 @@
-"""Messages outside of transactions: each has a number, in every form and from anywhere."""
+"""Messages outside of transactions: each has a number, in every form and from any position."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORDS = {
 
 
 def lone(gsn: int, trx: int) -> Run:
-    """A message outside of transactions, as a transaction of its own."""
+    """Return a message outside of transactions, as a transaction of its own."""
     position = commit_position(trx)
     marker = Marker(
         kind=MarkerKind.MESSAGE,
@@ -59,7 +59,7 @@ def lone(gsn: int, trx: int) -> Run:
 
 
 def write(directory: Path, counts: Sequence[int], per_flush: int, per_segment: int) -> list[int]:
-    """Write transactions of so many rows, 0: a message; returns the ENDs of all."""
+    """Write transactions of so many rows, 0: a message; return the ENDs of all."""
     rows = iter(numbered([inserts(count) if count else inserts(1) for count in counts]))
     ends, gsn, flushes = [], 0, 0
     with Writer.open(directory, log_id=None, source=SOURCE) as writer:
@@ -85,7 +85,7 @@ def write(directory: Path, counts: Sequence[int], per_flush: int, per_segment: i
 
 
 def views(name: str) -> Views:
-    """The views of one form."""
+    """Return the views of one form."""
     options = WORDS[name]
     if options is None:
         return views_of(*([NOTHING] if name == "filtered" else []), messages=True, shapes=[ITEM])
@@ -94,7 +94,7 @@ def views(name: str) -> Views:
 
 
 def said(name: str, one: Sent) -> str | None:
-    """The text of a message outside of transactions; None for all else."""
+    """Return the text of a message outside of transactions; None for all else."""
     body = one.kind.encode() + one.body
     if WORDS[name] is None:
         if one.kind != "M":

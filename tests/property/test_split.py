@@ -1,4 +1,4 @@
-"""Rows split by key and then folded are what folding them together gives, whatever the keys are."""
+"""Rows that are split by key and then folded: the result equals one fold, for any keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ARRAYS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 @given(st.data())
 def test_equal_keys_have_equal_hashes(data: st.DataObject) -> None:
-    """Of every type, with nulls, in the middle of a longer array, and of several columns."""
+    """This covers every type, nulls, the middle of a longer array, and several columns."""
     columns = []
     size = data.draw(st.integers(1, 12))
     for _ in range(data.draw(st.integers(1, 2))):
@@ -79,7 +79,7 @@ def test_keys_are_spread(column: Any) -> None:
 
 
 def folded(shape: Relation, frames: Any, *, overlaps: bool) -> tuple[Counts, Counter[str]]:
-    """What folding these frames leaves, whatever the order."""
+    """Return what folding these frames leaves, whatever the order is."""
     rows: Counter[str] = Counter()
     result = FoldedRows(
         net=fold(shape, frames, overlaps=overlaps), layout=MergeLayout(shape), frames=frames
@@ -92,14 +92,14 @@ def folded(shape: Relation, frames: Any, *, overlaps: bool) -> tuple[Counts, Cou
 @pytest.mark.parametrize("identity", [Identity.DEFAULT, Identity.FULL])
 @given(data=st.data())
 def test_split_then_fold_is_fold(identity: Identity, data: st.DataObject) -> None:
-    """Changed keys, swaps, rows that come again, unsent columns: the buckets together are all."""
+    """Keys change and are swapped, rows return, columns are unsent: the buckets have them all."""
     _, history = data.draw(histories(identity))
     check(history.relation, history, data)
 
 
 @given(data=st.data())
 def test_split_then_fold_is_fold_without_a_key(data: st.DataObject) -> None:
-    """Of rows that only all their columns distinguish."""
+    """Only all columns together distinguish such rows."""
     shape = relation(
         ("a", "integer", "int32"), ("b", "text", "string"), key=(), identity=Identity.FULL
     )
@@ -113,7 +113,7 @@ def test_split_then_fold_is_fold_without_a_key(data: st.DataObject) -> None:
 
 
 def check(shape: Relation, history: History, data: st.DataObject) -> None:
-    """Fold all, and bucket by bucket."""
+    """Fold all, and each bucket on its own."""
     size = data.draw(st.integers(1, 9))
     changes = history.changes
     frames = [batch(shape, changes[at : at + size]) for at in range(0, len(changes), size)]
@@ -131,7 +131,7 @@ def check(shape: Relation, history: History, data: st.DataObject) -> None:
 
 
 def test_a_chain_of_keys_is_one_buckets() -> None:
-    """A key that went through many others: the row that it was is found."""
+    """The original row of a key that was changed many times is found."""
     shape = relation(("id", "integer", "int32"), ("v", "text", "string"))
     changes = [
         Change(op="U", gsn=gsn, after=(gsn, None), before=(gsn - 1, None), absent=frozenset({1}))

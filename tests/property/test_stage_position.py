@@ -1,7 +1,8 @@
-"""One fenced position for every writer: whatever two instances do, nothing is lost or goes back.
+"""One fenced position for every writer: whatever two instances do, no row is lost or goes back.
 
-Requests, sweeps, windows row by row and through a log, in all modes; an instance is killed between
-any two steps, or the other one works there; rows and resolved timestamps come again, and late.
+There are requests, sweeps, windows row by row and through a log, in all modes; an instance is
+killed between any two steps, or the other one works there; rows and resolved timestamps are
+repeated, and late.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ steps = st.one_of(
 @examples(2)
 @given(st.lists(steps, max_size=40))
 def test_nothing_is_lost_and_nothing_goes_back(done: list[Step]) -> None:
-    """In the end the target is as the source is, and everything is marked."""
+    """The target equals the source in the end, and every row is marked."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         world = World(stack)
         patch.setattr(faults, "point", world.point)

@@ -1,4 +1,4 @@
-"""What the receiver of changefeeds takes, the rows of the log can hold: the same limits at both."""
+"""Limits of the receiver of changefeeds: every accepted value fits into the rows of the log."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ VALUES = st.recursive(
 
 
 def is_taken(value: str) -> bool:
-    """Whether the receiver takes a row with this value."""
+    """Return whether the receiver accepts a row with this value."""
     line = f'{{"after":{{"v":{value}}},"key":[1],"topic":"t","updated":"7.0000000009"}}'
     try:
         make_scanner().scan_batch(f'{{"payload":[{line}]}}'.encode(), True)
@@ -66,7 +66,7 @@ def is_taken(value: str) -> bool:
 
 
 def read(kind: tuple[str, str], value: str) -> Any:
-    """The value in a column; None where only text can hold it, or not even that."""
+    """Return the value in a column, or None if only text can hold it, or not even text."""
     source_type, neutral = kind
     column = Column(
         name="v", source_type=source_type, neutral=neutral, base_type=source_type.split("(")[0]
@@ -80,7 +80,7 @@ def read(kind: tuple[str, str], value: str) -> Any:
 @pytest.mark.parametrize("pure", ["0", "1"])
 @given(value=VALUES, kind=st.sampled_from(KINDS))
 def test_what_is_taken_is_read_or_is_a_text(pure: str, value: str, kind: tuple[str, str]) -> None:
-    """No other error ends the extraction, and no value becomes much larger than its JSON."""
+    """No other error ends the extraction, and no value is much larger than its JSON."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_PURE", pure)
         if is_taken(value):
@@ -89,7 +89,7 @@ def test_what_is_taken_is_read_or_is_a_text(pure: str, value: str, kind: tuple[s
 
 
 def nested(depth: int, innermost: str = "1") -> str:
-    """Arrays within each other."""
+    """Return arrays within each other."""
     return "[" * depth + innermost + "]" * depth
 
 
@@ -118,7 +118,7 @@ def nested(depth: int, innermost: str = "1") -> str:
 def test_the_receivers_limits_are_those_of_the_rows(
     monkeypatch: pytest.MonkeyPatch, pure: str, value: str, taken: bool
 ) -> None:
-    """What is beyond them is refused with 400; what is within is read in every kind of column."""
+    """Larger values are refused with 400; accepted ones are read in every kind of column."""
     monkeypatch.setenv("PENSTOCK_PURE", pure)
     assert is_taken(value) is taken
     if taken:
