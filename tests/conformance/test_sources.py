@@ -108,7 +108,7 @@ def need(side: Side, feature: str) -> None:
 
 
 def test_every_committed_change_is_there_once_and_in_order(side: Side, tmp_path: Path) -> None:
-    """This holds for any changes of a row, and for transactions of any size."""
+    """Any changes of a row are there, and transactions of any size."""
     follower = begun(side, tmp_path)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
     side.commit(
@@ -166,7 +166,7 @@ def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> N
 
 
 def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
-    """This holds for swapped keys. The row in the log has the second of two numbers."""
+    """Swapped keys have the old one, too. The row in the log has the second of two numbers."""
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}), Insert(U, {"id": 2, "n": 2}))
     side.commit(Update(U, 1, {"id": 9}), Update(U, 2, {"id": 1}), Update(U, 9, {"id": 2, "n": 5}))

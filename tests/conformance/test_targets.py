@@ -195,7 +195,7 @@ def test_a_changed_key_moves_its_row(side: Side) -> None:
 
 
 def test_a_column_that_was_not_sent_stays(side: Side) -> None:
-    """This holds for a row whose key has changed, too."""
+    """An unsent column stays in a row whose key has changed, too."""
     side.apply(insert(ITEM, 1, "a", 1), insert(ITEM, 2, "b", 2))
     side.apply(
         update(ITEM, 1, None, 5, absent=(1,)),
@@ -278,7 +278,7 @@ def test_a_closed_segment_and_the_open_one_are_one_batch(side: Side) -> None:
 
 
 def test_a_failed_batch_of_the_open_segment_leaves_nothing(side: Side) -> None:
-    """This holds for a segment that was closed before the retry, too."""
+    """A segment that was closed before the retry leaves nothing, either."""
     side.log.transaction(insert(BAG, 1))
     side.log.writer.flush()
     with arming("load.commit.before:1:error"), pytest.raises(FaultInjected):

@@ -171,7 +171,7 @@ def both(
 
 @pytest.mark.parametrize("key", ["id int", "id varchar(40)"])
 def test_parts_cover_every_row_once(side: OneSide, key: str) -> None:
-    """This holds for any key: no row is left out, and none is read twice."""
+    """Any key may be used: no row is left out, and none is read twice."""
     side.place.run(f"create table t ({key} primary key, v varchar(40))")
     ids = [i if key == "id int" else f"{i % 7}k{i}" for i in range(ROWS)]
     insert(side.place, "t", [(one, "x" * 30) for one in ids])
@@ -255,7 +255,7 @@ def fill_slow(side: OneSide) -> None:
 
 
 def test_cancel_ends_queries(side: OneSide) -> None:
-    """This holds for the queries that run now."""
+    """Queries end that run now."""
     fill_slow(side)
     with side.open() as reader:
         waiting = begun(side, reader)
@@ -295,7 +295,7 @@ def test_nothing_is_unread_before_anything_was_captured(
 
 
 def test_equal_tables_are_equal(both: BothSides) -> None:
-    """This holds however they were written, and for NULL, empty and long texts."""
+    """Equal tables may be written in any way, and have NULL, empty and long texts."""
     texts = (None, "", "x", "a|b", "é", "N")
     both.make(KEYED, [(i, texts[i % len(texts)]) for i in range(ROWS)])
     both.target.run("delete from t where id < 900")
@@ -314,7 +314,7 @@ def test_equal_tables_are_equal(both: BothSides) -> None:
     ],
 )
 def test_one_row_is_found_and_named(both: BothSides, change: str, kind: str, key: int) -> None:
-    """This holds at either end of the table, too."""
+    """A row at either end of the table is found, too."""
     both.make(KEYED, [(i, "x") for i in range(ROWS)])
     both.target.run(change.format(key))
     result = both.compare()
@@ -323,7 +323,7 @@ def test_one_row_is_found_and_named(both: BothSides, change: str, kind: str, key
 
 
 def test_null_and_empty_differ(both: BothSides) -> None:
-    """This holds in both directions, and for the text that stands for NULL in an image."""
+    """NULL differs in both directions, and from the text that stands for NULL in an image."""
     both.make(KEYED, [(1, None), (2, ""), (3, "N"), (4, None), (5, "")])
     for key, value in ((1, "''"), (2, "null"), (3, "null"), (4, "'N'")):
         both.target.run(f"update t set v = {value} where id = {key}")

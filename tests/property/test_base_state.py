@@ -71,7 +71,7 @@ def plain(pieces: Iterator[Piece], *, only_new: bool = False) -> Counter[Row]:
 @pytest.mark.parametrize("identity", [Identity.DEFAULT, Identity.FULL])
 @given(data=st.data())
 def test_rows_are_those_of_the_source(identity: Identity, data: st.DataObject) -> None:
-    """This holds for any files of the base and any layers of changes; also file by file."""
+    """Rows are equal for any files of the base and any layers of changes; also file by file."""
     start, history = data.draw(histories(identity))
     shape = history.relation
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))

@@ -462,7 +462,7 @@ def test_doubles_in_documents_are_printed_equally() -> None:
 
 
 def test_other_transactions_begin_behind_any_gtid() -> None:
-    """These are anonymous and old GTID events, and a BEGIN without one."""
+    """Transactions begin with anonymous and old GTID events, and with a BEGIN without one."""
     for kind, body in (
         (EventKind.GTID, gtid_body(5)[:25]),
         (EventKind.ANONYMOUS_GTID, gtid_body(0)),

@@ -107,7 +107,7 @@ def test_rows_become_the_same_lines(
     broken: bool,
     data: st.DataObject,
 ) -> None:
-    """This holds for any cells, any cuts of the block, and wrong bytes in it."""
+    """Lines are equal for any cells, any cuts of the block, and wrong bytes in it."""
     cells, values = given_cells
     block = b"".join(map(row, values)) + packet(EOF)
     if broken:
@@ -192,7 +192,7 @@ def test_what_is_written(
 
 @pytest.mark.parametrize("make", [mysqltext.RowLines, CompiledRowLines])
 def test_what_has_no_text_is_refused(make: Any) -> None:
-    """These are a zero character for PostgreSQL and invalid characters, named by row and column."""
+    """A zero character for PostgreSQL and invalid characters are named by row and column."""
     for cell, value in (
         (TextCell(form=CellForm.UTF8), b"a\0"),
         (TextCell(form=CellForm.CHARSET, charset="greek"), b"\xff"),
@@ -255,7 +255,7 @@ def copied(draw: st.DrawFn) -> tuple[list[LineCell], bytes]:
 def test_lines_of_copy_become_the_same_lines(
     given_cells: tuple[list[LineCell], bytes], cuts: list[int], broken: bool, data: st.DataObject
 ) -> None:
-    """This holds for any cells, any cuts of the block, and wrong bytes in it."""
+    """Lines are equal for any cells, any cuts of the block, and wrong bytes in it."""
     cells, block = given_cells
     if broken:
         at = data.draw(st.integers(0, len(block) - 1))

@@ -70,7 +70,7 @@ def _told(found: Any) -> list[Any]:
 
 @given(transactions(max_size=4))
 def test_twin_and_kernel_say_the_same(tmp_path_factory: Any, groups: Any) -> None:
-    """This holds for any events, with values of both kinds."""
+    """Twin and kernel return equal events, with values of both kinds."""
     assert event.COMPILED
     assert event.event_kernel() != TWINS
     with written(tmp_path_factory.mktemp("log"), groups) as segment:

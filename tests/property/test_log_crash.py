@@ -227,8 +227,7 @@ def test_recovery_keeps_what_was_flushed_and_nothing_partial(
 def test_a_power_cut_at_every_single_operation(
     committed: list[list[Change]], steps: list[str], seed: int
 ) -> None:
-    """This is not random: each write, sync, rename, link and removal of the script is tried in
-    turn.
+    """Each write, sync, rename, link and removal of the script is tried in turn, not at random.
 
     There are 2 scripts in `make check`, 4 in CI, 100 in `make soak`.
     """

@@ -242,7 +242,7 @@ def test_a_merge_that_began_without_bases_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_log_that_has_no_base_yet_is_waited_for(tmp_path: Path) -> None:
-    """This holds for a base that lacks a table which the log follows, too."""
+    """The merge waits for a base, also if one lacks a table that the log follows."""
     rng = random.Random(1)
     of = world(rng)
     log = LogOf(tmp_path / "s0", of.inputs[0], rows_for(rng, of, [ITEM] * 9)[0])

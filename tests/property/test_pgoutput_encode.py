@@ -212,7 +212,7 @@ def assert_read_back(shape: Relation, values: pa.Array) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_what_has_no_message_is_refused_by_its_row(name: str) -> None:
-    """These are a delete whose old image the source did not send, and an unknown operation."""
+    """A delete whose old image the source did not send is refused, and an unknown operation."""
     shape = relation(column("id", "int64"))
     _, (rows,) = decoded([insert(9, ["1"]), delete(9, key=["1"])], {9: shape})
     batch = rows.batch

@@ -75,7 +75,7 @@ def skipped(root: Path, position: int) -> list[Sent]:
 def test_every_transaction_once_from_every_position(
     committed: list[list], data: st.DataObject
 ) -> None:
-    """This holds for any flushes and rotations, and any position; LSNs increase and are unique."""
+    """Any flushes and rotations give them, from any position; LSNs increase and are unique."""
     rows = numbered(committed, keys_have_two=True)
     per_flush = data.draw(st.integers(1, 4))
     per_segment = data.draw(st.integers(1, 4))

@@ -232,7 +232,7 @@ def test_shape_that_arrived_last_holds_after_a_streamed_transaction(bench: Bench
 
 
 def test_known_transactions_are_dropped_whole(tmp_path: Path) -> None:
-    """This holds for plain and streamed ones; their shapes are kept, as they are not sent again."""
+    """Plain and streamed ones are dropped; their shapes are kept, as they are not sent again."""
     bench = Bench(tmp_path, FlushPoint(position=200, gsn=5, trx=3), Limits())
     bench.feed(
         begin(100),

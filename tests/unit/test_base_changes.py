@@ -84,7 +84,7 @@ def test_a_truncate_in_the_transaction_of_the_copy_counts(log: Log) -> None:
 
 
 def test_changes_from_before_the_copy_do_not_count(log: Log) -> None:
-    """This holds also if one frame has them together with later ones."""
+    """Changes from before the copy are ignored, also in a frame that has later ones."""
     log.copied_at(2)
     write(log, [change(Op.DELETE, None, before=(100,)), *inserts(1)], inserts(1, first=1))
     assert log.rows(ITEM) == Counter([*OLD, (1, "note 1")])

@@ -61,7 +61,7 @@ def test_rows_stay_the_same_when_the_base_moves_on(log: Log) -> None:
 
 
 def test_values_that_were_not_sent_come_from_the_base(log: Log) -> None:
-    """This holds also for a row whose key has changed meanwhile."""
+    """Unsent values come from the base, also for a row whose key has changed meanwhile."""
     log.write([moved(100, (1, None), absent=b"\2"), change(Op.UPDATE, (101, None), absent=b"\2")])
     wanted = log.rows(ITEM)
     assert wanted[1, "old 100"] == wanted[101, "old 101"] == 1

@@ -77,7 +77,7 @@ def interrupted(count: int) -> list[PenstockError]:
 def test_a_batch_is_applied_once_or_its_error_is_raised(
     refusals: list[PenstockError], mends: bool, expected: type[PenstockError] | None
 ) -> None:
-    """This holds also if the reason of the last refusal could be removed."""
+    """The error is raised after the last attempt, even if its reason could be removed."""
     target: Any = Target(list(refusals), mends=mends)
     clock: Any = Clock()
     if expected is None:

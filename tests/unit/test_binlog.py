@@ -254,7 +254,7 @@ def test_digits_of_a_value_end_where_they_end(
 
 
 def test_a_decimal_of_zero_has_no_sign(decoder: Decoder) -> None:
-    """This holds for each stored form, and in a column that is text because of its many digits."""
+    """Zero has no sign in any stored form, nor in a column that is text due to its many digits."""
     table = Table(kinds=("int", "decimal(65,30)"))
     rows = [
         image(table, [number(at), data])

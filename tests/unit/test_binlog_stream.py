@@ -97,7 +97,7 @@ def test_events_that_the_server_left_out_do_not_move_the_place(decoder: Decoder)
 
 
 def test_an_event_never_ends_before_the_one_in_front_of_it(decoder: Decoder) -> None:
-    """Otherwise the place would be wrong from there on, and so would the next start."""
+    """An event that ends too early would make the place wrong from there on, and the next start."""
     log = Log().begin(1).commit()
     again = b"".join(packet(b"\0" + event) for event in log.events[1:])
     assert refused(lambda: feed(decoder, log.packets() + again)) == "place"
@@ -160,7 +160,7 @@ def test_events_before_the_format_description_are_refused(decoder: Decoder) -> N
 
 @pytest.mark.parametrize("size", [0xFFFFFF - 200, 17 * 2**20, 2 * 0xFFFFFF])
 def test_events_of_several_packets_are_joined(decoder: Decoder, size: int) -> None:
-    """This holds also when the last packet is empty, and when packets arrive in pieces."""
+    """Packets are joined if the last one is empty, and if they arrive in pieces."""
     table = Table(kinds=("int", "longtext"), name="big", table_id=4)
     log = Log().begin().table(table)
     for length in (size, 5):
@@ -306,7 +306,7 @@ def test_unknown_events_that_may_be_ignored_are(decoder: Decoder) -> None:
 
 
 def test_statement_texts_are_handed_out_when_asked_for(kind: type[Decoder]) -> None:
-    """Otherwise they are skipped."""
+    """Texts that were not requested are skipped."""
     block = Log().begin().add(EventKind.ROWS_QUERY, b"\6select").commit().packets()
     feed(kind(), block)
     decoder = kind(statements=True)

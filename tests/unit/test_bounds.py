@@ -97,7 +97,7 @@ def test_frames_before_a_tables_start_are_not_read(segment: Segment) -> None:
 
 
 def test_the_index_tells_the_first_and_the_last_transaction(segment: Segment) -> None:
-    """This holds for a frame of several transactions, too."""
+    """The index has both transactions, also for a frame of several transactions."""
     for entry in segment.row_frames():
         numbers = segment.read_rows(entry).batch.column("trx").to_pylist()
         assert (entry.trx_first, entry.trx_last) == (min(numbers), max(numbers))

@@ -67,7 +67,7 @@ def cast(values: list[Any], old: pa.DataType, new: pa.DataType) -> list[Any]:
 def test_a_text_that_no_decimal_of_this_type_equals_is_refused(
     text: str, kind: pa.DataType
 ) -> None:
-    """The text is refused alone, and between texts that fit."""
+    """Such a text is refused alone, and between texts that fit."""
     for texts in ([text], ["1.00", None, text]):
         with pytest.raises(pa.ArrowInvalid):
             cast(texts, pa.string(), kind)
@@ -99,7 +99,7 @@ def test_a_text_at_the_edge_that_fits_is_read_exactly(text: str, value: str) -> 
 def test_texts_of_decimals_keep_their_value_or_are_refused(
     number: Decimal, kind: tuple[int, int]
 ) -> None:
-    """This holds for any number of digits and any exponent."""
+    """Texts of any number of digits and any exponent keep their value or are refused."""
     for text in (str(number), f"{number:f}"):
         try:
             (found,) = cast([text], pa.string(), pa.decimal128(*kind))
@@ -134,7 +134,7 @@ _TYPES = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(
 def test_decimals_keep_their_value_in_another_scale_or_are_refused(
     data: st.DataObject, old: tuple[int, int], new: tuple[int, int]
 ) -> None:
-    """This holds for every precision and scale."""
+    """Decimals of every precision and scale keep their value or are refused."""
     digits = data.draw(st.integers(-(10 ** old[0]) + 1, 10 ** old[0] - 1))
     number = Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -old[1]))
     finer = max(0, new[1] - old[1])
@@ -208,7 +208,7 @@ def test_what_a_float_can_be_stays() -> None:
 def test_arrow_checks_integers_and_times_itself(
     value: Any, old: pa.DataType, new: pa.DataType
 ) -> None:
-    """These are left to Arrow by `cast_exactly`: a version that stops checking is noticed here."""
+    """Casts that `cast_exactly` leaves to Arrow fail: a version that stops checking is noticed."""
     with pytest.raises(pa.ArrowInvalid):
         cast([value], old, new)
 

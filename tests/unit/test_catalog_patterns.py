@@ -103,9 +103,7 @@ def test_arrays_that_are_none(text: str) -> None:
     ],
 )
 def test_matches(operator: str, text: str, pattern: str, is_found: bool) -> None:
-    """These are the server's answers; `tests/servers/test_serve_sql.py` compares them with a
-    server.
-    """
+    """The answers are the server's: `tests/servers/test_serve_sql.py` compares them with one."""
     assert is_match(operator, text, pattern) is is_found
 
 

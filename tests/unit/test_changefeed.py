@@ -136,7 +136,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("body", REFUSED, ids=lambda body: body[:60])
 def test_what_is_not_a_feed_is_refused_whole(decoder: Decoder, body: str) -> None:
-    """This holds for all that JSON does not allow, and all that a feed does not send."""
+    """Everything that JSON does not allow, or a feed does not send, is refused."""
     with pytest.raises(PayloadInvalid):
         decoder.decode(BATCH, body.encode())
 
@@ -148,7 +148,7 @@ def test_the_deepest_that_is_taken(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xef\xbb\xbf"])
 def test_what_is_not_utf_8_is_refused(decoder: Decoder, raw: bytes) -> None:
-    """This holds in a value, and for a byte order mark in front of it."""
+    """Wrong bytes are refused in a value, and so is a byte order mark in front of it."""
     body = batch(LINE) if raw != b"\xef\xbb\xbf" else raw + batch(LINE)
     with pytest.raises(PayloadInvalid, match="could not decode payload"):
         decoder.decode(BATCH, body.replace(b'"id":1', b'"id":"' + raw + b'"'))
@@ -160,7 +160,7 @@ def test_what_is_not_utf_8_is_refused(decoder: Decoder, raw: bytes) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["batch", "resolved", "line"])
 def test_a_bad_time_has_the_published_words(decoder: Decoder, text: str, form: str) -> None:
-    """This holds in lines and in resolved; the zero time is invalid."""
+    """A bad time is refused in lines and in resolved; the zero time is invalid."""
     line = LINE.replace("7.0000000009", text)
     resolved = f'{{"resolved":"{text}"}}'.encode()
     place = LINES if form == "line" else BATCH
@@ -335,7 +335,7 @@ def test_names_that_differ_in_case_alone_are_told_apart() -> None:
 
 
 def test_a_dotted_name_that_the_target_has_is_meant() -> None:
-    """This is tried before the name is read as schema and table."""
+    """The dotted name is tried before it is read as schema and table."""
     tables = TargetTables(FakeCatalog(schemas={SHOP: {"a.b": (), "b": ()}}))
     assert [tables.of_topic(SHOP, one).name for one in ("a.b", "x.b")] == ["a.b", "b"]
 

@@ -62,7 +62,7 @@ def test_a_frame_is_laid_out_as_documented() -> None:
 
 
 def test_every_flipped_bit_of_a_frame_is_noticed() -> None:
-    """The same holds for a frame at another place, or with another file's salt."""
+    """A flipped bit is noticed, and so is a frame at another place or with another file's salt."""
     data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"])
     assert ckt.verify_frame(data, SALT, 4096)[1].to_pybytes() == b"abcdefgh"
     for bit in range(len(data) * 8):
@@ -96,7 +96,7 @@ HEADER_1 = (
 
 
 def test_format_version_1_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """This holds for the header alone, a whole file, and a log of which only the state is left."""
+    """The header alone is refused, a whole file, and a log of which only the state is left."""
     text = HEADER_1.ljust(4096 - 24)
     with pytest.raises(ckt.FormatUnknown, match="format version 1") as caught:
         ckt.decode_header(pa.py_buffer(text))

@@ -27,7 +27,7 @@ LOG_COMMANDS = ("ls", "cat", "check")
 
 
 def test_every_command_of_the_design_is_there() -> None:
-    """These are run, extract, load, status, lag, verify, doctor, demo and the log commands."""
+    """The list has run, extract, load, status, lag, verify, doctor, demo and the log commands."""
     names = {name for name, _ in commands(cli.cli)}
     assert names >= {*COMMANDS, *(f"log {name}" for name in LOG_COMMANDS)}
 
@@ -102,7 +102,7 @@ def test_the_demo_tells_what_it_does(
 def test_wrong_usage_is_exit_code_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
-    """This holds with and without --json."""
+    """Wrong usage ends with 2, with and without --json."""
     code, _, err = called(capsys, *arguments)
     assert code == 2
     assert "Usage:" in err

@@ -119,7 +119,7 @@ def test_each_lack_is_named(wanted: Wanted, address: tuple[str, int]) -> None:
     ],
 )
 def test_urls_say_what_must_be_reached(url: str, reach: Reach) -> None:
-    """These are addresses, a socket, and files of certificates."""
+    """URLs name addresses, a socket, and files of certificates."""
     assert reach_of(url) == reach
 
 

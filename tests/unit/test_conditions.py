@@ -98,7 +98,7 @@ def test_a_segment_that_continues_is_taken(stager: Stager, after: int) -> None:
 
 
 def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
-    """This holds whatever its numbers are, and wherever it stands."""
+    """A segment of another log is refused whatever its numbers and its place are."""
     with pytest.raises(SegmentForeign, match="belongs to change log theirs, expected ours"):
         stager._check([segment("ours", 10, 20), segment("theirs", 20, 30)], Applied(gsn=10))
 
@@ -154,7 +154,7 @@ def test_a_directory_of_another_pipeline(config: Config) -> None:
 
 
 def test_a_ledger_that_cannot_be_read(tmp_path: Path) -> None:
-    """Without it, it is unknown which rows of the target belong to penstock."""
+    """The rows of the target that belong to penstock are unknown without the ledger."""
     (tmp_path / STATE_FILE).write_text("{")
     with pytest.raises(LedgerUnreadable):
         read_ledger(tmp_path)
@@ -228,7 +228,7 @@ def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
 
 
 def test_java_that_is_missing_for_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is checked before a server is started."""
+    """Missing Java is found before a server is started."""
     monkeypatch.setattr(demo, "java_version", lambda: None)
     with pytest.raises(demo.DemoNeedsJava):
         demo.require_java()

@@ -100,7 +100,7 @@ def test_the_log_may_have_a_base_all_the_same(tmp_path: Path) -> None:
 
 
 def test_what_extraction_needs_of_the_loader_is_taken(tmp_path: Path) -> None:
-    """These are the names of segments, and how often the open one is synced for its readers."""
+    """Extraction needs names of segments, and how often the open one is synced for its readers."""
     text = (
         '[changeLoader]\nchangeFileExtension = "log"\nreadOpenSegment = false\n'
         "applyIntervalSeconds = 0.5\n"

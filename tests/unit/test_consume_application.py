@@ -51,7 +51,7 @@ def saved(feed: Feed) -> Position | None:
 
 @pytest.mark.promise
 def test_every_change_comes_once_and_in_order(feed: Feed) -> None:
-    """This holds over closed segments and the open one, and over two starts."""
+    """Every change comes once from closed segments and the open one, and over two starts."""
     for count in (3, 1, 4):
         feed.write(count)
     feed.write(2, rotate=False)
@@ -150,7 +150,7 @@ def test_a_consumer_that_exits_has_failed(feed: Feed) -> None:
 
 
 def test_the_consumer_is_called_at_least_once_per_segment(feed: Feed) -> None:
-    """This holds also for a segment without events for it: it may have something to finish."""
+    """The consumer is called for a segment without events, too: it may have something to finish."""
     feed.write(2)
     feed.write(2)
     noting = Noting()
@@ -160,7 +160,7 @@ def test_the_consumer_is_called_at_least_once_per_segment(feed: Feed) -> None:
 
 
 def test_rows_of_other_tables_move_the_position_alone(feed: Feed) -> None:
-    """This holds in the open segment as well; they are not read again after a restart."""
+    """Rows of other tables move the position in the open segment too, and are not read again."""
     feed.write(2, rotate=False)
     noting = Noting()
     feed.run(noting, takes=lambda table: table.name == "other")

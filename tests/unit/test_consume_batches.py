@@ -70,7 +70,7 @@ def test_a_batch_is_a_table_in_a_run(tmp_path: Path) -> None:
 
 
 def test_markers_cut_and_rows_of_a_reload_are_apart(tmp_path: Path) -> None:
-    """This holds also if its transaction's rows share a frame with others."""
+    """Rows of a reload are apart, also if its transaction's rows share a frame with others."""
     reload = replace(truncate(2, 1, "item"), kind=MarkerKind.RELOAD)
     with written(tmp_path, [inserts(4)], reload) as segment:
         (_, front), (piece, behind) = pieces(segment)

@@ -307,7 +307,7 @@ def test_markers_come_between_their_rows(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_reload_are_said_to_be_resent(tmp_path: Path) -> None:
-    """These are its table's later rows in the transaction, also if reading begins among them."""
+    """Later rows of the transaction in its table are resent, also if reading begins among them."""
     reload = replace(truncate(1, 1, "item"), kind=MarkerKind.RELOAD)
     groups = [[*inserts(3), *inserts(1, FULL)], inserts(1)]
     with written(tmp_path, groups, reload) as segment:

@@ -59,7 +59,7 @@ def test_a_marker_alone_is_saved(feed: Feed) -> None:
 
 
 def test_a_move_over_other_rows_does_not_confirm_the_events_before_it(feed: Feed) -> None:
-    """This holds also at the end of the work, where a position that has moved alone is saved."""
+    """The end of the work confirms none either, where a position that moved alone is saved."""
     feed.write(1)
     feed.write(1, rotate=False)
     before = saved(feed)

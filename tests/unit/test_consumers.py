@@ -216,7 +216,7 @@ def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Ca
 
 
 def test_a_state_of_another_log_lets_no_link_be_deleted(feed: Feed, capsys: Capture) -> None:
-    """This holds also below a gap: it is unknown whose links they are."""
+    """No link is deleted, not even below a gap: it is unknown whose links they are."""
     feed.register()
     for number in range(3):
         links.enable(feed.directory) if number != 1 else links.disable(feed.directory)

@@ -73,7 +73,7 @@ def test_no_archive_is_read_again_before_a_task(tmp_path: Path, *, installed: bo
 
 
 def test_the_first_array_imports_nothing() -> None:
-    """Otherwise each worker would import pandas with its first task."""
+    """Each worker would otherwise import pandas with its first task."""
     look = (
         "import sys; from penstock.load.daemon import prepare; prepare(); import pyarrow;"
         " before = set(sys.modules); pyarrow.array([1]).to_numpy(); pyarrow.nulls(1).is_valid();"

@@ -94,7 +94,7 @@ def test_a_new_case_changes_little() -> None:
 
 @pytest.mark.parametrize("budget_s", [60.0, 100.0, 200.0, 1000.0])
 def test_every_case_has_run_after_as_many_landings_as_there_are_parts(budget_s: float) -> None:
-    """This holds for any commits that are tested: the parts do not depend on them."""
+    """Any commits may be tested: the parts do not depend on them."""
     turn = turn_of(ALL, 7, budget_s)
     assert turn.parts == max(1, -(-480 // (0.9 * (budget_s - 30.0))))
     drawn = [draw(ALL, f"{n}", budget_s, 7 + n) for n in range(turn.parts)]
@@ -113,7 +113,7 @@ def test_a_commit_draws_anew_for_the_rest() -> None:
 
 
 def test_a_new_case_moves_only_cases_at_the_borders_of_parts() -> None:
-    """Otherwise a case could miss its turn whenever tests are added."""
+    """A case could otherwise miss its turn whenever tests are added."""
     new = Case("new.py::test_new", cost_s=10.0)
     turn = turn_of(EXPENSIVE, 1, 120.0)
     before = names(set(find_part(EXPENSIVE, turn)))

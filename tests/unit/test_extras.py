@@ -88,7 +88,7 @@ def test_names_for_import_are_of_the_packages_of_the_extra() -> None:
 def test_a_file_asks_for_the_extras_of_what_it_uses(
     tmp_path: Path, text: str, found: Collection[str]
 ) -> None:
-    """These are drivers of its databases, Spark for a target, and the extras of its sections."""
+    """The extras are drivers of its databases, Spark for a target, and those of its sections."""
     assert set(extras_of(config_of(tmp_path, text))) == found
 
 

@@ -162,7 +162,7 @@ def test_an_unsent_value_without_an_old_row_is_an_error_and_never_null(
     ],
 )
 def test_an_old_row_that_is_not_whole_is_an_error(flex: MemoryFlex, change: Change) -> None:
-    """Otherwise the changelog would have NULL for a value that was not sent."""
+    """The changelog would otherwise have NULL for a value that was not sent."""
     write(flex, [insert(1)], [change])
     with pytest.raises(ImageIncomplete):
         flex.run()

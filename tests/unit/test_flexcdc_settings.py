@@ -60,7 +60,7 @@ def test_an_ini_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_ini_of_these_tests_is_right(tmp_path: Path) -> None:
-    """Otherwise the errors above could have another reason."""
+    """A wrong ini could give the errors above another reason."""
     path = tmp_path / "consumer.ini"
     path.write_text(INI)
     assert read_ini(path).settings.database == "f"

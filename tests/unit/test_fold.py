@@ -110,7 +110,7 @@ def test_composite_keys_of_all_kinds() -> None:
 )
 @pytest.mark.parametrize("width", [1, 2])
 def test_rows_in_order_of_keys_of_any_kind(neutral: str, keys: list[Any], width: int) -> None:
-    """This holds for one key column or two, whatever order the changes had."""
+    """Rows are in order for one key column or two, whatever order the changes had."""
     columns = [(f"k{place}", "any", neutral) for place in range(width)]
     shape = relation(*columns, ("v", "integer", "int32"), key=range(width))
     pairs = [tuple(pair) for pair in product(keys, repeat=width)]

@@ -96,7 +96,7 @@ class SlowClock:
 
 
 def test_an_error_that_nobody_foresaw_does_not_end_the_renewals() -> None:
-    """Otherwise the lease would expire, and another holder would take it while this one works."""
+    """The lease would otherwise expire, and another holder would take it while this one works."""
     database: Any = Database("defect")
     clock: Any = SlowClock()
     with hold_lease(database, LEASE.names, LIFETIME_S, "host", clock=clock) as lease:

@@ -15,7 +15,7 @@ TIMES = st.builds(Hlc, st.integers(0, NANOS_MAX), st.integers(0, 10**10 - 1))
 
 @given(TIMES, TIMES)
 def test_every_form_is_exact_and_keeps_the_order(one: Hlc, other: Hlc) -> None:
-    """This holds at 29 digits and at both ends, too."""
+    """Every form is exact at 29 digits and at both ends, too."""
     assert Hlc.parse(str(one)) == one
     assert Hlc.from_decimal(one.decimal) == one
     assert Hlc.from_number(one.number) == one
@@ -24,7 +24,7 @@ def test_every_form_is_exact_and_keeps_the_order(one: Hlc, other: Hlc) -> None:
 
 @pytest.mark.parametrize("text", ["7.0", "7.0000000000", "7.000", "007.0"])
 def test_any_spelling_of_zero_is_taken(text: str) -> None:
-    """This is as published."""
+    """Zeros may be spelled in any published form."""
     assert Hlc.parse(text) == Hlc(7)
 
 

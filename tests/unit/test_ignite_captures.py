@@ -133,7 +133,7 @@ def test_what_is_made_later_waits_to_be_asked_for(
 def test_without_rows_to_copy_the_patterns_decide(
     tmp_path: Path, scans: list[str], knows: Callable[..., None]
 ) -> None:
-    """This holds without a target, or an address: caches are captured from the first change on."""
+    """Caches are captured from the first change on if there is no target, or no address."""
     knows()
     for number, (address, target) in enumerate(((ADDRESS, False), ("", True))):
         folder = tmp_path / str(number)

@@ -70,7 +70,7 @@ def test_times_are_of_the_nodes_time_zone() -> None:
     ],
 )
 def test_moments_as_text(ms: int, nanos: int, shown: str) -> None:
-    """This holds for any year, with all digits."""
+    """Moments of any year are printed with all digits."""
     assert moment_text(ms, nanos) == shown
 
 

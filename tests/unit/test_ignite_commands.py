@@ -77,7 +77,7 @@ def test_the_run_at_the_top_stays(numbers: tuple[int, ...], lost: int) -> None:
 
 
 def test_lost_segments_are_deleted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """This is the published example, with the saved place; the second call deletes nothing."""
+    """The published example loses its saved place, too; the second call deletes nothing."""
     directory = node(tmp_path / "work", 2, 3, 8, 10, 11)
     file = node_pipeline(tmp_path, tmp_path / "work")
     found = called(capsys, "delete-lost-segment-links", file, "--yes")

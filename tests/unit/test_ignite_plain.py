@@ -120,7 +120,7 @@ def test_entries_that_expire_and_others_are_told_from_one_another() -> None:
 
 
 def test_a_text_that_is_longer_than_its_column_widens_it() -> None:
-    """This holds also if all earlier values were read at once."""
+    """The column is widened even if all earlier values were read at once."""
     column = DeclaredColumn(name="_val", side=OF_VALUE, field="", kind="varchar(3)")
     batches = [[entry_bytes(value=text(one))] for one in ("a", "abc", "äöü", "abcd", "e")]
     rows = check_alike(*batches, declared=(column,))

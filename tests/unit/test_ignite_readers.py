@@ -205,7 +205,7 @@ def test_dates_are_datetime_where_python_can_hold_them(value: Any, plain: Any) -
 
 
 def test_dates_within_objects_are_plain_too() -> None:
-    """This holds in fields, collections and maps, also of an object that contains itself."""
+    """Dates are plain in fields, collections, maps, and in an object that contains itself."""
     items = JavaList([Date(MS)])
     items.kind = "ARR_LIST"
     fields: dict[str, Any] = {

@@ -178,7 +178,7 @@ def test_times_finer_than_the_target_are_refused_or_left_out() -> None:
 
 
 def test_ranges_hold_each_partition_once() -> None:
-    """This holds for any number of chunks."""
+    """Any number of chunks has each partition once."""
     for partitions, count in ((1024, 7), (8, 8), (10, 3)):
         parts = list(_ranges(partitions, count))
         assert [one for part in parts for one in part] == list(range(partitions))
@@ -186,9 +186,7 @@ def test_ranges_hold_each_partition_once() -> None:
 
 
 def test_the_point_is_behind_what_is_archived(tmp_path: Path) -> None:
-    """This holds once the node has said that it leaves changes to others; before, it is the first
-    one.
-    """
+    """The node must have left changes to others; before, the point is at the first segment."""
     work = unpacked("one", tmp_path)
     directory = open_directory(f"ignite://{work}?consistentId=node-1")
     last = segments_of("one")[-1][0]

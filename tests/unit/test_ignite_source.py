@@ -280,7 +280,7 @@ def test_a_piece_never_ends_inside_a_transaction(
 
 
 def test_a_log_goes_on_where_it_ends(tmp_path: Path) -> None:
-    """This holds in the middle of a segment, and whatever was saved at the node."""
+    """The log continues in the middle of a segment, whatever was saved at the node."""
     segments = {n: data_segment([[word(n, f"v{n}")]], number=n) for n in range(4)}
     work = made(tmp_path, {0: segments[0], 1: segments[1]}, "words")
     path = source_pipeline(tmp_path, work, "n")
@@ -371,7 +371,7 @@ def test_a_log_does_not_go_on_with_a_node_whose_disk_was_replaced(
 
 
 def test_a_replaced_disk_is_seen_before_its_first_segment(tmp_path: Path) -> None:
-    """Otherwise the extraction would wait until the numbers reach the previous ones."""
+    """The extraction would otherwise wait until the numbers reach the previous ones."""
     work = made(tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
@@ -447,7 +447,7 @@ def test_a_value_of_another_type_widens_its_column(tmp_path: Path) -> None:
 
 
 def test_versions_stay_when_nothing_changes(tmp_path: Path) -> None:
-    """This holds over restarts."""
+    """Versions stay the same over restarts."""
     path = source_pipeline(tmp_path, made(tmp_path, {}, "words"), "n")
     for n in range(3):
         data = data_segment([[word(n, "x")]], number=n)

@@ -23,7 +23,7 @@ def test_addresses_user_and_password() -> None:
 
 
 def test_password_is_masked() -> None:
-    """This holds wherever a URL is shown."""
+    """The password is masked wherever a URL is shown."""
     shown = mask("ignite:///work?address=one&user=ignite&password=secret%20word&sslmode=require")
     assert "secret" not in shown
     assert "sslmode=require" in shown

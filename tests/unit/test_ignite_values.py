@@ -204,7 +204,7 @@ def forms(decode: Decode) -> list[Any]:
 
 @BOTH
 def test_rare_forms_of_a_node(decode: Decode) -> None:
-    """These are raw data, enum constants with a body, objects within wrapped ones, and cycles."""
+    """Raw data, enum constants with a body, objects within wrapped ones, and cycles are read."""
     found = forms(decode)
     assert len(found) == 40
     assert [dict(one) for one in found[:3]] == [{}, {"text": "named and raw"}, {"text": None}]

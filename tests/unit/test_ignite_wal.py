@@ -86,7 +86,7 @@ def test_segments_have_the_header_that_is_checked() -> None:
 
 @BOTH
 def test_a_torn_tail_is_told(kernel: Any) -> None:
-    """This holds wherever the file ends inside a record; after a whole record it is only short."""
+    """A file that ends inside a record is torn; one that ends after a record is only short."""
     data = data_segment([[entry_bytes()], [entry_bytes(), entry_bytes()]])
     first = len(data_segment([[entry_bytes()]]))
     for end in range(first + 1, len(data)):
@@ -114,7 +114,7 @@ def test_every_broken_byte_is_told(kernel: Any) -> None:
 
 @BOTH
 def test_causes_are_told_apart(kernel: Any) -> None:
-    """These are a checksum, an unknown record, one from elsewhere, and one without length."""
+    """Causes are a checksum, an unknown record, one from elsewhere, and one without length."""
     data = data_segment([[entry_bytes()]])
 
     def cause(changed: bytes) -> str:
@@ -173,7 +173,7 @@ def test_what_an_entry_says(kernel: Any) -> None:
 
 @BOTH
 def test_places_are_those_of_the_next_entry(kernel: Any) -> None:
-    """This holds also for skipped entries; at the end, the place is after the last data record."""
+    """Skipped entries count; at the end, the place is after the last data record."""
     told, loaded = entry_bytes(), entry_bytes(flags=2)
     data = data_segment([[told, loaded, told], [loaded]], more=[record_bytes(46, b"x")])
     second = DATA_AT + len(data_segment([[told, loaded, told]])) - DATA_AT

@@ -341,7 +341,7 @@ AT_MOST = replace(shown_lag(2.5), at_most=True)
 
 
 def test_unknown_is_shown_everywhere_and_no_number_stands_for_it() -> None:
-    """This holds for terminal, JSON, the page's values and metrics."""
+    """Terminal, JSON, the page's values and the metrics show that it is unknown."""
     found = replace(status(), lag=UNKNOWN)
     assert found.why_no_lag == "nothing is loaded yet"
     assert "lag unknown: nothing is loaded yet" in change_line(found, 0.0, 0.0)

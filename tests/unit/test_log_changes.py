@@ -67,7 +67,7 @@ def _image(text: bytes | None) -> Any:
 
 
 def test_each_change_has_a_time_of_its_own_in_the_order_of_the_log() -> None:
-    """This holds between tables, too, and when clocks are set back."""
+    """Times increase between tables, too, and when clocks are set back."""
     found = staged(
         changes(TABLE, change(1, "I", {"id": 1, "n": "a"}, us=5),
                 change(4, "I", {"id": 2, "n": "b"}, us=4, trx=2)),
@@ -106,7 +106,7 @@ def test_updates_removals_and_changed_keys() -> None:
 def test_times_are_the_same_however_often_the_log_is_read(
     commits: list[int], data: st.DataObject
 ) -> None:
-    """This holds for one piece and for any pieces, each continuing after the previous one."""
+    """Times are the same for one piece and any pieces, each continuing after the previous one."""
     rows = [
         change(gsn, "I", {"id": gsn, "n": ""}, us=us, trx=gsn) for gsn, us in enumerate(commits, 1)
     ]

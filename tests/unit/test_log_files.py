@@ -32,7 +32,7 @@ faults.declare("test.here", "test.there")
 
 
 def test_parts_are_appended_in_order_whatever_their_kind(tmp_path: Path) -> None:
-    """These are bytes, memoryview, Arrow buffers and empty ones, more than one writev accepts."""
+    """Parts are bytes, memoryview, Arrow buffers and empty ones, more than one writev accepts."""
     parts = [b"a", memoryview(b"bc"), pa.py_buffer(b"def"), b"", *(b"%d," % n for n in range(2000))]
     file = REAL_FILES.create(tmp_path / "f")
     file.append(parts)

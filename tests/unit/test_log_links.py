@@ -95,7 +95,7 @@ def test_links_before_the_last_hole_are_deleted_as_document_002_says(tmp_path: P
 
 
 def test_without_a_hole_no_link_is_deleted(tmp_path: Path) -> None:
-    """This holds also with one link, and with none."""
+    """Directories with one link and with none keep what they have."""
     assert links.delete_lost(tmp_path) == []
     (tmp_path / "5.ckt").write_text("")
     assert links.delete_lost(tmp_path) == []
@@ -115,7 +115,7 @@ def test_linking_again_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_link_survives_a_power_cut(seed: int) -> None:
-    """This holds from the moment on that the link counts as created: it is not created again."""
+    """A link survives from the moment on that it counts as created: it is not created again."""
     disk = Disk(seed)
     log, lake = Path("/log"), Path("/cdc/lake")
     links.enable(lake, files=disk)

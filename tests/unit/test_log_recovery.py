@@ -56,7 +56,7 @@ def left_over(*, flushes: int = 2) -> Disk:
 
 
 def test_a_tail_torn_at_any_byte_is_cut_at_the_last_flush_point() -> None:
-    """This holds whatever part of the last flush reached the disk."""
+    """The cut is there whatever part of the last flush reached the disk."""
     base = left_over()
     whole = base.content(LOG / "1.ckt_")
     with open_segment(LOG / "1.ckt_", files=base) as segment:

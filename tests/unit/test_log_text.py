@@ -141,7 +141,7 @@ def test_markers_stand_in_their_places() -> None:
 
 
 def test_begin_and_commit_enclose_their_rows_with_process_commits() -> None:
-    """This holds for a transaction that starts with a truncate, and for one in a run of several."""
+    """A transaction that starts with a truncate is enclosed too, and one in a run of several."""
     groups = numbered([inserts(1), inserts(2, first=1)])
     rows = [row for group in groups for row in group]
     run = run_of(rows, markers=[truncate(1, 2, "item")])

@@ -77,7 +77,7 @@ def placed(group: Sequence[Any], positions: Sequence[int]) -> Run:
     asked=st.integers(0, POSITION_MAX),
 )
 def test_positions_of_16_bytes_come_back_and_are_found(positions: list[int], asked: int) -> None:
-    """This holds above 64 bits, and for several transactions at one position."""
+    """Positions above 64 bits are found, and several transactions at one position."""
     groups = numbered([inserts(2, first=2 * n) for n in range(len(positions))])
     disk = written([placed([row for group in groups for row in group], positions)])
     with open_segment(LOG / "0.ckt", files=disk) as segment:

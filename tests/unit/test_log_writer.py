@@ -486,7 +486,7 @@ def test_after_any_failure_the_writer_refuses_to_go_on(number: int, kind: type) 
 
 
 def test_an_error_out_of_the_operating_system_stops_the_writer_too(tmp_path: Path) -> None:
-    """This holds for any error: here it is an OSError from a fault point, on real files."""
+    """Any error stops the writer: here it is an OSError from a fault point, on real files."""
     with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
         log.write(run_of(GROUPS[0]))
         with (

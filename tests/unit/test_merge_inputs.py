@@ -184,7 +184,7 @@ def test_a_log_that_was_made_anew_is_refused_before_it_has_a_segment(log: LogOf)
 
 
 def test_links_of_the_old_log_are_not_read_as_the_new_ones(log: LogOf) -> None:
-    """This holds also if no transaction was merged yet."""
+    """Links of the old log are refused, even if no transaction was merged yet."""
     log.write(2, rotates=True)
     made_anew(log)
     with closing(read_from(log)) as source, pytest.raises(InputReplaced, match="the segment"):
@@ -202,7 +202,7 @@ def test_a_log_that_is_made_anew_while_it_is_read_is_refused(log: LogOf) -> None
 
 
 def test_a_segment_of_another_log_is_refused(tmp_path: Path, log: LogOf) -> None:
-    """This holds whatever the state beside the log says."""
+    """The segment is refused whatever the state beside the log says."""
     log.write(1, rotates=True)
     other = log_at(tmp_path / "other", 3)
     other.write(1, rotates=True)

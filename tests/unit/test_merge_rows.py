@@ -146,7 +146,7 @@ def test_positions_of_one_log_are_not_the_merged_logs(tmp_path: Path) -> None:
 
 
 def test_a_truncate_of_a_table_that_no_other_log_has_stays(tmp_path: Path) -> None:
-    """This holds also if another log has rows of it only later."""
+    """The truncate stays even if another log has rows of the table later."""
     rows = [[insert(1, "a", OWN)], [], [insert(4, "d", OWN)]]
     own = log_of(tmp_path, "s1", (10, 20, 40), rows, {1: [truncate(0, 0, "own")]})
     item = log_of(tmp_path, "s2", (15, 30), [[insert(2, "b")], [insert(3, "c", OWN)]])

@@ -58,7 +58,7 @@ def at(files: Files, trx: int) -> tuple[int, list[str]]:
 
 
 def test_a_merge_goes_on_behind_the_transaction_that_its_log_ends_with(files: Files) -> None:
-    """This holds for whichever of the last states that is."""
+    """Each of the last states can be the one at which the merge continues."""
     states = MergeStates(files)
     for trx in range(1, 9):
         states.save(MergeState(trx=trx), shapes(trx) if trx == 1 else None)

@@ -162,7 +162,9 @@ def test_a_savepoint_that_is_not_there_stops_the_extraction(following: Following
 def test_going_on_anywhere_gives_the_rest_and_nothing_twice(
     following: Following, tmp_path: Path
 ) -> None:
-    """This holds from every durable end, read again from every earlier place that may be kept."""
+    """The rest is complete from every durable end, read again from every earlier place that is
+    kept.
+    """
     logs, ends = whole_log()
     whole = 0
     for number, cut in enumerate(ends):
@@ -244,7 +246,7 @@ def test_another_server_counts_on_behind_the_old_one(following: Following) -> No
 
 
 def test_a_log_that_ends_inside_a_transaction_is_refused(following: Following) -> None:
-    """Then it is another binlog than the one from which the log was filled."""
+    """Such a log means another binlog than the one from which the log was filled."""
     logs, ends = whole_log()
     with pytest.raises(StreamUnexpected, match="inside a transaction"):
         following.follow(
@@ -323,7 +325,7 @@ def test_what_is_whole_in_front_of_an_error_is_given_out(following: Following) -
 def test_a_visit_stands_in_front_of_the_transaction_at_its_position(
     following: Following, block_bytes: int
 ) -> None:
-    """This holds also after events without a transaction, at the head of a file."""
+    """The position may be after events without a transaction, at the head of a file."""
     logs, ends = whole_log()
     heads = [2 << 40 | 4, 2 << 40 | len(logs[1].events[0]) + 4]
     for position in sorted({*ends[1:], *heads}):  # a visit begins at the end of a transaction

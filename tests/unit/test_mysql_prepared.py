@@ -21,7 +21,7 @@ def rows(number: int) -> bytes:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_kept_survives_a_power_cut(seed: int) -> None:
-    """This holds from the return of keep() on: the binlog has these rows only earlier."""
+    """Rows survive from the return of keep() on: the binlog has them only earlier."""
     disk = Disk(seed)
     prepared = PreparedFiles(PLACE, disk, ())
     for number, xid in enumerate((ONE, TWO), start=1):

@@ -27,7 +27,7 @@ from penstock.codec.mysql.retyping import keeps_values
     ],
 )
 def test_wider_types_keep_every_value(old: str, new: str) -> None:
-    """This holds in every mode of the session."""
+    """Wider types keep every value in every mode of the session."""
     assert keeps_values(old, new, strict=False)
 
 

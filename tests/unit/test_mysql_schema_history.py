@@ -139,7 +139,7 @@ def test_a_copy_whose_key_holds_the_old_one_has_all_rows() -> None:
 
 @pytest.mark.parametrize(("kind", "told"), [("varchar(8)", True), ("varchar(10)", False)])
 def test_a_copys_values_may_have_been_cut(kind: str, told: bool) -> None:
-    """This holds however strict the session is: IGNORE turns errors into warnings."""
+    """A strict session does not help: IGNORE turns errors into warnings."""
     now = replace(TABLE, columns=(TABLE.columns[0], column("v", kind, "string")))
     book = book_of(f"alter table _t_gho modify v {kind}", SWAP, now=now)
     relation = book.refresh(NAME, place(20))
@@ -149,7 +149,7 @@ def test_a_copys_values_may_have_been_cut(kind: str, told: bool) -> None:
 
 
 def test_a_repair_may_leave_rows_out() -> None:
-    """This holds for engines that do not survive a crash; for others REPAIR does nothing."""
+    """Engines that do not survive a crash lose rows; for others REPAIR does nothing."""
     assert not book_of("repair table t").awaiting()
     for engine in ("MyISAM", "Aria"):
         book = book_of("repair table t", engine=engine)
@@ -164,7 +164,7 @@ def test_a_function_that_wrote_as_text_may_have_written_anywhere(statement: str)
 
 
 def test_a_renamed_column_keeps_its_identity() -> None:
-    """This holds for two that swap names, and for one that takes the name of a dropped one."""
+    """Columns that swap names keep theirs, and so does one that takes a dropped one's name."""
     renamed = shaped(("id", "int"), ("w", "varchar(9)"))
     assert ids_after("alter table t rename column v to w", renamed) == [
         ("id", 1, None),

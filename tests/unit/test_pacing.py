@@ -28,7 +28,7 @@ def _is_due(pacing: Pacing, trx: int, row_count: int = MANY_ROWS, *, committed_u
 
 
 def test_few_rows_are_read_at_once() -> None:
-    """This holds before the first batch, and after small ones."""
+    """Rows are read at once before the first batch, and after small ones."""
     pacing, _ = _pacing()
     assert _is_due(pacing, 5)
     pacing.note_staged(MANY_ROWS - 1)

@@ -27,7 +27,7 @@ from penstock.codec.postgres.retyping import holds
     ],
 )
 def test_a_wider_type_holds_a_narrower(wider: str, narrower: str) -> None:
-    """The reverse holds only if they are equivalent."""
+    """The narrower type holds the wider one only if they are equivalent."""
     assert holds(wider, narrower)
     alike = {wider, narrower} == {"character varying", "text"} or wider == narrower
     assert holds(narrower, wider) is alike

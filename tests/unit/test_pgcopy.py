@@ -71,7 +71,7 @@ def test_spans_outside_the_block_are_refused(walk: NextHead, span: tuple[int, in
     cut=st.integers(0, 500),
 )
 def test_kernel_and_twin_agree(block: bytes, start: int, cut: int) -> None:
-    """This holds for any bytes, from any offset, to any end."""
+    """Kernel and twin agree for any bytes, from any offset, to any end."""
     end = min(cut, len(block))
     assert pgcopy.make_next_head()(block, start, end) == pgcopy.next_head(block, start, end)
 
@@ -145,7 +145,7 @@ def test_spans_outside_the_block_are_not_turned(turn: AsStream, span: tuple[int,
     cut=st.integers(0, 500),
 )
 def test_kernel_and_twin_turn_alike(block: bytes, cut: int) -> None:
-    """This holds for any bytes, to any end."""
+    """Kernel and twin agree for any bytes, to any end."""
     one, other = bytearray(block), bytearray(block)
     end = min(cut, len(block))
     assert pgcopy.make_as_stream()(one, 0, end) == pgcopy.as_stream(other, 0, end)

@@ -489,7 +489,7 @@ class TestStops:
 
     @pytest.mark.parametrize("letter", "RYOTMSEcAbPKrp")
     def test_every_other_message_is_handed_over(self, decoder: Decoder, letter: str) -> None:
-        """This holds whatever its body is: its parser checks it."""
+        """A message may have any body: its parser checks it."""
         feed(decoder, xlog(letter.encode()))
         assert decoder.stop is Stop.MESSAGE
 

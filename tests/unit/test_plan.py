@@ -274,7 +274,7 @@ def test_changes_that_a_copy_may_have_are_marked() -> None:
 
 
 def test_rows_of_a_relation_that_a_segment_does_not_describe_stop_the_plan() -> None:
-    """Otherwise they would be mistaken for another table's."""
+    """Such rows would otherwise be mistaken for another table's."""
     with pytest.raises(PlanImpossible, match="which it does not describe"):
         plan_batch([segment(frame(7, 1, 1), shapes={})], Window(gsn_after=0, gsn_upto=100))
 

@@ -33,7 +33,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_lines_have_the_published_keys(tmp_path: Path) -> None:
-    """These are columns, action, and with metadata the row's origin; a rollback leaves no line."""
+    """Keys are columns, the action, and with metadata the origin; a rollback leaves no line."""
     plugin, instance = opened(tmp_path)
     send(plugin, instance, 7, 10, ("insert", {"id": 9}), commit=False)
     send(
@@ -173,7 +173,7 @@ def test_a_place_without_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_column_with_one_of_our_names_is_refused(tmp_path: Path) -> None:
-    """Otherwise it would be overwritten."""
+    """The column would otherwise be overwritten."""
     plugin, instance = opened(tmp_path)
     with pytest.raises(ColumnNameTaken, match="MYSQL_TRX"):
         send(plugin, instance, 1, 0, ("insert", {"MYSQL_TRX": 1}))

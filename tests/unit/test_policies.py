@@ -203,7 +203,7 @@ def test_every_kind_may_be_named(tmp_path: Path, kind: ChangeKind) -> None:
 
 
 def test_what_is_unknown_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    """This holds for a kind and for a policy."""
+    """An unknown kind and an unknown policy are refused with the nearest name."""
     with pytest.raises(ConfigKeyUnknown) as unknown:
         load_config(written(tmp_path, 'addColumns = "evolve"\n'))
     assert "addColumn" in unknown.value.hint

@@ -23,7 +23,7 @@ def rotation(offset: int, *, checksum: bool) -> bytes:
 
 @pytest.mark.parametrize("checksum", [False, True])
 def test_the_checksum_is_no_part_of_the_name(checksum: bool) -> None:
-    """This holds also if its first bytes look like more digits, as those of many offsets do."""
+    """The checksum is excluded even if its first bytes look like digits, as for many offsets."""
     events = [rotation(offset, checksum=checksum) for offset in range(4, 2000)]
     digits = [event for event in events if event[-4:-3].isdigit()]
     assert len(digits) > 30 or not checksum

@@ -105,5 +105,5 @@ def test_header_tells_what_is_known_of_channel_binding() -> None:
     ],
 )
 def test_saslprep(text: str, prepared: bytes) -> None:
-    """These are the examples of RFC 4013; text that cannot be prepared is used unchanged."""
+    """The examples are those of RFC 4013; text that cannot be prepared is used unchanged."""
     assert saslprep(text) == prepared

@@ -103,7 +103,7 @@ def test_a_thousand_connections_of_junk(running: Running, junk: bytes, many_file
 
 
 def test_who_does_not_log_in_is_sent_away(tmp_path: Path) -> None:
-    """This holds however slowly the client continues."""
+    """The client is disconnected however slowly it continues."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     wanted = settings_of(limits=limits(login_s=0.5))
     with Running(tmp_path, settings=wanted) as running:

@@ -132,6 +132,6 @@ def test_entries_of_publications() -> None:
     ],
 )
 def test_entries_that_are_refused(entry: str) -> None:
-    """These are columns or conditions of many tables, and conditions without an evaluation here."""
+    """Columns or conditions of many tables are refused, and conditions without an evaluation."""
     with pytest.raises(PublicationInvalid):
         parse_entries([entry])

@@ -314,7 +314,7 @@ def test_a_table_that_is_emptied_between_two_inserts_has_the_second(tmp_path: Pa
 def test_a_transaction_in_parts_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for any number of parts, and for its commas; it is refused if it is too large."""
+    """Any number of parts is one message, with its commas; a too large message is refused."""
     rows = numbered([[insert(KEYED, n, "x", TIME_US) for n in range(20)]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         for at in range(0, 20, 3):

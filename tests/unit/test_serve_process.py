@@ -131,7 +131,7 @@ def test_links_hold_what_a_slot_needs_and_no_more(tmp_path: Path) -> None:
 def test_it_waits_until_the_log_begins_and_ends_when_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it serves, at a port of its own."""
+    """The server waits for the log, and then serves at a port of its own."""
     stops: list[Any] = []
     real = serve_process.StopRequest
 

@@ -103,7 +103,7 @@ def test_orphans_of_copies_go_and_those_asked_for_stay(tmp_path: Path) -> None:
 
 
 def test_a_slot_is_dropped_by_a_function(tmp_path: Path) -> None:
-    """This is durable and frees what it held; a slot with an active stream is not dropped."""
+    """The drop is durable and frees what the slot held; a streaming slot is not dropped."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path, relations=[ITEM]) as running:
         created(running, "s", "t")

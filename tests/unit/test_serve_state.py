@@ -87,7 +87,7 @@ def test_what_clients_made_on_another_log_is_refused(
 
 
 def test_what_nobody_made_is_forgotten_with_its_log(tmp_path: Path) -> None:
-    """These are shapes, and the pipeline file's publications, with the positions of this log."""
+    """Shapes and the pipeline file's publications get the positions of this log."""
     state = SavedState(tmp_path, log_id="a")
     made = catalog_of(state)
     publication = Publication(name="f", oid=99, owner="repl", patterns=("public.*",))

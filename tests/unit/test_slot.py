@@ -71,7 +71,7 @@ def test_unusable_slots_are_refused(change: dict[str, object], error: type[Penst
 
 @pytest.mark.parametrize("position", [0, 5])
 def test_missing_slot(position: int) -> None:
-    """This holds whether the log has content or not."""
+    """A missing slot is an error, whether the log has content or not."""
     with pytest.raises(SlotMissing):
         check_slot(None, "s", database="d", position=position)
 

@@ -91,7 +91,7 @@ def test_how_it_is_written(text: str, found: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["h:65536", "h:x", "h:", ":5", "http://h", "[h]:5", "a b"])
 def test_what_is_no_address(text: str) -> None:
-    """The text is refused."""
+    """A text that is not an address is refused."""
     with pytest.raises(ValueError, match="not a"):
         split_address(text)
 

@@ -42,7 +42,7 @@ def test_no_privilege_to_ask_for_the_position_is_needed() -> None:
 
 
 def test_snapshots_of_several_moments_need_changes_that_follow() -> None:
-    """Otherwise the tables would never be equal to the source at one commit."""
+    """The tables would otherwise never be equal to the source at one commit."""
     maria = facts("10.11.19-MariaDB", NOTHING)
     assert strategies(maria) == [Strategy.OWN_POSITIONS, Strategy.LOCK_FREE]
     assert strategies(replace(maria, follows=False)) == [Strategy.OWN_POSITIONS]

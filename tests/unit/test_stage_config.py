@@ -62,7 +62,7 @@ def test_the_published_defaults(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_with_a_source_may_have_a_staging_database(tmp_path: Path) -> None:
-    """Then no request is posted."""
+    """A pipeline with a source posts no request."""
     source = '[source]\nurl = "postgresql://me@localhost/shop"\ntables = ["public.*"]\n'
     text = FILE.replace("[stage]\nKEYS\n", source).replace(
         "[pipeline]", '[pipeline]\nmode="change"'
@@ -105,7 +105,7 @@ def test_durations(duration: str | int, expected: float) -> None:
 
 @pytest.mark.parametrize("duration", ["", "1", "h", "1d", "-1s", "1h ", "1 h", "1h1", -1, 2**31])
 def test_what_is_no_duration(duration: str | int) -> None:
-    """The text is refused."""
+    """A text that is not a duration is refused."""
     with pytest.raises(ValueError):
         seconds(duration)
 

@@ -32,7 +32,7 @@ def target() -> FakeRowTarget:
 
 
 def test_rows_are_marked_as_far_as_the_target_has_them(target: FakeRowTarget) -> None:
-    """Then the checkpoints are; later staged rows wait."""
+    """The checkpoints are marked after the rows; later staged rows wait."""
     staging = FakeStaging()
     staging.stage({TABLE: batch_of([row(1, 1), row(2, 2), row(3, 3)])})
     for time in (2, 3):

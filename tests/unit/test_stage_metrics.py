@@ -56,7 +56,7 @@ def metered() -> Metered:
 
 
 def test_every_published_name_is_exposed() -> None:
-    """This holds also before any count."""
+    """Every name is exposed, also before any count."""
     page = Metered().metrics.expose().decode()
     exposed = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
     published = set(NAMES.read_text(encoding="utf-8").split())

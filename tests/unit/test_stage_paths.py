@@ -52,7 +52,7 @@ def test_a_path_names_schema_and_kind(path: str, place: Place) -> None:
 
 
 def test_a_target_without_schemas_has_one_segment() -> None:
-    """Then the second one is already a table."""
+    """The second segment is already a table if the target has no schemas."""
     assert place_of("/db", group_parts=1) == Place(group=("db",), kind=Kind.BATCH)
     place = Place(group=("db",), kind=Kind.QUERY_BATCH, table="public")
     assert place_of("/db/public", group_parts=1) == place

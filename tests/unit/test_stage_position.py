@@ -317,7 +317,7 @@ def test_a_request_looks_again_where_the_position_has_moved(
 
 @pytest.mark.parametrize("mode", [StageMode.BEST_EFFORT, StageMode.IMMEDIATE])
 def test_a_row_waits_behind_staged_ones_of_its_key(site: Site, mode: StageMode) -> None:
-    """Otherwise the sweep would write the older one over it."""
+    """The sweep would otherwise write the older row over it."""
     site.post(StageMode.CONSISTENT, row(3, 1, v=3))
     assert site.post(mode, row(4, 1, v=4), row(5, 2, v=5)) == (2, 0)
     assert site.values() == {"[2]": 5}
@@ -329,7 +329,7 @@ def test_a_row_waits_behind_staged_ones_of_its_key(site: Site, mode: StageMode) 
 
 
 def test_a_position_never_goes_back() -> None:
-    """This holds whatever rows a sweep has found waiting."""
+    """The position stays, whatever rows a sweep has found waiting."""
     there = Applied(segment=4, position=position_behind(Hlc(9)))
     assert advance_to(there, Hlc(5)) == there
     assert advance_to(there, Hlc(11)) == Applied(segment=4, position=position_behind(Hlc(11)))

@@ -137,7 +137,7 @@ def test_its_own_certificate_is_made_once(tmp_path: Path, staging: FakeStaging) 
 
 
 def test_a_certificate_of_the_file_is_used(tmp_path: Path, staging: FakeStaging) -> None:
-    """Otherwise it is refused by name: CertificateUnusable."""
+    """A bad certificate is refused by name: CertificateUnusable."""
     config = config_of(tmp_path, 'authentication = "off"\ntlsSelfSigned = true')
     while_served(config, lambda _url: None)
     for old, new in (("stage-certificate", "c"), ("stage-private-key", "k")):

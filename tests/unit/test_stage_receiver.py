@@ -129,7 +129,7 @@ def test_rows_are_staged_byte_for_byte(site: Site) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "POST"])
 def test_any_method_is_taken(site: Site, method: str) -> None:
-    """This is as published."""
+    """Requests may have any method, as published."""
     found = site.client.request(method, "/shop/public", content=BODY)
     assert (found.status_code, found.text) == (200, "OK")
     assert site.staged() == 1
@@ -320,7 +320,7 @@ def test_the_health_of_both_databases(site: Site) -> None:
 
 
 def test_metrics_have_the_published_names(site: Site) -> None:
-    """These are the metrics of receiving."""
+    """The page has the metrics of receiving."""
     site.post("/shop/public", BODY)
     site.post("/shop/public", BODY)
     site.post("/shop/public", '{"resolved":"8.0"}')

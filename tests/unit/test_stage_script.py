@@ -69,7 +69,7 @@ configure_table("other.orders", cas=["never"])
 
 
 def test_a_module_is_imported_afresh(tmp_path: Path) -> None:
-    """This holds also in a process that has imported it before."""
+    """The module is imported again in a process that has imported it before."""
     for _ in range(2):
         assert len(loaded(tmp_path, "configure_table('t', cas=['a'])").tables) == 1
 

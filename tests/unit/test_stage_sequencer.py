@@ -180,7 +180,7 @@ def test_a_row_without_its_parent_holds_up_its_key_and_the_checkpoints(sweeps: S
 
 
 def test_children_are_deleted_in_front_of_their_parents(sweeps: Stage) -> None:
-    """This holds at one time, whichever line came first."""
+    """Deletes of one time are in order, whichever line came first."""
     sweeps.post(p=[row(1, 1)], c=[row(1, 5, p=1)])
     sweeps.post(p=[gone(2, 1)], c=[gone(2, 5)])
     sweeps.resolve(3)

@@ -177,7 +177,7 @@ def test_a_backfill_has_a_bar_with_rates_and_the_time_to_go() -> None:
 
 
 def test_a_bar_is_full_only_when_nothing_waits() -> None:
-    """This holds however few rows wait."""
+    """The bar is not full as long as a single row waits."""
     meter = BarMeter()
     assert meter.add(0.0, [far(10**6, 1)])["shop.public"].share == 0.99
     done = meter.add(1.0, [far(10**6, 0)])["shop.public"]

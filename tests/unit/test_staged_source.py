@@ -184,7 +184,7 @@ def applied(runs: list[Run], model: dict[str, Any]) -> None:
 @pytest.mark.parametrize("splits", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_windows_are_whole_transactions_in_order(seed: int, splits: bool) -> None:
-    """This holds for any size of slices: the log gets one transaction for each timestamp."""
+    """The log gets one transaction for each timestamp, for any size of slices."""
     draw = random.Random(seed)
     session, model, at = Session(), dict[str, Any](), start_of(FlushPoint(position=0))
     expected: dict[str, Any] = {"item": {}, "line": {}}
@@ -315,7 +315,7 @@ class NoTime:
 
 
 def test_a_stream_gives_each_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it returns nothing, until a later time is proposed."""
+    """The stream returns nothing afterwards, until a later time is proposed."""
     session = Session()
     session.put(ITEM, Hlc(5), [1], {"id": 1, "name": "a"})
     proposed = [Hlc(10)]

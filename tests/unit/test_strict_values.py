@@ -41,7 +41,7 @@ def test_the_edges_of_a_type(type_text: str, condition: str) -> None:
 
 
 def test_null_is_refused_where_a_column_takes_none() -> None:
-    """This adds to the refusals of its type."""
+    """A NULL is refused in addition to what its type refuses."""
     assert strict_refusal(column("bit", not_null=True)).endswith(" or ((x) is null)")
     assert strict_refusal(column("date", not_null=True)) == "((x) is null)"
 

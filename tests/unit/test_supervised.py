@@ -85,7 +85,7 @@ def failing(errors: list[BaseException | None]) -> Callable[[], None]:
 def test_an_error_is_shown_and_counted_and_the_work_goes_on(
     error: BaseException, ended: list[PenstockError]
 ) -> None:
-    """This holds for any error; Python ignores SystemExit of a thread."""
+    """Any error is shown; Python ignores SystemExit of a thread."""
     shown: list[tuple[PenstockError, float]] = []
     thread = SupervisedThread(
         "one",
@@ -264,7 +264,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
 
 
 def test_groups_are_looked_for_after_a_defect() -> None:
-    """Otherwise later schemas would never be worked on."""
+    """Later schemas would otherwise never be worked on."""
     stop, looks = StopRequest(), []
 
     def look(_groups: Groups, names: tuple[str, ...]) -> None:

@@ -104,7 +104,7 @@ def test_consumers_read_a_finished_log_to_its_end() -> None:
 
 
 def test_a_failure_at_the_very_end_is_the_runs() -> None:
-    """Otherwise it would stay unnoticed: the exit code shows it."""
+    """The failure would otherwise stay unnoticed: the exit code shows it."""
     failing = half("consume-a", f"import time; time.sleep(1.0)\n{FAIL}", is_consumer=True)
     with pytest.raises(HalfFailed, match="told to fail"):
         run([half("load", ""), failing], is_log_done=True)

@@ -35,7 +35,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 
 
 def test_readers_take_what_is_before_it(config: Config) -> None:
-    """These are status, lag, counts, `penstock log` and read_log, wherever the header ends."""
+    """Readers are status, lag, counts, `penstock log` and read_log, wherever the header ends."""
     assert read_log_end(config).end.gsn == 3
     assert outstanding_commit_us(config, Applied()) is not None
     assert outstanding_commit_us(config, Applied(trx=1)) is None

@@ -119,7 +119,7 @@ def test_every_state_has_a_page(shown: tuple[TestClient, StageWatch]) -> None:
 
 
 def test_what_is_not_known_is_not_shown_as_zero(shown: tuple[TestClient, StageWatch]) -> None:
-    """This holds for the page and for the metrics."""
+    """Neither the page nor the metrics show a zero."""
     client, watch = shown
     watch.latest = reading(schema(rows=None, waiting=None, size_bytes=None))
     assert rates_of(watch.latest) == (None, None)

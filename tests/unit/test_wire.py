@@ -154,7 +154,7 @@ def test_a_flow_is_left_alone_between_reads_until_it_ends() -> None:
 
 
 def test_a_backlog_is_seen_and_its_end() -> None:
-    """These are many reads in a row that filled the narrow window; a few are not a backlog."""
+    """A backlog is many reads in a row that filled the narrow window; a few are not one."""
     flow = Flow()
     changes = [flow.read(1000, 0.0) for _ in range(FLOOD_READ_COUNT)]
     assert changes.count(True) == 1
