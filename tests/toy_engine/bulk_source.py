@@ -1,4 +1,4 @@
-"""Reading in bulk: parts `planner`, `bulk_reader` and `read_plan`."""
+"""Bulk reading: parts `planner`, `bulk_reader` and `read_plan`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ToyPlanner:
         return self
 
     def __exit__(self, *_how: object) -> None:
-        """Nothing was opened."""
+        """Close nothing: nothing was opened."""
 
     def fresh_point(self) -> Point:
         """See Planner."""

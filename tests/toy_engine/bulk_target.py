@@ -1,4 +1,4 @@
-"""Being loaded in bulk: parts `bulk_target` and `bulk_writer`."""
+"""Bulk loading: parts `bulk_target` and `bulk_writer`."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def server_errors(_doing: str) -> AbstractContextManager[None]:
 
 @TARGET_CHECKS.check("TY02", "the file's rights")
 def writable(path: Path) -> Iterator[Finding]:
-    """SQLite writes the file, and others beside it."""
+    """Yield a finding unless SQLite can write the file, and others beside it."""
     if not os.access(path.parent, os.W_OK) or not os.access(path, os.W_OK):
         yield Finding(
             code="TY02",

@@ -1,4 +1,4 @@
-"""What the engine is, and where its parts are. Imports nothing of them."""
+"""Descriptor of the engine, with the places of its parts. Imports none of them."""
 
 from penstock.ports.registry import Descriptor
 
@@ -9,7 +9,7 @@ DESCRIPTOR = Descriptor(
     begins=("starts at its present end", ""),
     example="toy:///folder/file.db",
     parts={
-        # of both
+        # for source and target
         "options": "toy_engine.facts",
         "tables": "toy_engine.facts",
         "plan": "toy_engine.facts",

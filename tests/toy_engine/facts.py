@@ -1,4 +1,4 @@
-"""What the pipeline file, the catalogue and the plan ask: parts `options`, `tables`, `plan`."""
+"""Answers for the pipeline file, the catalogue and the plan: parts `options`, `tables`, `plan`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.ports.config import ChangeExtractorSection, Config
 from penstock.ports.tables import Followed, Present, SourceFacts
 from toy_engine.store import Shape, Store
 
-SERVER = Server(engine=Engine.POSTGRESQL, version=(18,))  # whose types ours are
+SERVER = Server(engine=Engine.POSTGRESQL, version=(18,))  # the engine whose types ours are
 
 
 def check_url(url: str) -> None:
@@ -29,7 +29,7 @@ def problems(_section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
 
 
 def definition_of(shape: Shape) -> TableDefinition:
-    """A table as a target has to make it."""
+    """Return a table as a target has to create it."""
     return TableDefinition(
         name=shape.table,
         source_id=zlib.crc32(repr(shape.table).encode()),
@@ -65,7 +65,7 @@ def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[Tab
 
 
 def read_followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables: what the patterns take in is followed, whenever it was made."""
+    """See Tables: tables that match the patterns are followed, whenever they were created."""
     del added
     return None
 

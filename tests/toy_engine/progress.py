@@ -1,4 +1,4 @@
-"""What penstock keeps in a target, as notes of the store: parts `progress` and `target_state`."""
+"""State of penstock in a target, as notes of the store: parts `progress` and `target_state`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = ("RUN", "PAUSE", "STOP")
 
 
 class Following(msgspec.Struct, kw_only=True):
-    """The change log that is applied, and how far."""
+    """The change log that is applied, and the applied position."""
 
     log_id: str
     applied: Applied
@@ -35,7 +35,7 @@ class FileNote(msgspec.Struct, kw_only=True):
 
 
 def now() -> datetime:
-    """UTC, without a zone."""
+    """Return the time in UTC, without a zone."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
@@ -75,7 +75,7 @@ class ToyProgress:
     # -- how far -----------------------------------------------------------------------------
 
     def following(self) -> Following | None:
-        """The log that is followed; None before any."""
+        """Return the log that is followed; None before any."""
         return self.store.get("log", "", Following)
 
     def log_id(self) -> str:

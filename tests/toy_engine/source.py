@@ -1,4 +1,4 @@
-"""The changes: parts `extraction`, `lag` and `positions`."""
+"""Changes of the engine: parts `extraction`, `lag` and `positions`."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from penstock.ports.source import EnginePlace, ExtractOptions, LogAccess, Origin
 from toy_engine.store import Logged, Shape, Store, ToyPosition, heartbeat_of, now_us
 from toy_engine.values import images
 
-RUN_LINES_MAX = 500  # a larger transaction goes in pieces
+RUN_LINES_MAX = 500  # a larger transaction is returned in pieces
 POLL_S = 0.05
 OPS = {"insert": Op.INSERT, "update": Op.UPDATE, "delete": Op.DELETE}
 
 
 class HistoryGone(PenstockError):
-    """The file is behind the change log: it was put back from a copy."""
+    """An error: the file is behind the change log, because it was restored from a copy."""
 
     code = "TY03"
 
@@ -94,7 +94,7 @@ def open_engine(
 
 
 def handed_over(pipeline: Pipeline, now: ToyPosition) -> ToyPosition:
-    """The four steps, at once: where the bulk load reads and the changes begin."""
+    """Do the four steps at once; return where the bulk load reads and the changes begin."""
     config, state = pipeline.config, read_handover(pipeline.config)
     check_bulk_load(config, state, has_begun=has_begun(pipeline))
     if state is not None:
@@ -134,8 +134,8 @@ class ToyEngine:
     def begin(self, _place: EnginePlace) -> Origin:
         """See SourceEngine. Everything can be sent again at any time."""
         identity = {
-            "engine": "toy",  # the scheme: whoever reads the log finds us by it
-            "flavour": "postgresql",  # whose types the columns have
+            "engine": "toy",  # the scheme, by which a reader of the log finds this engine
+            "flavour": "postgresql",  # the engine whose types the columns have
             "id": self._store.get("identity", "", str) or "",
         }
         return Origin(identity=identity, resend_from=0, begin=self._begin.ordinal)
@@ -215,8 +215,9 @@ class ToyStream:
     spilled_byte_count: int = 0
 
     def __post_init__(self) -> None:
-        """Begin behind the flush point."""
-        self.commit = ToyPosition(self.start.position).commit  # the next one, or the one under way
+        """Begin after the flush point."""
+        # the next one, or the one in progress
+        self.commit = ToyPosition(self.start.position).commit
         self.last = 0
         self.gsn, self.trx = self.start.gsn, self.start.trx
         self.is_inside = False
@@ -234,7 +235,7 @@ class ToyStream:
         return self.store.log(commit=self.commit, number=self.last, limit=RUN_LINES_MAX)
 
     def _run(self, lines: list[Logged]) -> Run:
-        """Some lines; whole transactions, but for the last one where it goes on."""
+        """Return some lines: whole transactions, except the last one, which may continue."""
         rows: dict[Relation, list[tuple[int, int, Logged]]] = {}
         markers: list[Marker] = []
         ended: list[tuple[int, int, int, int]] = []
@@ -317,7 +318,7 @@ class ToyStream:
 
 
 def relation_of(shape: Shape) -> Relation:
-    """A table's version as the log has it."""
+    """Return a table's version as the log has it."""
     key = tuple(shape.names.index(name) for name in shape.key)
     return Relation(
         schema=shape.table.schema,
@@ -333,7 +334,7 @@ def relation_of(shape: Shape) -> Relation:
 
 
 def rows_of(relation: Relation, changes: list[tuple[int, int, Logged]]) -> Rows:
-    """Changes of one version of a table as the log has them."""
+    """Return changes of one version of a table as the log has them."""
     lines = [line for _, _, line in changes]
     columns = [
         pa.array([gsn for gsn, _, _ in changes], pa.int64()),
@@ -351,7 +352,7 @@ def rows_of(relation: Relation, changes: list[tuple[int, int, Logged]]) -> Rows:
 
 
 def bytes_between(url: str, first: int, last: int) -> int:
-    """How much of the log lies between two positions; on a connection of its own."""
+    """Return how much of the log lies between two positions; on a connection of its own."""
     size = "coalesce(sum(length(before)), 0) + coalesce(sum(length(after)), 0)"
     where = "commit_number >= ? and commit_number < ?"
     places = (ToyPosition(one).commit for one in (first, last))
@@ -395,7 +396,7 @@ class ToyPositions:
     """See `ports.positions.Positions`."""
 
     def __init__(self, _config: Config) -> None:
-        """One file is as good as another."""
+        """Accept any file."""
 
     def text(self, position: int) -> str:
         """See Positions."""

@@ -24,7 +24,8 @@ from penstock.model import PenstockError, TableName
 from penstock.model.position import POSITION_MAX, PositionInvalid
 
 WAIT_S = 30.0
-COMMIT_BITS = 64  # the lower half of a position is not used: it shows that there may be so much
+# the lower half of a position is not used: it shows that positions may be that wide
+COMMIT_BITS = 64
 SCHEMA = """
     create table shapes (schema text, name text, version integer, columns text, key text,
                          primary key (schema, name, version));
@@ -41,17 +42,17 @@ Value = TypeVar("Value")
 
 
 def now_us() -> int:
-    """The database's clock."""
+    """Return the database's time."""
     return time.time_ns() // 1000
 
 
 def heartbeat_of(pipeline: str) -> TableName:
-    """What stands in place of a table in a pipeline's heartbeats."""
+    """Return the name that replaces a table's in a pipeline's heartbeats."""
     return TableName("", pipeline)
 
 
 class ToyFailed(PenstockError):
-    """SQLite refused something."""
+    """An error: SQLite refused a statement."""
 
     code = "TY01"
     retry = "backoff"
@@ -59,7 +60,7 @@ class ToyFailed(PenstockError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ToyPosition:
-    """Everything before a commit of this number. Text form: `#7`."""
+    """Position of all changes before a commit of this number. Text form: `#7`."""
 
     ordinal: int
 
@@ -72,23 +73,23 @@ class ToyPosition:
 
     @classmethod
     def before(cls, commit: int) -> Self:
-        """The position in front of a commit."""
+        """Return the position in front of a commit."""
         return cls(commit << COMMIT_BITS)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `#7`; raises PositionInvalid on anything else."""
+        """Parse `#7`; raise PositionInvalid for any other text."""
         if text[:1] != "#" or not text[1:].isdecimal() or not text.isascii():
             raise PositionInvalid(f"not a toy position: {text!r}", hint="Write it like #7.")
         return cls.before(int(text[1:]))
 
     @property
     def commit(self) -> int:
-        """The number of the first commit that is not before it."""
+        """Return the number of the first commit that is not before it."""
         return self.ordinal >> COMMIT_BITS
 
     def __str__(self) -> str:
-        """Print as people write it."""
+        """Return the text form."""
         return f"#{self.commit}"
 
 
@@ -103,11 +104,11 @@ class Shape:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """Return the columns' names."""
         return tuple(name for name, _, _ in self.columns)
 
     def key_of(self, row: Mapping[str, Any]) -> str:
-        """What tells a row from all others; without a key a new one each time."""
+        """Return the key of a row; without a key it is a new one each time."""
         return json.dumps([row[name] for name in self.key]) if self.key else secrets.token_hex(8)
 
 
@@ -129,7 +130,7 @@ class Store:
     """A connection to the file. Used by one thread at a time."""
 
     def __init__(self, url: str) -> None:
-        """Connect. Raises DatabaseUnknown where there is no such file."""
+        """Connect. Raises DatabaseUnknown if there is no such file."""
         path = Path(url.removeprefix("toy://"))
         if not path.is_file():
             raise DatabaseUnknown(f"there is no toy database {path}", hint="Make it.")
@@ -141,7 +142,7 @@ class Store:
 
     @classmethod
     def create(cls, path: Path) -> Store:
-        """Make an empty database."""
+        """Create an empty database."""
         with sqlite3.connect(path) as made:
             made.executescript("pragma journal_mode = wal;" + SCHEMA)
         made.close()
@@ -151,7 +152,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """What names it in a pipeline file."""
+        """URL of the store in a pipeline file."""
         return f"toy://{self.path}"
 
     def close(self) -> None:
@@ -160,7 +161,7 @@ class Store:
         self.is_closed = True
 
     def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows. Raises ToyFailed."""
+        """Run a statement; return its rows. Raises ToyFailed."""
         try:
             return self._sql.execute(sql, values).fetchall()
         except sqlite3.Error as error:
@@ -168,7 +169,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing; one at a time writes."""
+        """Run all of it or nothing; one writer at a time."""
         self.run("begin immediate")
         try:
             yield
@@ -180,7 +181,7 @@ class Store:
     # -- tables and the log ------------------------------------------------------------------
 
     def shapes(self) -> dict[TableName, Shape]:
-        """Every table as it is now."""
+        """Return every table as it is now."""
         found = self.run("select * from shapes order by schema, name, version")
         shapes = [
             Shape(
@@ -194,7 +195,7 @@ class Store:
         return {shape.table: shape for shape in shapes}
 
     def shape_at(self, table: TableName, version: int) -> Shape:
-        """One version of a table."""
+        """Return one version of a table."""
         [(columns, key)] = self.run(
             "select columns, key from shapes where schema = ? and name = ? and version = ?",
             *table,
@@ -210,7 +211,7 @@ class Store:
         self.run("insert or replace into shapes values (?, ?, ?, ?, ?)", *values)
 
     def commit(self, *changes: tuple[str, TableName, Row | None, Row | None]) -> int:
-        """A user's transaction: operation, table, row before, row after; the commit's number."""
+        """Commit a user's operations, each with table, row before, row after; return the number."""
         with self.transaction():
             number = self.last_commit() + 1
             versions = {name: shape.version for name, shape in self.shapes().items()}
@@ -224,24 +225,24 @@ class Store:
         return number
 
     def beat(self, pipeline: str, sent_us: int) -> None:
-        """A pipeline's heartbeat."""
+        """Commit a pipeline's heartbeat."""
         self.commit(("heartbeat", heartbeat_of(pipeline), None, {"sent_us": str(sent_us)}))
 
     def make_table(self, shape: Shape) -> None:
-        """Make a table, or its next version."""
+        """Create a table, or its next version."""
         self.put_shape(shape)
         self.commit(("shape", shape.table, None, None))
 
     def last_commit(self) -> int:
-        """The number of the last commit; 0 before any."""
+        """Return the number of the last commit; 0 before any."""
         return int(self.run("select coalesce(max(commit_number), 0) from changes")[0][0])
 
     def end(self) -> ToyPosition:
-        """Where the log ends."""
+        """Return the end of the log."""
         return ToyPosition.before(self.last_commit() + 1)
 
     def log(self, *, commit: int, number: int = 0, limit: int = -1) -> list[Logged]:
-        """Lines from a commit on, and behind a line's number."""
+        """Return lines from a commit on, and after a line's number."""
         found = self.run(
             "select * from changes where commit_number >= ? and number > ? order by number limit ?",
             *(commit, number, limit),
@@ -261,7 +262,7 @@ class Store:
         ]
 
     def rows_at(self, position: ToyPosition, table: TableName) -> list[Row]:
-        """A table's rows at a position: what the changes before it come to."""
+        """Return a table's rows at a position: the result of the changes before it."""
         shape, rows = self.shapes()[table], dict[str, Row]()
         for line in self.log(commit=0):
             if line.commit >= position.commit or line.table != table:
@@ -277,14 +278,15 @@ class Store:
     # -- as a target -------------------------------------------------------------------------
 
     def rows(self, table: TableName) -> list[Row]:
-        """The rows that a pipeline has brought."""
+        """Return the rows that a pipeline has loaded."""
         found = self.run("select row from rows where schema = ? and name = ?", *table)
         return [json.loads(row) for (row,) in found]
 
     def find(self, shape: Shape, row: Row) -> tuple[str, Row]:
-        """The key of a row that a change is about, and what it is now; empty when it is not there.
+        """Return the key of a row that a change is about, and its present row; both are empty if it
+        is missing.
 
-        Of a table without a key it is one that is equal.
+        For a table without a key it is a row that is equal.
         """
         column = "key" if shape.key else "row"
         wanted = shape.key_of(row) if shape.key else json.dumps(row)
@@ -293,15 +295,15 @@ class Store:
         return (found[0][0], json.loads(found[0][1])) if found else ("", {})
 
     def put_row(self, table: TableName, key: str, row: Row) -> None:
-        """Insert or replace one."""
+        """Insert or replace a row."""
         self.run("insert or replace into rows values (?, ?, ?, ?)", *table, key, json.dumps(row))
 
     def drop_row(self, table: TableName, key: str) -> None:
-        """Delete one."""
+        """Delete a row."""
         self.run("delete from rows where schema = ? and name = ? and key = ?", *table, key)
 
     def empty(self, table: TableName) -> None:
-        """Delete all of them."""
+        """Delete all rows."""
         self.run("delete from rows where schema = ? and name = ?", *table)
 
     # -- notes: all that penstock keeps here -------------------------------------------------
@@ -312,12 +314,12 @@ class Store:
         self.run("insert or replace into notes values (?, ?, ?)", kind, name, text)
 
     def get(self, kind: str, name: str, as_type: type[Value]) -> Value | None:
-        """A note; None where there is none."""
+        """Return a note; None if there is none."""
         found = self.run("select value from notes where kind = ? and name = ?", kind, name)
         return msgspec.json.decode(found[0][0], type=as_type) if found else None
 
     def all(self, kind: str, as_type: type[Value]) -> dict[str, Value]:
-        """All notes of a kind, by name."""
+        """Return all notes of a kind, by name."""
         found = self.run("select name, value from notes where kind = ? order by name", kind)
         return {name: msgspec.json.decode(value, type=as_type) for name, value in found}
 

@@ -1,4 +1,4 @@
-"""Changes applied: the part `loading`. A batch is the list of what has to be done, in order."""
+"""Application of changes: the part `loading`. A batch is the list of its steps, in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Something to do with a table. trx: 0 of a shape. No op: empty it, or give it this shape."""
+    """Step of a batch on a table. trx: 0 of a shape. No op: empty it, or give it this shape."""
 
     order: tuple[int, int]
     trx: int
@@ -45,12 +45,12 @@ class Step:
 
     @property
     def gsn(self) -> int:
-        """Of the row change, or of the one that it stands behind."""
+        """Return the number of the row change, or of the one that it follows."""
         return self.order[0]
 
 
 def steps_of(segment: Segment) -> Iterator[Step]:
-    """Everything in a segment."""
+    """Yield all steps of a segment."""
     for totals in segment.tables:
         shape = segment.relation(totals.id)
         name = TableName(shape.schema, shape.name)
@@ -145,7 +145,7 @@ class ToyStager:
         options = self.options
         until = segment.transactions.first_from(before)
         for step in steps_of(segment):
-            # What stands behind a row has no number of its own; to do it twice does no harm.
+            # A marker after a row has no number of its own; repeating it does no harm.
             is_new = step.gsn > applied.gsn or (not step.op and step.gsn == applied.gsn)
             alone = options.only
             is_ours = step.table == alone if alone else step.table not in options.left_out
@@ -159,7 +159,7 @@ class ToyStager:
 
 
 def cut(segment: Segment, applied: Applied, before: int) -> Applied:
-    """Where the target stands once what was committed before a position is applied."""
+    """Return the target's place once all that was committed before a position is applied."""
     after = replace(applied, position=max(applied.position, before))
     until = segment.transactions.first_from(before)
     for rows in segment.rows(gsn_after=applied.gsn):
@@ -263,7 +263,7 @@ def take(store: Store, table: TableName, step: Step) -> None:
 
 
 def shape_of(table: TableName, relation: Relation) -> Shape:
-    """A relation as the store has it."""
+    """Return a relation as the store has it."""
     return Shape(
         table=table,
         version=1,

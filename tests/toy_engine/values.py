@@ -18,7 +18,7 @@ Row = Mapping[str, str | None]
 
 
 def images(rows: Sequence[Row | None], kind: pa.StructType) -> pa.Array:
-    """Rows as a column of images. The types are those that a text can be cast to."""
+    """Return rows as a column of images. The types are those to which a text can be cast."""
     children = [
         pa.array([None if row is None else row[one.name] for row in rows], pa.string())
         for one in kind
@@ -32,7 +32,7 @@ def images(rows: Sequence[Row | None], kind: pa.StructType) -> pa.Array:
 
 
 def texts(image: Any, columns: Sequence[Column]) -> list[dict[str, str | None]]:
-    """A column of images as rows of texts."""
+    """Return a column of images as rows of texts."""
     listed = [
         printed(values, column) for values, column in zip(image.flatten(), columns, strict=True)
     ]
@@ -41,7 +41,7 @@ def texts(image: Any, columns: Sequence[Column]) -> list[dict[str, str | None]]:
 
 
 def printed(values: Any, column: Column) -> list[str | None]:
-    """One column."""
+    """Return one column as texts."""
     found = exact_texts(values, column.neutral)
     if column.neutral == "binary":
         return [None if text is None else f"\\x{text}" for text in found]
@@ -49,20 +49,20 @@ def printed(values: Any, column: Column) -> list[str | None]:
 
 
 def line_of(row: Iterable[str | None]) -> bytes:
-    """A row as COPY's text format writes it."""
+    """Return a row as COPY's text format writes it."""
     cells = (NULL if cell is None else cell.translate(UNESCAPED) for cell in row)
     return ("\t".join(cells) + "\n").encode()
 
 
 def rows_in(blocks: Iterable[bytes], names: Sequence[str]) -> Iterator[dict[str, str | None]]:
-    """Rows of blocks of such lines."""
+    """Return the rows of blocks of such lines."""
     for block in blocks:
         for line in block.decode().split("\n")[:-1]:
             yield dict(zip(names, map(cell_of, line.split("\t")), strict=True))
 
 
 def cell_of(text: str) -> str | None:
-    """A cell without its escapes."""
+    """Return a cell without its escapes."""
     if text == NULL:
         return None
     return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), text, flags=re.DOTALL)

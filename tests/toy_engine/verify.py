@@ -87,7 +87,7 @@ def _listed(cells: Sequence[ComparedCell]) -> str:
 
 
 def _text(cells: list[tuple[str, bool, bool]], row: Row) -> str:
-    """A row's image: as PostgreSQL computes it of its own rows."""
+    """Return a row's image, as PostgreSQL computes it of its own rows."""
     found = []
     for name, is_any, is_long in cells:
         text = row[name]
@@ -130,7 +130,7 @@ class ToyVerifyReader:
         return self._types[table]
 
     def _answers(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """Every row's hashes of key and image, and its key for people."""
+        """Return every row's hashes of key and image, and its key for people."""
         _, tables, key, row, _, _ = json.loads(query)
         key_cells, cells = json.loads(key), json.loads(row)
         for table in tables:

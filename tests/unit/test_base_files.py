@@ -138,7 +138,7 @@ def test_a_column_of_copied_rows_is_known_by_its_name_at_that_time() -> None:
 
 
 def test_nothing_is_noted_of_a_copy_whose_columns_have_identities() -> None:
-    """They say more than names."""
+    """Identities are more exact than names."""
     assert note_copied(numbered(ITEM, 1, 2), 70) == numbered(ITEM, 1, 2)
     assert copied_at(note_copied(numbered(ITEM, 1, 2), 70)) is None
     assert copied_at(note_copied(ITEM, 70)) == 70

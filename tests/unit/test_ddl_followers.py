@@ -80,7 +80,7 @@ def test_values_are_not_compared_of_rows_before_the_last_ddl() -> None:
 
 
 def test_keys_may_be_missing_in_a_renamed_table() -> None:
-    """Its earlier changes have the old name; it never has more keys than the source."""
+    """Earlier changes have the old name; the table never has more keys than the source."""
     source: Any = FakeSide([("1", "a")])
     renamed = Mark("fence.f", 9, is_renamed=True)
     assert not view_differences(source, view_of({}), "h0", "t", renamed)
