@@ -13,7 +13,7 @@ from harness.pipelines.extract import QUICK, Stop, extractor_of, log_changes, ru
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.extract.extractor import Extractor
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.model import TableName
 from penstock.model.layout import PipelineLayout
 from penstock.model.table_requests import (
@@ -44,13 +44,14 @@ class Wisher:
         request = TableRequest(table=LATE, capture=capture, capture_id=self._number)
         self._state.mkdir(parents=True, exist_ok=True)
         path = self._state / REQUESTS_FILE
-        checkpoint.save(path, TableRequests(serial=self._number, tables=(request,)))
+        requests = TableRequests(serial=self._number, tables=(request,))
+        StateFile(path, TableRequests).save(requests)
 
     @property
     def is_answered(self) -> bool:
         """Return whether the last request was carried out; a refusal fails the test."""
         path = self._state / CAPTURED_FILE
-        answers = checkpoint.load(path, CaptureAnswers) or CaptureAnswers()
+        answers = StateFile(path, CaptureAnswers).load() or CaptureAnswers()
         answer = answers.of(LATE)
         if answer is None or answer.capture_id != self._number:
             return False

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.host import checkpoint, files
+from penstock.host import files
 from penstock.host.clock import REAL_CLOCK
+from penstock.host.state_file import StateFile
 from penstock.model import PenstockError
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Point
@@ -171,7 +172,7 @@ def _decide_paused(state: Handover, seen: Seen) -> Do:
 
 def read_handover(config: Config) -> Handover | None:
     """Return the handover's state; None if none was begun. Raises CheckpointCorrupt."""
-    return checkpoint.load(config.layout.state / STATE_FILE, Handover)
+    return StateFile(config.layout.state / STATE_FILE, Handover).load()
 
 
 def check_bulk_load(config: Config, begun: Handover | None, *, has_begun: bool) -> None:
@@ -190,7 +191,7 @@ def check_bulk_load(config: Config, begun: Handover | None, *, has_begun: bool) 
 def write_handover(config: Config, state: Handover) -> None:
     """Replace the file whole, durably."""
     files.REAL_FILES.make_directory(config.layout.state)
-    checkpoint.save(config.layout.state / STATE_FILE, state)
+    StateFile(config.layout.state / STATE_FILE, Handover).save(state)
 
 
 def log_begin(config: Config) -> int:

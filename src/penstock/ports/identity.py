@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
+from penstock.host.state_file import StateFile
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 
@@ -57,7 +57,7 @@ class SourceIdentity:
 
 def stored_identity(config: Config) -> SourceIdentity | None:
     """Return the source of the directory; None for a new one. Raises CheckpointCorrupt."""
-    return checkpoint.load(config.layout.state / IDENTITY_FILE, SourceIdentity)
+    return StateFile(config.layout.state / IDENTITY_FILE, SourceIdentity).load()
 
 
 def unreadable(path: Path, error: Exception) -> StateUnreadable:
@@ -110,4 +110,4 @@ def check_pipeline(config: Config, stored: SourceIdentity) -> None:
 def keep_identity(config: Config, identity: SourceIdentity) -> None:
     """Bind the directory to this source, durably. Call with the directory's lock held."""
     REAL_FILES.make_directory(config.layout.state)
-    checkpoint.save(config.layout.state / IDENTITY_FILE, identity)
+    StateFile(config.layout.state / IDENTITY_FILE, SourceIdentity).save(identity)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.engines.postgres.source.ddl_watch import WatchState
 from penstock.engines.postgres.source.source_engine import WATCH_FILE
 from penstock.engines.postgres.source.table_shape import TableShape
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
+from penstock.host.state_file import StateFile
 from penstock.model import TableName
 from penstock.ports.config import Config
 
@@ -33,4 +33,4 @@ def follows(config: Config, *tables: TableName) -> None:
         for number, table in enumerate(tables, 1)
     )
     REAL_FILES.make_directory(config.layout.state)
-    checkpoint.save(config.layout.state / WATCH_FILE, WatchState(shapes=shapes))
+    StateFile(config.layout.state / WATCH_FILE, WatchState).save(WatchState(shapes=shapes))

@@ -22,8 +22,8 @@ from penstock.control.pipeline.table_requests import (
     read_requests,
     with_requests,
 )
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
+from penstock.host.state_file import StateFile
 from penstock.load.ledger import read_ledger
 from penstock.log.state import load_state
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
@@ -87,9 +87,13 @@ class FileSettings:
         )
 
 
+def _settings_file(config: Config) -> StateFile[FileSettings]:
+    return StateFile(config.layout.state / SETTINGS_FILE, FileSettings)
+
+
 def load_settings(config: Config) -> FileSettings | None:
     """Return the settings of the last start; None before the first. Raises CheckpointCorrupt."""
-    return checkpoint.load(config.layout.state / SETTINGS_FILE, FileSettings)
+    return _settings_file(config).load()
 
 
 def _place_of(url: str) -> str:
@@ -125,7 +129,7 @@ def settle_file_edits(
             f"penstock table resync {config.path.name} TABLE"
         )
     if last is not None:
-        checkpoint.save(config.layout.state / SETTINGS_FILE, now)
+        _settings_file(config).save(now)
     return with_requests(config)
 
 
@@ -144,7 +148,7 @@ def keep_first_settings(config: Config) -> None:
     """
     if config.stage is None and load_settings(config) is None:
         REAL_FILES.make_directory(config.layout.state)
-        checkpoint.save(config.layout.state / SETTINGS_FILE, FileSettings.of(config))
+        _settings_file(config).save(FileSettings.of(config))
 
 
 def _has_begun(config: Config) -> bool:

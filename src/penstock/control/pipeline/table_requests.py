@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked, Files
+from penstock.host.state_file import StateFile
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern, parse_pattern
 from penstock.model.table_requests import (
@@ -39,18 +39,19 @@ class RequestsBusy(PenstockError):
     retry = "backoff"
 
 
+def _requests_file(config: Config, files: Files = REAL_FILES) -> StateFile[TableRequests]:
+    return StateFile(config.layout.state / REQUESTS_FILE, TableRequests, files=files)
+
+
 def read_requests(config: Config, files: Files = REAL_FILES) -> TableRequests:
     """Return the requests for the tables of a pipeline. Raises CheckpointCorrupt."""
-    return (
-        checkpoint.load(config.layout.state / REQUESTS_FILE, TableRequests, files)
-        or TableRequests()
-    )
+    return _requests_file(config, files).load() or TableRequests()
 
 
 def read_answers(config: Config, files: Files = REAL_FILES) -> CaptureAnswers:
     """Return the extractor's answers to the requests. Raises CheckpointCorrupt."""
     path = config.layout.state / CAPTURED_FILE
-    return checkpoint.load(path, CaptureAnswers, files) or CaptureAnswers()
+    return StateFile(path, CaptureAnswers, files=files).load() or CaptureAnswers()
 
 
 def removed_tables(config: Config) -> frozenset[TableName]:
@@ -73,9 +74,9 @@ def put_request(
         request = change(last, requests.serial + 1)
         if request == TableRequest(table=table):
             if request != last:
-                checkpoint.save(config.layout.state / REQUESTS_FILE, requests.without(table))
+                _requests_file(config).save(requests.without(table))
         elif request != last:
-            checkpoint.save(config.layout.state / REQUESTS_FILE, requests.with_request(request))
+            _requests_file(config).save(requests.with_request(request))
         return request
 
 
@@ -84,7 +85,7 @@ def forget_request(config: Config, table: TableName) -> None:
     with _lock(config):
         requests = read_requests(config)
         if requests.without(table) != requests:
-            checkpoint.save(config.layout.state / REQUESTS_FILE, requests.without(table))
+            _requests_file(config).save(requests.without(table))
 
 
 @contextmanager

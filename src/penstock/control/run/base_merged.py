@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from penstock.base.manifest import BaseTable, Manifest
 from penstock.control.pipeline.base_place import base_place
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.load.base import BaseHole
 from penstock.log.layout import list_segments
 from penstock.log.segment import open_segment
@@ -53,7 +53,7 @@ def add_tables(config: Config, manifest: Manifest, log: LogState, seen: set[int]
 
 def _is_settled(config: Config, log: LogState) -> bool:
     """Return whether the closed segments reach the point where the states of the begin are one."""
-    entries = checkpoint.load(config.layout.state / STATE_FILE, list[MergeState]) or []
+    entries = StateFile(config.layout.state / STATE_FILE, list[MergeState]).load() or []
     return any(one.has_base and not one.settles_us and one.trx <= log.end.trx for one in entries)
 
 

@@ -22,11 +22,11 @@ from penstock.control.pipeline.consumers import log_place
 from penstock.control.pipeline.display import human_seconds
 from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.pipeline.running import processes
-from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import ConnectFailed
 from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.process import holder_of, process_alive
+from penstock.host.state_file import CheckpointCorrupt
 from penstock.log import links
 from penstock.log.layout import SegmentFile, list_segments
 from penstock.log.segment import list_begun_segments, open_segment
