@@ -116,6 +116,18 @@ def report_file(path: Path, kind: type[State], files: Files = REAL_FILES) -> Sta
     return StateFile(path, kind, has_checksum=False, is_durable=False, is_report=True, files=files)
 
 
+class StateFiles(Protocol):
+    """Small files of a pipeline, by name, replaced whole and durably."""
+
+    def load(self, name: str, kind: type[State]) -> State | None:
+        """Return what was saved under this name, or None. Raises CheckpointCorrupt."""
+        ...
+
+    def save(self, name: str, state: Any) -> None:
+        """Replace it, durably. Raises DiskFull, FileFailed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Signature:
     """Facts that show whether a state file was replaced."""
@@ -150,15 +162,3 @@ class Follower:
 
 def _checksum(raw: bytes) -> str:
     return f"{google_crc32c.value(raw):08x}"
-
-
-class StateFiles(Protocol):
-    """Small files of a pipeline, by name, replaced whole and durably."""
-
-    def load(self, name: str, kind: type[State]) -> State | None:
-        """Return what was saved under this name, or None. Raises CheckpointCorrupt."""
-        ...
-
-    def save(self, name: str, state: Any) -> None:
-        """Replace it, durably. Raises DiskFull, FileFailed."""
-        ...
