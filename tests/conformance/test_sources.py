@@ -123,7 +123,7 @@ def test_every_committed_change_is_there_once_and_in_order(side: Side, tmp_path:
 
 
 def test_what_was_rolled_back_is_not_there(side: Side, tmp_path: Path) -> None:
-    """A transaction that was rolled back is absent, and so are changes after a savepoint."""
+    """The log has no rolled back transaction and nothing that was undone to a savepoint."""
     follower = begun(side, tmp_path)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
     side.roll_back(Insert(T, {"id": 2, "name": "b", "n": 2}), Delete(T, 1))
@@ -166,7 +166,10 @@ def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> N
 
 
 def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
-    """Swapped keys have the old one, too. The row in the log has the second of two numbers."""
+    """A key change has the old key, also when rows swap keys, and takes two numbers.
+
+    Its row in the log has the second of the two.
+    """
     follower = begun(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}), Insert(U, {"id": 2, "n": 2}))
     side.commit(Update(U, 1, {"id": 9}), Update(U, 2, {"id": 1}), Update(U, 9, {"id": 2, "n": 5}))
@@ -250,8 +253,9 @@ def test_a_broken_stream_goes_on_behind_what_is_durable(side: Side, tmp_path: Pa
 
 
 def test_positions_rise_and_are_read_back(side: Side, tmp_path: Path) -> None:
-    """Bytes and numbers have one order; the engine parses what it prints, from a URL and from a
-    log.
+    """Positions rise as bytes as they do as numbers, and the engine parses what it prints.
+
+    The kind of position is the same from a URL and from a log.
     """
     follower = begun(side, tmp_path)
     for number in range(1, 6):
@@ -293,8 +297,9 @@ def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
 
 
 def test_a_heartbeat_comes_back(side: Side, tmp_path: Path) -> None:
-    """A heartbeat returns as a marker with its content; it is not a change, and not another
-    pipeline's.
+    """A heartbeat returns as a marker with the data that was sent.
+
+    It is not counted as a change, and heartbeats of other pipelines are left out.
     """
     follower = begun(side, tmp_path)
     other = Follower(side, tmp_path, name="other")
@@ -435,7 +440,7 @@ def test_the_suite_finds(defect: str, tmp_path: Path) -> None:
 
 
 def test_every_case_is_shown_to_find_a_defect() -> None:
-    """Every defect of the fake is tried, too."""
+    """Each case has a defect that it finds, and each defect of the fake has a case."""
     cases = {value for name, value in globals().items() if name.startswith("test_")}
     about_the_suite = {test_the_suite_finds, test_every_case_is_shown_to_find_a_defect}
     assert set(DEFECTS.values()) == cases - about_the_suite

@@ -205,7 +205,7 @@ def test_a_column_that_was_not_sent_stays(side: Side) -> None:
 
 
 def test_rows_without_a_key_are_counted(side: Side) -> None:
-    """Equal rows have a count; each delete removes one of them."""
+    """The target has equal rows as often as they were inserted; each delete removes one."""
     side.apply(insert(BAG, 1), insert(BAG, 1), insert(BAG, 1), insert(BAG, 2))
     side.apply(delete(BAG, 1), delete(BAG, 2))
     assert side.rows("bag") == [(1,), (1,)]
@@ -265,7 +265,7 @@ def test_the_open_segment_is_applied_in_pieces(side: Side) -> None:
 
 
 def test_a_closed_segment_and_the_open_one_are_one_batch(side: Side) -> None:
-    """A part of the closed segment was applied while it was open."""
+    """One batch has both segments, of which the first was partly applied while it was open."""
     side.log.transaction(insert(BAG, 1))
     side.log.writer.flush()
     side.apply()
@@ -278,7 +278,7 @@ def test_a_closed_segment_and_the_open_one_are_one_batch(side: Side) -> None:
 
 
 def test_a_failed_batch_of_the_open_segment_leaves_nothing(side: Side) -> None:
-    """A segment that was closed before the retry leaves nothing, either."""
+    """No row is left, and the retry succeeds also if the segment was closed before it."""
     side.log.transaction(insert(BAG, 1))
     side.log.writer.flush()
     with arming("load.commit.before:1:error"), pytest.raises(FaultInjected):

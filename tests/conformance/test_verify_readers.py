@@ -230,7 +230,7 @@ def test_columns_are_found_by_their_names(side: OneSide) -> None:
 
 
 def test_readers_of_one_server_share_the_fastest_hash(side: OneSide) -> None:
-    """Every reader has the hash that all share."""
+    """Two readers of one server use its fastest hash; every reader has the shared one."""
     side.place.run(KEYED)
     with side.open() as one, side.open() as other:
         assert Hasher.SHARED in one.hashers()
@@ -249,7 +249,7 @@ def begun(side: OneSide, reader: VerifyReader) -> Future[list[tuple[Any, ...]]]:
 
 
 def fill_slow(side: OneSide) -> None:
-    """Fill the table that SLOW reads."""
+    """Create and fill the table that SLOW reads."""
     side.place.run(KEYED)
     insert(side.place, "t", [(i, None) for i in range(ROWS)])
 
@@ -279,7 +279,7 @@ def test_an_exception_ends_queries(side: OneSide) -> None:
 def test_nothing_is_unread_before_anything_was_captured(
     engine: str, shared_servers: SharedServers, tmp_path: Path
 ) -> None:
-    """An idle source may be nudged."""
+    """A source without captured changes has nothing unread, and it may be nudged."""
     with new_place(shared_servers, engine) as place:
         place.run(KEYED)
         config = pipeline(tmp_path, place, place)
@@ -295,7 +295,7 @@ def test_nothing_is_unread_before_anything_was_captured(
 
 
 def test_equal_tables_are_equal(both: BothSides) -> None:
-    """Equal tables may be written in any way, and have NULL, empty and long texts."""
+    """Tables with NULL, empty and long texts are equal whatever the order of their writes."""
     texts = (None, "", "x", "a|b", "é", "N")
     both.make(KEYED, [(i, texts[i % len(texts)]) for i in range(ROWS)])
     both.target.run("delete from t where id < 900")
@@ -323,7 +323,10 @@ def test_one_row_is_found_and_named(both: BothSides, change: str, kind: str, key
 
 
 def test_null_and_empty_differ(both: BothSides) -> None:
-    """NULL differs in both directions, and from the text that stands for NULL in an image."""
+    """NULL differs from the empty text and from the text that stands for NULL in an image.
+
+    This holds in both directions.
+    """
     both.make(KEYED, [(1, None), (2, ""), (3, "N"), (4, None), (5, "")])
     for key, value in ((1, "''"), (2, "null"), (3, "null"), (4, "'N'")):
         both.target.run(f"update t set v = {value} where id = {key}")

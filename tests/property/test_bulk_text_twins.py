@@ -45,7 +45,7 @@ def lenenc(data: bytes) -> bytes:
 
 
 def packet(payload: bytes, number: int = 0) -> bytes:
-    """Return a payload as packets; those of 16 MB are continued."""
+    """Return a payload as packets; one of 16 MB less one byte continues in the next."""
     out = b""
     while len(payload) >= 0xFFFFFF:
         out += b"\xff\xff\xff\0" + payload[:0xFFFFFF]
@@ -322,8 +322,9 @@ def test_what_differs_between_copy_and_load_data(make: Any) -> None:
 @pytest.mark.parametrize("make", [copytext.LoadLines, CompiledLoadLines])
 @pytest.mark.parametrize("line", [b"1", b"1\t2\t3", b"1\t2\t", b"", b"1\t2\n1"])
 def test_a_line_that_has_not_its_cells_is_refused(make: Any, line: bytes) -> None:
-    """A missing cell would be taken from the next line, an additional one would shift all later
-    ones.
+    """A line with a cell too few or too many is refused.
+
+    Otherwise it would take a cell of the next line, or shift all later cells.
     """
     lines = make([LineCell(form=LineForm.PLAIN)] * 2)
     with pytest.raises(PenstockError):

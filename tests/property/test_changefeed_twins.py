@@ -96,7 +96,7 @@ def test_images_are_found_as_they_were_written(
 
 @given(st.lists(PIECES, max_size=12).map(b"".join))
 def test_an_image_is_taken_exactly_when_it_is_json(text: bytes) -> None:
-    """Python's own reader decides; it also accepts NaN and Infinity."""
+    """An image is accepted exactly if Python's reader accepts it without NaN and Infinity."""
     body = b'{"payload":[{"after":{"v":' + text + b'},"key":[1],"topic":"t","updated":"1.0"}]}'
 
     def refuse(name: str) -> None:

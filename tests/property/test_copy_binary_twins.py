@@ -188,7 +188,7 @@ def test_what_postgresql_has_no_form_for_is_named(
 
 @BOTH
 def test_blocks_end_after_a_row(kind: type[RowWriter]) -> None:
-    """A block is about as long as requested; a longer row has a block of its own."""
+    """A block is about as long as requested; a longer row ends its block."""
     texts = ["x" * 40_000] * 4 + ["y" * 600_000, "z", None]
     batch = pa.RecordBatch.from_arrays([pa.array(texts)], ["c"])
     sizes = [len(block) for block in kind(batch.schema).blocks(batch)]

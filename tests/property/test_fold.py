@@ -31,7 +31,8 @@ def apply_folded(
 ) -> dict[int, Row]:
     """Apply as the merge statements do: fill, delete, upsert.
 
-    overlaps: the target may have some of the changes; then its earlier rows are not passed.
+    With `overlaps` the target may have some of the changes already; then the fold does not
+    tell new rows from existing ones.
     """
     frames, at = [], 0
     while at < len(changes):

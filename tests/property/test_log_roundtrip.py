@@ -144,7 +144,7 @@ def test_markers_stand_between_the_rows_they_were_put_between(
 
 @pytest.fixture(scope="module")
 def small_segment(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[Any]]:
-    """Return the bytes of a closed segment with every kind of frame, and its rows."""
+    """The bytes of a closed segment with every kind of frame, and its rows."""
     directory = tmp_path_factory.mktemp("small")
     groups = numbered([inserts(3), inserts(2, first=3)])
     with Writer.open(directory, log_id=None, source=SOURCE) as log:
@@ -204,9 +204,9 @@ def _bits(content: bytes, disk: Disk, path: Path) -> list[int]:
 def test_any_other_bytes_are_refused_with_a_typed_error(
     data: st.DataObject, small_segment: tuple[bytes, list[Any]]
 ) -> None:
-    """Cut, extended or overwritten files raise SegmentCorrupt, no other error, and return no rows.
+    """A cut, extended or overwritten segment raises SegmentCorrupt and never gives wrong rows.
 
-    30 ways in `make check`, 60 in CI, 1,500 in `make soak`.
+    There are 30 cases in `make check`, 60 in CI, 1,500 in `make soak`.
     """
     content = bytearray(small_segment[0])
     start = data.draw(st.integers(0, len(content)))

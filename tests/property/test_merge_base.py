@@ -208,7 +208,10 @@ def test_a_log_that_began_with_a_base_is_split(
 
 
 def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> None:
-    """The base settles one join time after the last of these states, and not before."""
+    """The merge settles join_us after the latest state of its logs at the beginning, not earlier.
+
+    Parts of a transaction may be that far apart.
+    """
     commits = ([1000, 1010, 1090, 1200], [1000, 1050, 1095, 1200])
     logs = []
     for index, of in enumerate(commits):

@@ -114,7 +114,7 @@ def test_the_order_is_the_models_however_inputs_arrive_and_however_often_it_is_k
 
 
 def test_a_watermark_of_the_furthest_input_is_found() -> None:
-    """The defect uses the latest instead of the earliest time that inputs have resolved."""
+    """The runs detect a merge that uses the latest resolved time in place of the earliest."""
 
     def latest(patch: pytest.MonkeyPatch) -> None:
         def limit(order: Order) -> tuple[int, int]:
@@ -131,7 +131,7 @@ def test_a_watermark_of_the_furthest_input_is_found() -> None:
 
 
 def test_parts_that_are_not_waited_for_are_found() -> None:
-    """The defect takes only the parts that are already there, and joins other ones."""
+    """The runs detect a merge that joins the parts that happen to be there."""
 
     def at_once(patch: pytest.MonkeyPatch) -> None:
         real = Order._others

@@ -159,7 +159,7 @@ def _extremes(neutral: str) -> pa.Array:
     ],
 )
 def test_any_bits_of_a_type_are_printed_and_read_back(neutral: str) -> None:
-    """All years that Arrow can count and all doubles have an exact text that both accept."""
+    """Twin and kernel print the exact text of all years and doubles that Arrow can hold."""
     values = _extremes(neutral)
     shape = relation(column("id", neutral))
     assert_read_back(shape, values)
@@ -212,7 +212,7 @@ def assert_read_back(shape: Relation, values: pa.Array) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_what_has_no_message_is_refused_by_its_row(name: str) -> None:
-    """A delete whose old image the source did not send is refused, and an unknown operation."""
+    """The error names the row of a delete without its old image or of an unknown operation."""
     shape = relation(column("id", "int64"))
     _, (rows,) = decoded([insert(9, ["1"]), delete(9, key=["1"])], {9: shape})
     batch = rows.batch

@@ -118,7 +118,7 @@ def nested(depth: int, innermost: str = "1") -> str:
 def test_the_receivers_limits_are_those_of_the_rows(
     monkeypatch: pytest.MonkeyPatch, pure: str, value: str, taken: bool
 ) -> None:
-    """Larger values are refused with 400; accepted ones are read in every kind of column."""
+    """Values beyond the limits are refused with 400; others are read in every kind of column."""
     monkeypatch.setenv("PENSTOCK_PURE", pure)
     assert is_taken(value) is taken
     if taken:

@@ -1,4 +1,4 @@
-"""Bulk reading: parts `planner`, `bulk_reader` and `read_plan`."""
+"""The source of a bulk load: parts `planner`, `bulk_reader` and `read_plan`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CHUNK_ROWS = 500
 def read_plan(
     columns: Sequence[ColumnDefinition], mappings: Mapping[str, TypeMapping], servers: ServerPair
 ) -> ReadPlan:
-    """See `sql.read_plan`: values go as they are."""
+    """See `sql.read_plan`: values are copied unchanged."""
     del mappings, servers
     return ReadPlan(columns=tuple(column.name for column in columns))
 
 
 class ToyPlanner:
-    """See `ports.bulk.Planning`. A point is a position: nothing has to be kept."""
+    """See `ports.bulk.Planning`. A point is a position, so there is no snapshot to keep open."""
 
     positions: PositionKind = ToyPosition
 
@@ -43,7 +43,7 @@ class ToyPlanner:
         return self
 
     def __exit__(self, *_how: object) -> None:
-        """Close nothing: nothing was opened."""
+        """Do nothing, because nothing was opened."""
 
     def fresh_point(self) -> Point:
         """See Planner."""
@@ -59,7 +59,7 @@ class ToyPlanner:
         return [one for one in read_captured(self._config, dropped=()) if one.name in set(tables)]
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. A row's chunk is told by its key; `copy_out` is for our reader alone."""
+        """See Planner. A row's key gives its chunk; `copy_out` is read by our reader only."""
         return {read.definition.name: self._chunks(point, read) for read in wanted}
 
     def _chunks(self, point: Point, read: TableRead) -> list[Chunk]:

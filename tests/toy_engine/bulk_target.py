@@ -1,4 +1,4 @@
-"""Bulk loading: parts `bulk_target` and `bulk_writer`."""
+"""The target of a bulk load: parts `bulk_target` and `bulk_writer`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ToyBulk(ToyProgress):
     def add_keys(
         self, definitions: Sequence[TableDefinition], *, threads: int, stop: Callable[[], bool]
     ) -> None:
-        """See BulkTarget: rows are kept by their key."""
+        """See BulkTarget: rows are stored by their key anyway."""
 
     def deferred_keys(self, _definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
@@ -124,7 +124,7 @@ class ToyBulk(ToyProgress):
         return []
 
     def is_replica(self) -> bool:
-        """See BulkTarget: nothing acts on rows."""
+        """See BulkTarget: there are no triggers or foreign keys that act on rows."""
         return True
 
 

@@ -22,7 +22,7 @@ NOT_FOUND_BEFORE: Mapping[str, str] = {}
 
 
 def server_errors(_doing: str) -> AbstractContextManager[None]:
-    """See EngineChecks: the store's errors are typed as they are."""
+    """See EngineChecks: the store's errors have their types already."""
     return nullcontext()
 
 

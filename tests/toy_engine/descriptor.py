@@ -1,4 +1,4 @@
-"""Descriptor of the engine, with the places of its parts. Imports none of them."""
+"""The engine's descriptor, which names its parts and imports none of them."""
 
 from penstock.ports.registry import Descriptor
 

@@ -1,4 +1,4 @@
-"""Answers for the pipeline file, the catalogue and the plan: parts `options`, `tables`, `plan`."""
+"""Facts for the pipeline file, the catalogue and the plan: parts `options`, `tables`, `plan`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def problems(_section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
 
 
 def definition_of(shape: Shape) -> TableDefinition:
-    """Return a table as a target has to create it."""
+    """Return the definition with which a target creates a table."""
     return TableDefinition(
         name=shape.table,
         source_id=zlib.crc32(repr(shape.table).encode()),
@@ -65,13 +65,13 @@ def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[Tab
 
 
 def read_followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables: tables that match the patterns are followed, whenever they were created."""
+    """See Tables: every table that matches the patterns is followed, whenever it was created."""
     del added
     return None
 
 
 def present(_config: Config, _patterns: Sequence[str], _known: Followed) -> Present | None:
-    """See Tables: so there are no new tables."""
+    """See Tables: there are no new tables, because all that match are followed."""
     return None
 
 
@@ -81,13 +81,13 @@ def everything(_url: str) -> str:
 
 
 def namespace(_url: str, _schema: str, *, is_same: bool) -> str:
-    """See Tables: any name will do."""
+    """See Tables: every name is allowed."""
     del is_same
     return ""
 
 
 def shift(_config: Config) -> int:
-    """See Tables: positions stay what they are."""
+    """See Tables: positions never change."""
     return 0
 
 

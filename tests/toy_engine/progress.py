@@ -1,4 +1,4 @@
-"""State of penstock in a target, as notes of the store: parts `progress` and `target_state`."""
+"""Progress of penstock in a target, as notes of the store: parts `progress` and `target_state`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WORDS = ("RUN", "PAUSE", "STOP")
 
 
 class Following(msgspec.Struct, kw_only=True):
-    """The change log that is applied, and the applied position."""
+    """The change log that is applied, with the place up to which it is."""
 
     log_id: str
     applied: Applied
 
 
 class FileNote(msgspec.Struct, kw_only=True):
-    """A segment's row: of the extractor (CE) or the loader (CL)."""
+    """A segment's row, written by the extractor (CE) or the loader (CL)."""
 
     source: str
     start: datetime
@@ -40,7 +40,7 @@ def now() -> datetime:
 
 
 class ToyProgress:
-    """See Progress, TargetReader and ChunkCounts: a connection that reads and writes notes."""
+    """Connection that reads and writes notes: see Progress, TargetReader and ChunkCounts."""
 
     def __init__(self, url: str, application_name: str) -> None:
         del application_name
@@ -53,7 +53,7 @@ class ToyProgress:
         return self.store.is_closed
 
     def ensure_tables(self) -> None:
-        """See Progress: notes need none."""
+        """See Progress: notes need no table of their own."""
 
     # -- RUN, PAUSE, STOP --------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ class ToyProgress:
     # -- how far -----------------------------------------------------------------------------
 
     def following(self) -> Following | None:
-        """Return the log that is followed; None before any."""
+        """Return the log that is followed, or None before the first."""
         return self.store.get("log", "", Following)
 
     def log_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Changes of the engine: parts `extraction`, `lag` and `positions`."""
+"""Capture of changes: parts `extraction`, `lag` and `positions`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[ToyEngine]:
-    """See Extraction. A snapshot is a position, so nothing is kept for the bulk load."""
+    """See Extraction. A snapshot is a position, so nothing is kept open for the bulk load."""
     del options, tables, stop
     config = pipeline.config
     with closing(Store(config.source.url)) as store:
@@ -94,7 +94,7 @@ def open_engine(
 
 
 def handed_over(pipeline: Pipeline, now: ToyPosition) -> ToyPosition:
-    """Do the four steps at once; return where the bulk load reads and the changes begin."""
+    """Take the four steps at once and return where the bulk load reads and the changes begin."""
     config, state = pipeline.config, read_handover(pipeline.config)
     check_bulk_load(config, state, has_begun=has_begun(pipeline))
     if state is not None:
@@ -132,7 +132,7 @@ class ToyEngine:
         self._takes = selection.takes
 
     def begin(self, _place: EnginePlace) -> Origin:
-        """See SourceEngine. Everything can be sent again at any time."""
+        """See SourceEngine. The engine can send everything again at any time."""
         identity = {
             "engine": "toy",  # the scheme, by which a reader of the log finds this engine
             "flavour": "postgresql",  # the engine whose types the columns have
@@ -141,13 +141,13 @@ class ToyEngine:
         return Origin(identity=identity, resend_from=0, begin=self._begin.ordinal)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine; asked by a thread of its own."""
+        """See SourceEngine. A thread of its own calls this."""
         with closing(Store(self._store.url)) as store:
             return ServerEnd(now_us=now_us(), position=store.end().ordinal)
 
     @contextmanager
     def heartbeats(self) -> Iterator[Callable[[int], None]]:
-        """See SourceEngine: a commit with a line that is of no table."""
+        """See SourceEngine: a heartbeat is a commit with a line that belongs to no table."""
         with closing(Store(self._store.url)) as store:
             yield lambda sent_us: store.beat(self._pipeline, sent_us)
 
@@ -205,7 +205,13 @@ class Counted:
 
 @dataclass
 class ToyStream:
-    """See SourceStream. last: the line that was given last; gsn, trx: the numbers given so far."""
+    """See SourceStream.
+
+    Attributes:
+        last: The number of the line that was given last.
+        gsn: The last row number given so far.
+        trx: The last transaction number given so far.
+    """
 
     store: Store
     start: FlushPoint
@@ -235,7 +241,10 @@ class ToyStream:
         return self.store.log(commit=self.commit, number=self.last, limit=RUN_LINES_MAX)
 
     def _run(self, lines: list[Logged]) -> Run:
-        """Return some lines: whole transactions, except the last one, which may continue."""
+        """Return a run of some lines.
+
+        It has whole transactions, except that the last one may continue in the next run.
+        """
         rows: dict[Relation, list[tuple[int, int, Logged]]] = {}
         markers: list[Marker] = []
         ended: list[tuple[int, int, int, int]] = []
@@ -311,10 +320,10 @@ class ToyStream:
         return not self.is_inside and ToyPosition.before(self.commit).ordinal >= position
 
     def ask_for_position(self) -> None:
-        """See SourceStream: it is known."""
+        """See SourceStream: the position is always known."""
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: nothing is ever thrown away."""
+        """See SourceStream: the engine never removes changes."""
 
 
 def relation_of(shape: Shape) -> Relation:
@@ -352,7 +361,7 @@ def rows_of(relation: Relation, changes: list[tuple[int, int, Logged]]) -> Rows:
 
 
 def bytes_between(url: str, first: int, last: int) -> int:
-    """Return how much of the log lies between two positions; on a connection of its own."""
+    """Return the bytes of log between two positions, read on a connection of its own."""
     size = "coalesce(sum(length(before)), 0) + coalesce(sum(length(after)), 0)"
     where = "commit_number >= ? and commit_number < ?"
     places = (ToyPosition(one).commit for one in (first, last))
@@ -388,7 +397,7 @@ class ToyLag:
         )
 
     def retention(self) -> Retention | None:
-        """See SourceReader: everything is kept, with or without us."""
+        """See SourceReader: everything is kept, with or without penstock."""
         return None
 
 
@@ -396,14 +405,14 @@ class ToyPositions:
     """See `ports.positions.Positions`."""
 
     def __init__(self, _config: Config) -> None:
-        """Accept any file."""
+        """Ignore the configuration, because positions are the same for every file."""
 
     def text(self, position: int) -> str:
         """See Positions."""
         return str(ToyPosition(position))
 
     def origin(self, _position: int) -> str:
-        """See Positions: there is no name for it."""
+        """See Positions: origins have no names."""
         return ""
 
     def parse(self, text: str) -> int:

@@ -1,7 +1,7 @@
 """The database itself: tables, a log of changes, and notes, in one file of SQLite.
 
-A commit writes one line per change into `changes`; the rows at a position are what all changes
-before it come to. So every position is a snapshot, and none is ever gone. A target writes rows and
+A commit writes one line per change into `changes`; the rows at a position are the result of all
+changes before it. So every position is a snapshot, and none is ever lost. A target writes rows and
 notes (its progress) in one transaction of SQLite. Not here: anything that penstock asks.
 """
 
@@ -42,12 +42,12 @@ Value = TypeVar("Value")
 
 
 def now_us() -> int:
-    """Return the database's time."""
+    """Return the time of the database's clock in microseconds."""
     return time.time_ns() // 1000
 
 
 def heartbeat_of(pipeline: str) -> TableName:
-    """Return the name that replaces a table's in a pipeline's heartbeats."""
+    """Return the name that a pipeline's heartbeats have in place of a table."""
     return TableName("", pipeline)
 
 
@@ -60,7 +60,7 @@ class ToyFailed(PenstockError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ToyPosition:
-    """Position of all changes before a commit of this number. Text form: `#7`."""
+    """A position in the log: everything before the commit of this number, as text `#7`."""
 
     ordinal: int
 
@@ -85,17 +85,22 @@ class ToyPosition:
 
     @property
     def commit(self) -> int:
-        """Return the number of the first commit that is not before it."""
+        """The number of the first commit that is not before the position."""
         return self.ordinal >> COMMIT_BITS
 
     def __str__(self) -> str:
-        """Return the text form."""
+        """Return the text form, such as `#7`."""
         return f"#{self.commit}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One version of a table. columns: name, type, neutral type. key: names, if there is one."""
+    """One version of a table.
+
+    Attributes:
+        columns: Name, type and neutral type of each column.
+        key: The names of the key's columns; empty without a key.
+    """
 
     table: TableName
     version: int
@@ -108,13 +113,17 @@ class Shape:
         return tuple(name for name, _, _ in self.columns)
 
     def key_of(self, row: Mapping[str, Any]) -> str:
-        """Return the key of a row; without a key it is a new one each time."""
+        """Return what identifies a row; without a key, a new text for each call."""
         return json.dumps([row[name] for name in self.key]) if self.key else secrets.token_hex(8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """A line of the log. op: insert, update, delete, truncate, shape or heartbeat."""
+    """A line of the log.
+
+    Attributes:
+        op: insert, update, delete, truncate, shape or heartbeat.
+    """
 
     number: int
     commit: int
@@ -127,10 +136,10 @@ class Logged:
 
 
 class Store:
-    """A connection to the file. Used by one thread at a time."""
+    """A connection to the file, used by one thread at a time."""
 
     def __init__(self, url: str) -> None:
-        """Connect. Raises DatabaseUnknown if there is no such file."""
+        """Connect; raise DatabaseUnknown if the file does not exist."""
         path = Path(url.removeprefix("toy://"))
         if not path.is_file():
             raise DatabaseUnknown(f"there is no toy database {path}", hint="Make it.")
@@ -152,7 +161,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """URL of the store in a pipeline file."""
+        """The URL that names the database in a pipeline file."""
         return f"toy://{self.path}"
 
     def close(self) -> None:
@@ -161,7 +170,7 @@ class Store:
         self.is_closed = True
 
     def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement; return its rows. Raises ToyFailed."""
+        """Run a statement and return its rows; raise ToyFailed if it fails."""
         try:
             return self._sql.execute(sql, values).fetchall()
         except sqlite3.Error as error:
@@ -169,7 +178,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run all of it or nothing; one writer at a time."""
+        """Run a transaction, which commits everything or nothing; one at a time may write."""
         self.run("begin immediate")
         try:
             yield
@@ -181,7 +190,7 @@ class Store:
     # -- tables and the log ------------------------------------------------------------------
 
     def shapes(self) -> dict[TableName, Shape]:
-        """Return every table as it is now."""
+        """Return the present version of every table."""
         found = self.run("select * from shapes order by schema, name, version")
         shapes = [
             Shape(
@@ -205,13 +214,17 @@ class Store:
         return Shape(table=table, version=version, columns=listed, key=tuple(json.loads(key)))
 
     def put_shape(self, shape: Shape) -> None:
-        """Keep a version of a table."""
+        """Store a version of a table."""
         columns, key = json.dumps(shape.columns), json.dumps(shape.key)
         values = (*shape.table, shape.version, columns, key)
         self.run("insert or replace into shapes values (?, ?, ?, ?, ?)", *values)
 
     def commit(self, *changes: tuple[str, TableName, Row | None, Row | None]) -> int:
-        """Commit a user's operations, each with table, row before, row after; return the number."""
+        """Commit a user's transaction and return the commit's number.
+
+        Args:
+            changes: Operation, table, row before and row after of each change.
+        """
         with self.transaction():
             number = self.last_commit() + 1
             versions = {name: shape.version for name, shape in self.shapes().items()}
@@ -234,15 +247,15 @@ class Store:
         self.commit(("shape", shape.table, None, None))
 
     def last_commit(self) -> int:
-        """Return the number of the last commit; 0 before any."""
+        """Return the number of the last commit, or 0 before the first."""
         return int(self.run("select coalesce(max(commit_number), 0) from changes")[0][0])
 
     def end(self) -> ToyPosition:
-        """Return the end of the log."""
+        """Return the position at which the log ends."""
         return ToyPosition.before(self.last_commit() + 1)
 
     def log(self, *, commit: int, number: int = 0, limit: int = -1) -> list[Logged]:
-        """Return lines from a commit on, and after a line's number."""
+        """Return lines from a commit on that are after a line's number."""
         found = self.run(
             "select * from changes where commit_number >= ? and number > ? order by number limit ?",
             *(commit, number, limit),
@@ -262,7 +275,7 @@ class Store:
         ]
 
     def rows_at(self, position: ToyPosition, table: TableName) -> list[Row]:
-        """Return a table's rows at a position: the result of the changes before it."""
+        """Return a table's rows at a position, computed from the changes before it."""
         shape, rows = self.shapes()[table], dict[str, Row]()
         for line in self.log(commit=0):
             if line.commit >= position.commit or line.table != table:
@@ -283,10 +296,9 @@ class Store:
         return [json.loads(row) for (row,) in found]
 
     def find(self, shape: Shape, row: Row) -> tuple[str, Row]:
-        """Return the key of a row that a change is about, and its present row; both are empty if it
-        is missing.
+        """Return the key and the present values of the row that a change is about.
 
-        For a table without a key it is a row that is equal.
+        Both are empty if there is none. In a table without a key it is one of the equal rows.
         """
         column = "key" if shape.key else "row"
         wanted = shape.key_of(row) if shape.key else json.dumps(row)
@@ -303,7 +315,7 @@ class Store:
         self.run("delete from rows where schema = ? and name = ? and key = ?", *table, key)
 
     def empty(self, table: TableName) -> None:
-        """Delete all rows."""
+        """Delete all rows of a table."""
         self.run("delete from rows where schema = ? and name = ?", *table)
 
     # -- notes: all that penstock keeps here -------------------------------------------------
@@ -314,12 +326,12 @@ class Store:
         self.run("insert or replace into notes values (?, ?, ?)", kind, name, text)
 
     def get(self, kind: str, name: str, as_type: type[Value]) -> Value | None:
-        """Return a note; None if there is none."""
+        """Return a note, or None if there is none."""
         found = self.run("select value from notes where kind = ? and name = ?", kind, name)
         return msgspec.json.decode(found[0][0], type=as_type) if found else None
 
     def all(self, kind: str, as_type: type[Value]) -> dict[str, Value]:
-        """Return all notes of a kind, by name."""
+        """Return all notes of a kind, keyed by name."""
         found = self.run("select name, value from notes where kind = ? order by name", kind)
         return {name: msgspec.json.decode(value, type=as_type) for name, value in found}
 

@@ -1,4 +1,4 @@
-"""Application of changes: the part `loading`. A batch is the list of its steps, in order."""
+"""Loading of changes: the part `loading`. A batch is the ordered list of the steps to do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Step of a batch on a table. trx: 0 of a shape. No op: empty it, or give it this shape."""
+    """One step on a table. Without an `op` it empties the table or gives it this shape.
+
+    Attributes:
+        trx: The transaction's number; 0 for a shape.
+    """
 
     order: tuple[int, int]
     trx: int
@@ -45,7 +49,7 @@ class Step:
 
     @property
     def gsn(self) -> int:
-        """Return the number of the row change, or of the one that it follows."""
+        """The number of the row change, or of the row change that the step follows."""
         return self.order[0]
 
 
@@ -96,7 +100,7 @@ class ToyBatch:
 
 @dataclass
 class ToyStager:
-    """See BatchStager. Nothing is staged but in memory, and Spark is not needed."""
+    """See BatchStager. Batches are staged in memory only, and Spark is not needed."""
 
     options: BatchOptions
     opener: SegmentOpener = field(default_factory=SegmentOpener)
@@ -159,7 +163,7 @@ class ToyStager:
 
 
 def cut(segment: Segment, applied: Applied, before: int) -> Applied:
-    """Return the target's place once all that was committed before a position is applied."""
+    """Return the target's place once all commits before a position are applied."""
     after = replace(applied, position=max(applied.position, before))
     until = segment.transactions.first_from(before)
     for rows in segment.rows(gsn_after=applied.gsn):
@@ -202,7 +206,7 @@ class ToyTarget(ToyProgress):
     def apply(
         self, batch: Any, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
-        """See Target. Rows and progress are one transaction."""
+        """See Target. Rows and progress are written in one transaction."""
         with self.store.transaction():
             self._check(at or batch.before)
             for step in batch.steps:
@@ -234,11 +238,11 @@ class ToyTarget(ToyProgress):
                 self._put_sync(row)
 
     def take_notes(self) -> list[ShapeNote]:
-        """See Target: every change of shape can be carried out."""
+        """See Target: the target can apply every change of shape."""
         return []
 
     def forget(self) -> None:
-        """See Target. Nothing is remembered."""
+        """See Target. The target caches nothing."""
 
 
 def take(store: Store, table: TableName, step: Step) -> None:
@@ -273,7 +277,7 @@ def shape_of(table: TableName, relation: Relation) -> Shape:
 
 
 def reshape(store: Store, shape: Shape, relation: Relation) -> None:
-    """Give a table this shape, and its rows the columns."""
+    """Give a table this shape, and add its new columns to the rows."""
     known = store.shapes().get(shape.table)
     if known is not None and (known.names, known.key) == (shape.names, shape.key):
         return

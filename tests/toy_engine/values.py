@@ -1,4 +1,4 @@
-"""Values between texts as PostgreSQL prints them, Arrow, and the lines of a COPY."""
+"""Conversions between texts as PostgreSQL prints them, Arrow, and the lines of a COPY."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = Mapping[str, str | None]
 
 
 def images(rows: Sequence[Row | None], kind: pa.StructType) -> pa.Array:
-    """Return rows as a column of images. The types are those to which a text can be cast."""
+    """Return rows as a column of images, whose types are those that a text can be cast to."""
     children = [
         pa.array([None if row is None else row[one.name] for row in rows], pa.string())
         for one in kind
@@ -41,7 +41,7 @@ def texts(image: Any, columns: Sequence[Column]) -> list[dict[str, str | None]]:
 
 
 def printed(values: Any, column: Column) -> list[str | None]:
-    """Return one column as texts."""
+    """Return the texts of one column."""
     found = exact_texts(values, column.neutral)
     if column.neutral == "binary":
         return [None if text is None else f"\\x{text}" for text in found]
@@ -55,14 +55,14 @@ def line_of(row: Iterable[str | None]) -> bytes:
 
 
 def rows_in(blocks: Iterable[bytes], names: Sequence[str]) -> Iterator[dict[str, str | None]]:
-    """Return the rows of blocks of such lines."""
+    """Yield the rows in blocks of lines of COPY."""
     for block in blocks:
         for line in block.decode().split("\n")[:-1]:
             yield dict(zip(names, map(cell_of, line.split("\t")), strict=True))
 
 
 def cell_of(text: str) -> str | None:
-    """Return a cell without its escapes."""
+    """Return a cell without its escapes, or None for NULL."""
     if text == NULL:
         return None
     return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), text, flags=re.DOTALL)

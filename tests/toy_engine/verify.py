@@ -1,7 +1,7 @@
-"""Comparing tables: the part `verify`.
+"""Comparison of tables: the part `verify`.
 
-What penstock hands around as queries is opaque to it: ours are JSON, and answered in Python. The
-hashes have to be those that every engine computes (`Hasher.SHARED`).
+The queries that penstock passes around are opaque to it: the toy's are JSON, answered in Python.
+The hashes have to be those that every engine computes (`Hasher.SHARED`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ToyDialect:
         return Image(key=_listed(key or cells), row=_listed(cells))
 
     def is_long(self, _type_text: str) -> bool:
-        """See Dialect: a text may be as long as it wants."""
+        """See Dialect: a text may have any length."""
         return False
 
     def printed_images(
@@ -76,7 +76,7 @@ class ToyDialect:
         return json.dumps(["names", tables, image.key, image.row, 0, list(hashes)])
 
     def chosen_rows(self, *_what: Any) -> str:
-        """See Dialect: of a repair, which we cannot."""
+        """See Dialect: used for a repair, which this engine cannot do."""
         raise NotImplementedError
 
     select_rows = chosen_rows
@@ -87,7 +87,7 @@ def _listed(cells: Sequence[ComparedCell]) -> str:
 
 
 def _text(cells: list[tuple[str, bool, bool]], row: Row) -> str:
-    """Return a row's image, as PostgreSQL computes it of its own rows."""
+    """Return a row's image, as PostgreSQL computes it for its own rows."""
     found = []
     for name, is_any, is_long in cells:
         text = row[name]
@@ -106,7 +106,7 @@ def _hashes(text: str) -> tuple[int, int]:
 
 
 class ToyVerifyReader:
-    """See VerifyReader. rows: of a table, as they were when it was opened."""
+    """See VerifyReader. The constructor gets each table's rows as they were at that moment."""
 
     dialect = ToyDialect()
 
@@ -130,7 +130,7 @@ class ToyVerifyReader:
         return self._types[table]
 
     def _answers(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """Return every row's hashes of key and image, and its key for people."""
+        """Yield each row's hashes of key and image, and its key for display."""
         _, tables, key, row, _, _ = json.loads(query)
         key_cells, cells = json.loads(key), json.loads(row)
         for table in tables:
@@ -158,11 +158,11 @@ class ToyVerifyReader:
             yield np.array(sorted(found), dtype=np.int64)
 
     def row_reader(self) -> Any:
-        """See VerifyReader: of a repair, which we cannot."""
+        """See VerifyReader: used for a repair, which this engine cannot do."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """See VerifyReader: nothing takes long."""
+        """See VerifyReader: no query takes long."""
 
 
 class ToyVerifier:
@@ -196,7 +196,7 @@ class ToyVerifier:
             yield reader
 
     def nudge(self, url: str) -> None:
-        """See Verifier: the log's end is told as it is."""
+        """See Verifier: the log's end is always up to date."""
 
     def unread(
         self,
