@@ -136,7 +136,7 @@ def test_records_that_do_not_fit_their_entries(kernel: Any) -> None:
     whole = entry_bytes()
     for entries, count, cause in (
         ([whole[:-1]], 1, wal.ENDS),
-        ([whole + b"\0"], 1, "a record has bytes behind its last entry"),
+        ([whole + b"\0"], 1, "a record has bytes after its last entry"),
         ([whole], 2, wal.ENDS),
         ([], -1, "a record of -1 entries"),
     ):
@@ -220,7 +220,7 @@ def test_changes_of_encrypted_caches_are_told(kernel: Any) -> None:
     assert {(one.kind, one.groups) for one in told} == {(71, (cache_id("hidden"),))}
     for one in told:
         record, _ = kernel[2](data, one.offset, number, wal.ENCRYPTED_DATA_KINDS, "0.wal")
-        assert wal.encrypted(data, record) == one
+        assert wal.read_encrypted(data, record) == one
         assert one.data == data[one.offset + 17 : one.offset + record.length_bytes - 4]
         assert b"hidden" not in one.data
     pages, _ = kernel[2](data, DATA_AT, number, wal.ENCRYPTED_KINDS, "0.wal")
@@ -241,7 +241,7 @@ def test_groups_of_encrypted_records() -> None:
         (71, b"", ()),
     ):
         data = data_segment([], more=[record_bytes(kind, struct.pack("<iq", 1, 9) + content)])
-        found = wal.encrypted(data, Record(DATA_AT, len(data) - DATA_AT, kind))
+        found = wal.read_encrypted(data, Record(DATA_AT, len(data) - DATA_AT, kind))
         assert found.groups == groups
 
 

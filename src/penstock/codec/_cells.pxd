@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""One value in PostgreSQL's text form to its Arrow form, in C: what `pgtext.py` specifies.
+"""Conversion of one value from PostgreSQL's text form to its Arrow form, in C, as `pgtext.py`
+specifies.
 
 Each function gets a pointer and a length that the caller has checked, reads nothing outside, and
 returns a status. Nothing here allocates or needs the GIL. Not here: where values go
@@ -65,7 +66,7 @@ cdef enum:
 cdef inline int read_int(
     const uint8_t* p, int64_t n, int64_t high, int64_t* out
 ) noexcept nogil:
-    """A signed integer from -high - 1 to high."""
+    """Read a signed integer from -high - 1 to high."""
     cdef uint64_t value = 0
     cdef uint8_t digit
     cdef int64_t i = 0
@@ -93,7 +94,7 @@ cdef inline int read_int(
 cdef inline int read_unsigned(
     const uint8_t* p, int64_t n, uint64_t high, uint64_t* out
 ) noexcept nogil:
-    """An unsigned integer up to high."""
+    """Read an unsigned integer up to high."""
     cdef uint64_t value = 0
     cdef uint8_t digit
     cdef int64_t i
@@ -118,7 +119,7 @@ cdef inline int read_unsigned(
 cdef inline int read_decimal(
     const uint8_t* p, int64_t n, int precision, int scale, uint64_t* out
 ) noexcept nogil:
-    """A decimal with exactly `scale` digits behind the point, as 128 bits (low word first)."""
+    """Read a decimal with exactly `scale` digits after the point into 128 bits (low word first)."""
     cdef uint64_t narrow = 0
     cdef u128 wide
     cdef int64_t i = 0, digits = 0, significant = 0, point = -1
@@ -175,7 +176,7 @@ cdef inline int read_decimal(
 cdef inline int read_float(
     const uint8_t* p, int64_t n, int mantissa_bits, int exponent_bias, uint64_t* out
 ) noexcept nogil:
-    """The bits of the nearest binary float; ASK_TWIN whenever that is not beyond doubt.
+    """Read the bits of the nearest binary float; return ASK_TWIN if the rounding is not certain.
 
     Lemire's way: digits times a 128-bit power of five. The product is known to lie in a small
     interval; when the middle between two floats is outside it, the rounding is certain.
@@ -271,7 +272,7 @@ cdef inline int read_float(
     return FINE
 
 cdef inline int two_digits(const uint8_t* p) noexcept nogil:
-    """The number of two digits, -1 when they are none."""
+    """Return the number of two digits; -1 if they are not digits."""
     cdef uint8_t tens = <uint8_t>(p[0] - c'0')
     cdef uint8_t ones = <uint8_t>(p[1] - c'0')
     if tens > 9 or ones > 9:
@@ -281,7 +282,8 @@ cdef inline int two_digits(const uint8_t* p) noexcept nogil:
 cdef inline int64_t skip_date(
     const uint8_t* p, int64_t n, int* year, int* month, int* day
 ) noexcept nogil:
-    """Read `2024-02-29`; returns its length, 0 when malformed (ranges of day are not checked)."""
+    """Read `2024-02-29`; return its length, 0 if it is malformed. Ranges of days are not checked.
+    """
     cdef int64_t i = 0
     cdef uint8_t digit
     year[0] = 0
@@ -300,7 +302,7 @@ cdef inline int64_t skip_date(
     return i + 6
 
 cdef inline int64_t skip_time(const uint8_t* p, int64_t n, int64_t* microseconds) noexcept nogil:
-    """Read `23:59:59.123`; returns its length, 0 when malformed or out of range."""
+    """Read `23:59:59.123`; return its length, 0 if it is malformed or out of range."""
     cdef int hour, minute, second
     cdef int64_t i = 8, fraction = 0, scale = 1000000
     cdef uint8_t digit
@@ -326,7 +328,7 @@ cdef inline int64_t skip_time(const uint8_t* p, int64_t n, int64_t* microseconds
     return i
 
 cdef inline int64_t skip_zone(const uint8_t* p, int64_t n, int64_t* seconds) noexcept nogil:
-    """Read `+05:30`; returns its length, 0 when malformed or out of range."""
+    """Read `+05:30`; return its length, 0 if it is malformed or out of range."""
     cdef int hour, minute = 0, second = 0
     cdef int64_t i = 3
     if n < 3 or (p[0] != c'+' and p[0] != c'-'):
@@ -346,14 +348,14 @@ cdef inline int64_t skip_zone(const uint8_t* p, int64_t n, int64_t* seconds) noe
     return i
 
 cdef inline bint era_is(const uint8_t* p, int64_t n, bint* bc) noexcept nogil:
-    """Whether what remains of a date is nothing or ` BC`."""
+    """Return whether the rest of a date is empty or ` BC`."""
     bc[0] = n == 3 and p[0] == c' ' and p[1] == c'B' and p[2] == c'C'
     return n == 0 or bc[0]
 
 cdef inline int days_since_1970(
     int64_t year, int month, int day, bint bc, int64_t* days
 ) noexcept nogil:
-    """Days in the proleptic Gregorian calendar; checks that the day exists."""
+    """Compute days in the proleptic Gregorian calendar; check that the day exists."""
     cdef int length
     cdef int64_t era, year_of_era, day_of_year
     if year == 0 or month < 1 or month > 12:
@@ -379,13 +381,13 @@ cdef inline int days_since_1970(
     return FINE
 
 cdef inline bint is_unbounded(const uint8_t* p, int64_t n) noexcept nogil:
-    """`infinity` or `-infinity`."""
+    """Return whether the text is `infinity` or `-infinity`."""
     if n == 8:
         return memcmp(p, b"infinity", 8) == 0
     return n == 9 and memcmp(p, b"-infinity", 9) == 0
 
 cdef inline int read_date(const uint8_t* p, int64_t n, int32_t* out) noexcept nogil:
-    """Days since 1970-01-01."""
+    """Read days since 1970-01-01."""
     cdef int year, month, day, status
     cdef bint bc
     cdef int64_t days, i
@@ -403,7 +405,7 @@ cdef inline int read_date(const uint8_t* p, int64_t n, int32_t* out) noexcept no
     return FINE
 
 cdef inline int read_time(const uint8_t* p, int64_t n, int64_t* out) noexcept nogil:
-    """Microseconds since midnight."""
+    """Read microseconds since midnight."""
     if n == 8 and memcmp(p, b"24:00:00", 8) == 0:
         return UNFIT
     if n < 8 or skip_time(p, n, out) != n:
@@ -413,7 +415,7 @@ cdef inline int read_time(const uint8_t* p, int64_t n, int64_t* out) noexcept no
 cdef inline int read_timestamp(
     const uint8_t* p, int64_t n, bint zoned, int64_t* out
 ) noexcept nogil:
-    """Microseconds since 1970, of UTC when the text has an offset (zoned)."""
+    """Read microseconds since 1970, in UTC if the text has an offset (zoned)."""
     cdef int year, month, day, status
     cdef bint bc
     cdef int64_t days, microseconds, i, length, offset = 0
@@ -445,7 +447,7 @@ cdef inline int read_timestamp(
     return FINE
 
 cdef inline int read_uuid(const uint8_t* p, int64_t n, uint8_t* out) noexcept nogil:
-    """The sixteen bytes of a uuid."""
+    """Read the sixteen bytes of a uuid."""
     cdef int i, at = 0
     cdef uint8_t high, low
     if n != 36 or p[8] != c'-' or p[13] != c'-' or p[18] != c'-' or p[23] != c'-':
@@ -462,11 +464,11 @@ cdef inline int read_uuid(const uint8_t* p, int64_t n, uint8_t* out) noexcept no
     return FINE
 
 cdef inline bint is_bytea(const uint8_t* p, int64_t n) noexcept nogil:
-    """Whether the text starts as a bytea in hex form and has pairs of digits."""
+    """Return whether the text starts like a bytea in hex form and has pairs of digits."""
     return n >= 2 and n % 2 == 0 and p[0] == c'\\' and p[1] == c'x'
 
 cdef inline int read_hex(const uint8_t* p, int64_t n, uint8_t* out) noexcept nogil:
-    """n bytes from 2 n hex digits."""
+    """Read n bytes from 2 n hex digits."""
     cdef int64_t i
     cdef uint8_t high, low
     for i in range(n):
@@ -478,7 +480,8 @@ cdef inline int read_hex(const uint8_t* p, int64_t n, uint8_t* out) noexcept nog
     return FINE
 
 cdef inline bint is_utf8(const uint8_t* p, int64_t n) noexcept nogil:
-    """Whether the bytes are UTF-8 as Unicode defines it: no surrogates, nothing over-long."""
+    """Return whether the bytes are UTF-8 as Unicode defines it: no surrogates, nothing over-long.
+    """
     cdef int64_t i = 0
     cdef uint64_t eight
     cdef uint8_t lead, second

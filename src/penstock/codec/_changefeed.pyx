@@ -3,8 +3,8 @@
 """The compiled walk over the JSON of changefeeds; `changefeed.py` is its readable twin and says what
 it does.
 
-A place is an index into the body. Each function that walks returns the place behind what it took, or
--1 when it has noted a trouble.
+A place is an index into the body. Each function that walks returns the place after what it has
+read, or -1 if it has noted a trouble.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -90,7 +90,7 @@ cdef inline int64_t space(Scan* s, int64_t i) noexcept nogil:
 
 
 cdef inline int at(Scan* s, int64_t i) noexcept nogil:
-    """The byte at i, or -1."""
+    """Return the byte at i; at the end, note a trouble and return -1."""
     if i >= s.end:
         return <int>refuse(s, ENDS, s.end, s.end)
     return s.p[i]
@@ -104,8 +104,8 @@ cdef inline bint is_hex(uint8_t c) noexcept nogil:
     return c"0" <= c <= c"9" or c"a" <= (c | 0x20) <= c"f"
 
 
-cdef inline int escaped(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """The UTF-16 code unit of an escape with four digits; -1 where there is none."""
+cdef inline int read_escape(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """Return the UTF-16 code unit of an escape with four digits; -1 if there is no escape."""
     cdef int found = 0, index
     if end - p < 6 or p[0] != c"\\" or p[1] != c"u":
         return -1
@@ -137,12 +137,12 @@ cdef int64_t string(Scan* s, int64_t i) noexcept nogil:
             return refuse(s, SYNTAX, i, i)
         c = p[i + 1]
         if c == c"u":
-            code = escaped(p + i, p + end)
+            code = read_escape(p + i, p + end)
             if code < 0:
                 return refuse(s, SYNTAX, i, i)
             if code >> 11 != 0x1B:
                 i += 6
-            elif code < 0xDC00 and escaped(p + i + 6, p + end) >> 10 == 0x37:
+            elif code < 0xDC00 and read_escape(p + i + 6, p + end) >> 10 == 0x37:
                 i += 12
             else:
                 return refuse(s, HALF, i, i)
@@ -153,7 +153,7 @@ cdef int64_t string(Scan* s, int64_t i) noexcept nogil:
 
 
 cdef inline int64_t colon(Scan* s, int64_t i) noexcept nogil:
-    """Behind a name: where its value begins."""
+    """Return where the value of a name begins, after its colon."""
     cdef int byte
     i = space(s, i)
     byte = at(s, i)
@@ -320,7 +320,7 @@ cdef int which_name(Scan* s, int64_t start, int64_t size) noexcept nogil:
 
 
 cdef bint resembles_known(Scan* s, int64_t start, int64_t size) noexcept nogil:
-    """Whether another reader may take a name for a known one: other case, or escapes."""
+    """Return whether another reader may take a name for a known one: other case, or escapes."""
     cdef int index
     cdef int64_t i
     cdef uint8_t c

@@ -47,7 +47,9 @@ _EMPTY_BUFFER = pa.py_buffer(b"")
 # --- memory
 
 cdef class _Memory:
-    """Owns one malloc'ed block and shows it read-only; freed with the last Arrow array on it."""
+    """Owner of one malloc'ed block, which it shows read-only; freed with the last Arrow array on
+    it.
+    """
 
     cdef void* data
     cdef Py_ssize_t size
@@ -59,7 +61,7 @@ cdef class _Memory:
         free(self.data)
 
 
-cdef object detached(void** data, int64_t size):
+cdef object detach(void** data, int64_t size):
     """Move a block into an Arrow buffer of `size` bytes; the pointer becomes NULL.
 
     Arrow aborts the process on a NULL buffer, so an empty one stands in.
@@ -75,7 +77,7 @@ cdef object detached(void** data, int64_t size):
 
 
 cdef inline bint regrow(void** data, int64_t size) noexcept nogil:
-    """Make a block at least `size` bytes; on failure it stays as it is."""
+    """Enlarge a block to at least `size` bytes; on failure it stays as it is."""
     cdef void* grown = realloc(data[0], <size_t>size)
     if grown == NULL:
         return False
@@ -115,7 +117,7 @@ cdef struct Column:
 
 
 cdef bint column_grow(Column* column, int64_t rows, int64_t old, int64_t new) noexcept nogil:
-    """Make room for `new` rows, all unset beyond `old`, of which `rows` are in use."""
+    """Make room for `new` rows, all unset from `old` on, of which `rows` are in use."""
     if not regrow(<void**>&column.valid, new >> 3):
         return False
     memset(column.valid + (old >> 3), 0, (new - old) >> 3)
@@ -134,7 +136,7 @@ cdef bint column_grow(Column* column, int64_t rows, int64_t old, int64_t new) no
 
 
 cdef bint column_start(Column* column, int64_t rows, int64_t capacity) noexcept nogil:
-    """Make a column that begins late: NULL in the rows so far."""
+    """Begin a column late, with NULL in the rows so far."""
     if not column_grow(column, 0, 0, capacity):
         return False
     if column.kind >= BYTEA:
@@ -157,7 +159,8 @@ cdef void column_free(Column* column) noexcept nogil:
 
 
 cdef inline uint8_t* column_room(Column* column, int64_t size) noexcept nogil:
-    """Where `size` more bytes of variable length may be written; NULL when there is no room."""
+    """Return where `size` more bytes of variable length may be written; NULL if there is no room.
+    """
     cdef int64_t wanted = column.length + size
     if wanted > INT_MAX:
         return NULL  # not reached: the decoder's byte limit cuts batches far earlier
@@ -291,21 +294,22 @@ cdef inline int put(Column* column, int64_t row, const uint8_t* p, int64_t n) ex
 cdef object column_array(Column* column, object kind, int64_t rows):
     """Move a column's buffers into an Arrow array."""
     cdef int64_t nulls = rows - count_set(column.valid, rows)
-    valid = detached(<void**>&column.valid, (rows + 7) >> 3) if nulls else None
+    valid = detach(<void**>&column.valid, (rows + 7) >> 3) if nulls else None
     buffers = [valid]
     if column.kind >= BYTEA:
         size = column.offsets[rows]
-        buffers.append(detached(<void**>&column.offsets, (rows + 1) * sizeof(int32_t)))
-        buffers.append(detached(<void**>&column.data, size))
+        buffers.append(detach(<void**>&column.offsets, (rows + 1) * sizeof(int32_t)))
+        buffers.append(detach(<void**>&column.data, size))
     elif column.kind == BOOL:
-        buffers.append(detached(<void**>&column.data, (rows + 7) >> 3))
+        buffers.append(detach(<void**>&column.data, (rows + 7) >> 3))
     else:
-        buffers.append(detached(<void**>&column.data, rows * column.width))
+        buffers.append(detach(<void**>&column.data, rows * column.width))
     return pa.Array.from_buffers(kind, rows, buffers, nulls)
 
 
 def _power_of_five(power):
-    """The first 128 bits of 5**power, rounded down, and the power of two of the first."""
+    """Return the first 128 bits of 5**power, rounded down, and the power of two of the first bit.
+    """
     if power < 0:
         exact = 5 ** -power
         log2 = -exact.bit_length()  # a power of five is never a power of two
@@ -316,7 +320,7 @@ def _power_of_five(power):
 
 
 cdef int fill_tables() except -1:
-    """Powers of five and the values of hex digits."""
+    """Fill the tables of powers of five and of the values of hex digits."""
     cdef int i
     for i in range(POWER_MAX - POWER_MIN + 1):
         bits, log2 = _power_of_five(i + POWER_MIN)

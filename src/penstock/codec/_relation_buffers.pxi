@@ -65,7 +65,7 @@ cdef bint table_grow(Table* table) noexcept nogil:
 
 
 cdef bint table_start_before(Table* table) noexcept nogil:
-    """Make the before image's columns, NULL in the rows so far."""
+    """Create the before image's columns, NULL in the rows so far."""
     cdef int i
     for i in range(table.before_count):
         if not column_start(&table.before[i], table.rows, table.capacity):
@@ -92,7 +92,7 @@ cdef inline void column_restore(Column* column, int64_t rows) noexcept nogil:
 
 
 cdef bint table_begin_row(Table* table) noexcept nogil:
-    """Make room for one row; take back what a failed row left."""
+    """Make room for one row; remove what a failed row left."""
     cdef int i
     if table.rows == table.capacity:
         if not table_grow(table):
@@ -200,9 +200,9 @@ cdef class _Slot:
         cdef Table* table = &self.table
         cdef int64_t rows = table.rows
         arrays = [
-            whole(pa.int64(), rows, detached(<void**>&table.gsn, rows * 8)),
-            whole(pa.int64(), rows, detached(<void**>&table.trx, rows * 8)),
-            whole(pa.uint8(), rows, detached(<void**>&table.op, rows)),
+            whole(pa.int64(), rows, detach(<void**>&table.gsn, rows * 8)),
+            whole(pa.int64(), rows, detach(<void**>&table.trx, rows * 8)),
+            whole(pa.uint8(), rows, detach(<void**>&table.op, rows)),
             column_array(&table.absent, pa.binary(), rows)
             if table.absents
             else pa.nulls(rows, pa.binary()),
@@ -221,7 +221,7 @@ cdef class _Slot:
             column_array(&table.after[i], kind.field(i).type, rows)
             for i in range(table.column_count)
         ]
-        valid = detached(<void**>&table.after_valid, (rows + 7) >> 3) if table.deletes else None
+        valid = detach(<void**>&table.after_valid, (rows + 7) >> 3) if table.deletes else None
         return pa.Array.from_buffers(kind, rows, [valid], table.deletes, 0, children)
 
     cdef object before_images(self):
@@ -237,17 +237,17 @@ cdef class _Slot:
         ]
         valid = None
         if table.olds < rows:
-            valid = detached(<void**>&table.before_valid, (rows + 7) >> 3)
+            valid = detach(<void**>&table.before_valid, (rows + 7) >> 3)
         return pa.Array.from_buffers(kind, rows, [valid], rows - table.olds, 0, children)
 
 
 cdef object whole(object kind, int64_t rows, object buffer):
-    """An Arrow array without NULLs."""
+    """Return an Arrow array without NULLs."""
     return pa.Array.from_buffers(kind, rows, [None, buffer], 0)
 
 
 cdef int shape_column(Column* column, object shape) except -1:
-    """Set a column's kind from its neutral type; raises KeyError for an unknown one."""
+    """Set a column's kind from its neutral type. Raises KeyError for an unknown type."""
     neutral = shape.neutral
     if neutral.startswith("decimal("):
         kind = arrow_type(neutral)
@@ -272,7 +272,7 @@ cdef struct TableMap:
 
 
 cdef Table** map_place(TableMap* map, uint32_t source_id) noexcept nogil:
-    """Where the store of an oid is, or would be."""
+    """Return where the store of an oid is, or would be."""
     cdef int64_t mask = map.size - 1
     cdef int64_t i = (source_id * <uint64_t>0x9E3779B97F4A7C15 >> 32) & mask
     while map.places[i] != NULL and map.places[i].source_id != source_id:
@@ -281,14 +281,14 @@ cdef Table** map_place(TableMap* map, uint32_t source_id) noexcept nogil:
 
 
 cdef inline Table* map_find(TableMap* map, uint32_t source_id) noexcept nogil:
-    """The store of an oid, NULL when it has none."""
+    """Return the store of an oid; NULL if it has none."""
     if map.last == NULL or map.last.source_id != source_id:
         map.last = map_place(map, source_id)[0]
     return map.last
 
 
 cdef bint map_clear(TableMap* map) noexcept nogil:
-    """Start empty; False without memory, and then nothing has changed."""
+    """Empty the map; return False if memory is missing, and then nothing has changed."""
     cdef Table** places = <Table**>calloc(16, sizeof(Table*))
     if places == NULL:
         return False
@@ -301,7 +301,8 @@ cdef bint map_clear(TableMap* map) noexcept nogil:
 
 
 cdef bint map_put(TableMap* map, Table* table) noexcept nogil:
-    """Make a store the one of its oid; False without memory, and then nothing has changed."""
+    """Enter a store under its oid; return False if memory is missing, and then nothing has changed.
+    """
     cdef TableMap wider
     cdef Table** place
     cdef int64_t i

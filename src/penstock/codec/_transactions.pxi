@@ -21,7 +21,7 @@ cdef struct Ended:
 cdef bint ended_add(
     Ended* ended, uint64_t position, uint64_t end_position, int64_t time_us, uint64_t source_id
 ) noexcept nogil:
-    """Keep one; False without memory."""
+    """Keep a transaction; return False if memory is missing."""
     cdef EndedTransaction* place
     cdef int64_t capacity
     if ended.count == ended.capacity:
@@ -46,23 +46,23 @@ cdef void ended_free(Ended* ended) noexcept:
 
 
 cdef inline void put_position(uint8_t* place, uint64_t position) noexcept nogil:
-    """16 bytes in the order of memcmp; positions of 64 bits take the last 8."""
+    """Write 16 bytes in the order of memcmp; positions of 64 bits take the last 8."""
     cdef uint64_t swapped = be64(<const uint8_t*>&position)  # as it is on a big-endian machine
     memset(place, 0, 8)
     memcpy(place + 8, &swapped, 8)
 
 
 cdef void* address(object buffer) except NULL:
-    """Where an Arrow buffer's bytes are; they stay there for as long as it lives."""
+    """Return the address of an Arrow buffer's bytes; they stay there as long as it lives."""
     cdef size_t found = buffer.address
     return <void*>found
 
 
 cdef object ended_batch(Ended* ended):
-    """Move them into a batch of TRANSACTIONS_SCHEMA; None when there are none.
+    """Move the transactions into a batch of TRANSACTIONS_SCHEMA; return None if there are none.
 
-    Into memory of Arrow's pool, which has been touched before: fresh pages would cost more than
-    all the rest.
+    The batch is in memory of Arrow's pool, which is already mapped: fresh pages would cost more
+    than the rest of the work.
     """
     cdef int64_t count = ended.count, i
     cdef uint8_t* positions

@@ -21,7 +21,7 @@ from penstock.model.hlc import Hlc, HlcInvalid, parse_time
 # The same limits as where the rows are applied: what is taken here can be read there.
 DEPTH_MAX = 500  # of arrays and objects within each other; msgspec reads twice as many
 EXPONENT_MAX = 16_383
-"""Of a number: PostgreSQL's numeric has as many digits behind the point."""
+"""Of a number: PostgreSQL's numeric has as many digits after the point."""
 SHOWN_MAX = 80  # characters of a number
 FIELDS = 10
 NANOS, LOGICAL, KEY, KEY_END, AFTER, AFTER_END, BEFORE, BEFORE_END, TOPIC, TOPIC_END = range(FIELDS)
@@ -418,8 +418,8 @@ def refusal(refused: Refused, body: bytes, *, is_file: bool = False) -> Penstock
         Trouble.ENDS: f"it ends in the middle of a value, after {refused.end} of {whole} bytes",
         Trouble.UNKNOWN: f'unknown field "{text}"',
         Trouble.TYPE: f"{text or 'what should be an object'} has another type",
-        Trouble.TWICE: f'field "{text}" comes twice',
-        Trouble.BEHIND: f"text behind the first value, from byte {refused.start} on",
+        Trouble.TWICE: f'field "{text}" occurs twice',
+        Trouble.BEHIND: f"text after the first value, from byte {refused.start} on",
         Trouble.DEEP: f"more than {DEPTH_MAX} levels at byte {refused.start}",
         Trouble.BOTH: "payload beside resolved",
         Trouble.HALF: f"half of a surrogate pair at byte {refused.start}",

@@ -101,7 +101,7 @@ def _decimal(text: str | None, kind: pa.DataType) -> Decimal | None:
     """Return the number of a text, which has the type's scale exactly."""
     if text is None:
         return None
-    refused = pa.ArrowInvalid(f"{text[:80]!r} is no {kind}")
+    refused = pa.ArrowInvalid(f"{text[:80]!r} is not a {kind}")
     _, _, exponent = text.lower().partition("e")
     if len(exponent.lstrip("+-")) > EXPONENT_DIGITS_MAX:
         raise refused

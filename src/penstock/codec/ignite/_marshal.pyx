@@ -2,8 +2,8 @@
 # cython: initializedcheck=False, nonecheck=False
 """The compiled reader of values; `marshal.py` is its readable twin and says what it does.
 
-Python values are made as CPython makes its own: tuples and slots are filled where they lie. What an
-object of one version of a type needs (names, a dict with them) is made once, as a Plan.
+Python values are created as CPython creates its own: tuples and slots are filled in place. What an
+object of one version of a type needs (names, a dict with them) is created once, as a Plan.
 """
 
 from cpython.bytearray cimport (
@@ -46,7 +46,7 @@ include "_marshal_simple.pxi"
 # -- objects -----------------------------------------------------------------------------------
 
 cdef class Plan:
-    """What all objects of one version of a type have in common."""
+    """Facts that all objects of one version of a type have in common."""
 
     cdef int32_t type_id
     cdef int32_t schema
@@ -168,13 +168,13 @@ cdef class Decoder:
         elif code == 36:
             return moment(Time, c)
         elif code == 12:
-            return taken(c, counted(c, 1))
+            return taken(c, read_count(c, 1))
         elif 13 <= code <= 17:
             return numbers(c, code)
         elif code == 18:
             return chars(c)
         elif code == 19:
-            return [flag(c, begin) for _ in range(counted(c, 1))]
+            return [flag(c, begin) for _ in range(read_count(c, 1))]
         elif code == 30:
             return decimal(c, begin)
         elif code == 24:
@@ -201,21 +201,21 @@ cdef class Decoder:
         elif code == 23:
             return self.array(c, begin, depth)
         elif code == 27:
-            return self.wrapped(c, begin, depth)
+            return self.read_wrapped(c, begin, depth)
         elif code == 29:
             return self.enums(c, begin)
         elif code == 32:
             type_id, name = class_id(c)
             return Class(name or self._types.name_of(type_id), type_id)
         elif code == 35:
-            for _ in range(counted(c, 4)):
+            for _ in range(read_count(c, 4)):
                 class_id(c)
             self.value(c, depth + 1)
             return Opaque("proxy", None, 0, (<bytes>c.owner)[begin:c.at])
         elif code == HANDLE_CODE:
             return self.handle(c, begin, depth)
         elif code == 0xFE:
-            return optimized(c, self._types)
+            return read_optimized(c, self._types)
         raise bad_value(begin, f"a value of type {code}")
 
     # -- containers --------------------------------------------------------------------------
@@ -224,7 +224,7 @@ cdef class Decoder:
         cdef Py_ssize_t count, at
         cdef list made = []
         class_id(c)
-        count = counted(c, 1)
+        count = read_count(c, 1)
         see(c, begin, made)
         for at in range(count):
             PyList_Append(made, self.value(c, depth + 1))
@@ -235,7 +235,7 @@ cdef class Decoder:
         cdef int code
         cdef list made = []
         class_id(c)
-        for at in range(counted(c, 1)):
+        for at in range(read_count(c, 1)):
             code = take(c, 1)[0]
             if code != NULL_CODE and code != 28 and code != 38:
                 raise bad_value(begin, f"an enum array with a value of type {code}")
@@ -243,7 +243,7 @@ cdef class Decoder:
         return made
 
     cdef object collection(self, Cursor *c, Py_ssize_t begin, int depth):
-        cdef Py_ssize_t count = counted(c, 1)
+        cdef Py_ssize_t count = read_count(c, 1)
         cdef Py_ssize_t at
         cdef int kind = <int8_t>take(c, 1)[0]
         if kind not in KINDS:
@@ -256,7 +256,7 @@ cdef class Decoder:
         return made
 
     cdef object map(self, Cursor *c, Py_ssize_t begin, int depth):
-        cdef Py_ssize_t count = counted(c, 2)
+        cdef Py_ssize_t count = read_count(c, 2)
         cdef Py_ssize_t at
         cdef int kind = take(c, 1)[0]
         cdef list pairs = []
@@ -275,7 +275,7 @@ cdef class Decoder:
         cdef Py_ssize_t begin, at
         cdef int actual
         cdef list made = []
-        for at in range(counted(c, 1)):
+        for at in range(read_count(c, 1)):
             begin = c.at
             actual = take(c, 1)[0]
             if actual != NULL_CODE and actual != code:
@@ -287,7 +287,7 @@ cdef class Decoder:
     # -- types -------------------------------------------------------------------------------
 
     cdef int renew(self) except -1:
-        """Forget what was known of types where they were told to look one up again."""
+        """Forget known types if they were told to look one up again."""
         cdef object now = <object>PyList_GET_ITEM(self._change, 0)
         if now is not self._changed:
             self._plans, self._enums, self._last = {}, {}, None
@@ -312,7 +312,7 @@ cdef class Decoder:
         return made
 
     cdef Plan plan(self, int32_t type_id, int32_t schema):
-        """Of objects with a compact footer. Raises TypeUnknown."""
+        """Return the plan of objects with a compact footer. Raises TypeUnknown."""
         cdef PyObject *known
         self.renew()
         if self._last is not None and self._last.type_id == type_id:
@@ -329,11 +329,11 @@ cdef class Decoder:
         self._plans[key] = self._last
         return self._last
 
-    cdef Plan numbered(
+    cdef Plan numbered_plan(
         self, Cursor *c, int32_t type_id, int32_t schema, Py_ssize_t footer, Py_ssize_t count,
         Py_ssize_t size,
     ):
-        """Of objects whose footer has the fields' numbers. Raises TypeUnknown."""
+        """Return the plan of objects whose footer has the fields' numbers. Raises TypeUnknown."""
         cdef PyObject *known
         cdef Py_ssize_t at
         cdef bytes numbers
@@ -376,8 +376,8 @@ cdef class Decoder:
         see(c, place, found)
         return found
 
-    cdef object wrapped(self, Cursor *c, Py_ssize_t begin, int depth):
-        cdef Py_ssize_t length = counted(c, 1)
+    cdef object read_wrapped(self, Cursor *c, Py_ssize_t begin, int depth):
+        cdef Py_ssize_t length = read_count(c, 1)
         cdef const uint8_t *data = take(c, length)
         cdef int32_t start = _int(take(c, 4))
         cdef Cursor inner
@@ -420,7 +420,7 @@ cdef class Decoder:
         if not type_id:
             begin_name = c.at
             if take(c, 1)[0] != 9:
-                raise bad_value(begin_name, "a class name that is no string")
+                raise bad_value(begin_name, "a class name that is not a string")
             name = text(c)
             type_id = id_of(name)
         if flags & HAS_SCHEMA:
@@ -448,7 +448,7 @@ cdef class Decoder:
             if plan.count != count:
                 raise bad_value(begin, f"{count} fields of a version with {plan.count}")
         elif count:
-            plan = self.numbered(c, type_id, schema, footer, count, size)
+            plan = self.numbered_plan(c, type_id, schema, footer, count, size)
         else:
             plan = None
         if plan is not None:
@@ -480,7 +480,7 @@ cdef class Decoder:
         return made
 
     cdef int bare(self, made, int32_t type_id, name) except -1:
-        """What an object without fields has of its type."""
+        """Fill an object without fields with the facts of its type."""
         found = self._types.find(type_id)
         if found is not None:
             name = found.type_name

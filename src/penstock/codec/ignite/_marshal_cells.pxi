@@ -44,7 +44,7 @@ _fill_powers()
 
 
 cdef class Cells:
-    """A column: buffers that are filled row by row. NULL is what was not put."""
+    """Column whose buffers are filled row by row. Rows that are not put are NULL."""
 
     cdef int form
     cdef int width
@@ -92,7 +92,7 @@ cdef class Cells:
         self.nulls -= 1
 
     cdef uint8_t *room(self, Py_ssize_t row, Py_ssize_t count) except? NULL:
-        """Where so many bytes of a row's text go; NULL: there are too many."""
+        """Return where `count` bytes of a row's text go; NULL if they are too many."""
         cdef Py_ssize_t wanted = self.length + count
         if wanted > TEXT_BYTES_MAX:
             return NULL
@@ -104,13 +104,13 @@ cdef class Cells:
         return self.data + wanted - count
 
     cdef void reach(self, Py_ssize_t row) noexcept:
-        """Write the offsets of rows without a text, to the beginning of this one."""
+        """Write the offsets of rows without a text, up to the beginning of this one."""
         while self.reached < row:
             self.reached += 1
             self.offsets[self.reached] = <int32_t>self.length
 
     cdef object done(self):
-        """Arrow's array: int64 where it is of milliseconds; or a list of Python's values."""
+        """Return an Arrow array (int64 if it is of milliseconds) or a list of Python values."""
         import pyarrow as pa
 
         if self.is_refused:
@@ -139,7 +139,8 @@ cdef object _arrow_kind(int form, int precision, int scale):
 
 
 cdef int put_cell(Cursor *c, Cells cells, Py_ssize_t row) except -1:
-    """The value at the cursor into a column. 1: it has another form than the column."""
+    """Put the value at the cursor into a column; return 1 if it has another form than the column.
+    """
     cdef int code = take(c, 1)[0]
     cdef int form = cells.form
     cdef const uint8_t *data
@@ -207,7 +208,7 @@ cdef int put_integer(Cursor *c, Cells cells, Py_ssize_t row, int code) except -1
 
 cdef int put_text(Cursor *c, Cells cells, Py_ssize_t row) except -1:
     cdef Py_ssize_t begin = c.at
-    cdef Py_ssize_t count = counted(c, 1)
+    cdef Py_ssize_t count = read_count(c, 1)
     cdef const uint8_t *data = take(c, count)
     cdef Py_ssize_t at
     cdef uint8_t high = 0
@@ -229,7 +230,7 @@ cdef int put_text(Cursor *c, Cells cells, Py_ssize_t row) except -1:
 
 
 cdef int put_bytes(Cursor *c, Cells cells, Py_ssize_t row) except -1:
-    cdef Py_ssize_t count = counted(c, 1)
+    cdef Py_ssize_t count = read_count(c, 1)
     cdef const uint8_t *data = take(c, count)
     cdef uint8_t *put = cells.room(row, count)
     if put == NULL:
@@ -240,12 +241,12 @@ cdef int put_bytes(Cursor *c, Cells cells, Py_ssize_t row) except -1:
 
 
 cdef int put_moment(Cursor *c, Cells cells, Py_ssize_t row, int code) except -1:
-    """Microseconds of a moment; milliseconds of a day or a time of day."""
+    """Put microseconds of a moment, or milliseconds of a day or a time of day."""
     cdef int64_t ms
     cdef int32_t nanos = 0
     cdef const uint8_t *data
     if cells.form == DATE:
-        if code != 0xFE or counted(c, 1) != SQL_DATE_BYTES:
+        if code != 0xFE or read_count(c, 1) != SQL_DATE_BYTES:
             return 1
         data = take(c, SQL_DATE_BYTES)
         if memcmp(data, PyBytes_AS_STRING(SQL_DATE), SQL_DATE_BYTES - 8):
@@ -270,9 +271,9 @@ cdef int put_moment(Cursor *c, Cells cells, Py_ssize_t row, int code) except -1:
 
 
 cdef int put_number(Cursor *c, Cells cells, Py_ssize_t row) except -1:
-    """A decimal of at most 18 digits: as text, or with the column's scale."""
+    """Put a decimal of at most 18 digits, as text or with the column's scale."""
     cdef int32_t scale = _int(take(c, 4))
-    cdef Py_ssize_t count = counted(c, 1)
+    cdef Py_ssize_t count = read_count(c, 1)
     cdef const uint8_t *data = take(c, count)
     cdef uint64_t unscaled = 0
     cdef int64_t signed[2]
@@ -304,7 +305,7 @@ cdef int put_number(Cursor *c, Cells cells, Py_ssize_t row) except -1:
 cdef int put_digits(
     Cells cells, Py_ssize_t row, uint64_t unscaled, bint is_negative, int scale
 ) except -1:
-    """All digits, with a point before the last ones."""
+    """Put all digits, with a point before the last `scale` ones."""
     cdef char shown[64]
     cdef char *end = shown + 64
     cdef char *at = end
@@ -334,7 +335,7 @@ cdef int put_digits(
 # -- values ------------------------------------------------------------------------------------
 
 cdef object read_list(Decoder decoder, list data, tuple columns):
-    """Return the same for values that lie separately."""
+    """Read cells of values that are separate bytes objects; see `cells.read_cells`."""
     import numpy as np
 
     lengths = np.array([-1 if one is None else len(one) for one in data], np.int64)
@@ -392,7 +393,8 @@ cdef object read_cells(
 cdef int scalar_cell(
     Decoder decoder, Cursor *c, Cells cells, Py_ssize_t row, bint is_again
 ) except -1:
-    """Read a value that is a whole column; 0: it is an object, or not as a node writes it."""
+    """Read a value that is a whole column; return 0 if it is an object, or not as a node writes it.
+    """
     if not c.size or c.data[0] == OBJ_CODE or c.data[0] == 27 or c.data[0] == 0xFD:
         return 0
     if is_again:
@@ -405,7 +407,7 @@ cdef int scalar_cell(
 cdef int object_cells(
     Decoder decoder, Cursor *c, list made, Py_ssize_t row, tuple columns, dict types, bint is_again
 ) except -1:
-    """An object's fields, each into its column; 0: it is not so plain."""
+    """Put an object's fields, each into its column; return 0 if the object has another form."""
     cdef const uint8_t *data = c.data
     cdef int flags, width
     cdef Py_ssize_t offset, place, at
@@ -459,7 +461,7 @@ cdef int object_cells(
 
 
 cdef int assign(Plan plan, tuple columns) except -1:
-    """Which column each field goes into."""
+    """Note into which column each field goes."""
     found = {column[0]: at for at, column in enumerate(columns)}
     plan.places = [found.get(name) for name in plan.names]
     plan.spec = columns
@@ -467,7 +469,7 @@ cdef int assign(Plan plan, tuple columns) except -1:
 
 
 cdef object fresh(Decoder decoder, Cursor *c, int depth):
-    """The value at the cursor as Python has it, whatever was read of the bytes before."""
+    """Return the value at the cursor as a Python value, whatever was read of the bytes before."""
     Py_XDECREF(c.top)
     Py_XDECREF(c.seen)
     c.top = c.seen = NULL

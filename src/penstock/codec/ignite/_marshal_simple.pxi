@@ -59,7 +59,7 @@ cdef object _unknown_uuid = UUID(int=0).is_safe
 cdef Py_ssize_t _slot(kind, str name) except -1:
     cdef Py_ssize_t found = penstock_slot(kind.__dict__[name])
     if found < 0:
-        raise SystemError(f"{kind.__name__}.{name} is no slot")
+        raise SystemError(f"{kind.__name__}.{name} is not a slot")
     return found
 
 
@@ -126,7 +126,7 @@ cdef object flag(Cursor *c, Py_ssize_t begin):
     return True if found else False
 
 
-cdef inline Py_ssize_t counted(Cursor *c, int item_bytes) except -1:
+cdef inline Py_ssize_t read_count(Cursor *c, int item_bytes) except -1:
     cdef Py_ssize_t begin = c.at
     cdef int32_t count = _int(take(c, 4))
     if count < 0 or count > (c.size - c.at) // item_bytes:
@@ -136,7 +136,7 @@ cdef inline Py_ssize_t counted(Cursor *c, int item_bytes) except -1:
 
 cdef object text(Cursor *c):
     cdef Py_ssize_t begin = c.at
-    cdef Py_ssize_t count = counted(c, 1)
+    cdef Py_ssize_t count = read_count(c, 1)
     cdef PyObject *found = PyUnicode_DecodeUTF8(<const char *>take(c, count), count, NULL)
     if found == NULL:
         return _no_text(begin)
@@ -187,7 +187,7 @@ cdef object timestamp(Cursor *c):
 cdef object decimal(Cursor *c, Py_ssize_t begin):
     global _decimal, _as_decimal
     cdef int32_t scale = _int(take(c, 4))
-    cdef Py_ssize_t count = counted(c, 1)
+    cdef Py_ssize_t count = read_count(c, 1)
     cdef const uint8_t *data = take(c, count)
     cdef uint64_t unscaled = 0
     cdef Py_ssize_t at
@@ -210,7 +210,7 @@ cdef object decimal(Cursor *c, Py_ssize_t begin):
 
 
 cdef object short_number(uint64_t unscaled, bint is_negative, int64_t scale):
-    """As Decimal reads it: digits and an exponent."""
+    """Return the number as Decimal reads it: digits and an exponent."""
     cdef char shown[40]
     cdef char *at = shown + 40
     cdef int64_t exponent = scale if scale >= 0 else -scale
@@ -241,7 +241,7 @@ cdef object short_number(uint64_t unscaled, bint is_negative, int64_t scale):
 
 cdef list numbers(Cursor *c, int code):
     cdef int size = 2 if code == 13 else 4 if code == 14 or code == 16 else 8
-    cdef Py_ssize_t count = counted(c, size)
+    cdef Py_ssize_t count = read_count(c, size)
     cdef const uint8_t *data = take(c, count * size)
     cdef Py_ssize_t at
     cdef int16_t small
@@ -269,7 +269,7 @@ cdef list numbers(Cursor *c, int code):
 
 
 cdef list chars(Cursor *c):
-    cdef Py_ssize_t count = counted(c, 2)
+    cdef Py_ssize_t count = read_count(c, 2)
     cdef const uint8_t *data = take(c, count * 2)
     cdef uint16_t one
     cdef Py_ssize_t at
@@ -280,8 +280,8 @@ cdef list chars(Cursor *c):
     return made
 
 
-cdef object optimized(Cursor *c, types):
-    cdef bytes data = taken(c, counted(c, 1))
+cdef object read_optimized(Cursor *c, types):
+    cdef bytes data = taken(c, read_count(c, 1))
     if len(data) == SQL_DATE_BYTES and data.startswith(SQL_DATE):
         return SqlDate(_long(<const uint8_t *>PyBytes_AS_STRING(data) + 7))
     if len(data) < 5 or data[0] not in (28, 101, 102):
@@ -297,7 +297,7 @@ cdef tuple class_id(Cursor *c):
         return type_id, None
     begin = c.at
     if take(c, 1)[0] != 9:
-        raise bad_value(begin, "a class name that is no string")
+        raise bad_value(begin, "a class name that is not a string")
     name = text(c)
     return id_of(name), name
 

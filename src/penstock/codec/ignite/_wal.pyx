@@ -8,7 +8,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from penstock.codec.ignite.errors import broken, unsupported
+from penstock.codec.ignite.errors import make_broken, make_unsupported
 
 include "_numbers.pxi"
 
@@ -26,7 +26,7 @@ cdef enum:
     PRIMARY = 1
     NOT_TOLD = 6  # PRELOAD, FROM_STORE
 
-cdef str ENDS = "an entry goes on behind the end of its record"
+cdef str ENDS = "an entry continues after the end of its record"
 
 include "_wal_records.pxi"
 include "_wal_entries.pxi"
@@ -180,7 +180,7 @@ cdef class Walk:
         checked=0
     ):
         if not issubclass(kind, Entry):
-            raise TypeError("kind is no Entry")
+            raise TypeError("kind is not an Entry")
         self._view = data
         self._size = self._view.shape[0]
         self._data = &self._view[0] if self._size else NULL
@@ -257,9 +257,9 @@ cdef class Walk:
         return 1
 
     cdef int _show(self, Found *found) except -1:
-        from penstock.codec.ignite.wal import Record, encrypted
+        from penstock.codec.ignite.wal import Record, read_encrypted
 
-        self._tell(encrypted(self._view, Record(found.offset, found.length, found.kind)))
+        self._tell(read_encrypted(self._view, Record(found.offset, found.length, found.kind)))
         return 0
 
     cdef Entry _read(self):

@@ -32,7 +32,8 @@ cdef struct Change:  # changes.CHANGE
 cdef inline int _versions(
     const uint8_t *data, Py_ssize_t *cursor, Py_ssize_t limit, Py_ssize_t *second, Fault *fault
 ) noexcept nogil:
-    """Pass over one version or two: its form, or -1. second: where the second one is; 0: none."""
+    """Pass over one version or two; return its form, or -1. second: where the second one is, or 0.
+    """
     cdef int form
     second[0] = 0
     if limit - cursor[0] < 1:
@@ -56,7 +57,9 @@ cdef int _parse(
     const uint8_t *data, Py_ssize_t *cursor, Py_ssize_t limit, Change *made, Py_ssize_t *conflict,
     Fault *fault,
 ) noexcept nogil:
-    """The entry at the cursor. Not 0: what is wrong. conflict: where that version is; 0: none."""
+    """Read the entry at the cursor; return 0, or what is wrong. conflict: where that version is, or
+    0.
+    """
     cdef Py_ssize_t at = cursor[0], begin
     cdef int form
     if limit - at < 9:
@@ -128,7 +131,7 @@ cdef int _enter(
     const uint8_t *data, Found *found, Py_ssize_t *cursor, Py_ssize_t *limit, int64_t *time_ms,
     int32_t *count, Fault *fault,
 ) noexcept nogil:
-    """Go to the entries of a data record. Not 0: what is wrong."""
+    """Go to the entries of a data record; return 0, or what is wrong."""
     cdef Py_ssize_t begin = found.offset + RECORD_BYTES_MIN - 4
     fault.at = found.offset
     limit[0] = found.offset + found.length - 4
@@ -165,7 +168,7 @@ cdef int _scan(
     const uint8_t *data, Py_ssize_t size, Py_ssize_t at, Py_ssize_t checked, int64_t number,
     Scan *scan, Fault *fault,
 ) noexcept nogil:
-    """Not 0: what is wrong, or no memory."""
+    """Scan the records; return 0, or what is wrong, or that memory is missing."""
     cdef Found found
     cdef Py_ssize_t cursor, limit, conflict
     cdef int32_t left
@@ -236,7 +239,7 @@ cdef struct Field:
 
 
 cdef void _turn(const uint8_t *rows, Py_ssize_t count, Field *fields, int field_count) noexcept nogil:
-    """Rows into an array of each field, so many rows at a time."""
+    """Turn rows into one array per field, some rows at a time."""
     cdef Py_ssize_t end, row
     cdef Field *one
     cdef const uint8_t *data

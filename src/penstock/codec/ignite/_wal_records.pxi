@@ -81,7 +81,7 @@ cdef object _error(str name, Fault *fault):
     cdef int code = fault.code
     at, first, second = fault.at, fault.first, fault.second
     if code == UNKNOWN_KIND:
-        return unsupported(name, at, f"an unknown record of type {first}")
+        return make_unsupported(name, at, f"an unknown record of type {first}")
     if code == TORN:
         cause = "the file ends inside a record"
     elif code == ELSEWHERE:
@@ -91,7 +91,7 @@ cdef object _error(str name, Fault *fault):
     elif code == CHECKSUM:
         cause = "the checksum of a record is wrong"
     elif code == BYTES_LEFT:
-        cause = "a record has bytes behind its last entry"
+        cause = "a record has bytes after its last entry"
     elif code == ENTRY_COUNT:
         cause = f"a record of {first} entries"
     elif code == BYTE_COUNT:
@@ -100,7 +100,7 @@ cdef object _error(str name, Fault *fault):
         cause = f"a version of form {first}"
     else:
         cause = ENDS
-    return broken(name, at, cause)
+    return make_broken(name, at, cause)
 
 
 # -- records -----------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ cdef int _find(
     const uint8_t *data, Py_ssize_t size, Py_ssize_t at, Py_ssize_t checked, int64_t number,
     const uint8_t *mask, Found *found, Fault *fault,
 ) noexcept nogil:
-    """Not 0: what is wrong, and found.end is where."""
+    """Find the next record of a kind in the mask; return 0, or what is wrong, at found.end."""
     cdef int kind
     cdef int32_t length
     found.kind = -1

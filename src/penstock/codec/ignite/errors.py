@@ -6,7 +6,7 @@ from penstock.model import PenstockError
 
 KEEP = (
     "Nothing was skipped, and the saved state is as it was. Compare the file with the node's "
-    "archive (db/wal/archive); put it back from there, or from a copy, and start again."
+    "archive (db/wal/archive); restore it from there, or from a copy, and start again."
 )
 
 
@@ -55,14 +55,14 @@ class CacheConfigUnknown(PenstockError):
     retry = "never"
 
 
-def broken(name: str, offset: int, cause: str) -> WalBroken:
+def make_broken(name: str, offset: int, cause: str) -> WalBroken:
     """Return the error for a broken place of a segment."""
     return WalBroken(
         f"{name}, offset {offset}: {cause}", hint=KEEP, file=name, offset=offset, cause=cause
     )
 
 
-def unsupported(name: str, offset: int, cause: str) -> WalUnsupported:
+def make_unsupported(name: str, offset: int, cause: str) -> WalUnsupported:
     """Return the error for a segment or record of an unknown form."""
     return WalUnsupported(
         f"{name}, offset {offset}: {cause}",
@@ -100,7 +100,7 @@ def config_broken(name: str, cause: str) -> CacheConfigBroken:
     return CacheConfigBroken(
         f"{name}: {cause}",
         hint="Read the node's own work directory, not a copy. With a damaged file the node does "
-        "not start; it writes the file when the cache is made or its tables are altered.",
+        "not start; it writes the file when the cache is created or its tables are altered.",
         file=name,
         cause=cause,
     )
@@ -115,3 +115,6 @@ def config_unknown(name: str, cause: str) -> CacheConfigUnknown:
         file=name,
         cause=cause,
     )
+
+
+broken, unsupported = make_broken, make_unsupported  # for kernels built before the rename

@@ -295,7 +295,7 @@ class _Reader:
             return type_id, None
         begin = self._at
         if self._take(1)[0] != 9:
-            raise bad_value(begin, "a class name that is no string")
+            raise bad_value(begin, "a class name that is not a string")
         name = self._text()
         return id_of(name), name
 
@@ -341,7 +341,7 @@ class _Reader:
         if not type_id:
             begin_name = self._at
             if self._take(1)[0] != 9:
-                raise bad_value(begin_name, "a class name that is no string")
+                raise bad_value(begin_name, "a class name that is not a string")
             name = self._text()
             type_id = id_of(name)
         places, raw, footer = self._footer(begin, end, flags, offset)

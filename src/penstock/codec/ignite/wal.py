@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from penstock.codec.ignite.changes import NONE, PRIMARY, Rows, fields
-from penstock.codec.ignite.errors import broken, unsupported
+from penstock.codec.ignite.errors import make_broken, make_unsupported
 
 try:
     from penstock.codec.ignite._wal import Entry as _Entry
@@ -63,7 +63,7 @@ _TREE = struct.Struct("<iq")
 _FIRST_PAGE = 2 << 48 | 0xFFFF << 32 | 2
 
 _WALKED = DATA_KINDS | ENCRYPTED_DATA_KINDS
-ENDS = "an entry goes on behind the end of its record"
+ENDS = "an entry continues after the end of its record"
 
 
 class Version(NamedTuple):
@@ -99,18 +99,18 @@ class Record(NamedTuple):
 def check_header(data: Any, number: int, name: str) -> None:
     """Check the first record of a segment. Raises WalBroken, WalUnsupported."""
     if len(data) < HEADER_BYTES:
-        raise broken(name, 0, f"it has {len(data)} bytes, and its header has {HEADER_BYTES}")
+        raise make_broken(name, 0, f"it has {len(data)} bytes, and its header has {HEADER_BYTES}")
     kind, actual, offset, magic, version, checksum = _HEADER.unpack_from(data)
     if magic == MAGIC_COMPACTED:
-        raise unsupported(name, 0, "it is a compacted segment")
+        raise make_unsupported(name, 0, "it is a compacted segment")
     if kind != HEADER_KIND + 1 or magic != MAGIC:
-        raise broken(name, 0, "it does not begin with the header of a segment")
+        raise make_broken(name, 0, "it does not begin with the header of a segment")
     if checksum != crc(data[: HEADER_BYTES - 4]):
-        raise broken(name, 0, "the checksum of its header is wrong")
+        raise make_broken(name, 0, "the checksum of its header is wrong")
     if version != SERIALIZER:
-        raise unsupported(name, 0, f"serializer version {version}, not {SERIALIZER}")
+        raise make_unsupported(name, 0, f"serializer version {version}, not {SERIALIZER}")
     if actual != number or offset:
-        raise broken(name, 0, f"its header is that of segment {actual}, offset {offset}")
+        raise make_broken(name, 0, f"its header is that of segment {actual}, offset {offset}")
 
 
 def crc(data: Any) -> int:
@@ -133,20 +133,20 @@ def find_record(
             break
         kind = first - 1
         if kind > KIND_MAX:
-            raise unsupported(name, at, f"an unknown record of type {kind}")
+            raise make_unsupported(name, at, f"an unknown record of type {kind}")
         if end - at < RECORD_BYTES_MIN:
-            raise broken(name, at, "the file ends inside a record")
+            raise make_broken(name, at, "the file ends inside a record")
         _, segment, offset, length = _RECORD.unpack_from(data, at)
         if segment != number or offset != at:
-            raise broken(name, at, f"a record of segment {segment}, offset {offset}")
+            raise make_broken(name, at, f"a record of segment {segment}, offset {offset}")
         if length < RECORD_BYTES_MIN:
-            raise broken(name, at, f"a record of {length} bytes")
+            raise make_broken(name, at, f"a record of {length} bytes")
         if length > end - at:
-            raise broken(name, at, "the file ends inside a record")
+            raise make_broken(name, at, "the file ends inside a record")
         if at + length > checked:
             (checksum,) = struct.unpack_from("<I", data, at + length - 4)
             if checksum != crc(data[at : at + length - 4]):
-                raise broken(name, at, "the checksum of a record is wrong")
+                raise make_broken(name, at, "the checksum of a record is wrong")
         if kind in kinds:
             return Record(at, length, kind), at + length
         at += length
@@ -166,7 +166,7 @@ def checked_end(_data: Any, _number: int, begin: int) -> int:
 def manager_place(data: Any, record: Record, name: str) -> Place:
     """Return the place that a CDC_MANAGER_RECORD holds. Raises WalBroken."""
     if record.length_bytes != RECORD_BYTES_MIN + _MANAGER.size:
-        raise broken(name, record.offset, "a state record of another length")
+        raise make_broken(name, record.offset, "a state record of another length")
     segment, offset, _, entry = _MANAGER.unpack_from(data, record.offset + RECORD_BYTES_MIN - 4)
     return Place(segment, offset, entry)
 
@@ -185,7 +185,7 @@ class Encrypted(NamedTuple):
     data: bytes
 
 
-def encrypted(data: Any, record: Record) -> Encrypted:
+def read_encrypted(data: Any, record: Record) -> Encrypted:
     """Return the readable facts about a record of ENCRYPTED_DATA_KINDS; none is guessed."""
     begin = record.offset + RECORD_BYTES_MIN - 4
     content = bytes(data[begin : record.offset + record.length_bytes - 4])
@@ -396,7 +396,7 @@ class Walk(Iterator[Any]):
             if found.kind in ENCRYPTED_DATA_KINDS:
                 self.unreadable += 1
                 if self._tell is not None:
-                    self._tell(encrypted(self._data, found))
+                    self._tell(read_encrypted(self._data, found))
                 continue
             self._record = found
             begin = found.offset + RECORD_BYTES_MIN - 4
@@ -484,11 +484,11 @@ class Walk(Iterator[Any]):
 
     def _check_end(self) -> None:
         if self._cursor != self._limit:
-            raise self._broken("a record has bytes behind its last entry")
+            raise self._broken("a record has bytes after its last entry")
 
     def _broken(self, cause: str) -> Exception:
         assert self._record is not None
-        return broken(self._name, self._record.offset, cause)
+        return make_broken(self._name, self._record.offset, cause)
 
 
 class Scanned(NamedTuple):
@@ -586,3 +586,6 @@ def scan_kernel() -> tuple[Callable[..., Scanned], Callable[[Any, int, int], int
 
 def _is_compiled() -> bool:
     return COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0")
+
+
+encrypted = read_encrypted  # for kernels built before the rename

@@ -6,9 +6,9 @@ Whole blocks are walked without the GIL; values go straight into column buffers 
 geometrically and become Arrow arrays without a copy. Every length is checked before it is read.
 Columns, tables and their memory are those of the PostgreSQL kernel.
 
-Inside, functions return a Stop value (0: go on), FAILED with the reason noted, or OUT_OF_MEMORY;
+Inside, functions return a Stop value (0: continue), FAILED with the reason noted, or OUT_OF_MEMORY;
 RAISED means that a Python exception is set. A row that fails leaves the store dirty: the next row
-of that relation starts by restoring it, so nothing of a broken row can stay.
+of that relation starts by restoring it, so nothing of a broken row can remain.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -66,7 +66,7 @@ include "_binlog_groups.pxi"
 
 
 cdef class Decoder(_Groups):
-    """Decodes whole blocks of packets into Arrow batches: see `binlog.Decoder`."""
+    """Decoder of whole blocks of packets into Arrow batches; see `binlog.Decoder`."""
 
     cdef readonly int64_t heartbeat_count
     cdef readonly object server_version
@@ -91,7 +91,7 @@ cdef class Decoder(_Groups):
         bint partial_inserts=False,
     ):
         if self._slots is not None:
-            raise ValueError("a decoder is made once")
+            raise ValueError("a decoder is created once")
         if not 1 <= byte_limit <= binlog_outcome.BYTE_LIMIT_MAX:
             raise ValueError(f"byte_limit must be from 1 to {binlog_outcome.BYTE_LIMIT_MAX}")
         self.gsn = gsn
@@ -256,7 +256,7 @@ cdef class Decoder(_Groups):
         return 0
 
     cdef object _decode(self, block, Py_ssize_t start, Py_ssize_t end, int mode):
-        cdef const uint8_t[::1] view = binlog_walk.checked(block, start, end)
+        cdef const uint8_t[::1] view = binlog_walk.view_block(block, start, end)
         cdef const uint8_t* bytes_ = &view[0] if view.shape[0] else NULL
         cdef int64_t consumed = start
         cdef int status
@@ -339,7 +339,7 @@ cdef class Decoder(_Groups):
     cdef int _other_event(
         self, const uint8_t* block, int64_t start, int64_t end
     ) except RAISED nogil:
-        """What is rare or passes."""
+        """Handle an event that is rare, or pass over it."""
         cdef uint8_t kind = block[start + 4]
         cdef uint8_t action = ACTIONS[kind]
         cdef int status
@@ -495,7 +495,7 @@ cdef class Decoder(_Groups):
     cdef int _rows_event(
         self, const uint8_t* block, int64_t start, int64_t end
     ) except RAISED nogil:
-        """Rows from `_row_at` on, where an earlier call left off."""
+        """Decode rows from `_row_at` on, where an earlier call stopped."""
         cdef const uint8_t* body = block + start + HEAD
         cdef uint8_t kind = block[start + 4], op
         cdef uint64_t table_id
@@ -541,7 +541,7 @@ cdef class Decoder(_Groups):
         self, Bound* bound, const uint8_t* block, uint8_t op, RowsHead* head, int64_t* at,
         int64_t end,
     ) except RAISED nogil:
-        """Decode the row at `at` and make it count."""
+        """Decode the row at `at` and count it."""
         cdef Table* table = bound.table
         cdef int64_t row, text = 0
         cdef bint has_absent = False

@@ -51,7 +51,7 @@ cdef struct Span:
 cdef int put_integer(
     Column* column, int64_t row, int64_t value, bint is_unsigned, int64_t* text
 ) noexcept nogil:
-    """Store a whole number in whatever the column keeps."""
+    """Store a whole number in the column's own form."""
     cdef uint8_t out[TEXT_ROOM]
     cdef int64_t n = 0
     cdef uint64_t size = <uint64_t>value
@@ -74,7 +74,7 @@ cdef int put_integer(
 cdef int put_decimal(
     Column* column, int64_t row, Cell* cell, const uint8_t* p, int64_t* text
 ) noexcept nogil:
-    """Groups of nine digits, the sign in the first bit."""
+    """Store a decimal from groups of nine digits, with the sign in the first bit."""
     cdef uint8_t plain[48]
     cdef uint8_t digits[TEXT_ROOM]
     cdef uint8_t out[TEXT_ROOM]
@@ -133,7 +133,7 @@ cdef int put_decimal(
 cdef int put_singles(
     Column* column, int64_t row, Cell* cell, const uint8_t* p, int64_t n, int64_t* text
 ) noexcept nogil:
-    """Text of one byte per character."""
+    """Store text of one byte per character."""
     cdef int64_t size = 0, i
     cdef const uint8_t* one
     cdef uint8_t* room
@@ -162,7 +162,7 @@ cdef int put_singles(
 cdef int put_padded(
     Column* column, int64_t row, Cell* cell, const uint8_t* p, int64_t n, int64_t* text
 ) noexcept nogil:
-    """Bytes whose zeros at the end are not stored: BINARY(n), UUID."""
+    """Store bytes whose zeros at the end are not in the log: BINARY(n), UUID."""
     cdef uint8_t* room
     if n > cell.size:
         return MALFORMED
@@ -185,7 +185,9 @@ cdef int put_padded(
 cdef int put_set(
     Column* column, int64_t row, Cell* cell, uint64_t bits, int64_t* text
 ) noexcept nogil:
-    """The labels whose bits are set, with commas between: an empty text has none behind it."""
+    """Store the labels whose bits are set, with commas between; an empty text has no comma after
+    it.
+    """
     cdef int64_t i, size = 0
     cdef uint8_t* room
     cdef uint8_t* start
@@ -217,7 +219,7 @@ cdef int put_set(
 cdef int put_geometry(
     Column* column, int64_t row, const uint8_t* p, int64_t n, int64_t* text
 ) noexcept nogil:
-    """SRID and WKB as EWKB in hexadecimal digits."""
+    """Store SRID and WKB as EWKB in hexadecimal digits."""
     cdef uint32_t srid, kind
     cdef uint8_t head[9]
     cdef int64_t size
@@ -254,7 +256,7 @@ cdef void write_hex(const uint8_t* p, int64_t n, uint8_t* out) noexcept nogil:
 
 
 cdef int put_real(Column* column, int64_t row, const uint8_t* p) noexcept nogil:
-    """A float of either size; no server stores infinity or NaN."""
+    """Store a float of either size; no server stores infinity or NaN."""
     cdef uint64_t bits = little(p, column.width)
     if column.kind == FLOAT64:
         if bits & <uint64_t>0x7FF0000000000000 == <uint64_t>0x7FF0000000000000:
@@ -269,7 +271,7 @@ cdef int put_cell(
     Cell* cell, Column* column, int64_t row, const uint8_t* p, int64_t n, int64_t* text,
     Scratch* scratch,
 ) except RAISED nogil:
-    """Store one value, p[0:n]; ASK_TWIN when it is not of a kind that is read here."""
+    """Store one value, p[0:n]; return ASK_TWIN if its kind is not read here."""
     cdef int how = cell.how
     cdef uint64_t number
     cdef int status

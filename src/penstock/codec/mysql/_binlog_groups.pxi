@@ -13,7 +13,7 @@ cdef struct Gtid:
 
 
 cdef object gtid_text(Gtid* gtid):
-    """As the servers print it; a run has its first and last number."""
+    """Return a GTID as the servers print it; a run has its first and last number."""
     if gtid.kind == 0:
         return ""
     if gtid.kind == 2:
@@ -26,7 +26,9 @@ cdef object gtid_text(Gtid* gtid):
 
 
 cdef bint extends(Gtid* run, Gtid* one) noexcept nogil:
-    """Whether a transaction follows a run at once; MariaDB's last one implies all before."""
+    """Return whether a transaction follows a run directly; MariaDB's last one implies all before
+    it.
+    """
     if run.kind != one.kind:
         return False
     if run.kind == 2:
@@ -40,7 +42,7 @@ cdef bint extends(Gtid* run, Gtid* one) noexcept nogil:
 
 
 cdef class _Groups(_Walker):
-    """Opens and closes transactions."""
+    """Decoder part that opens and closes transactions."""
 
     cdef readonly int64_t gsn
     cdef readonly int64_t trx
@@ -207,12 +209,13 @@ cdef class _Groups(_Walker):
         return self._hand_out(block, start, end)
 
     cdef int _parked_end(self, const uint8_t* block, int64_t start, int64_t end) noexcept nogil:
-        """A commit while rows are put aside: they are replayed before the transaction ends."""
+        """Handle a commit while rows are put aside: they are replayed before the transaction ends.
+        """
         self._closing = True
         return self._hand_out(block, start, end)
 
     cdef int _close(self) except RAISED nogil:
-        """End the transaction; COMMIT when there is enough to take."""
+        """End the transaction; return COMMIT if there is enough to take."""
         self.end_position = <uint64_t>self.file_number << OFFSET_BITS | <uint64_t>self.offset
         self.in_transaction = False
         self._closing = False
@@ -233,7 +236,7 @@ cdef class _Groups(_Walker):
         return 0
 
     cdef bint _note_gtid(self) noexcept nogil:
-        """Keep the id of the transaction that ends; False without memory."""
+        """Keep the id of the transaction that ends; return False if memory is missing."""
         cdef Gtid* last
         cdef int64_t capacity
         if self._gtid_count:

@@ -49,7 +49,7 @@ cdef int fail_in(
 
 
 cdef class _Binding:
-    """How rows of one table id are read, and the slot that they go to."""
+    """Binding of a table id: how its rows are read, and the slot that they go to."""
 
     cdef Bound bound
     cdef object table  # the TABLE_MAP
@@ -147,7 +147,7 @@ cdef struct IdMap:
 
 
 cdef Bound** id_place(IdMap* ids, uint64_t table_id) noexcept nogil:
-    """Where the binding of an id is, or would be."""
+    """Return where the binding of an id is, or would be."""
     cdef int64_t mask = ids.size - 1
     cdef int64_t i = <int64_t>(table_id * <uint64_t>0x9E3779B97F4A7C15 >> 32) & mask
     while ids.places[i] != NULL and ids.places[i].table_id != table_id:
@@ -156,14 +156,14 @@ cdef Bound** id_place(IdMap* ids, uint64_t table_id) noexcept nogil:
 
 
 cdef inline Bound* id_find(IdMap* ids, uint64_t table_id) noexcept nogil:
-    """The binding of an id, NULL when it has none."""
+    """Return the binding of an id; NULL if it has none."""
     if ids.last == NULL or ids.last.table_id != table_id:
         ids.last = id_place(ids, table_id)[0]
     return ids.last
 
 
 cdef bint ids_clear(IdMap* ids) noexcept nogil:
-    """Start empty; False without memory, and then nothing has changed."""
+    """Empty the map; return False if memory is missing, and then nothing has changed."""
     cdef Bound** places = <Bound**>calloc(16, sizeof(Bound*))
     if places == NULL:
         return False
@@ -176,7 +176,9 @@ cdef bint ids_clear(IdMap* ids) noexcept nogil:
 
 
 cdef bint ids_put(IdMap* ids, Bound* bound) noexcept nogil:
-    """Make a binding the one of its id; False without memory, and then nothing has changed."""
+    """Enter a binding under its id; return False if memory is missing, and then nothing has
+    changed.
+    """
     cdef IdMap wider
     cdef Bound** place
     cdef int64_t i
@@ -216,7 +218,7 @@ cdef inline bint has_bit(const uint8_t* bitmap, int64_t index) noexcept nogil:
 cdef bint packed_length(
     const uint8_t* block, int64_t* at, int64_t end, uint64_t* out
 ) noexcept nogil:
-    """A length-encoded number; `at` is moved behind it. False: malformed."""
+    """Read a length-encoded number and move `at` after it; return False if it is malformed."""
     cdef int size
     cdef uint8_t first
     if end - at[0] < 1:
@@ -237,7 +239,7 @@ cdef bint packed_length(
 cdef bint read_rows_head(
     const uint8_t* block, int64_t start, int64_t end, uint8_t op, RowsHead* head
 ) noexcept nogil:
-    """What comes before the rows; False: malformed."""
+    """Read the head before the rows; return False if it is malformed."""
     cdef int64_t at = start + 27, extra, size
     cdef uint64_t width = 0
     cdef uint8_t kind = block[start + 4]
@@ -311,7 +313,7 @@ cdef int scan_image(
     Bound* bound, Trouble* trouble, const uint8_t* block, const uint8_t* present, int64_t count,
     Span* spans, int64_t* where, int64_t end,
 ) noexcept nogil:
-    """Note where each value of an image is; `where` is moved behind the image."""
+    """Note where each value of an image is; move `where` after the image."""
     cdef int64_t at = where[0], size, place = 0
     cdef const uint8_t* nulls = block + at
     cdef bint whole = count == bound.count
@@ -354,7 +356,7 @@ cdef int scan_image(
 
 
 cdef bint has_other_key(Bound* bound) noexcept nogil:
-    """Whether an update changed the key; of all columns where the table has none."""
+    """Return whether an update changed the key (all columns if the table has no key)."""
     cdef int i
     cdef Span* old
     cdef Span* new
@@ -374,7 +376,7 @@ cdef int put_row(
     Bound* bound, Trouble* trouble, Scratch* scratch, const uint8_t* block, uint8_t op,
     RowsHead* head, int64_t* where, int64_t end, bint* has_absent, int64_t* text,
 ) except RAISED nogil:
-    """Store both images of the row at `where`, and move that behind it."""
+    """Store both images of the row at `where`; move `where` after it."""
     cdef Table* table = bound.table
     cdef int64_t row = table.rows, at = where[0]
     cdef int status = GO_ON, i, index
@@ -483,7 +485,7 @@ cdef int ask_reader(
 
 
 cdef bint put_absent(Table* table, int column, bint* has_absent) noexcept nogil:
-    """Set a column's bit in the row's bitmap; False without memory."""
+    """Set a column's bit in the row's bitmap; return False if memory is missing."""
     cdef int64_t size = (table.column_count + 7) >> 3
     cdef int64_t row = table.rows
     cdef uint8_t* room
@@ -508,7 +510,7 @@ cdef bint put_absent(Table* table, int column, bint* has_absent) noexcept nogil:
 # --- taking rows back
 
 cdef int64_t rows_of(Table* table, int64_t trx) noexcept nogil:
-    """How many of the last rows belong to a transaction."""
+    """Return how many of the last rows belong to a transaction."""
     cdef int64_t count = 0
     while count < table.rows and table.trx[table.rows - 1 - count] == trx:
         count += 1

@@ -104,7 +104,8 @@ cdef int json_number(Document* doc, int kind, int64_t at) except RAISED nogil:
 
 
 cdef int json_double(Document* doc, uint64_t bits) except RAISED nogil:
-    """The shortest digits that give the number: by trial for those of up to 15 digits."""
+    """Write the shortest digits that give the number; those of up to 15 digits are found by trial.
+    """
     cdef double value, size
     cdef int64_t n
     cdef int k
@@ -126,8 +127,10 @@ cdef int json_double(Document* doc, uint64_t bits) except RAISED nogil:
     return json_double_slow(doc, value)
 
 
-cdef bint scaled(uint64_t mantissa, int exponent, int scale, uint64_t* out) noexcept nogil:
-    """mantissa * 2**exponent * 10**scale, rounded; False when the rounding is not certain."""
+cdef bint scale_mantissa(uint64_t mantissa, int exponent, int scale, uint64_t* out) noexcept nogil:
+    """Compute mantissa * 2**exponent * 10**scale, rounded; return False if the rounding is
+    uncertain.
+    """
     cdef u128 product, low, rest, half = 1
     cdef int shift
     if scale < POWER_MIN or scale > POWER_MAX:
@@ -148,9 +151,10 @@ cdef bint scaled(uint64_t mantissa, int exponent, int scale, uint64_t* out) noex
 
 
 cdef bint shortest_digits(uint64_t bits, uint64_t* digits, int* scale) noexcept nogil:
-    """The fewest digits that give a positive number, digits / 10**scale; False when not certain.
+    """Find the fewest digits that give a positive number, digits / 10**scale; return False if they
+    are uncertain.
 
-    The nearest number of so many digits is right whenever any is, but at powers of two, below
+    If any number of so many digits is right, the nearest one is, except at powers of two, below
     which the next float is nearer.
     """
     cdef uint64_t mantissa = bits & (((<uint64_t>1) << 52) - 1), read = 0
@@ -164,7 +168,7 @@ cdef bint shortest_digits(uint64_t bits, uint64_t* digits, int* scale) noexcept 
     for count in range(15, 18):
         for tries in range(3):
             scale[0] = count - 1 - power
-            if not scaled(mantissa, binary - 1075, scale[0], digits):
+            if not scale_mantissa(mantissa, binary - 1075, scale[0], digits):
                 return False
             # Rounding up to the next power of ten is right: its zeros are taken off below.
             if digits[0] > <uint64_t>TENS[count]:
@@ -195,7 +199,8 @@ cdef bint shortest_digits(uint64_t bits, uint64_t* digits, int* scale) noexcept 
 
 
 cdef int write_double(Document* doc, bint negative, uint64_t digits, int scale) noexcept nogil:
-    """digits / 10**scale as the server prints it: with an exponent only far from the point."""
+    """Write digits / 10**scale as the server prints it: with an exponent only far from the point.
+    """
     cdef uint8_t text[TEXT_ROOM]
     cdef int64_t n = digits_of(digits, text), point = n - scale, i
     cdef uint8_t* out
@@ -242,13 +247,13 @@ cdef int write_double(Document* doc, bint negative, uint64_t digits, int scale) 
 
 
 cdef int json_double_slow(Document* doc, double value) except RAISED with gil:
-    """Zero, numbers next to zero, powers of two, and where the rounding is not certain."""
+    """Write zero, numbers next to zero, powers of two, and numbers whose rounding is uncertain."""
     cdef bytes text = mysql_json.double_text(value).encode("ascii")
     return write_raw(doc, text, len(text))
 
 
 cdef int json_length(Document* doc, int64_t* at, int64_t* out) noexcept nogil:
-    """A length of seven bits per byte, low ones first; `at` is moved behind it."""
+    """Read a length of seven bits per byte, low ones first; move `at` after it."""
     cdef int64_t number = 0
     cdef int i
     cdef uint8_t byte
@@ -265,7 +270,7 @@ cdef int json_length(Document* doc, int64_t* at, int64_t* out) noexcept nogil:
 
 
 cdef int json_string(Document* doc, int64_t at, int64_t size) noexcept nogil:
-    """A text with quotes and escapes."""
+    """Write a text with quotes and escapes."""
     cdef int64_t i
     cdef uint8_t* out
     cdef uint8_t letter, code
@@ -349,7 +354,7 @@ cdef int json_container(Document* doc, int kind, int64_t start, int depth) excep
 cdef int json_entry(
     Document* doc, int64_t start, int64_t size, int64_t at, int64_t width, int depth
 ) except RAISED nogil:
-    """One element: its kind, and where it is or, when it is small, itself."""
+    """Write one element. Its entry has its kind, and its offset or, if it is small, its value."""
     cdef int kind = doc.data[at]
     cdef int64_t offset
     if 4 <= kind <= 6 or (width == 4 and 7 <= kind <= 8):

@@ -64,7 +64,7 @@ cdef int put_bytes(
 # --- numbers as text
 
 cdef int64_t digits_of(uint64_t value, uint8_t* out) noexcept nogil:
-    """Write a number; returns how many digits it has."""
+    """Write a number; return how many digits it has."""
     cdef uint8_t reversed[20]
     cdef int64_t n = 0, i
     while True:
@@ -109,7 +109,7 @@ cdef inline bint is_possible(Moment* moment) noexcept nogil:
 
 
 cdef inline bint to_days(int64_t year, int64_t month, int64_t day, int64_t* out) noexcept nogil:
-    """Days since 1970-01-01; False for a day that no calendar has."""
+    """Compute days since 1970-01-01; return False for a day that no calendar has."""
     cdef int64_t length, era, year_of_era, day_of_year
     cdef bint leap
     if month == 0 or day == 0:
@@ -134,7 +134,7 @@ cdef inline bint to_days(int64_t year, int64_t month, int64_t day, int64_t* out)
 
 
 cdef inline bint fraction_us(const uint8_t* p, int64_t n, int64_t* out) noexcept nogil:
-    """Microseconds of a stored fraction; False when there are too many."""
+    """Read the microseconds of a stored fraction; return False if there are too many."""
     cdef int64_t number = <int64_t>big(p, n)
     if n == 0:
         out[0] = 0
@@ -150,7 +150,7 @@ cdef inline bint fraction_us(const uint8_t* p, int64_t n, int64_t* out) noexcept
 
 
 cdef int64_t moment_text(Moment* moment, int fsp, uint8_t* out) noexcept nogil:
-    """`2024-02-29 12:34:56.789`; returns its length."""
+    """Write `2024-02-29 12:34:56.789`; return its length."""
     date_digits(moment, out)
     out[10] = c' '
     fixed_digits(moment.hour, 2, out + 11)
@@ -230,7 +230,7 @@ cdef int put_datetime(
 cdef int put_epoch(
     Column* column, int64_t row, int64_t size, int fsp, const uint8_t* p, int64_t* text
 ) noexcept nogil:
-    """TIMESTAMP: seconds since 1970; zero is not a time at all."""
+    """Store a TIMESTAMP, which is seconds since 1970; zero is not a time."""
     cdef uint8_t out[TEXT_ROOM]
     cdef int64_t seconds = be32(p), micro = 0
     cdef Moment moment
@@ -253,7 +253,7 @@ cdef int put_epoch(
 
 
 cdef void civil_date(int64_t days, Moment* moment) noexcept nogil:
-    """The calendar date of a day since 1970-01-01; none before it comes here."""
+    """Compute the calendar date of a day since 1970-01-01; earlier days do not occur."""
     cdef int64_t shifted = days + 719468
     cdef int64_t era = shifted // 146097, day_of_era = shifted % 146097
     cdef int64_t year_of_era = (
@@ -271,7 +271,7 @@ cdef void civil_date(int64_t days, Moment* moment) noexcept nogil:
 cdef int put_span(
     Column* column, int64_t row, int64_t size, int fsp, const uint8_t* p, int64_t* text
 ) noexcept nogil:
-    """TIME: a signed number of 24 bits and the fraction."""
+    """Store a TIME, which is a signed number of 24 bits and the fraction."""
     cdef uint8_t out[TEXT_ROOM]
     cdef uint8_t fraction[3]
     cdef int64_t bits = 8 * (size - 3), packed, whole, hour, minute, second, micro = 0, i

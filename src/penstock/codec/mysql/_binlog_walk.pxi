@@ -2,7 +2,7 @@
 # readable form.
 
 cdef class _Scope:
-    """What table ids mean, and events at the side."""
+    """Bindings of table ids, and events at the side."""
 
     cdef IdMap ids
     cdef dict bindings
@@ -50,7 +50,7 @@ cdef class _Scope:
         return 0
 
     cdef int refill(self) except RAISED with gil:
-        """Go on with what the payload still has; GO_ON if it had more."""
+        """Continue with the rest of the payload; return GO_ON if it had more."""
         if self.payload is None or self.payload.is_used_up:
             return NOT_WHOLE
         data = self.payload.more(self.side[self.side_at:])
@@ -58,7 +58,7 @@ cdef class _Scope:
 
 
 cdef class _Walker:
-    """Parses packets, file bytes and events at the side; keeps the place in the log."""
+    """Parser of packets, file bytes and events at the side; it keeps the place in the log."""
 
     cdef readonly object file_name
     cdef readonly int64_t file_number
@@ -90,7 +90,7 @@ cdef class _Walker:
     cdef int _walk(
         self, const uint8_t* block, int64_t start, int64_t end, int mode, int64_t* consumed
     ) except RAISED nogil:
-        """Take packet after packet; events at the side come before what follows in the block."""
+        """Parse packet after packet; events at the side come before what follows in the block."""
         cdef int status
         while True:
             if self._closing:
@@ -109,7 +109,7 @@ cdef class _Walker:
     cdef int _packet(
         self, const uint8_t* block, int64_t end, int64_t* consumed
     ) except RAISED nogil:
-        """One packet; consumed is moved behind it."""
+        """Parse one packet; move `consumed` after it."""
         cdef int64_t at = consumed[0], length, behind
         cdef int status
         cdef uint8_t first
@@ -142,7 +142,8 @@ cdef class _Walker:
         return status
 
     cdef int _join(self, const uint8_t* piece, int64_t size, int64_t at) except RAISED with gil:
-        """Put a piece of a long event behind the others; the last is shorter than it could be."""
+        """Append a piece of a long event to the others; the last one is shorter than the maximum.
+        """
         is_last = size + (not self._joining) < 0xFFFFFF
         self._joining.append((<const char*>piece)[:size])
         if sum(map(len, self._joining)) > EVENT_LENGTH_MAX:
@@ -155,7 +156,7 @@ cdef class _Walker:
     cdef int _block_event(
         self, const uint8_t* block, int64_t end, int mode, int64_t* consumed
     ) except RAISED nogil:
-        """One event of a file or of parked ones; consumed is moved behind it."""
+        """Parse one event of a file or of parked ones; move `consumed` after it."""
         cdef int64_t at = consumed[0], behind = 0
         cdef int status
         if mode == FILE_BYTES and self.offset == 0:
@@ -202,14 +203,16 @@ cdef class _Walker:
     cdef int _event(
         self, const uint8_t* block, int64_t start, int64_t end, bint sealed
     ) except RAISED nogil:
-        """One event. sealed: it comes from the server, with a checksum, and moves the position."""
+        """Handle one event. sealed: it comes from the server, with a checksum, and moves the
+        position.
+        """
         cdef int64_t body_end = end
         cdef int status
         self._offset_before = self.offset
         if end - start < HEAD or <int64_t>little(block + start + 9, 4) != end - start:
             return fail(&self._trouble, BAD_EVENT_LENGTH, start)
         if sealed:
-            status = self._unsealed(block, start, end, &body_end)
+            status = self._unseal(block, start, end, &body_end)
             if status == GO_ON:
                 status = self._move(block, start, end)
             if status != GO_ON:
@@ -219,10 +222,10 @@ cdef class _Walker:
             self.offset = self._offset_before
         return status
 
-    cdef int _unsealed(
+    cdef int _unseal(
         self, const uint8_t* block, int64_t start, int64_t end, int64_t* body_end
     ) noexcept nogil:
-        """Check the checksum, if the event has one, and take it off."""
+        """Check the checksum, if the event has one, and remove it."""
         cdef uint8_t kind = block[start + 4]
         cdef int checksums = self._checksums
         if kind == FORMAT_DESCRIPTION:
@@ -260,7 +263,7 @@ cdef class _Walker:
 cdef int event_end(
     Trouble* trouble, const uint8_t* block, int64_t at, int64_t end, int64_t* behind
 ) noexcept nogil:
-    """Where a bare event ends."""
+    """Find where a bare event ends."""
     cdef int64_t length
     if end - at < HEAD:
         return NOT_WHOLE
@@ -274,7 +277,7 @@ cdef int event_end(
 
 
 cdef bint sum_is_right(const uint8_t* block, int64_t start, int64_t end) noexcept nogil:
-    """Whether an event's checksum is right. A file that is still open counts as closed."""
+    """Return whether an event's checksum is right. A file that is still open counts as closed."""
     cdef const uint8_t* event = block + start
     cdef int64_t size = end - start - SEAL
     cdef uint32_t crc

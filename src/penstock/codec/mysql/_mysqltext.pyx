@@ -3,8 +3,8 @@
 """The compiled walk over rows of a SELECT; `mysqltext.py` is its readable twin and says what it does.
 
 A block is walked without the GIL. Before a row is written there is room for the longest line that
-its bytes can become, so that nothing inside looks at the room again; what the twin's decoders do
-(character sets of several bytes) is asked of them, cell by cell.
+its bytes can become, so that nothing inside looks at the room again; cells of character sets of
+several bytes are passed to the twin's decoders, one by one.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -66,7 +66,9 @@ cdef inline uint64_t word_at(const uint8_t* p) noexcept nogil:
 
 
 cdef inline bint has_special(uint64_t word) noexcept nogil:
-    """Whether one of eight bytes is below 32 or a backslash. May say so of bytes above 127 too."""
+    """Return whether one of eight bytes is below 32 or a backslash; may be true for bytes above
+    127.
+    """
     cdef uint64_t slashes = word ^ 0x5C5C5C5C5C5C5C5CULL
     cdef uint64_t low = (word - 0x2020202020202020ULL) & ~word
     cdef uint64_t zero = (slashes - 0x0101010101010101ULL) & ~slashes
@@ -74,7 +76,7 @@ cdef inline bint has_special(uint64_t word) noexcept nogil:
 
 
 cdef inline uint8_t escape_of(uint8_t byte) noexcept nogil:
-    """The letter behind the backslash; 0 where there is nothing to escape. A zero byte is handled
+    """Return the letter after the backslash; 0 if nothing is to be escaped. A zero byte is handled
     separately.
     """
     if byte == c"\\":
@@ -113,7 +115,7 @@ cdef class RowLines:
         from penstock.codec.lines import LineDialect
 
         if self._cells != NULL:
-            raise ValueError("a transcoder is made once")
+            raise ValueError("a transcoder is created once")
         self.message = b""
         self._copy = dialect is LineDialect.COPY
         self._count = len(cells)
@@ -217,7 +219,7 @@ cdef class RowLines:
     # --- packets
 
     cdef int64_t _walk(self, const uint8_t* block, int64_t start, int64_t end) noexcept nogil:
-        """Rows until the rest is none; where that begins."""
+        """Write rows as long as they are whole; return where the rest begins."""
         cdef int64_t length, next_one
         cdef const uint8_t* payload
         while True:
@@ -250,7 +252,8 @@ cdef class RowLines:
     cdef int64_t _join(
         self, const uint8_t* block, int64_t start, int64_t end, int64_t* length
     ) noexcept nogil:
-        """Put the pieces of a long row together; where the next one begins, -1: not all there."""
+        """Join the pieces of a long row; return where the next row begins, -1 if some are missing.
+        """
         cdef int64_t at = start, size = 0, piece = PIECE_BYTES_MAX
         cdef uint8_t* grown
         while piece == PIECE_BYTES_MAX:
@@ -349,7 +352,7 @@ cdef class RowLines:
             return self._text(p, size, cell.zero, into)
         if cell.singles != NULL:
             return self._single_bytes(cell, p, size, into)
-        return self._decoded(column, p, size, into)
+        return self._decode(column, p, size, into)
 
     cdef int _text(
         self, const uint8_t* p, int64_t size, int zero, uint8_t** into
@@ -418,10 +421,10 @@ cdef class RowLines:
         into[0] = out
         return NONE
 
-    cdef int _decoded(
+    cdef int _decode(
         self, int column, const uint8_t* p, int64_t size, uint8_t** into
     ) noexcept with gil:
-        """Ask the twin's decoder. No character takes more than three bytes for one of its own."""
+        """Call the twin's decoder. No character takes more than three bytes for one of its own."""
         try:
             text = self._decoders[column]((<const char*>p)[:size])
             encoded = text.encode()

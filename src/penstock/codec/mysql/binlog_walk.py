@@ -196,7 +196,7 @@ class Walker(ABC):
         take: Callable[[memoryview, int, int], Taken],
     ) -> int:
         """Handle packet after packet; events outside the block precede the rest of the block."""
-        view = checked(block, start, end)
+        view = view_block(block, start, end)
         at = start
         self.stop, self.message = Stop.MORE, b""
         while True:
@@ -373,7 +373,7 @@ def u32(block: memoryview, at: int) -> int:
     return int.from_bytes(block[at : at + 4], "little")
 
 
-def checked(block: Block, start: int, end: int) -> memoryview:
+def view_block(block: Block, start: int, end: int) -> memoryview:
     """Return the block as bytes that can be indexed. Raises ValueError."""
     view = memoryview(block)
     if view.format != "B" or view.ndim != 1:
@@ -381,3 +381,6 @@ def checked(block: Block, start: int, end: int) -> memoryview:
     if not 0 <= start <= end <= len(view):
         raise ValueError("start and end must lie within the block")
     return view
+
+
+checked = view_block  # for kernels built before the rename

@@ -64,9 +64,9 @@ include "_writing.pxi"
 
 
 cdef int put_numeric(uint8_t* p, const uint8_t* value, int scale) noexcept nogil:
-    """Count of groups, weight of the first, sign, scale, groups; the size.
+    """Write the count of groups, weight of the first, sign, scale and groups; return the size.
 
-    Groups are of four digits and lie on both sides of the point. None is 0 at either end.
+    Groups are of four digits and lie on both sides of the point. No group at either end is 0.
     """
     cdef uint32_t groups[GROUPS_MAX]  # the last one first
     cdef i128 number
@@ -116,7 +116,7 @@ cdef int put_numeric(uint8_t* p, const uint8_t* value, int scale) noexcept nogil
 
 
 cdef int put_bytes(Out* out, Column* column, int64_t at, int64_t spare) noexcept nogil:
-    """A field of free length."""
+    """Write a field of free length."""
     cdef const int32_t* offsets = <const int32_t*>column.one + at
     cdef int64_t size = <int64_t>offsets[1] - offsets[0]
     cdef uint8_t* p
@@ -137,7 +137,7 @@ cdef int put_bytes(Out* out, Column* column, int64_t at, int64_t spare) noexcept
 
 
 cdef int put_list(Out* out, Column* column, int64_t at, int64_t spare) noexcept nogil:
-    """A one-dimensional array."""
+    """Write a one-dimensional array."""
     cdef const int32_t* offsets = <const int32_t*>column.one + at
     cdef int64_t count = <int64_t>offsets[1] - offsets[0]
     cdef int64_t start = out.used, size, index
@@ -175,7 +175,9 @@ cdef inline bint is_null(Column* column, int64_t row) noexcept nogil:
 
 
 cdef int put_field(Out* out, Column* column, int64_t row, int64_t spare) noexcept nogil:
-    """Length and value. There is room for FIELD_BYTES, and behind what is of free length spare."""
+    """Write length and value. There is room for FIELD_BYTES; after a value of free length, `spare`
+    bytes are kept.
+    """
     cdef int64_t at = column.offset + row
     cdef uint8_t* p = out.data + out.used
     cdef int64_t number
@@ -238,10 +240,11 @@ cdef void fill(Column* column, plan, int64_t size_max, Column* elements) except 
 
 
 def encode(plans, int64_t row, int64_t stop, int64_t block_bytes, int64_t field_max):
-    """A block of rows from row on, the row after it, and column and trouble of what stopped it.
+    """Return a block of rows from `row` on, the row after it, and column and trouble of what
+    stopped it.
 
     plans: for each column kind, scale or oid, head, offset, addresses, and its elements' plan.
-    Trouble 0: there is none; else there is no block, and the row is the one that has it.
+    Trouble is 0 if there is none; otherwise there is no block, and the row is the one that has it.
     """
     cdef Out out
     cdef int count = len(plans), index = 0, trouble = NONE

@@ -57,7 +57,7 @@ cdef class LoadLines:
 
     def __init__(self, cells):
         if self._cells != NULL:
-            raise ValueError("a transcoder is made once")
+            raise ValueError("a transcoder is created once")
         self._count = len(cells)
         self._cells = <Cell*>calloc(max(self._count, 1), sizeof(Cell))
         self._room = FIRST_ROOM_BYTES
@@ -106,7 +106,7 @@ cdef class LoadLines:
     cdef int64_t _walk(
         self, const uint8_t* block, int64_t start, int64_t end, int* trouble
     ) noexcept nogil:
-        """Whole frames of CopyData; where the rest begins."""
+        """Convert whole frames of CopyData; return where the rest begins."""
         cdef const uint8_t* head
         cdef int64_t length, room
         cdef uint8_t* grown
@@ -171,7 +171,7 @@ cdef class LoadLines:
 
 
 cdef inline const uint8_t* tab_before(const uint8_t* p, const uint8_t* end) noexcept nogil:
-    """Cells are short: a call of memchr costs more than it saves."""
+    """Return the next tab; NULL if there is none. Cells are short: memchr would cost more."""
     while p < end:
         if p[0] == c"\t":
             return p
@@ -236,7 +236,7 @@ cdef inline bint is_digit(uint8_t byte) noexcept nogil:
 
 
 cdef int put_text(const uint8_t* p, int64_t size, uint8_t** into) noexcept nogil:
-    """Copy; two of COPY's escapes LOAD DATA does not know."""
+    """Copy text; the escapes of VT and FF, which LOAD DATA does not know, become bytes."""
     cdef const uint8_t* end = p + size
     cdef const uint8_t* slash
     cdef uint8_t* out = into[0]

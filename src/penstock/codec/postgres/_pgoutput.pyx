@@ -6,9 +6,9 @@ Whole blocks are walked without the GIL; values go straight into column buffers 
 geometrically and become Arrow arrays without a copy. Every length is checked before it is read.
 No pyarrow headers: buffers are wrapped through the buffer protocol.
 
-Inside, functions return a Stop value (0: go on), FAILED with the reason noted, or OUT_OF_MEMORY;
+Inside, functions return a Stop value (0: continue), FAILED with the reason noted, or OUT_OF_MEMORY;
 RAISED means that a Python exception is set. A row that fails leaves the store dirty: the next row
-of that relation starts by restoring it, so nothing of a broken row can stay.
+of that relation starts by restoring it, so nothing of a broken row can remain.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -92,7 +92,7 @@ include "../_transactions.pxi"
 
 
 cdef class Decoder:
-    """Decodes whole blocks of wire frames into Arrow batches: see `pgoutput.Decoder`."""
+    """Decoder of whole blocks of wire frames into Arrow batches; see `pgoutput.Decoder`."""
 
     cdef readonly int64_t gsn
     cdef readonly int64_t trx
@@ -128,7 +128,7 @@ cdef class Decoder:
         byte_limit=pgoutput_outcome.BYTE_LIMIT_DEFAULT,
     ):
         if self._slots is not None:
-            raise ValueError("a decoder is made once")
+            raise ValueError("a decoder is created once")
         if not 1 <= byte_limit <= pgoutput_outcome.BYTE_LIMIT_MAX:
             raise ValueError(f"byte_limit must be from 1 to {pgoutput_outcome.BYTE_LIMIT_MAX}")
         self.gsn = gsn
@@ -240,7 +240,7 @@ cdef class Decoder:
         return 0
 
     cdef object _decode(self, block, Py_ssize_t start, Py_ssize_t end, int mode):
-        cdef const uint8_t[::1] view = _checked(block, start, end)
+        cdef const uint8_t[::1] view = _view_block(block, start, end)
         cdef const uint8_t* bytes_ = &view[0] if view.shape[0] else NULL
         cdef Py_ssize_t consumed = start
         cdef int status
@@ -276,7 +276,7 @@ cdef class Decoder:
     cdef int _walk(
         self, const uint8_t* block, int64_t start, int64_t end, int mode, Py_ssize_t* consumed
     ) except RAISED nogil:
-        """Go over frames; consumed is set to behind the last one taken in."""
+        """Decode frames; `consumed` is set to the end of the last decoded one."""
         cdef int64_t at = start, length, behind
         cdef int status
         while end - at >= 5:
@@ -400,7 +400,7 @@ cdef class Decoder:
         self._counted = False
 
     cdef bint _close(self, uint64_t end_position) noexcept nogil:
-        """End the transaction; False when there is no memory to keep it."""
+        """End the transaction; return False if there is no memory to keep it."""
         if self._counted and not ended_add(
             &self._ended, self.commit_position, end_position, self.commit_time_us, self.xid
         ):
@@ -462,7 +462,7 @@ cdef class Decoder:
     cdef int _keep(
         self, Table* table, uint8_t op, int64_t byte_count, bint has_absent
     ) noexcept nogil:
-        """Make the row that was begun count."""
+        """Count the row that was begun."""
         cdef int64_t row = table.rows
         if table.absent.valid != NULL and not has_absent:
             put_null(&table.absent, row)
@@ -489,7 +489,7 @@ cdef class Decoder:
         cdef Table* table
         cdef int status
         self._limits(row_limit, None)
-        view = _checked(block, start, end)
+        view = _view_block(block, start, end)
         bytes_ = &view[0] if view.shape[0] else NULL
         if not self.in_transaction:
             raise decode_error(Reason.NO_TRANSACTION, start)
@@ -547,7 +547,7 @@ cdef class Decoder:
         return ended_batch(&self._ended)
 
 
-cdef object _checked(block, Py_ssize_t start, Py_ssize_t end):
+cdef object _view_block(block, Py_ssize_t start, Py_ssize_t end):
     view = memoryview(block)
     if view.format != "B" or view.ndim != 1:
         raise ValueError("block must be plain bytes")

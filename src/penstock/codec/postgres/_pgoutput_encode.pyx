@@ -70,7 +70,7 @@ cdef inline bint is_there(Column* column, int64_t row) noexcept nogil:
 
 
 cdef int put_number(uint8_t* p, uint64_t value, int width) noexcept nogil:
-    """Decimal digits, zeros in front up to the width; how many."""
+    """Write decimal digits, with zeros in front up to the width; return how many."""
     cdef uint8_t digits[24]
     cdef int count = 0, at
     while value or count < width:
@@ -138,7 +138,7 @@ cdef inline int64_t floor_of(int64_t value, int64_t by) noexcept nogil:
 
 
 cdef int put_day(uint8_t* p, int64_t days, bint* is_bc) noexcept nogil:
-    """A date without its era: the way of `exact_text.date_text`."""
+    """Write a date without its era, as `exact_text.date_text` does."""
     cdef int64_t era, day_of_era, year_of_era, day, month, year
     cdef int size
     days += 719468
@@ -214,7 +214,7 @@ cdef int put_uuid(uint8_t* p, const uint8_t* value) noexcept nogil:
 
 
 cdef int put_fixed(uint8_t* p, Column* column, int64_t row) noexcept nogil:
-    """The text of a value that is not of free length; its size, at most CELL_BYTES - 5."""
+    """Write the text of a value of fixed length; return its size, at most CELL_BYTES - 5."""
     cdef int64_t at = column.offset + row
     cdef const uint8_t* values = column.one
     cdef bint is_bc = False
@@ -249,7 +249,7 @@ cdef inline bint is_named(const uint8_t* text, int64_t size, const char* name) n
 
 
 cdef int put_cell(Out* out, Column* column, int64_t row) noexcept nogil:
-    """A value with its letter and length."""
+    """Write a value with its letter and length."""
     cdef const int32_t* offsets
     cdef const uint8_t* text
     cdef uint8_t* p
@@ -391,7 +391,8 @@ cdef void fill(Column* column, int kind, int scale, places) except *:
 
 
 def encode(op, absent, has_before, new, old, const uint64_t[::1] positions, int64_t[::1] ends, head):
-    """Frames of all rows, and (row, trouble) of the first that has no message; trouble 0: none.
+    """Return the frames of all rows, and (row, trouble) of the first row without a message; trouble
+    0 if there is none.
 
     op, absent, has_before: offset and addresses of the columns' buffers. new: for each column of the
     relation kind, scale, offset, addresses; old: the same, None where the old image lacks it.

@@ -34,8 +34,8 @@ cdef int fail_in(
     return FAILED
 
 
-cdef inline uint8_t unescaped(uint8_t letter) noexcept nogil:
-    """The byte that a backslash and this letter stand for; 0 for none."""
+cdef inline uint8_t byte_of_escape(uint8_t letter) noexcept nogil:
+    """Return the byte that a backslash and this letter stand for; 0 if there is none."""
     if letter == c'\\':
         return c'\\'
     if letter == c'n':
@@ -62,7 +62,7 @@ cdef int put_images(
     int64_t end,
     bint* has_absent,
 ) except RAISED nogil:
-    """Store both images of a row; counts them only when all of it is right."""
+    """Store both images of a row; count them only if all of the row is right."""
     cdef int64_t row = table.rows, after
     cdef int status, i
     cdef bint has_old = False
@@ -112,7 +112,7 @@ cdef int put_old_image(
     """Store the columns of a before image and note where each value is.
 
     full: all columns are sent; otherwise only the key, and NULL means "not sent".
-    at: on the image's letter; moved behind the image.
+    at: on the image's letter; moved after the image.
     """
     cdef int64_t row = table.rows, i = at[0] + 1, length = 0
     cdef int column, before, status
@@ -136,7 +136,7 @@ cdef int put_old_image(
             if before >= 0:
                 status = put(&table.before[before], row, block + i, length)
                 if status != FINE:
-                    return refused(table, trouble, column, status, i)
+                    return refuse_value(table, trouble, column, status, i)
             table.old[column].text = block + i
             i += length
         else:
@@ -160,7 +160,7 @@ cdef int put_new_image(
     int64_t end,
     bint* has_absent,
 ) except RAISED nogil:
-    """Store an after image. at: on the image's letter; moved behind the image."""
+    """Store an after image. at: on the image's letter; moved after the image."""
     cdef int64_t row = table.rows, i = at[0] + 1, length = 0
     cdef int column, status
     cdef uint8_t kind
@@ -193,16 +193,16 @@ cdef int put_new_image(
         else:
             status = put(&table.after[column], row, text, length)
             if status != FINE:
-                return refused(table, trouble, column, status, text - block)
+                return refuse_value(table, trouble, column, status, text - block)
     at[0] = i
     return GO_ON
 
 
 cdef bint has_other_key(Table* table, const uint8_t* block, int64_t at) noexcept nogil:
-    """Whether an update changed the key; of all columns where the table has none.
+    """Return whether an update changed the key (all columns if the table has no key).
 
-    at: on the letter of the after image, which has been read without trouble. A walk of its own, of
-    few columns mostly, costs less than a question for each cell of every row.
+    at: on the letter of the after image, which has been read without trouble. A separate pass,
+    mostly over few columns, costs less than a check of each cell of every row.
     """
     cdef int64_t i = at + 3, length
     cdef int column
@@ -222,14 +222,14 @@ cdef bint has_other_key(Table* table, const uint8_t* block, int64_t at) noexcept
 
 
 cdef inline bint differs(OldCell* old, const uint8_t* text, int64_t length) noexcept nogil:
-    """Whether a value is another one than before the change; text: NULL for SQL's NULL."""
+    """Return whether a value differs from the one before the change. text: NULL for SQL's NULL."""
     if old.text == NULL or text == NULL:
         return old.text != text
     return old.length != length or memcmp(old.text, text, length) != 0
 
 
 cdef bint put_absent(Table* table, int column, bint* has_absent) noexcept nogil:
-    """Set a column's bit in the row's bitmap; False without memory."""
+    """Set a column's bit in the row's bitmap; return False if memory is missing."""
     cdef int64_t size = (table.column_count + 7) >> 3
     cdef int64_t row = table.rows
     cdef uint8_t* room
@@ -271,7 +271,7 @@ cdef inline int check_cell(
     uint8_t* kind,
     int64_t* length,
 ) noexcept nogil:
-    """Check one value's head at `at`: its letter, and for text that all of it is there."""
+    """Check one value's head at `at`: its letter and, for text, that all of it is there."""
     if end - at < 1:
         return fail(trouble, BAD_TRUNCATED, at)
     kind[0] = block[at]
@@ -287,10 +287,10 @@ cdef inline int check_cell(
     return fail_in(trouble, table, column, BAD_CELL_KIND, at)
 
 
-cdef int refused(
+cdef int refuse_value(
     Table* table, Trouble* trouble, int column, int status, int64_t offset
 ) noexcept nogil:
-    """What a value's status means for its row."""
+    """Return what a value's status means for its row."""
     if status == UNFIT:
         trouble.source_id = table.source_id
         trouble.column = column
@@ -335,7 +335,7 @@ cdef int put_line(
                 return status
             status = put(&table.after[column], row, text, length)
             if status != FINE:
-                return refused(table, trouble, column, status, at)
+                return refuse_value(table, trouble, column, status, at)
         at = field_end
     if at != end:
         return fail_in(trouble, table, -1, BAD_COPY_FIELDS, at)
@@ -373,7 +373,7 @@ cdef int unescape(
     while at < end:
         byte = block[at]
         if byte == c'\\':
-            byte = unescaped(block[at + 1]) if at + 1 < end else 0
+            byte = byte_of_escape(block[at + 1]) if at + 1 < end else 0
             if byte == 0:
                 return fail_in(trouble, table, column, BAD_COPY_ESCAPE, at)
             at += 1

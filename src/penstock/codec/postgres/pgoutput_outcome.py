@@ -68,7 +68,7 @@ _PHRASES: dict[Reason, str] = {
     Reason.MESSAGE_LENGTH: "begin or commit message of a wrong length",
     Reason.UNKNOWN_MESSAGE: "unknown or misplaced replication message",
     Reason.TRUNCATED: "row message ends early",
-    Reason.TRAILING: "bytes behind the end of a row message",
+    Reason.TRAILING: "bytes after the end of a row message",
     Reason.NO_TRANSACTION: "row or commit outside a transaction",
     Reason.NESTED_BEGIN: "begin inside a transaction",
     Reason.COMMIT_MISMATCH: "commit names another position than its begin",

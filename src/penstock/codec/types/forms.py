@@ -28,7 +28,7 @@ class Kind(StrEnum):
     BOOLEAN = "1 or 0"
     INTEGER = "digits"
     YEAR = "digits of the whole year"
-    DECIMAL = "digits, with as many behind the point as the type has"
+    DECIMAL = "digits, with as many after the point as the type has"
     NUMBER = "digits, without zeros at the end"
     FLOAT = "53 bits and an exponent of two, which leaves out the sign of a zero"
     FLOAT_TEXT = "the shortest digits that mean this number"

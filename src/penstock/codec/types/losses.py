@@ -79,14 +79,14 @@ LOSSES: dict[str, Loss] = {
         ),
         _loss(
             "digits",
-            "numbers with more digits than the target's decimal has before or behind the point",
+            "numbers with more digits than the target's decimal has before or after the point",
             error=_ERROR_MEANS,
             round="round after the point; before the point it is an error nevertheless",
             text=_TEXT_MEANS,
         ),
         _loss(
             "nanoseconds",
-            "times with digits behind the microsecond",
+            "times with digits after the microsecond",
             error=_ERROR_MEANS,
             round="round to the microsecond",
             text=_TEXT_MEANS,
@@ -99,7 +99,7 @@ LOSSES: dict[str, Loss] = {
         ),
         _loss(
             "loose json",
-            'what MariaDB alone takes for JSON, such as `1.` and `"\\x41"`',
+            'text that only MariaDB accepts as JSON, such as `1.` and `"\\x41"`',
             error=_ERROR_MEANS,
             text=_TEXT_MEANS,
         ),
@@ -116,7 +116,7 @@ LOSSES: dict[str, Loss] = {
         _loss(
             "long names",
             "names of tables and columns that are longer than the target allows",
-            shorten="cut, and ended with a number made from the whole name",
+            shorten="cut, with a number made from the whole name at the end",
         ),
     )
 }
@@ -191,7 +191,7 @@ def _type_scope(key: str, scope: str, source: Engine) -> str:
     if colon and not _is_source(engine, source):
         raise TypeChoiceUnknown(
             f"{key!r} in [target.types] speaks of {engine}, and this source is {source.label}",
-            hint=f"Leave {engine}: out, or take the entry out.",
+            hint=f"Remove {engine}: or the whole entry.",
             key=key,
         )
     name = ALIASES.get(name.lower(), name.lower())

@@ -132,7 +132,7 @@ def target_names(
         if other := taken.get(same):  # type: ignore[arg-type]
             raise NameRefused(
                 f"{other} and {name} would both be {target} in the target",
-                hint="Give their schemas different names in [target.map], or take one out of "
+                hint="Give their schemas different names in [target.map], or leave one out of "
                 "[source] tables.",
                 table=str(name),
             )
@@ -156,7 +156,7 @@ def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, s
             raise NameRefused(
                 f"columns {other} and {column.name} of {definition.name} would be one in "
                 f"{rules.engine.label}",
-                hint="Rename one of them at the source, or take the table out of [source] tables.",
+                hint="Rename one of them at the source, or leave the table out of [source] tables.",
                 table=str(definition.name),
             )
         taken[same] = column.name

@@ -153,7 +153,7 @@ class Plan:
         for reason in (*self.problems, *self.refusals):
             raise PlanRefused(
                 f"this pipeline cannot run: {reason}",
-                hint="Run `penstock plan`, which shows every column; take the table out of "
+                hint="Run `penstock plan`, which shows every column; leave the table out of "
                 "[source] tables, or fix what it names.",
             )
         for table, column in self.each():

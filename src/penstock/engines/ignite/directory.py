@@ -263,7 +263,7 @@ class NodeDirectory(CdcState):
                 held.data, number=segment, name=str(self.path(segment)), begin=begin, checked=0
             )
         for record in found.encrypted:
-            told = wal.encrypted(held.data, record)
+            told = wal.read_encrypted(held.data, record)
             unreadable(told)
             self._warn(told)
         held = Segment(held.data, checked=found.end)

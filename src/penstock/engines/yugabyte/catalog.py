@@ -138,8 +138,8 @@ def tables_of(
         if lacking and not any(pattern.matches(name) for name in (*names, *dropped)):
             raise TableNotCapturable(
                 f"no table {pattern.text} in the source",
-                hint="Write names as the catalogue has them (case counts), or take the entry out "
-                "of [source] tables.",
+                hint="Write names as the catalogue has them (case counts), or remove the entry "
+                "from [source] tables.",
             )
     found = [table for table in everything if selection.takes(table.name)]
     for table in found:

@@ -197,7 +197,7 @@ def captured_tables(
         near = f"; there is {', '.join(map(str, result.near))}" if result.near else ""
         raise TableNotCapturable(
             f"no table {result.unmatched[0]} in the source{near}",
-            hint="Write names as the catalogue has them (case counts), or take the entry out of "
+            hint="Write names as the catalogue has them (case counts), or remove the entry from "
             "[source] tables.",
         )
     return list(result.tables)
