@@ -213,7 +213,7 @@ def test_the_narrowest_choice_counts() -> None:
     [
         ("zero date", "null", 'Did you mean "zero dates"?'),
         ("datetme zero dates", "null", 'Did you mean "datetime"?'),
-        ("postgresql:date zero dates", "null", "Leave postgresql: out"),
+        ("postgresql:date zero dates", "null", "Remove postgresql: or the whole entry"),
         ("whatever", "error", "Known are:"),
     ],
 )
