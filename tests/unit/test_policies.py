@@ -16,17 +16,17 @@ from penstock.control.pipeline.config_errors import (
 from penstock.engines.postgres.target.reshape import TYPES
 from penstock.model import LOAD_AFRESH, ComputedColumn, Relation
 from penstock.model.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
-from penstock.ports.target import ShapeNotApplicable, TableRecord
+from penstock.ports.target import TableRecord
 from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     DROPPED_ID,
-    check_names,
     column_renames,
     computed_changes,
     computed_in,
     is_applied,
     names_in_the_way,
+    renamed_columns,
     shape_changes,
     under_new_names,
     with_copied_ids,
@@ -110,12 +110,14 @@ def test_columns_of_a_copy_are_found_by_the_names_that_they_had_there() -> None:
     assert with_copied_ids(RECORD, shape, {RECORD.source: 19}) == RECORD
 
 
-def test_rows_of_an_older_shape_have_the_same_names() -> None:
+def test_rows_of_an_older_shape_are_written_by_later_names() -> None:
     """A target whose DDL commits is altered before a transaction that cannot be cut."""
     old, new = shaped(ID, NAME, version=1), shaped(ID, TITLE, version=2)
-    with pytest.raises(ShapeNotApplicable, match="was copied with a column title"):
-        check_names(old, new)
-    check_names(new, new)
+    assert renamed_columns(old, new) == {NAME.name: TITLE.name}
+    assert renamed_columns(new, new) == renamed_columns(old, shaped(ID, version=2)) == {}
+    a, b = replace(NAME, name="a"), replace(MORE, name="b")
+    swapped = shaped(ID, replace(NAME, name="b"), replace(MORE, name="a"), version=2)
+    assert renamed_columns(shaped(ID, a, b, version=1), swapped) == {"a": "b", "b": "a"}
 
 
 def test_a_dropped_unique_key_is_a_change_of_a_key() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from penstock.model import Column, ComputedColumn, Relation, TableName
 from penstock.model.policies import ChangeKind
 from penstock.ports.registry import PartName
-from penstock.ports.target import ShapeNotApplicable, TableRecord
+from penstock.ports.target import TableRecord
 
 DROPPED_ID = 2**31  # larger than any identity from a source
 
@@ -130,21 +130,11 @@ def with_copied_ids(
     return replace(record, ids=ids, source_id=relation.source_id)
 
 
-def check_names(rows: Relation, table: Relation) -> None:
-    """Check that rows of an older shape fit a table by the names of their columns.
-
-    Raises ShapeNotApplicable if a column has another name in the table's shape.
-    """
+def renamed_columns(rows: Relation, table: Relation) -> dict[str, str]:
+    """Return the names that columns of rows have in a later shape of the table, if they differ."""
     names = {column.id: column.name for column in table.columns if column.id}
-    for column in rows.columns:
-        name = names.get(column.id, column.name)
-        if name != column.name:
-            raise ShapeNotApplicable(
-                f"{rows.full_name} was copied with a column {name}, and earlier rows of it still "
-                f"have the name {column.name}",
-                hint=f"Run: penstock table resync FILE {rows.full_name}; it is copied again.",
-                table=rows.full_name,
-            )
+    then = {column.name: names.get(column.id, column.name) for column in rows.columns}
+    return {old: new for old, new in then.items() if old != new}
 
 
 def replaced_columns(rows: Relation, table: Relation) -> set[str]:

@@ -63,8 +63,8 @@ from penstock.ports.target import (
     target_name,
 )
 from penstock.sql.shape_changes import (
-    check_names,
     is_applied,
+    renamed_columns,
     replaced_columns,
     with_copied_ids,
 )
@@ -362,10 +362,6 @@ class MySQLTarget:
         """See `SqlTarget`. The tables already have the last of their shapes."""
         shapes = self._shapes(phases)
         last = {self._target_name(source): relation for source, relation in shapes.items()}
-        for spec in (spec for phase in phases for spec in phase.merges):
-            shape = shapes.get(TableName(spec.relation.schema, spec.relation.name))
-            if shape is not None and spec.relation.version < shape.version:
-                check_names(spec.relation, shape)
         for phase in phases:
             names = {spec.table for spec in phase.merges}
             self.need({*names, *phase.truncated, *phase.reloaded})
@@ -415,8 +411,15 @@ class MySQLTarget:
             if table.column(column.name) is None
             and (column.name in left_out or (last is not None and column.name not in names))
         }
+        renamed: dict[str, str] = {}
         if last is not None and last.source_id == spec.relation.source_id:
             dropped |= replaced_columns(spec.relation, last)
+            renamed = {
+                old: new
+                for old, new in renamed_columns(spec.relation, last).items()
+                if table.column(new) is not None
+            }
+            dropped -= renamed.keys()
         return Merge(
             relation=spec.relation,
             table=table,
@@ -424,8 +427,11 @@ class MySQLTarget:
             counts=spec.counts,
             absent_columns=spec.absent_columns,
             dropped=frozenset(dropped),
-            writes=writes_of(spec.relation, table, lambda column: self._mapping(source, column)),
+            writes=writes_of(
+                spec.relation, table, lambda column: self._mapping(source, column), renamed
+            ),
             files=files_of(spec),
+            renamed=renamed,
         )
 
     def run(self, sql: str, table: TableName) -> int:

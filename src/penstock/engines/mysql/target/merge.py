@@ -66,7 +66,8 @@ class Merge:
     that some row leaves to the target. dropped: columns of the rows that the target no longer has,
     because the same transaction drops them, or never had by policy. writes: for each column the
     template that converts the staged value to the target's (`codec.types`); without a template the
-    value is unchanged. files: upserts that are not in the merge table.
+    value is unchanged. files: upserts that are not in the merge table. renamed: by column the name
+    that the target has for it already, because the same transaction renames it later.
     """
 
     relation: Relation
@@ -77,13 +78,23 @@ class Merge:
     dropped: frozenset[str] = frozenset()
     writes: Mapping[str, str] = field(default_factory=dict)
     files: tuple[RowsFile, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 def writes_of(
-    relation: Relation, table: TargetTable, mapping_of: Callable[[Column], Mapped]
+    relation: Relation,
+    table: TargetTable,
+    mapping_of: Callable[[Column], Mapped],
+    renamed: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the template of each column whose values are converted for the target."""
-    found = {column.name: table.column(column.name) for column in relation.columns}
+    """Return the template of each column whose values are converted for the target.
+
+    renamed: as in `Merge`.
+    """
+    then = renamed or {}
+    found = {
+        column.name: table.column(then.get(column.name, column.name)) for column in relation.columns
+    }
     return {
         column.name: template_for(mapping_of(column), target)
         for column in relation.columns
@@ -102,7 +113,7 @@ class MergeSql:
         self.key = merge.relation.key
         # The columns of the relation that the target has, keyed by index.
         self.columns: dict[int, tuple[Column, TargetColumn]] = {
-            index: (column, self._target(column.name))
+            index: (column, self._target(merge.renamed.get(column.name, column.name)))
             for index, column in enumerate(merge.relation.columns)
             if column.name not in merge.dropped
         }
