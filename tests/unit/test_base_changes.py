@@ -162,6 +162,25 @@ def test_a_shape_from_before_the_copy_is_no_news(tmp_path: Path) -> None:
     assert log.rows(ITEM_2) == Counter((*row, None) for row in OLD)
 
 
+@pytest.mark.parametrize(("later", "is_news"), [(0, False), (1, True)])
+def test_a_shape_of_a_statement_before_the_copy_is_no_news(
+    tmp_path: Path, later: int, is_news: bool
+) -> None:
+    """No transaction need be between the statement and the copy, so the segment does not tell."""
+    log = Log(tmp_path, {ITEM: OLD})
+    log.copied_at(1)
+    (table,) = log.manifest.tables
+    assert int(table.ordinal)
+    (rows,) = numbered([inserts(1, OWN)])
+    with log.writer() as writer:
+        shape = replace(ITEM_2, since=int(table.ordinal) + later)
+        writer.write(replace(run_of(rows), relations=(shape,)))
+        writer.flush()
+        writer.rotate()
+    wanted = Counter((*row, None) if is_news else row for row in OLD)
+    assert log.rows(ITEM_2 if is_news else ITEM) == wanted
+
+
 def test_a_shape_without_rows_is_news(log: Log) -> None:
     """The table has its columns from then on, with or without rows."""
     (rows,) = numbered([inserts(1, OWN)])

@@ -25,12 +25,14 @@ class Window:
 
     Attributes:
         settled_trx: changes of transactions before it may be in the base already.
+        position: the source's, at which the base's rows were read; they have its shape.
     """
 
     end: FlushPoint
     gsn_after: int = 0
     trx_from: int = 0
     settled_trx: int = 0
+    position: int = 0
 
     def behind(self, gsn: int) -> Window:
         """Return the part of the window after a row."""
@@ -39,6 +41,7 @@ class Window:
             gsn_after=max(self.gsn_after, gsn),
             trx_from=self.trx_from,
             settled_trx=self.settled_trx,
+            position=self.position,
         )
 
 
@@ -149,7 +152,9 @@ def _news(segment: Segment, table: TableName, window: Window, used: set[int]) ->
             continue
         if totals.id not in used and segment.start.trx + 1 >= window.trx_from:
             shape = segment.relation(totals.id)
-            if not shape.awaits_reload:
+            # A statement before the point may be after the last transaction before it.
+            is_older = 0 < shape.since <= window.position
+            if not shape.awaits_reload and not is_older:
                 yield shape
 
 

@@ -83,6 +83,7 @@ class HeldState:
                 end=self.end,
                 gsn_after=self.manifest.gsn,
                 trx_from=first_trx(segments, int(table.ordinal)),
+                position=int(table.ordinal),
                 settled_trx=first_trx(segments, int(table.settled)),
             )
             changes = changes_of(segments, name, window)

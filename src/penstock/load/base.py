@@ -155,6 +155,7 @@ class Compaction:
                     end=end,
                     gsn_after=manifest.gsn,
                     trx_from=first_trx(segments, int(table.ordinal)),
+                    position=int(table.ordinal),
                 )
                 changes = changes_of(segments, table.table, window)
                 shaped = _reshape(table, changes)

@@ -185,6 +185,7 @@ def _compact(task: CompactTask) -> Outcome:
             end=task.end,
             gsn_after=task.gsn_after,
             trx_from=first_trx(segments, int(table.ordinal)),
+            position=int(table.ordinal),
             settled_trx=first_trx(segments, int(table.settled)),
         )
         changes = changes_of(segments, table.table, window)
