@@ -45,7 +45,15 @@ def test_the_core_alone_can_be_imported() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["extract_process", "supervisor", "status", "doctor", "reset", "table_commands", "table_list"],
+    [
+        "run.extract_process",
+        "run.supervisor",
+        "status.status",
+        "doctor.doctor",
+        "run.reset",
+        "tables.table_commands",
+        "tables.table_list",
+    ],
 )
 def test_commands_of_an_extraction_need_no_spark(command: str) -> None:
     """`penstock load` and `copy` do; commands that run, watch and steer an extraction do not."""
