@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.log import ITEM, Change
+from harness.pipelines.log import ITEM, ITEM_2, Change
 from harness.pipelines.merged import LogOf
 from penstock.base.held import BaseNotReady, Holder
 from penstock.base.manifest import BaseTable, Manifest, save_manifest
@@ -22,7 +22,7 @@ from penstock.merge import inputs
 from penstock.merge.beginning import begin_merge
 from penstock.merge.inputs import InputReplaced, MergeInput
 from penstock.merge.order import Global
-from penstock.model import Op
+from penstock.model import Op, Run
 
 
 def log_at(
@@ -87,6 +87,27 @@ def test_segments_are_read_in_order_with_the_open_one_last(log: LogOf) -> None:
         assert keys == [0, 1, 2, 3, 4, 5]
         assert source.source_ids(2, 5).tolist() == [702, 703, 704, 705]
         assert [source.gsn_end(trx) for trx in (1, 4, 6)] == [1, 4, 6]
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_shape_in_a_segment_without_transactions_is_read(log: LogOf, is_followed: bool) -> None:
+    """A segment is kept until its shape is passed on: nothing else may ever tell that shape."""
+    log.write(1, rotates=True)
+    with closing(read_from(log)) as source:
+        assert read_all(source) == [1]
+        assert source.shapes(1) == [ITEM]
+        assert source.number_of(1) == 1
+        log.opened().write(Run(relations=(ITEM_2,), end=log.opened().durable))
+        log.opened().rotate()
+        if is_followed:
+            log.write(1, rotates=True)
+        assert read_all(source) == ([2] if is_followed else [])
+        source.forget(1)
+        assert source.number_of(1) == 1
+        assert source.gsn_end(1) == 1
+        assert source.shapes(1)[0] == ITEM_2
+        source.forget(1)
+        assert source.number_of(1) == 2
 
 
 def test_a_segment_that_is_closed_while_a_merge_begins_is_read(

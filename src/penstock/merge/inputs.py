@@ -112,7 +112,7 @@ class Piece:
 
 @dataclass
 class _Held:
-    """Segment with pending transactions.
+    """Segment with pending transactions or shapes.
 
     Attributes:
         entry_count: frames whose markers were taken.
@@ -126,6 +126,10 @@ class _Held:
     last: int = 0
     entry_count: int = 0
     shapes: list[tuple[int, Relation]] = field(default_factory=list)
+
+    def is_needed(self, trx: int) -> bool:
+        """Return whether it has a later transaction, or only a shape that was not returned."""
+        return self.last > trx or (self.first > self.last and bool(self.shapes))
 
 
 def _errors_of(place: InputPlace) -> ReaderErrors:
@@ -199,6 +203,7 @@ class MergeInput:
             end = held.segment.end.trx if held.segment is not None else 0
             if end > self.read_trx:
                 return self._chunk(held, end)
+            self._take_shapes(held)
         return None
 
     def _begin(self) -> bool:
@@ -296,6 +301,16 @@ class MergeInput:
         times = batch.column(2).view(pa.int64()).to_numpy().copy()
         return Chunk(first=first, times_us=times, weights=weights, globals=globals_)
 
+    def _take_shapes(self, held: _Held) -> None:
+        """Take the shapes of a segment that has no new transactions."""
+        if held.segment is None:
+            return
+        for entry in held.segment.entries[held.entry_count :]:
+            if entry.kind == FrameKind.RELATION:
+                held.shapes.append((entry.gsn_last, held.segment.relation(entry.relation_id)))
+        held.entry_count = len(held.segment.entries)
+        held.last = max(held.last, self.read_trx)
+
     def _take_marker(
         self,
         marker: Marker,
@@ -379,7 +394,7 @@ class MergeInput:
 
     def forget(self, trx: int) -> None:
         """Forget everything up to a transaction, which was passed on."""
-        while len(self._held) > 1 and self._held[0].last <= trx:
+        while len(self._held) > 1 and not self._held[0].is_needed(trx):
             held = self._held.popleft()
             if held.segment is not None:
                 held.segment.close()
@@ -396,7 +411,7 @@ class MergeInput:
 
     def number_of(self, trx: int) -> int:
         """Return the segment that has the transaction after this one, or will have it."""
-        held = next((one for one in self._held if one.last > trx), None)
+        held = next((one for one in self._held if one.is_needed(trx)), None)
         if held is not None:
             return held.number
         return self._held[-1].number + self._held[-1].is_closed if self._held else self._number
