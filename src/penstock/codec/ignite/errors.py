@@ -115,6 +115,3 @@ def config_unknown(name: str, cause: str) -> CacheConfigUnknown:
         file=name,
         cause=cause,
     )
-
-
-broken, unsupported = make_broken, make_unsupported  # for kernels built before the rename

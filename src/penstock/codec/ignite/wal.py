@@ -586,6 +586,3 @@ def scan_kernel() -> tuple[Callable[..., Scanned], Callable[[Any, int, int], int
 
 def _is_compiled() -> bool:
     return COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0")
-
-
-encrypted = read_encrypted  # for kernels built before the rename

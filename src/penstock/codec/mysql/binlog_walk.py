@@ -381,6 +381,3 @@ def view_block(block: Block, start: int, end: int) -> memoryview:
     if not 0 <= start <= end <= len(view):
         raise ValueError("start and end must lie within the block")
     return view
-
-
-checked = view_block  # for kernels built before the rename
