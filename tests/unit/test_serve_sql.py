@@ -390,7 +390,6 @@ def test_slots_are_made_and_dropped_by_functions(running: Running) -> None:
         assert name == "made"
         assert rows(asked, "select confirmed_flush_lsn from pg_replication_slots") == [(lsn,)]
         assert refused(asked, create) == "42710"
-        query = "select pg_create_logical_replication_slot('other', 'wal2json', true)::text"
         query = "select (pg_create_logical_replication_slot('other', 'wal2json', true)).slot_name"
         assert rows(asked, query) == [("other",)]
         assert rows(

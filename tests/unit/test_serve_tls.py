@@ -95,7 +95,7 @@ def test_without_it_from_this_machine_alone(
     """A connection from elsewhere is refused, before a password is requested."""
     running, _ = encrypted
     psycopg.connect(running.url(sslmode="disable")).close()
-    monkeypatch.setattr(server, "_is_loopback", lambda _: False)
+    monkeypatch.setattr(server, "is_loopback", lambda _: False)
     with pytest.raises(psycopg.OperationalError, match="no encryption"):
         psycopg.connect(running.url(sslmode="disable"))
     psycopg.connect(running.url(sslmode="require")).close()
