@@ -296,6 +296,23 @@ def test_a_delete_of_a_row_without_a_key_that_is_not_there_is_an_error(tmp_path:
         log.rows(EVENT)
 
 
+def test_a_shape_without_rows_of_a_table_without_a_key_is_news(tmp_path: Path) -> None:
+    """No row is deleted then, and the copied rows are all that the table has."""
+    row = (None, b"x", True, 0.0, None, None)
+    log = Log(tmp_path, {EVENT: [row, row]})
+    renamed = replace(EVENT.columns[1], name="renamed")
+    shape = replace(EVENT, columns=(EVENT.columns[0], renamed, *EVENT.columns[2:]), version=2)
+    (rows,) = numbered([inserts(1, OWN)])
+    with log.writer() as writer:
+        writer.write(replace(run_of(rows), relations=(shape,)))
+        writer.flush()
+        writer.rotate()
+    wanted = Counter([(None, None, *row[2:])] * 2)
+    assert log.rows(shape) == wanted
+    log.step()
+    assert log.rows(shape) == wanted
+
+
 def test_an_update_of_a_row_that_is_not_there_is_an_error(log: Log) -> None:
     """The row's unsent values are missing everywhere."""
     log.write([change(Op.UPDATE, (7, None), absent=b"\2")])

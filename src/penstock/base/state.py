@@ -182,6 +182,8 @@ class _Layered:
             left: deletes that remain, counted up.
         """
         taken = np.zeros(len(codes), np.bool_)
+        if not left.size:
+            return taken  # the layer has no rows, only a shape
         places = np.flatnonzero((codes >= 0) & (left[np.maximum(codes, 0)] < 0))
         for place in places.tolist():
             code = codes[place]
