@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from harness.pipelines.ddl_arena import EQUAL, authors, run_histories
+from harness.pipelines.ddl_followers import NAMES
 from harness.pipelines.ddl_model import FEATURES
+from harness.pipelines.ddl_script import read_script
 from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
 from plugins.draw import SEED, commit
 from plugins.mysql import running
@@ -70,3 +72,41 @@ def test_source_and_target_are_equal_at_the_end(
         if one.end != EQUAL
     ]
     assert not wrong, "\n\n".join(wrong)
+
+
+SCRIPTS = sorted((Path(__file__).parents[1] / "data" / "ddl").glob("*.sql"))
+
+
+@pytest.mark.parametrize("begins_at_once", [False, True], ids=["after", "beside"])
+@pytest.mark.parametrize("target", KINDS)
+@pytest.mark.parametrize("source", KINDS)
+def test_statements_that_once_went_wrong_are_followed(
+    source: str,
+    target: str,
+    shared_servers: SharedServers,
+    postgres_version: int,
+    tmp_path: Path,
+    *,
+    begins_at_once: bool,
+) -> None:
+    """Source and target are equal after every script, after and beside the bulk load.
+
+    Beside a target of the same kind, the log's other readers have the same rows, too.
+    """
+    read = {one.stem: read_script(one.read_text(), source) for one in SCRIPTS}
+    scripts = {name: script for name, script in read.items() if script is not None}
+    outcomes = run_histories(
+        Running(shared_servers, postgres_version),
+        tmp_path,
+        (source, target),
+        lambda: list(scripts.values()),
+        0,
+        begins_at_once=begins_at_once,
+        also=NAMES if source == target else (),
+    )
+    wrong = [
+        "\\n".join([f"{name}: {one.end} {one.code} {one.reason}", *one.lines])
+        for name, one in zip(scripts, outcomes, strict=True)
+        if one.end != EQUAL
+    ]
+    assert not wrong, "\\n\\n".join(wrong)

@@ -12,7 +12,11 @@ from harness.pipelines.pipeline import pipeline
 from penstock.control.pipeline import table_requests
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.followed import is_followed
-from penstock.control.pipeline.table_requests import read_requests, requested_patterns
+from penstock.control.pipeline.table_requests import (
+    make_add_request,
+    read_requests,
+    requested_patterns,
+)
 from penstock.control.tables import table_commands
 from penstock.control.tables.table_commands import RequestRefused, TableNotTaken
 from penstock.control.tables.table_list import captured_lines, line_of, lines_from
@@ -20,10 +24,13 @@ from penstock.engines.mysql.source.source_engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.postgres.source.ddl_watch import WatchState
 from penstock.engines.postgres.source.source_engine import WATCH_FILE
+from penstock.extract.extractor import _StateFiles
 from penstock.host.files import REAL_FILES
+from penstock.host.request_files import RequestFiles, resend_cancelled, table_unknown
 from penstock.host.state_file import StateFile
 from penstock.load.ledger import Ledger, write_ledger
-from penstock.model import TableName
+from penstock.log import links
+from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
 from penstock.model.table_requests import (
     CAPTURED_FILE,
@@ -34,7 +41,7 @@ from penstock.model.table_requests import (
     TableRequest,
     TableRequests,
 )
-from penstock.ports.bulk import TablePlan
+from penstock.ports.bulk import PointUnfit, TablePlan
 from penstock.ports.config import Config
 from penstock.ports.target import Applied, SyncState, TableSync
 
@@ -200,3 +207,62 @@ def test_a_pipeline_that_loads_only(tmp_path: Path) -> None:
     data = pipeline(tmp_path, *URLS, mode="data")
     write_ledger(data.layout.state, Ledger(plans=[plan_of(ITEM)], finished=True))
     assert states_of(data) == {"public.item": "loaded"}
+
+
+@pytest.mark.parametrize(
+    ("target", "sections", "reader", "is_put_into_log"),
+    [
+        (URLS[1], {}, "", False),
+        (URLS[1], {}, "base", False),
+        (URLS[1], {}, "merge", True),
+        (None, {}, "merge", False),
+        (URLS[1], {"consumers.one": {"class": "a:B"}}, "", True),
+        (None, {"consumers.one": {"class": "a:B"}}, "", True),
+    ],
+)
+def test_rows_of_an_added_table_are_put_into_a_log_that_others_read(
+    tmp_path: Path,
+    target: str | None,
+    sections: dict[str, dict[str, str]],
+    reader: str,
+    *,
+    is_put_into_log: bool,
+) -> None:
+    """The target alone gets a copy of the rows."""
+    config = pipeline(tmp_path, URLS[0], target, mode="change", sections=sections)
+    if reader:
+        links.enable(config.layout.consumers / reader)
+    request = make_add_request(config, ITEM, 7, replaces=False)
+    assert request.resend_id == (7 if is_put_into_log else 0)
+    assert request.comes_with_copy is is_put_into_log
+
+
+def test_rows_are_not_sent_before_their_table_is_captured() -> None:
+    """Changes between the rows and the capture would be missing."""
+    request = TableRequest(table=ITEM, capture=Capture.ADDED, capture_id=1, copy_id=1, resend_id=1)
+    assert CaptureAnswers().open_resends([request]) == []
+    answers = CaptureAnswers().with_answer(CaptureAnswer(table=ITEM, capture_id=1))
+    assert answers.open_resends([request]) == [request]
+    refused = CaptureAnswers().with_answer(CaptureAnswer(table=ITEM, capture_id=1, error="no key"))
+    assert refused.open_resends([request]) == []
+
+
+@pytest.mark.parametrize(
+    ("copy_id", "error", "is_answered"),
+    [
+        (0, resend_cancelled(ITEM, 1, 2), True),
+        (1, resend_cancelled(ITEM, 1, 2), False),
+        (1, PointUnfit("the stream is ahead", hint="again"), False),
+        (1, table_unknown(ITEM), True),
+        (1, None, True),
+    ],
+)
+def test_rows_that_cannot_be_read_now_are_sent_later(
+    tmp_path: Path, copy_id: int, error: PenstockError | None, *, is_answered: bool
+) -> None:
+    """An operator repeats a command; a request that came with a copy repeats itself."""
+    files = RequestFiles(_StateFiles(tmp_path, REAL_FILES))
+    request = TableRequest(table=ITEM, resend_id=1, copy_id=copy_id)
+    files.answer_resend(request, error)
+    _, answers = files.read()
+    assert answers.open_resends([request]) == ([] if is_answered else [request])

@@ -67,7 +67,14 @@ class RequestFiles:
         self._state.save(CAPTURED_FILE, answers.with_answer(said))
 
     def answer_resend(self, request: TableRequest, error: PenstockError | None) -> None:
-        """Keep the answer to a request to send rows again; error: why they are not in the log."""
+        """Keep the answer to a request to send rows again; error: why they are not in the log.
+
+        A request that came with a copy stays open if the rows can be read later: no operator waits
+        for it who would repeat it.
+        """
+        if error is not None and request.comes_with_copy and not isinstance(error, ResendRefused):
+            logger.info("rows will be sent later", table=str(request.table), error=error.message)
+            return
         said = ResendAnswer(table=request.table, resend_id=request.resend_id)
         if error is not None:
             said = replace(said, code=error.code, error=error.message, hint=error.hint)

@@ -54,6 +54,11 @@ class TableRequest:
     error: str = ""
     hint: str = ""
 
+    @property
+    def comes_with_copy(self) -> bool:
+        """Flag: one request asked to copy the rows and to put them into the log."""
+        return self.resend_id == self.copy_id != 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequests:
@@ -171,9 +176,15 @@ class CaptureAnswers:
         return replace(self, resent=(*others, answer))
 
     def open_resends(self, requests: Iterable[TableRequest]) -> list[TableRequest]:
-        """Return the requests to send rows again that have no answer."""
+        """Return the requests to send rows again that have no answer.
+
+        Rows of a table that is not captured yet have to wait: changes made meanwhile would be
+        missing after them.
+        """
         return [
-            request for request in requests if request.resend_id and self.resend_of(request) is None
+            request
+            for request in requests
+            if request.resend_id and self.resend_of(request) is None and self.is_done(request)
         ]
 
     def open(self, requests: Iterable[TableRequest]) -> list[TableRequest]:

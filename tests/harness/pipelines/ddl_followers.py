@@ -42,7 +42,6 @@ ABOUT_TABLE = re.compile(
     r' ("(?:[^"]|"")*"|`(?:[^`]|``)*`|\w+)',
     re.IGNORECASE,
 )
-RENAMED = re.compile(r' rename to ("(?:[^"]|"")*"|`(?:[^`]|``)*`|\w+)', re.IGNORECASE)
 DDL = ("alter", "create", "drop", "rename", "truncate")
 
 
@@ -120,8 +119,6 @@ class Served(Processes):
 
     def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
         """Return the differences of the folded log."""
-        if mark is not None and mark.is_renamed and self.name == "merge":
-            return []  # the rows that it had when it was captured are not in the log
         assert self._served is not None, "it has passed the last fence"
         return base_differences(source, self._served, schema, table, self.name)
 
@@ -176,23 +173,19 @@ class Marks:
         """Begin without marks; fence is the name of the table, with its schema."""
         self.fence = fence
         self._last: dict[tuple[str, str | None], int] = {}
-        self._renamed: set[tuple[str, str]] = set()
 
     def note(self, schema: str, statements: Sequence[Statement], number: int) -> None:
         """Record the row that follows DDL of a history."""
         for statement in statements:
             if is_ddl(statement):
                 self._last[schema, table_of(statement)] = number
-            renamed = RENAMED.search(statement.sql)
-            if renamed is not None:
-                self._renamed.add((schema, _unquoted(renamed[1])))
 
     def find(self, schema: str, table: str) -> Mark | None:
         """Return the row after the last DDL that may concern a table; None if there was none."""
         numbers = [self._last.get((schema, one), 0) for one in (None, table)]
         if not any(numbers):
             return None
-        return Mark(self.fence, max(numbers), (schema, table) in self._renamed)
+        return Mark(self.fence, max(numbers))
 
 
 def is_ddl(statement: Statement) -> bool:

@@ -18,13 +18,10 @@ class Mark(NamedTuple):
     Attributes:
         fence: name of the table of fences.
         number: of its row after the last DDL that may concern the table.
-        is_renamed: whether a table got this name. Then it was captured later, and its earlier
-            changes have the old name.
     """
 
     fence: str
     number: int
-    is_renamed: bool = False
 
 
 class Processes:

@@ -247,6 +247,8 @@ def view_differences(
     if not seen.is_known or not is_stable or (seen.rows and set(seen.key) != facts.key):
         return []
     names = list(seen.key or sorted(facts.key))
+    if any(len(key) != len(names) for key in seen.rows):
+        return []  # the key changed between these rows
     kinds = {name: kind_of_value(source.kind, of) for name, of in facts.types.items()}
     places = [list(kinds).index(name) for name in names]
     texts = source.texts(schema, table, kinds)
@@ -257,8 +259,7 @@ def view_differences(
     key_kinds = [kinds[name] for name in names]
     theirs = {neutral_row(key_kinds, key): row for key, row in seen.rows.items()}
     since = _gsn_of(view, mark)
-    missing = ours.keys() - theirs.keys() if mark is None or not mark.is_renamed else ()
-    found = [f"{table}: lacks {show_row(names, key)}" for key in missing]
+    found = [f"{table}: lacks {show_row(names, key)}" for key in ours.keys() - theirs.keys()]
     found += [f"{table}: has {show_row(names, key)}" for key in theirs.keys() - ours.keys()]
     for key in ours.keys() & theirs.keys():
         row = theirs[key]

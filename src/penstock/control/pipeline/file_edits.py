@@ -18,6 +18,7 @@ import structlog
 from penstock.control.pipeline.followed import followed_tables
 from penstock.control.pipeline.table_requests import (
     forget_request,
+    make_add_request,
     put_request,
     read_requests,
     with_requests,
@@ -282,7 +283,11 @@ def _settle_tables(config: Config, last: FileSettings | None, tell: Callable[[st
         if table not in present:
             forget_request(config, table)
             continue
-        put_request(config, table, _request_again)
+        put_request(
+            config,
+            table,
+            lambda last, number: make_add_request(config, last.table, number, replaces=True),
+        )
         rows = (
             "its rows are copied again, then its changes are applied"
             if config.has_target
@@ -322,9 +327,7 @@ def find_edited(
 def make_left_error(config: Config, table: TableName) -> TableLeftByFile:
     """Return the reason that is kept and shown for a table that the file no longer names."""
     later = (
-        "its rows are copied again"
-        if config.has_target
-        else "its changes in between are not in the log"
+        "its rows are copied again" if config.has_target else "its rows are put into the log again"
     )
     return TableLeftByFile(
         f"{table} is not captured any more, because [source] tables no longer matches it",
@@ -346,16 +349,6 @@ def _remove(config: Config, table: TableName, error: TableLeftByFile) -> None:
         )
 
     put_request(config, table, change)
-
-
-def _request_again(last: TableRequest, number: int) -> TableRequest:
-    return TableRequest(
-        table=last.table,
-        capture=Capture.ADDED,
-        capture_id=number,
-        copy_id=number,
-        replaces=True,
-    )
 
 
 def _present(config: Config, tables: Collection[TableName], known: Followed) -> set[TableName]:

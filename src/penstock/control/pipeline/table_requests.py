@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from penstock.base.manifest import NAME as BASE
 from penstock.host.files import REAL_FILES, DirectoryLock, DirectoryLocked, Files
 from penstock.host.state_file import StateFile
+from penstock.log.links import registered_consumers
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern, parse_pattern
 from penstock.model.table_requests import (
@@ -78,6 +80,44 @@ def put_request(
         elif request != last:
             _requests_file(config).save(requests.with_request(request))
         return request
+
+
+def make_add_request(
+    config: Config, table: TableName, number: int, *, replaces: bool, paused: bool = False
+) -> TableRequest:
+    """Return a request to capture a table from now on and to copy the rows that it has.
+
+    The target gets a copy of these rows. For other readers of the log they are put into the log.
+
+    Args:
+        config: the pipeline's configuration.
+        table: name at the source.
+        number: the request's number.
+        replaces: whether rows that the target table holds may be deleted.
+        paused: whether the table's changes wait in the log.
+    """
+    return TableRequest(
+        table=table,
+        capture=Capture.ADDED,
+        capture_id=number,
+        copy_id=number,
+        resend_id=number if _is_read_by_others(config) else 0,
+        replaces=replaces,
+        paused=paused,
+    )
+
+
+def _is_read_by_others(config: Config) -> bool:
+    """Return whether anything but the target's loader and the log's base reads the log.
+
+    Beside a target, merged logs and consumers of other pipeline files are found by their links.
+    Without one, most logs are parts of a merged log, where a reload concerns the rows of all
+    parts (MG04): there, only readers of the pipeline's own file count.
+    """
+    if config.consumers or config.serve is not None or config.flexcdc is not None:
+        return True
+    names = registered_consumers(config.layout.consumers) if config.has_target else ()
+    return any(name != BASE for name in names)
 
 
 def forget_request(config: Config, table: TableName) -> None:

@@ -20,6 +20,7 @@ from penstock.control.pipeline.followed import followed_tables
 from penstock.control.pipeline.new_tables import NewTable, left_out, named_alone, stop_error
 from penstock.control.pipeline.table_requests import (
     forget_request,
+    make_add_request,
     put_request,
     read_answers,
     read_requests,
@@ -176,14 +177,7 @@ def _add(config: Config, table: TableName) -> None:
     def change(last: TableRequest, number: int) -> TableRequest:
         if last.capture in (Capture.ADDED, Capture.REMOVED):
             return last  # another process was faster
-        return TableRequest(
-            table=table,
-            capture=Capture.ADDED,
-            capture_id=number,
-            copy_id=number,
-            replaces=loaded,
-            paused=last.paused,
-        )
+        return make_add_request(config, table, number, replaces=loaded, paused=last.paused)
 
     put_request(config, table, change)
     logger.info("new table is added", table=str(table))

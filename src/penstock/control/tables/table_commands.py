@@ -15,6 +15,7 @@ from penstock.control.pipeline.config import need_target
 from penstock.control.pipeline.followed import followed_tables, is_followed
 from penstock.control.pipeline.servers import source_tables
 from penstock.control.pipeline.table_requests import (
+    make_add_request,
     put_request,
     read_answers,
     read_requests,
@@ -75,13 +76,8 @@ def add(config: Config, table: TableName) -> TableRequest:
     [definition] = check_capturable(config, [table])
 
     def change(last: TableRequest, number: int) -> TableRequest:
-        return TableRequest(
-            table=definition.name,
-            capture=Capture.ADDED,
-            capture_id=number,
-            copy_id=number,
-            replaces=last.capture is Capture.REMOVED,
-        )
+        replaces = last.capture is Capture.REMOVED
+        return make_add_request(config, definition.name, number, replaces=replaces)
 
     return put_request(config, table, change)
 

@@ -105,12 +105,7 @@ def _taken_at_once(config: Config) -> Callable[[TableName], bool]:
 
 
 def _taken_renamed(config: Config) -> Callable[[TableName], bool]:
-    """Return which new names of captured tables are captured, at once or on request.
-
-    None are if the log has other readers beside a target, which gets copies of the rows: they would
-    miss what is changed before the request.
-    """
-    others = config.consumers or config.serve is not None or config.flexcdc is not None
-    if config.source.new_tables is not NewTables.ADD or (config.has_target and others):
+    """Return which new names of captured tables are captured, at once or on request."""
+    if config.source.new_tables is not NewTables.ADD:
         return lambda _: False
     return Selection.parse(config.source.tables).takes

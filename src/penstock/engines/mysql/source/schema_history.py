@@ -46,7 +46,6 @@ from penstock.engines.mysql.source.unsupported import (
     TableMoved,
 )
 from penstock.model import DROP_TABLE, MarkerKind, Relation, TableDefinition, TableName
-from penstock.model import LOAD_AGAIN as LOAD_EVERYTHING_AGAIN
 from penstock.model.patterns import as_pattern
 
 logger = structlog.get_logger()
@@ -640,8 +639,7 @@ def _table_moved(name: TableName, to: TableName) -> TableMoved:
         f"captured table {name} was renamed to {to}, which is not captured from this place on",
         hint="Rename it back and start again; or have its new name captured ([source] tables with "
         f"'{as_pattern(to)}', newTables = \"add\") and start again: its rows are copied as those "
-        "of a new table, and the old one stays in the target as it is. With consumers or [serve] "
-        f"beside a target, rename it back, or {LOAD_EVERYTHING_AGAIN}",
+        "of a new table, and the old one stays in the target as it is.",
         table=str(name),
     )
 
