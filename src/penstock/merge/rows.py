@@ -280,9 +280,15 @@ class RowMerger:
     # -- shapes ------------------------------------------------------------------------------
 
     def _apply_shapes(self, index: int, gsn: int) -> None:
-        """Apply shapes without rows of an input up to that row of its own."""
+        """Apply shapes without rows of an input up to that row of its own.
+
+        Those from before the copy that the input's base has of a table are in the copy's shape.
+        """
+        name = self.inputs[index].name
         for relation in self.inputs[index].shapes(gsn):
-            if self.shapes.apply(self.inputs[index].name, relation):
+            if self.shapes.precedes_copy(name, relation):
+                continue
+            if self.shapes.apply(name, relation):
                 self._relations.append(TableName(relation.schema, relation.name))
 
     def _cut(

@@ -202,6 +202,11 @@ class Shapes:
         known = self._current.get(table, {}).get(name)
         return known is not None and 0 < relation.version <= known.version
 
+    def precedes_copy(self, name: str, relation: Relation) -> bool:
+        """Return whether a shape is of a statement before the copy that an input began with."""
+        position = self._copied.get((_name(relation), name, relation.source_id))
+        return position is not None and 0 < relation.since <= position
+
     def _merge_shape(self, table: TableName, name: str, relation: Relation) -> Relation:
         """Return the merged shape with this shape of an input; the previous one if it is equal."""
         before = self.merged.get(table)

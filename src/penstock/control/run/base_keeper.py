@@ -180,15 +180,18 @@ class BaseKeeper:
     ) -> Manifest:
         """Read all rows of these tables at one point. Raises PointUnfit."""
         at = planner.fresh_point()
+        shift = tables_at(self._config.source.url).shift(self._config)
+        ordinal = at.position.ordinal + shift
         tasks: list[ReadTask] = []
         relations = {}
         for definition in tables:
             reading = reading_of(self._config, planner, at, definition)
-            relations[definition.name] = reading.relation
+            relation = note_copied(reading.relation, ordinal)
+            relations[definition.name] = relation
             tasks += [
                 ReadTask(
                     chunk=task,
-                    relation=reading.relation,
+                    relation=relation,
                     dialect=reading.dialect,
                     directory=self._place.directory,
                 )
@@ -198,12 +201,9 @@ class BaseKeeper:
         if gone:
             raise PointUnfit(f"{min(gone)} cannot be read at {at.position} any more")
         end = planner.release()
-        shift = tables_at(self._config.source.url).shift(self._config)
-        ordinal = at.position.ordinal + shift
         settled = max(
             [ordinal, *(one.ordinal + shift for one in (at.settled, end) if one is not None)]
         )
-        relations = {name: note_copied(one, ordinal) for name, one in relations.items()}
         made = [
             table_of(relation, written.get(name, ()), ordinal=ordinal, settled=settled)
             for name, relation in relations.items()

@@ -141,6 +141,7 @@ class MySQLBulk:
             columns=tuple((column.name, column.type_text) for column in copied),
             ids=copied_ids(copied),
             source_id=definition.source_id,
+            collations=tuple(column.collation or "" for column in copied) if is_mysql else (),
             unique=UniqueKey.columns_of(definition.unique_keys),
             key=definition.row_key,
             not_null=tuple(column.name for column in copied if column.not_null),

@@ -299,7 +299,11 @@ class RelationResolver:
         last = self._current.get(definition.name)
         if last is not None and last.source_id != relation.source_id:
             return replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
-        if last is not None and _has_columns(message, last):
+        known = _columns_by_place(message, last, live)
+        if known is not None:
+            relation = replace(relation, columns=known)
+            ids = {column.name: column.id for column in known}
+        elif last is not None and _has_columns(message, last):
             if _is_remade(last, live or definition):
                 return replace(relation, awaits_reload=str(ReloadReason.COLUMN_REMADE))
             ids = {column.name: column.id for column in last.columns}
@@ -309,7 +313,8 @@ class RelationResolver:
             if found is not None:
                 self._note_numbers(found.source_id, found.columns)
             if found is None or not is_sure or not _has_columns(message, relation_of(found)):
-                return replace(relation, awaits_reload=str(ReloadReason.CATALOGUE_AHEAD))
+                awaits = str(ReloadReason.CATALOGUE_AHEAD)
+                return replace(_without_doubtful_ids(relation), awaits_reload=awaits)
             ids = {column.name: column.id for column in found.columns}
         columns = tuple(replace(column, id=ids[column.name]) for column in relation.columns)
         base = last if last is not None else relation_of(definition)
@@ -630,6 +635,77 @@ def _has_columns(message: RelationMessage, relation: Relation) -> bool:
     return message.source_id == relation.source_id and sent == [
         (c.name, c.type_oid, c.typmod) for c in relation.columns
     ]
+
+
+def _columns_by_place(
+    message: RelationMessage, last: Relation | None, live: TableDefinition | None
+) -> tuple[Column, ...] | None:
+    """Return a message's columns if the catalogue is ahead and their number leaves no doubt.
+
+    The server sends columns in the order of their numbers (attnum) and never uses a number again.
+    So between two shapes of which one has all numbers of the other, a count of columns means one
+    set of numbers, whatever the columns are called. Returns None if there is any doubt.
+
+    Args:
+        message: the columns as they are sent.
+        last: the relation before it.
+        live: the table as the catalogue has it now.
+    """
+    if last is None or live is None or last.source_id != live.source_id:
+        return None
+    numbers = _numbers_of(
+        len(message.columns),
+        [column.id for column in last.columns],
+        [column.id for column in live.columns if not column.generated],
+        frozenset(column.id for column in live.columns),
+    )
+    if numbers is None:
+        return None
+    before = {column.id: column for column in last.columns}
+    now = {column.id: column_of(column) for column in live.columns}
+    found = []
+    for number, sent in zip(numbers, message.columns, strict=True):
+        both = (now.get(number), before.get(number))
+        same = [c for c in both if c and (c.type_oid, c.typmod) == (sent.type_oid, sent.typmod)]
+        if not same:
+            return None
+        found.append(replace(same[0], name=sent.name))
+    return tuple(found)
+
+
+def _numbers_of(
+    count: int, last: Sequence[int], live: Sequence[int], all_live: frozenset[int]
+) -> Sequence[int] | None:
+    """Return the numbers of so many columns between two shapes; None if several sets are possible.
+
+    Args:
+        count: of columns.
+        last: numbers of the earlier shape, without generated columns.
+        live: those of the later one.
+        all_live: those of the later one and of its generated columns.
+    """
+    if not all(last) or list(last) != sorted(set(last)) or not last:
+        return None
+    highest = max(last)
+    if not all_live.issuperset(range(highest + 1, max(all_live, default=0) + 1)):
+        return None  # one came and went in between
+    come, gone = sorted(set(live) - set(last)), set(last) - set(live)
+    if (come and gone) or any(number < highest for number in come):
+        return None
+    if not gone and 0 <= count - len(last) <= len(come):
+        return [*last, *come[: count - len(last)]]
+    if gone and count in (len(last), len(live)):
+        return last if count == len(last) else sorted(live)
+    return None
+
+
+def _without_doubtful_ids(relation: Relation) -> Relation:
+    """Return a relation without its columns' numbers if they cannot be right together."""
+    ids = [column.id for column in relation.columns if column.id]
+    if ids == sorted(set(ids)):
+        return relation
+    columns = tuple(replace(column, id=0) for column in relation.columns)
+    return replace(relation, columns=columns)
 
 
 def _told_keys(
