@@ -572,7 +572,7 @@ class _Load:
 
 def _made_by(definition: TableDefinition) -> tuple[object, ...]:
     """Return the parts of a definition that determine how a target table is created."""
-    return definition.columns, definition.primary_key, definition.unique_keys
+    return definition.columns, definition.primary_key, definition.unique_keys, definition.types
 
 
 def _make_stop() -> BulkStopped:

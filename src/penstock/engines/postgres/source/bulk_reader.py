@@ -27,6 +27,17 @@ SOURCE_SETTINGS: Mapping[str, str] = {
     "jit": "off",
 }
 _NO_SUCH_TABLE = "42P01"
+_NO_SUCH_LABEL = "22P02"
+# Labels of the enums of a table's columns, also in arrays and domains.
+LABELS = """
+    select e.enumtypid::int8, array_agg(e.enumlabel::text order by e.enumsortorder)
+      from pg_attribute as a
+      join pg_type as t on t.oid = a.atttypid
+      left join pg_type as b on b.oid = t.typbasetype
+      join pg_enum as e on e.enumtypid in (t.oid, t.typelem, b.oid, b.typelem)
+     where a.attrelid = to_regclass(%(name)s) and a.attnum > 0 and not a.attisdropped
+     group by e.enumtypid
+"""
 BEGIN_READ = "begin isolation level repeatable read read only"
 # pg_class answers from the snapshot, the function from what is there now.
 FILENODES = """
@@ -36,6 +47,13 @@ FILENODES = """
 """
 
 
+# Whether a name means the table that it meant in the snapshot: it may have got another one's name.
+IS_SAME_TABLE = """
+    select c.oid = to_regclass(%(quoted)s)
+      from pg_class as c
+      join pg_namespace as n on n.oid = c.relnamespace
+     where n.nspname = %(schema)s and c.relname = %(name)s
+"""
 COLUMNS_THEN = """
     select attname::text, attnum::int4
       from pg_attribute
@@ -43,15 +61,23 @@ COLUMNS_THEN = """
 """
 
 
+Labels = dict[int, list[str]]
+
+
 class PostgresBulkReader:
     """See `BulkReader`. connection: its transaction sees the snapshot."""
 
-    def __init__(self, connection: psycopg.Connection) -> None:
+    def __init__(self, connection: psycopg.Connection, url: str = "") -> None:
         self.connection = connection
+        self._url = url
+        self._table = ""
+        self._labels: Labels = {}
 
     def was_rewritten(self, task: ChunkTask) -> bool:
         """See BulkReader."""
+        self._table = quote(*task.table)
         with server_errors(task.doing):
+            self._labels = read_labels(self.connection, self._table)
             return was_rewritten(self.connection, task.chunk.relation) or was_renamed(
                 self.connection, task.table, task.columns
             )
@@ -65,8 +91,16 @@ class PostgresBulkReader:
         return LinesOfCopy(self.connection, copy_out, task.read_plan.lines, doing=task.doing)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """Return whether the table is gone; of others `was_rewritten` tells it before."""
-        return error.fields.get("sqlstate") == _NO_SUCH_TABLE
+        """Return whether the table is gone, or another name of a label was sent.
+
+        Of others `was_rewritten` tells it before. A label that is renamed has its new name in rows
+        of the snapshot, too.
+        """
+        sqlstate = error.fields.get("sqlstate")
+        if sqlstate == _NO_SUCH_LABEL and self._labels and self._url:
+            with connect(self._url, application_name=APPLICATION_NAME) as connection:
+                return read_labels(connection, self._table) != self._labels
+        return sqlstate == _NO_SUCH_TABLE
 
     def close(self) -> None:
         """See BulkReader."""
@@ -78,12 +112,18 @@ def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> PostgresBulkR
     connection = connect(url, application_name=APPLICATION_NAME, options=SOURCE_SETTINGS)
     try:
         if import_snapshot(connection, snapshot_id, snapshot_text):
-            return PostgresBulkReader(connection)
+            return PostgresBulkReader(connection, url)
     except BaseException:
         connection.close()
         raise
     connection.close()
     return None
+
+
+def read_labels(connection: psycopg.Connection, table: str) -> Labels:
+    """Return the labels of a table's enums by their types' oids. table: quoted."""
+    with server_errors(f"reading the enums of {table}"):
+        return dict(connection.execute(LABELS, {"name": table}).fetchall())
 
 
 def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str) -> bool:
@@ -140,14 +180,18 @@ def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
 
 
 def was_renamed(connection: psycopg.Connection, table: TableName, columns: Iterable[str]) -> bool:
-    """Lock a table for the transaction; returns whether a name means another column now.
+    """Lock a table for the transaction; returns whether a name means another table or column now.
 
     The catalogue answers from the snapshot, the description of a result from what is there now.
     """
     connection.execute(f"lock table only {quote(*table)} in access share mode")
+    names = {"quoted": quote(*table), "schema": table.schema, "name": table.name}
+    row = connection.execute(IS_SAME_TABLE, names).fetchone()
+    if row is None or not row[0]:
+        return True
     seen = connection.execute(COLUMNS_THEN, {"name": quote(*table)}).fetchall()
     then: dict[str, int] = dict(seen)
     result = connection.execute(f"select * from only {quote(*table)} where false").pgresult
     assert result is not None, "a SELECT has a result"
     now = {(result.fname(at) or b"").decode(): result.ftablecol(at) for at in range(result.nfields)}
-    return any(then.get(name) != now.get(name) for name in columns)
+    return any(name not in now or then.get(name) != now[name] for name in columns)

@@ -16,7 +16,7 @@ import structlog
 from penstock.engines.postgres.connect import literal, quote
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.schema import ensure_type
-from penstock.model import PenstockError, Relation, TableName, TypeDefinition
+from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.target import SCHEMA
 
 logger = structlog.get_logger(__name__)
@@ -46,16 +46,6 @@ ENUM_COLUMNS = """
       join pg_type e on e.oid = b.id and e.typtype = 'e'
       join pg_namespace n on n.oid = e.typnamespace
      where b.arrays < 2
-"""
-
-
-LABELS = """
-    select e.enumlabel
-      from pg_enum e
-      join pg_type t on t.oid = e.enumtypid
-      join pg_namespace n on n.oid = t.typnamespace
-     where n.nspname = %s and t.typname = %s
-     order by e.enumsortorder
 """
 
 
@@ -103,27 +93,8 @@ def prepare_types(
     for kind in dict.fromkeys(kind for relation in relations for kind in relation.types):
         try:
             ensure_type(connection, kind, namespaces)
-            _follow_labels(connection, kind, namespaces)
         except (PenstockError, psycopg.errors.InsufficientPrivilege) as error:
             logger.warning("type not created in the target", type=kind.name, reason=str(error))
-
-
-def _follow_labels(
-    connection: psycopg.Connection, kind: TypeDefinition, namespaces: Mapping[str, str]
-) -> None:
-    """Give an enum of the target the source's labels, each after the one before it there."""
-    if not kind.labels:
-        return
-    schema = namespaces.get(kind.schema, kind.schema)
-    rows = connection.execute(LABELS, (schema, kind.name)).fetchall()
-    there = {label for (label,) in rows}
-    place = ""
-    for label in kind.labels:
-        if label not in there:
-            added = f"alter type {quote(schema, kind.name)} add value if not exists"
-            first = f" before {literal(rows[0][0])}" if rows else ""
-            connection.execute(f"{added} {literal(label)}{place or first}")
-        place = f" after {literal(label)}"
 
 
 def _add(connection: psycopg.Connection, enum: str, label: str) -> None:

@@ -270,10 +270,20 @@ def _ensure_schema(connection: psycopg.Connection, schema: str) -> None:
         ) from error
 
 
+LABELS = """
+    select e.enumlabel
+      from pg_enum e
+      join pg_type t on t.oid = e.enumtypid
+      join pg_namespace n on n.oid = t.typnamespace
+     where n.nspname = %s and t.typname = %s
+     order by e.enumsortorder
+"""
+
+
 def ensure_type(
     connection: psycopg.Connection, kind: TypeDefinition, namespaces: Mapping[str, str]
 ) -> None:
-    """Create a type of the source's if the target has none of its name.
+    """Create a type of the source's if the target has none of its name; add labels that it lacks.
 
     Raises TargetSchemaMissing, TargetTypeMissing, TargetDdlFailed.
     """
@@ -283,10 +293,26 @@ def ensure_type(
         " where n.nspname = %s and t.typname = %s",
         (schema, kind.name),
     ).fetchone():
+        _add_labels(connection, schema, kind)
         return
     _ensure_schema(connection, schema)
     with ddl_errors(f"creating type {schema}.{kind.name}"):
         connection.execute(map_namespaces(kind.create_sql, namespaces))
+
+
+def _add_labels(connection: psycopg.Connection, schema: str, kind: TypeDefinition) -> None:
+    """Give an enum of the target the source's labels, each after the one before it there."""
+    if not kind.labels:
+        return
+    rows = connection.execute(LABELS, (schema, kind.name)).fetchall()
+    there = {label for (label,) in rows}
+    place = ""
+    for label in kind.labels:
+        if label not in there:
+            added = f"alter type {quote(schema, kind.name)} add value if not exists"
+            first = f" before {literal(rows[0][0])}" if rows else ""
+            connection.execute(f"{added} {literal(label)}{place or first}")
+        place = f" after {literal(label)}"
 
 
 def _resolved_type(
