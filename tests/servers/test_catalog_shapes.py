@@ -195,3 +195,60 @@ def test_a_generated_column_keeps_its_name_out_of_a_later_shape(source_url: str)
             generated = {one.name for one in relation.computed or ()}
             assert not generated & {one.name for one in relation.columns}
         assert generated == {"x"}
+
+
+def test_columns_that_were_renamed_twice_before_they_were_looked_at(source_url: str) -> None:
+    """Their places say which they are: no column came or went."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(
+            catalog,
+            "create table public.t (id int primary key, a text, b int, c text)",
+            "insert into public.t values (1)",
+        )
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        resolve_only(resolver, capture.relation_messages())
+        run_all(
+            catalog,
+            "alter table public.t rename a to a2",
+            "insert into public.t values (2)",
+            "alter table public.t rename a2 to tmp",
+            "alter table public.t rename c to a2",
+            "alter table public.t rename tmp to c",
+            "insert into public.t values (3)",
+        )
+        found = [resolver.resolve(one) for one in capture.relation_messages()]
+        shapes = [[(c.id, c.name) for c in one.columns] for one in found if one is not None]
+        assert shapes == [
+            [(1, "id"), (2, "a2"), (3, "b"), (4, "c")],
+            [(1, "id"), (2, "c"), (3, "b"), (4, "a2")],
+        ]
+        assert [one.awaits_reload for one in found if one is not None] == ["", ""]
+
+
+def test_a_column_that_has_the_name_of_one_that_came_later(source_url: str) -> None:
+    """The first of two new columns is the one with the lower number, whatever it is called now."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(
+            catalog,
+            "create table public.t (id int primary key)",
+            "insert into public.t values (1)",
+        )
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        resolve_only(resolver, capture.relation_messages())
+        run_all(
+            catalog,
+            "alter table public.t add a int default 5",
+            "insert into public.t values (2)",
+            "alter table public.t rename a to b",
+            "alter table public.t add a int default 7",
+            "insert into public.t values (3)",
+        )
+        first, second = (resolver.resolve(one) for one in capture.relation_messages())
+        assert first is not None
+        assert second is not None
+        assert [(c.id, c.name, c.missing) for c in first.columns[1:]] == [(2, "a", "5")]
+        assert [(c.id, c.name, c.missing) for c in second.columns[1:]] == [
+            (2, "b", "5"),
+            (3, "a", "7"),
+        ]
+        assert (first.awaits_reload, second.awaits_reload) == ("", "")

@@ -382,6 +382,18 @@ def test_columns_of_an_input_s_copy_are_found_by_their_names_at_that_time(is_sav
     assert [column.name for column in merged.columns] == ["id", "title", note.name]
 
 
+@pytest.mark.parametrize(("since", "is_older"), [(69, True), (70, True), (71, False), (0, False)])
+def test_shapes_of_statements_before_an_input_s_copy_are_no_news(
+    since: int, is_older: bool
+) -> None:
+    """The copy has the shape that the table had later; a shape's place may be unknown."""
+    shapes = Shapes()
+    assert not shapes.precedes_copy("s1", replace(ITEM, since=since))
+    shapes.apply("s1", note_copied(replace(ITEM, version=0), 70))
+    assert shapes.precedes_copy("s1", replace(ITEM, since=since, version=1)) is is_older
+    assert not shapes.precedes_copy("s2", replace(ITEM, since=since, version=1))
+
+
 def test_rows_of_an_older_shape_leave_the_new_column_as_it_is() -> None:
     """An update does not have it; an insert has the value that existing rows have."""
     made = Column(

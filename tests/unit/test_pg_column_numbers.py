@@ -1,0 +1,58 @@
+"""Numbers of a message's columns if the catalogue is ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from harness.pipelines.log import ITEM
+from penstock.engines.postgres.source.relations import _numbers_of, _without_doubtful_ids
+
+
+@pytest.mark.parametrize(
+    ("count", "last", "live", "found"),
+    [
+        (3, [1, 2, 4], [1, 2, 4], [1, 2, 4]),
+        (3, [1, 2, 4], [1, 2, 4, 5, 6], [1, 2, 4]),
+        (4, [1, 2, 4], [1, 2, 4, 5, 6], [1, 2, 4, 5]),
+        (5, [1, 2, 4], [1, 2, 4, 5, 6], [1, 2, 4, 5, 6]),
+        (3, [1, 2, 4], [1, 4], [1, 2, 4]),
+        (2, [1, 2, 4], [1, 4], [1, 4]),
+    ],
+)
+def test_a_count_of_columns_means_one_set_of_numbers(
+    count: int, last: Sequence[int], live: Sequence[int], found: Sequence[int]
+) -> None:
+    """One of two shapes has all columns of the other."""
+    assert list(_numbers_of(count, last, live, frozenset(live)) or ()) == found
+
+
+@pytest.mark.parametrize(
+    ("count", "last", "live", "all_live"),
+    [
+        (2, [1, 2, 3], [1], {1}),  # which of the two was dropped first?
+        (3, [1, 2, 3], [1, 2, 4], {1, 2, 4}),  # before both, or after
+        (3, [1, 2], [1, 2, 4], {1, 2, 4}),  # 3 came and went
+        (4, [1, 2, 3], [1, 2, 3], {1, 2, 3}),  # one that came and went
+        (2, [1, 3], [1, 2, 3], {1, 2, 3}),  # 2 was computed before
+        (2, [0, 0], [1, 2], {1, 2}),  # not known
+        (2, [2, 2], [1, 2], {1, 2}),
+    ],
+)
+def test_where_several_sets_are_possible_none_is_taken(
+    count: int, last: Sequence[int], live: Sequence[int], all_live: set[int]
+) -> None:
+    """The table is read again then."""
+    assert _numbers_of(count, last, live, frozenset(all_live)) is None
+
+
+@pytest.mark.parametrize(("ids", "kept"), [((1, 2), (1, 2)), ((2, 2), (0, 0)), ((2, 1), (0, 0))])
+def test_numbers_that_cannot_be_right_together_are_left_out(
+    ids: tuple[int, int], kept: tuple[int, int]
+) -> None:
+    """Two columns with one number would be written as one."""
+    columns = tuple(replace(one, id=n) for one, n in zip(ITEM.columns, ids, strict=True))
+    found = _without_doubtful_ids(replace(ITEM, columns=columns))
+    assert tuple(column.id for column in found.columns) == kept
