@@ -56,7 +56,7 @@ ELSEWHERE = {
     *("load.keys.before", "load.keys.made"),
     # Targets that commit at DDL: tests/servers/test_mysql_load_shapes.py
     *("load.alter.before", "load.alter.aside", "load.alter.fill", "load.alter.between"),
-    "load.alter.after",
+    *("load.alter.after", "load.alter.freed"),
 }
 
 

@@ -16,8 +16,9 @@ from harness.pipelines.merge import delete, insert, update
 from penstock.codec.types import Engine, parse_choices
 from penstock.engines.mysql.target.layout import same_type
 from penstock.host.faults import FaultInjected, arming
-from penstock.model import Column, MarkerKind, PenstockError, TableName
-from penstock.ports.target import AppliedByAnother, ShapeNotApplicable
+from penstock.model import Column, MarkerKind, PenstockError, Relation, TableName
+from penstock.model.policies import ChangeKind, Policies, Policy
+from penstock.ports.target import AppliedByAnother, ShapeNotApplicable, ValueRefused
 from plugins.mysql_loader import MyApplying, MyStart, Target
 
 OLD = relation(("id", "integer", "int32"), ("name", "text", "string"))
@@ -193,6 +194,178 @@ def test_a_reload_into_a_type_that_the_rows_do_not_fit(my_start: MyStart, log: L
     while target.applied.segment < 1:
         target.batch()
     assert target.rows("select * from t order by id") == [(1, 1), (2, 2)]
+
+
+ID, V = ("id", "integer", "int32"), ("v", "integer", "int32")
+REPLACED = Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT})
+
+
+def fact(target: MyApplying, column: str, name: str) -> Any:
+    """Return a fact of information_schema about a column of t."""
+    return target.rows(
+        f"select {name} from information_schema.columns where table_schema = database() "
+        f"and table_name = 't' and column_name = '{column}'"
+    )[0][0]
+
+
+def apply_killed(target: MyApplying, log: LogMaker, place: str, **more: Any) -> MyApplying:
+    """Apply all segments; if a fault point is named, a second loader continues from there."""
+    target.close()
+    again = MyApplying(target.place, log.directory, **more)
+    with arming(f"{place}:1:error" if place else ""):
+        try:
+            while again.applied.segment < 1:
+                again.batch()
+        except FaultInjected:
+            again.close()
+            again = MyApplying(target.place, log.directory, **more)
+    while again.applied.segment < 1:
+        again.batch()
+    return again
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "rows"),
+    [
+        pytest.param(
+            "id int primary key, v int",
+            (relation(ID, V), [(1, None), (2, 5)]),
+            relation(ID, V, key=(1,), version=2),
+            [(7, 5)],
+            id="null in the new key",
+        ),
+        pytest.param(
+            "id int primary key, v int not null",
+            (relation(ID, V), [(1, 5), (2, 5)]),
+            relation(ID, V, key=(1,), version=2),
+            [(7, 5)],
+            id="equal in the new key",
+        ),
+        pytest.param(
+            "id int primary key, v int not null",
+            (relation(ID, V), [(1, 5), (2, 6)]),
+            relation(ID, V, key=(1,), version=2),
+            [],
+            id="no row follows",
+        ),
+        pytest.param(
+            "id varchar(9) primary key, v int",
+            (relation(("id", "text", "string"), V), [("one", 1), ("two", 2)]),
+            relation(ID, V, version=2),
+            [(1, 1), (2, 2)],
+            id="a type of the key",
+        ),
+        pytest.param(
+            "id int primary key, v varchar(9)",
+            (relation(ID, ("v", "text", "string")), [(1, None), (2, "two")]),
+            relation(ID, V, key=(0, 1), version=2),
+            [(1, 5), (1, 6)],
+            id="another type joins the key",
+        ),
+        pytest.param(
+            "id int primary key, v decimal(65,30)",
+            (relation(ID, ("v", "numeric", "string")), [(1, "1.23456")]),
+            relation(ID, ("v", "numeric(10,2)", "decimal(10,2)"), ("w", *V[1:]), version=2),
+            [(1, Decimal("1.23"), 4)],
+            id="rounded values beside a new column",
+        ),
+    ],
+)
+def test_old_rows_do_not_refuse_an_alter_if_they_are_void(
+    my_start: MyStart,
+    log: LogMaker,
+    table: str,
+    old: tuple[Relation, list[tuple[Any, ...]]],
+    new: Relation,
+    rows: list[tuple[Any, ...]],
+) -> None:
+    """The batch deletes the rows, so they need not fit."""
+    target = my_start(f"create table t ({table})")
+    before, old_rows = old
+    log.transaction(*(insert(before, *row) for row in old_rows))
+    log.close_segment()
+    target.batch()
+    emptying = (MarkerKind.RELOAD, [TableName("public", "t")])
+    log.transaction(emptying, *(insert(new, *row) for row in rows), relations=[new])
+    log.close_segment()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select * from t order by 1, 2") == rows
+    for index in new.key:
+        assert fact(target, new.columns[index].name, "column_key") == "PRI"
+
+
+@pytest.mark.parametrize("kind", [MarkerKind.RELOAD, MarkerKind.TRUNCATE])
+@pytest.mark.parametrize("place", ["load.alter.freed", "load.alter.between", "load.alter.after"])
+def test_void_rows_are_not_kept_by_a_kill(
+    my_start: MyStart, log: LogMaker, place: str, kind: MarkerKind
+) -> None:
+    """Wherever an ALTER for a recreated table is cut off, only the new rows are there."""
+    target = my_start("create table t (id int primary key, v int)")
+    log.transaction(insert(relation(ID, V), 1, None), insert(relation(ID, V), 2, 5))
+    log.close_segment()
+    target.batch()
+    new = relation(ID, V, key=(1,), version=2)
+    log.transaction((kind, [TableName("public", "t")]), insert(new, 7, 5))
+    log.close_segment()
+    again = apply_killed(target, log, place)
+    try:
+        assert again.rows("select * from t") == [(7, 5)]
+        assert fact(again, "v", "column_key") == "PRI"
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize("place", ["", "load.alter.freed"])
+def test_rows_that_are_rewritten_do_not_refuse_an_alter(
+    my_start: MyStart, log: LogMaker, place: str
+) -> None:
+    """Values of a column that the source dropped stay, all others are those that are read."""
+    columns = (ID, ("v", "text", "string"), ("k", *V[1:]))
+    first, small = relation(*columns, ("name", "text", "string")), relation(*columns, version=2)
+    small = replace(small, key=(2,))
+    new = replace(relation(ID, V, ("k", *V[1:]), version=3), key=(2,))
+    target = my_start("create table t (id int primary key, v text, k int, name text)")
+    log.transaction(insert(first, 1, "one", None, "a"), insert(first, 2, "two", 22, "b"))
+    log.close_segment()
+    target.batch()
+    log.transaction((MarkerKind.RELOAD, [TableName("public", "t")]), insert(new, 3, 4, 22))
+    log.close_segment()
+    again = apply_killed(target, log, place, policies=REPLACED)
+    try:
+        assert again.rows("select id, v, k, name from t") == [(3, 4, 22, "b")]
+        assert fact(again, "v", "data_type") == "int"
+    finally:
+        again.close()
+
+
+def test_rows_that_stay_refuse_an_alter(my_start: MyStart, log: LogMaker) -> None:
+    """Without a reload nothing is deleted."""
+    first = relation(ID, ("v", "text", "string"))
+    target = my_start("create table t (id int primary key, v text)")
+    log.transaction(insert(first, 1, "one"))
+    log.close_segment()
+    target.batch()
+    log.transaction(insert(relation(ID, V, version=2), 2, 2))
+    log.close_segment()
+    with pytest.raises(ValueRefused):
+        target.batch()
+    assert target.rows("select * from t") == [(1, "one")]
+
+
+def test_a_definition_that_is_refused_leaves_the_rows(my_start: MyStart, log: LogMaker) -> None:
+    """Rows are deleted only if the ALTER is possible without them."""
+    wide = [(f"c{number}", "character varying(9000)", "string") for number in range(3)]
+    target = my_start("create table t (id int primary key)")
+    log.transaction(insert(relation(ID), 1))
+    log.close_segment()
+    target.batch()
+    new = relation(ID, *wide, version=2)
+    log.transaction((MarkerKind.RELOAD, [TableName("public", "t")]), insert(new, 1, "", "", ""))
+    log.close_segment()
+    with pytest.raises(ValueRefused, match="row is too long"):
+        target.batch()
+    assert target.rows("select id from t") == [(1,)]
 
 
 def test_a_missing_column_is_named(my_start: MyStart, log: LogMaker) -> None:

@@ -36,6 +36,7 @@ logger = structlog.get_logger(__name__)
 faults.declare(
     "load.alter.before",
     "load.alter.aside",
+    "load.alter.freed",
     "load.alter.fill",
     "load.alter.between",
     "load.alter.after",

@@ -34,18 +34,18 @@ _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "
 class Clause:
     """Part of an ALTER TABLE, with a description of its effect for messages.
 
-    sql: empty if the table already has it. afresh: the clause to use instead if the rows do not fit
-    and are dropped anyway; empty if there is none. fill: assignment that gives old rows their
-    value, if the server does not accept it as default. modifies: the column whose definition it is.
-    loosens: it only makes the column nullable. empties: the rows, which are dropped anyway, are
-    deleted before it.
+    sql: empty if the table already has it. fill: assignment that gives old rows their value, if the
+    server does not accept it as default. modifies: the column whose definition it is. strict: the
+    same with NOT NULL. key: the columns of the key that it adds. loosens: it only makes the column
+    nullable. empties: the rows, which are dropped anyway, are deleted before it.
     """
 
     sql: str
     what: str
-    afresh: str = ""
     fill: str = ""
     modifies: str = ""
+    strict: str = ""
+    key: tuple[str, ...] = ()
     loosens: bool = False
     empties: bool = False
 
@@ -55,7 +55,9 @@ class Alterer:
     """Converter of the changes of one table into clauses of one ALTER TABLE.
 
     table: the present table. mapping_of: returns the type that a source column has here. emptied:
-    the batch drops the table's rows, so that their values need not fit a new type.
+    the batch drops the table's rows, so that their values need not fit a new type. replaced: the
+    batch rewrites or deletes each row, and only the columns that the source lacks keep their
+    values.
     """
 
     record: TableRecord
@@ -64,6 +66,7 @@ class Alterer:
     mapping_of: Callable[[Column], TypeMapping]
     server: Server
     emptied: bool
+    replaced: bool = False
 
     def check(self) -> None:
         """Raise ShapeNotApplicable if a column is missing for a reason not told by the log."""
@@ -108,6 +111,27 @@ class Alterer:
     def lenient(self, change: ShapeChange) -> list[Clause]:
         """Return clauses that keep all columns and values. Raises ShapeNotApplicable."""
         return list(self._lenient(change))
+
+    def free(self, clauses: Sequence[Clause]) -> Iterator[str]:
+        """Yield statements that remove old values, which the batch removes or replaces anyway."""
+        if self.emptied:
+            yield f"delete from {self.table.sql_name}"
+        if not self.replaced:
+            return
+        key = {name for name in key_of(self.relation) if self._is_nullable(name)}
+        if key:  # no row that is read has such a key
+            nulls = " or ".join(f"{quote(name)} is null" for name in sorted(key))
+            yield f"delete from {self.table.sql_name} where {nulls}"
+        typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
+        voided = [
+            f"{quote(name)} = null" for name in sorted(typed - key) if self._is_nullable(name)
+        ]
+        if voided:
+            yield f"update {self.table.sql_name} set " + ", ".join(voided)
+
+    def _is_nullable(self, name: str) -> bool:
+        found = self.table.column(name)
+        return found is not None and not found.not_null and not found.generated
 
     # --- as at the source -------------------------------------------------------------------------
 
@@ -238,7 +262,8 @@ class Alterer:
                 yield _without_numbers(found)
         if primary:
             yield Clause("drop primary key", change.what)
-        yield Clause(f"add primary key ({', '.join(map(quote, new))})", change.what)
+        sql = f"add primary key ({', '.join(map(quote, new))})"
+        yield Clause(sql, change.what, key=new)
 
     def _coming_key(self) -> set[str]:
         """Return the key columns that the table gets now, if no row remains without them."""
@@ -313,20 +338,24 @@ class Alterer:
 
 def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
     """Return one statement of all clauses, which servers run whole or not at all; may be empty."""
-    parts = _parts(clauses, [clause.sql for clause in clauses])
+    parts = _parts(clauses)
     return f"alter table {table.sql_name} " + ", ".join(parts) if parts else ""
 
 
-def _parts(clauses: Sequence[Clause], texts: Sequence[str]) -> list[str]:
+def _parts(clauses: Sequence[Clause]) -> list[str]:
     """Return the clauses' texts, each once: a column has one definition in a statement."""
     loosened = {clause.modifies for clause in clauses if clause.loosens}
     typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
+    key = {name.lower() for clause in clauses for name in clause.key}
     parts = []
-    for clause, text in zip(clauses, texts, strict=True):
+    for clause in clauses:
         if clause.loosens and clause.modifies in typed:
             continue
+        if clause.strict and clause.modifies.lower() in key:
+            parts.append(clause.strict)
+            continue
         both = clause.modifies in loosened and not clause.loosens
-        parts.append(text.replace(" not null", " null", 1) if both else text)
+        parts.append(clause.sql.replace(" not null", " null", 1) if both else clause.sql)
     return list(dict.fromkeys(part for part in parts if part))
 
 
@@ -334,12 +363,6 @@ def fill_new(table: TargetTable, clauses: Sequence[Clause]) -> str:
     """Return the statement that sets new columns of old rows; empty if there is none."""
     fills = [clause.fill for clause in clauses if clause.fill]
     return f"update {table.sql_name} set " + ", ".join(fills) if fills else ""
-
-
-def alter_afresh(table: TargetTable, clauses: Sequence[Clause]) -> str:
-    """Return `alter_table` with recreated columns, for rows that do not fit and are dropped."""
-    parts = _parts(clauses, [clause.afresh or clause.sql for clause in clauses])
-    return f"alter table {table.sql_name} " + ", ".join(parts)
 
 
 def _missing(column: Column, kind: str, table: TargetTable) -> ShapeNotApplicable:
@@ -399,16 +422,14 @@ def _add_column(column: Column, mapping: TypeMapping, server: Server) -> Clause:
 
 def _retype(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
     """Return the clause for another type. more: default and comment, if right for the new type."""
-    name = quote(column.name)
-    null = " not null" if found.not_null else " null"
-    definition = f"{name} {_with_collation(kind, found)}{null}{more}"
-    if found.auto_increment:
-        definition += " auto_increment"
+    numbers = " auto_increment" if found.auto_increment else ""
+    kind_here = f"modify column {quote(column.name)} {_with_collation(kind, found)}"
+    strict = f"{kind_here} not null{more}{numbers}"
     return Clause(
-        f"modify column {definition}",
+        strict if found.not_null else f"{kind_here} null{more}{numbers}",
         f"column {column.name} became {kind}",
-        afresh=f"drop column {name}, add column {definition}",
         modifies=found.name,
+        strict=strict,
     )
 
 

@@ -271,7 +271,7 @@ class MySQLTarget:
         }
         with self._guard(before):
             for source, relation in changed.items():
-                alterer = self._alterer(records[source], relation, emptied - replaced)
+                alterer = self._alterer(records[source], relation, emptied - replaced, replaced)
                 self._alter(source, changes[source], alterer)
         self.need(self._target_name(source) for source in changed)
 
@@ -285,7 +285,12 @@ class MySQLTarget:
         name = self._target_name(source)
         types = types_of(self._source_engine)
         return Reshaping(
-            self._policies, types, lambda sql: self.run(sql, name), self._noted, self._log_id
+            self._policies,
+            types,
+            lambda sql: self.run(sql, name),
+            lambda sql: self.run(sql, name, is_lossy=True),
+            self._noted,
+            self._log_id,
         )
 
     @contextmanager
@@ -302,7 +307,13 @@ class MySQLTarget:
         finally:
             guard.close()
 
-    def _alterer(self, record: TableRecord, relation: Relation, emptied: set[TableName]) -> Alterer:
+    def _alterer(
+        self,
+        record: TableRecord,
+        relation: Relation,
+        emptied: set[TableName],
+        replaced: set[TableName],
+    ) -> Alterer:
         name = self._target_name(record.source)
         return Alterer(
             record=record,
@@ -311,6 +322,7 @@ class MySQLTarget:
             mapping_of=lambda column: self._mapping(record.source, column, with_collation=True),
             server=self._server,
             emptied=name in emptied,
+            replaced=name in replaced,
         )
 
     def _alter(self, source: TableName, changes: Changes, alterer: Alterer) -> None:
@@ -434,12 +446,15 @@ class MySQLTarget:
             renamed=renamed,
         )
 
-    def run(self, sql: str, table: TableName) -> int:
-        """Run a statement that changes this table; return its row count. Warnings are refusals."""
+    def run(self, sql: str, table: TableName, *, is_lossy: bool = False) -> int:
+        """Run a statement that changes this table; return its row count.
+
+        Warnings are refusals, unless is_lossy.
+        """
         try:
             with server_errors(f"applying to {table}"), self.connection.cursor(Cursor) as cursor:
                 count = int(cursor.execute(sql))
-                if cursor.warning_count:
+                if cursor.warning_count and not is_lossy:
                     self._refuse_warnings(cursor, table)
                 return count
         except StatementFailed as error:

@@ -26,6 +26,7 @@ class RowsUnexpected(PenstockError):
 
 
 DUPLICATE = frozenset({1022, 1062, 1169, 1586, 1859})
+ROW_SIZE = 1118  # of the definition, however short the rows are
 _FOREIGN = frozenset({1216, 1217, 1451, 1452, 1557, 3780})
 _VALUES: dict[int, str] = {
     1048: "null is not allowed",
@@ -50,7 +51,7 @@ _VALUES: dict[int, str] = {
     1367: "a value cannot be converted to this type",
     1411: "a value cannot be converted to this type",
     1441: "a time is out of range",
-    1118: "a row is too long",
+    ROW_SIZE: "a row is too long",
     1301: "a value is longer than max_allowed_packet",
     1153: "a value is longer than max_allowed_packet",
 }
@@ -91,6 +92,11 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
         )
     error.fields.setdefault("table", str(table))
     return error
+
+
+def is_of_rows(error: UniqueBlocked | ValueRefused) -> bool:
+    """Return whether an ALTER was refused because of the table's rows, not of its definition."""
+    return error.fields.get("errno") != ROW_SIZE
 
 
 def value_refused(said: str, number: int, table: TableName) -> ValueRefused:

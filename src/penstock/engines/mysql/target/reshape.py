@@ -11,13 +11,20 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from penstock.engines.mysql.target.alter import Alterer, Clause, alter_afresh, alter_table, fill_new
+from penstock.engines.mysql.target.alter import Alterer, Clause, alter_table, fill_new
+from penstock.engines.mysql.target.refusals import is_of_rows
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.host import faults
 from penstock.model import PenstockError, Relation
 from penstock.model.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import engine_with_types
-from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord, ValueRefused
+from penstock.ports.target import (
+    ShapeNotApplicable,
+    ShapeNote,
+    TableRecord,
+    UniqueBlocked,
+    ValueRefused,
+)
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     TYPE_RULES_PART,
@@ -62,11 +69,13 @@ class Reshaping:
         policies: Policies,
         types: TypeRules,
         run: Callable[[str], object],
+        convert: Callable[[str], object],
         noted: list[ShapeNote],
         log_id: str,
     ) -> None:
-        """Keep the parts. run: executes a statement and raises typed errors.
+        """Keep the parts. run: executes a statement and raises typed errors, also for warnings.
 
+        convert: the same without the warnings, for old rows that the batch removes or replaces.
         noted: receives the changes, applied or not. log_id: the log that shapes are from.
         """
         self._noted = noted
@@ -74,6 +83,7 @@ class Reshaping:
         self._policies = policies
         self._types = types
         self._run = run
+        self._convert = convert
 
     def changes(self, record: TableRecord, relation: Relation, table: TargetTable) -> Changes:
         """Return the changes to make. Raises SchemaChangeRefused, ShapeNotApplicable."""
@@ -206,13 +216,18 @@ class Reshaping:
         statement, fill = alter_table(table, clauses), fill_new(table, clauses)
         if any(clause.empties for clause in clauses):
             self._run(f"delete from {table.sql_name}")
-        if statement:
+        if statement and (alterer.emptied or alterer.replaced):
             try:
-                self._run(statement)
-            except ValueRefused:
-                if not alterer.emptied:
+                self._convert(statement)
+            except (UniqueBlocked, ValueRefused) as error:
+                if not is_of_rows(error):
                     raise
-                self._run(alter_afresh(table, clauses))
+                for sql in alterer.free(clauses):
+                    self._run(sql)
+                faults.point("load.alter.freed")
+                self._convert(statement)
+        elif statement:
+            self._run(statement)
         if fill:
             faults.point("load.alter.fill")
             self._run(fill)
