@@ -26,6 +26,7 @@ _GEOMETRIES = (
     "multipolygon", "geometrycollection",
 )  # fmt: skip
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+DROP_KEY = "drop primary key"
 _LONG = ("text", "blob", "json")
 _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
@@ -37,7 +38,8 @@ class Clause:
     sql: empty if the table already has it. fill: assignment that gives old rows their value, if the
     server does not accept it as default. modifies: the column whose definition it is. strict: the
     same with NOT NULL. key: the columns of the key that it adds. loosens: it only makes the column
-    nullable. empties: the rows, which are dropped anyway, are deleted before it.
+    nullable. behind_key: it is possible only if the primary key is dropped. empties: the rows,
+    which are dropped anyway, are deleted before it.
     """
 
     sql: str
@@ -47,6 +49,7 @@ class Clause:
     strict: str = ""
     key: tuple[str, ...] = ()
     loosens: bool = False
+    behind_key: bool = False
     empties: bool = False
 
 
@@ -224,9 +227,9 @@ class Alterer:
     def _loosen(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Make a column nullable. It is never made stricter: a looser target loses nothing."""
         found = self.table.column(column.name)
-        is_strict = found is not None and found.not_null and found.name not in self._primary
-        if column.nullable and found is not None and is_strict:
-            yield _loosen_column(found, change.what)
+        if column.nullable and found is not None and found.not_null:
+            clause = _loosen_column(found, change.what)
+            yield replace(clause, behind_key=found.name in self._primary)
 
     def _drop_unique(self, change: ShapeChange) -> Iterator[Clause]:
         """Drop the target's unique keys on these columns, in which rows may now be equal."""
@@ -247,7 +250,7 @@ class Alterer:
         if old and not new and primary and set(primary) == there:
             # Rows with equal values of it may follow.
             yield from (_without_numbers(one) for one in self.table.columns if one.auto_increment)
-            yield Clause("drop primary key", change.what)
+            yield Clause(DROP_KEY, change.what)
         if not new or set(primary) == set(new) or set(primary) not in (there, set()):
             return
         coming = self._coming_key()
@@ -261,7 +264,7 @@ class Alterer:
             if found.auto_increment and found.name != new[0] and not self._leaving(found.name):
                 yield _without_numbers(found)
         if primary:
-            yield Clause("drop primary key", change.what)
+            yield Clause(DROP_KEY, change.what)
         sql = f"add primary key ({', '.join(map(quote, new))})"
         yield Clause(sql, change.what, key=new)
 
@@ -287,7 +290,7 @@ class Alterer:
             found = self._leaving(change.name)
             if found is not None and found.not_null and not found.generated:
                 if found.name in self._primary:
-                    yield Clause("drop primary key", f"column {found.name} is not part of the key")
+                    yield Clause(DROP_KEY, f"column {found.name} is not part of the key")
                 yield _loosen_column(found, f"{change.what}, and stays")
         if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._add_beside(column, change)
@@ -334,6 +337,13 @@ class Alterer:
         null = "not null" if found.not_null else "null"
         sql = f"modify column {quote(found.name)} {TEXT} {null}"
         yield Clause(sql, f"{change.what}, kept as text", modifies=found.name)
+
+
+def without_vain(clauses: Sequence[Clause]) -> Sequence[Clause]:
+    """Return the clauses that are possible: columns of a primary key that stays are NOT NULL."""
+    if any(clause.sql == DROP_KEY for clause in clauses):
+        return clauses
+    return [clause for clause in clauses if not clause.behind_key]
 
 
 def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
@@ -449,7 +459,8 @@ def _without_numbers(found: TargetColumn) -> Clause:
     """Remove AUTO_INCREMENT from a column; the log has its values."""
     null = "not null" if found.not_null else "null"
     sql = f"modify column {quote(found.name)} {_with_collation(found.type_text, found)} {null}"
-    return Clause(f"{sql}{found.more_sql}", f"column {found.name} gets no numbers of its own")
+    what = f"column {found.name} gets no numbers of its own"
+    return Clause(f"{sql}{found.more_sql}", what, modifies=found.name)
 
 
 def _with_collation(kind: str, found: TargetColumn | None = None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from penstock.engines.mysql.target.alter import Alterer, Clause, alter_table, fill_new
+from penstock.engines.mysql.target.alter import Alterer, Clause, alter_table, fill_new, without_vain
 from penstock.engines.mysql.target.refusals import is_of_rows
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.host import faults
@@ -213,6 +213,7 @@ class Reshaping:
 
     def _alter(self, clauses: Sequence[Clause], alterer: Alterer) -> None:
         table, name = alterer.table, str(alterer.table.name)
+        clauses = without_vain(clauses)
         statement, fill = alter_table(table, clauses), fill_new(table, clauses)
         if any(clause.empties for clause in clauses):
             self._run(f"delete from {table.sql_name}")
