@@ -1,0 +1,84 @@
+"""Clauses of an ALTER TABLE on MySQL and MariaDB, and the old rows that may be removed for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.pipelines.changes import relation
+from penstock.codec.types import Engine, Mapping, Server
+from penstock.engines.mysql.target.alter import (
+    DROP_KEY,
+    Alterer,
+    Clause,
+    alter_table,
+    without_vain,
+)
+from penstock.engines.mysql.target.target import TargetColumn, TargetTable
+from penstock.model import Relation, TableName
+from penstock.ports.target import TableRecord
+
+NAME = TableName("db", "t")
+ID, V = ("id", "integer", "int32"), ("v", "integer", "int32")
+RETYPED = Clause(
+    "modify column `v` int null", "", modifies="v", strict="modify column `v` int not null"
+)
+KEY = Clause("add primary key (`v`)", "", key=("v",))
+LOOSENED = Clause("modify column `id` int null", "", modifies="id", loosens=True, behind_key=True)
+
+
+def column(name: str, *, not_null: bool) -> TargetColumn:
+    """Return a column of whole numbers."""
+    return TargetColumn(
+        name=name,
+        data_type="int",
+        type_text="int",
+        not_null=not_null,
+        generated=False,
+        has_default=False,
+    )
+
+
+TABLE = TargetTable(
+    name=NAME, columns=(column("id", not_null=True), column("v", not_null=False)), engine="InnoDB"
+)
+
+
+def freed(shape: Relation, *, emptied: bool = False, replaced: bool = False) -> list[str]:
+    """Return the statements that remove old values before the type of v changes."""
+    alterer = Alterer(
+        record=TableRecord(
+            source=TableName("public", "t"), target=NAME, merge_name="", made=True, columns=None
+        ),
+        relation=shape,
+        table=TABLE,
+        mapping_of=lambda _: Mapping(source_type="integer", target_type="int"),
+        server=Server(engine=Engine.MYSQL, version=(8, 4, 0)),
+        emptied=emptied,
+        replaced=replaced,
+    )
+    return list(alterer.free([RETYPED]))
+
+
+def test_only_void_values_are_removed() -> None:
+    """Rows that the batch keeps keep all values; rewritten ones keep their key."""
+    assert freed(relation(ID, V)) == []
+    assert freed(relation(ID, V), emptied=True) == ["delete from `db`.`t`"]
+    assert freed(relation(ID, V), replaced=True) == ["update `db`.`t` set `v` = null"]
+    assert freed(relation(ID, V, key=(1,)), replaced=True) == [
+        "delete from `db`.`t` where `v` is null"
+    ]
+
+
+@pytest.mark.parametrize("clauses", [[RETYPED, KEY], [KEY, RETYPED]])
+def test_a_column_that_joins_the_key_is_not_null(clauses: list[Clause]) -> None:
+    """The servers refuse a nullable definition beside the key."""
+    said = alter_table(TABLE, clauses)
+    assert "`v` int not null" in said
+    assert "`v` int null" in alter_table(TABLE, [RETYPED])
+
+
+def test_a_column_of_the_key_is_loosened_with_the_key() -> None:
+    """A column of a primary key that stays is NOT NULL in any case."""
+    dropped = Clause(DROP_KEY, "")
+    assert list(without_vain([LOOSENED, RETYPED])) == [RETYPED]
+    assert list(without_vain([LOOSENED, dropped])) == [LOOSENED, dropped]
