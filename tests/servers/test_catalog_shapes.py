@@ -94,6 +94,32 @@ def test_a_table_created_again_is_adopted_to_be_read_again(source_url: str) -> N
         assert started.awaiting() == {definition.name: str(ReloadReason.MADE_ANEW)}
 
 
+def test_a_table_created_again_before_its_first_row_is_read_again(source_url: str) -> None:
+    """The copy has rows of the dropped table, which the log has no relation of."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(catalog, "create table public.t (id int primary key, a int[])")
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        run_all(
+            catalog,
+            "drop table public.t",
+            "create table public.t (nr int primary key, a jsonb)",
+            "insert into public.t values (1, '{}')",
+        )
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert relation.awaits_reload == str(ReloadReason.MADE_ANEW)
+        (definition,) = captured_tables(catalog, ["public.t"])
+        assert resolver.reshape(definition).awaits_reload == ""
+        catalog.execute("alter table public.t add b int")
+        catalog.execute("insert into public.t values (2, '{}', 2)")
+        assert resolve_only(resolver, capture.relation_messages()).awaits_reload == ""
+
+        started = RelationResolver(catalog, [definition], recreated=[definition.source_id])
+        (definition,) = captured_tables(catalog, ["public.t"])
+        adopted = started.adopt(definition)
+        assert adopted is not None
+        assert adopted.awaits_reload == str(ReloadReason.MADE_ANEW)
+
+
 def test_a_type_changed_before_the_first_row(source_url: str) -> None:
     """The table is read again, as the copy has the old type's values."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:

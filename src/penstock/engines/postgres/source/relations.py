@@ -154,10 +154,11 @@ class RelationResolver:
     """Turns Relation messages into relations, and numbers their versions.
 
     known: the last version of each table that the log has (state/relations.json): numbering goes
-    on from there, and columns that had to become exact text stay so. One resolver serves one log;
-    `connection`, which no other code may use, may be replaced after a reconnect, followed by
-    `forget()`. Messages are resolved in the stream's thread, which runs ahead of the extractor's,
-    where definitions are adopted: a lock protects both.
+    on from there, and columns that had to become exact text stay so. recreated: the oids of tables
+    that were dropped and created again since they were followed, and not read again yet. One
+    resolver serves one log; `connection`, which no other code may use, may be replaced after a
+    reconnect, followed by `forget()`. Messages are resolved in the stream's thread, which runs
+    ahead of the extractor's, where definitions are adopted: a lock protects both.
 
     Attributes:
         reloads: whether a table that awaits a reload gets one; if not, a message that the catalogue
@@ -172,11 +173,13 @@ class RelationResolver:
         tables: Iterable[TableDefinition],
         *,
         known: Iterable[Relation] = (),
+        recreated: Iterable[int] = (),
     ) -> None:
         self.connection = connection
         self._book = TypeBook()
         self._definitions = {table.source_id: table for table in tables}
         self._names = {table.name for table in self._definitions.values()}
+        self._recreated = set(recreated)
         known = list(known)
         self._current = {TableName(r.schema, r.name): r for r in known}
         # What the log had when we began; the definitions may be newer than that.
@@ -297,7 +300,7 @@ class RelationResolver:
     ) -> Relation:
         """Give columns the numbers that they have at the server, or say that they are not known."""
         last = self._current.get(definition.name)
-        if last is not None and last.source_id != relation.source_id:
+        if self._is_made_anew(relation, last):
             return replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
         known = _columns_by_place(message, last, live)
         if known is not None:
@@ -329,6 +332,15 @@ class RelationResolver:
         )
         why = str(ReloadReason.REWRITTEN) if is_recast else ""
         return replace(relation, columns=columns, awaits_reload=why)
+
+    def _is_made_anew(self, relation: Relation, last: Relation | None) -> bool:
+        """Return whether the rows before a relation are those of a dropped table of its name.
+
+        The log may have no relation of that one, whose rows the bulk load has copied.
+        """
+        if last is None:
+            return relation.source_id in self._recreated
+        return last.source_id != relation.source_id
 
     def _note_numbers(self, source_id: int, columns: Iterable[Column | ColumnDefinition]) -> None:
         """Note numbers of columns that a table has, or had."""
@@ -422,7 +434,7 @@ class RelationResolver:
                 computed = _leave_out_names(last.columns, left_of(last.computed, live))
                 is_told = last.source_id != live.source_id or computed == last.computed
                 return None if is_told else self._settle(replace(last, computed=computed))
-        if last is not None and last.source_id != relation.source_id:
+        if self._is_made_anew(relation, last):
             relation = replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
         return self._settle(relation)
 
@@ -496,6 +508,7 @@ class RelationResolver:
             if old.name == definition.name and oid != definition.source_id:
                 del self._definitions[oid]
                 self._messages.pop(oid, None)
+                self._recreated.add(definition.source_id)
 
     def _build(
         self,

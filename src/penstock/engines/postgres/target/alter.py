@@ -19,6 +19,7 @@ from penstock.ports.target import ShapeNotApplicable, TableRecord
 from penstock.sql.shape_changes import ShapeChange, key_of, shape_of
 
 TEXTS = ("text", "character varying")
+IDENTITY_TYPES = ("smallint", "integer", "bigint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ class Alterer:
             kind = self._kind(column)
             if not same_type(found.type_text, kind):
                 self._refuse_inherited(found, kind, change)
+                yield from self._drop_identity(found, kind)
                 yield self._retype(found, kind, change)
 
     def _alter_computed(self, column: ComputedColumn, change: ShapeChange) -> Iterator[Alteration]:
@@ -212,6 +214,12 @@ class Alterer:
         if found.has_default and change.kind is ChangeKind.CHANGE_TYPE:
             sql = f"alter column {column} drop default, {sql}"  # it may not be of the new type
         return Alteration(f"{self._alter_at(found)} {sql}", change.what)
+
+    def _drop_identity(self, found: TargetColumn, kind: str) -> Iterator[Alteration]:
+        """Yield the statement without which the server refuses a type that cannot count."""
+        if found.identity and kind not in IDENTITY_TYPES:
+            sql = f"{self._alter_at(found)} alter column {quote(found.name)} drop identity"
+            yield Alteration(sql, f"column {found.name} is no longer an identity column")
 
     def _loosen(self, name: str, change: ShapeChange, *, nullable: bool) -> Iterator[Alteration]:
         """Yield the alterations for dropped NOT NULLs; a target that allows more is not made
@@ -291,9 +299,7 @@ class Alterer:
         if primary is not None and name in primary.columns:
             sql = f"{self._alter} drop constraint {quote(primary.name)}"
             yield Alteration(sql, f"column {name} is no longer of the key")
-        if found.identity:
-            sql = f"{self._alter} alter column {quote(name)} drop identity"
-            yield Alteration(sql, f"column {name} is no longer an identity column")
+        yield from self._drop_identity(found, "")
         if found.not_null:
             sql = f"{self._alter_at(found)} alter column {quote(name)} drop not null"
             yield Alteration(sql, f"{change.what}, and stays")
@@ -313,6 +319,7 @@ class Alterer:
                 table=str(self.table.name),
             )
         wide = kind if kind in TEXTS else "text"
+        yield from self._drop_identity(found, wide)
         yield Alteration(
             f"{self._alter} alter column {quote(column.name)} type {wide} "
             f"using {quote(column.name)}::text",
