@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.servers.peek import capturing, resolve_only, run_all
 from penstock.engines.postgres.source.catalog import (
     RelationResolver,
@@ -132,6 +134,37 @@ def test_a_type_changed_before_the_first_row(source_url: str) -> None:
         )
         relation = resolve_only(resolver, capture.relation_messages())
         assert relation.awaits_reload == str(ReloadReason.REWRITTEN)
+
+
+@pytest.mark.parametrize(
+    ("alterations", "reason"),
+    [
+        (["add b int default 5"], ""),
+        (["add b int", "alter b set default 7"], ""),
+        (["add b serial"], str(ReloadReason.REWRITTEN)),
+        (["add b int generated always as identity"], str(ReloadReason.REWRITTEN)),
+        (["add b float default random()"], str(ReloadReason.REWRITTEN)),
+        (["add b int default 5", "alter a type bigint using a + 0"], str(ReloadReason.REWRITTEN)),
+        (["add b int default 5", "set unlogged", "set logged"], str(ReloadReason.REWRITTEN)),
+    ],
+)
+def test_a_column_that_filled_existing_rows_has_them_read_again(
+    alterations: list[str], reason: str, source_url: str
+) -> None:
+    """The catalogue has no values of rows that a rewrite filled, or whose default it forgot."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(
+            catalog,
+            "create table public.t (a int, c text)",
+            "alter table public.t replica identity full",
+            "insert into public.t values (1)",
+        )
+        capture.messages()
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        run_all(catalog, *(f"alter table public.t {one}" for one in alterations))
+        catalog.execute("update public.t set c = 'x'")
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert relation.awaits_reload == reason
 
 
 def test_a_key_is_adopted(source_url: str) -> None:

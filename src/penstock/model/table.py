@@ -6,7 +6,7 @@ Not here: the shape of rows in the log (`relation.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.model.relation import Identity, TypeDefinition
@@ -42,6 +42,8 @@ class ColumnDefinition:
         charset: character set of text, for MySQL and MariaDB.
         is_invisible: `select *` leaves the column out.
         id: identity within the table, as `Column.id`; 0 if the catalogue has none.
+        is_filled: new rows get a value without naming the column, by a default or as an identity;
+            not told by every source.
     """
 
     name: str
@@ -60,6 +62,7 @@ class ColumnDefinition:
     charset: str = ""
     is_invisible: bool = False
     id: int = 0
+    is_filled: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,8 @@ class TableDefinition:
             such types already.
         changed_s: when the definition was last written, or the table last rebuilt, in seconds
             since 1970; 0 if unknown.
+        file: the storage of its rows, which another one replaces when they are rewritten; 0 if
+            unknown.
     """
 
     name: TableName
@@ -152,6 +157,7 @@ class TableDefinition:
     create_sql: str = ""
     widens: bool = False
     changed_s: int = 0
+    file: int = field(default=0, compare=False)
 
     @property
     def row_key(self) -> tuple[str, ...]:

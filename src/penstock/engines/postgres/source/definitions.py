@@ -47,6 +47,7 @@ TABLES = f"""
            c.relname as name,
            c.relkind::text as kind,
            c.relreplident::text as identity,
+           c.relfilenode::bigint as file,
            s.leaves,
            s.size_bytes,
            s.row_estimate
@@ -82,6 +83,7 @@ COLUMNS = """
                 then pg_get_expr(d.adbin, d.adrelid) end as default_sql,
            a.attgenerated::text as generated,
            a.attidentity::text as identity_kind,
+           a.attgenerated = '' and (a.atthasdef or a.attidentity <> '') as is_filled,
            case when a.attcollation <> t.typcollation
                 then quote_ident(cn.nspname) || '.' || quote_ident(co.collname) end as collation,
            -- an anyarray of one element, which may be an array itself: through text it is exact
@@ -263,6 +265,7 @@ def _column(row: Row, book: TypeBook) -> ColumnDefinition:
         base_oid=kind.base_oid,
         neutral=kind.neutral,
         id=row["number"],
+        is_filled=row["is_filled"],
     )
 
 
@@ -317,6 +320,7 @@ def _table(
         partition_leaves=tuple(row["leaves"] or ()) if row["kind"] == "p" else (),
         size_bytes=row["size_bytes"] or 0,
         row_estimate=row["row_estimate"] or 0,
+        file=row["file"],
     )
 
 

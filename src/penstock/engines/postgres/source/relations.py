@@ -11,7 +11,7 @@ type that may have computed other values. Not here: noticing changes that send n
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -330,7 +330,9 @@ class RelationResolver:
             )
             for column in columns
         )
-        why = str(ReloadReason.REWRITTEN) if is_recast else ""
+        new = {column.id for column in columns if column.id not in before}
+        is_rewritten = is_recast or _is_filled(new, definition, live)
+        why = str(ReloadReason.REWRITTEN) if is_rewritten else ""
         return replace(relation, columns=columns, awaits_reload=why)
 
     def _is_made_anew(self, relation: Relation, last: Relation | None) -> bool:
@@ -635,6 +637,21 @@ def _is_remade(relation: Relation, now: TableDefinition) -> bool:
         return False
     ids = {column.name: column.id for column in now.columns}
     return any(c.id and ids.get(c.name, c.id) != c.id for c in relation.columns)
+
+
+def _is_filled(
+    new: Collection[int], definition: TableDefinition, live: TableDefinition | None
+) -> bool:
+    """Return whether a rewrite may have given existing rows values of these new columns.
+
+    The catalogue has the value of existing rows only until they are rewritten. If they were because
+    of a TRUNCATE, the table is read again for nothing.
+    """
+    if live is None or not definition.file or live.file == definition.file:
+        return False
+    return any(
+        column.is_filled and column.missing is None for column in live.columns if column.id in new
+    )
 
 
 def _unknown(wanted: Sequence[RelationColumn], definition: TableDefinition) -> bool:
