@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
-from harness.servers.peek import capturing, resolve_only, run_all
+from harness.servers.peek import PUBLICATION, capturing, resolve_only, run_all
 from penstock.engines.postgres.source.catalog import (
     RelationResolver,
     captured_tables,
     open_catalog,
     relation_of,
 )
+from penstock.engines.postgres.source.ddl_watch import DdlWatch
 from penstock.engines.postgres.source.definitions import definitions_of
-from penstock.engines.postgres.source.table_shape import ReloadReason
+from penstock.engines.postgres.source.table_shape import ReloadReason, TableShape
 
 
 def test_types_of_a_shape(source_url: str) -> None:
@@ -115,11 +117,37 @@ def test_a_table_created_again_before_its_first_row_is_read_again(source_url: st
         catalog.execute("insert into public.t values (2, '{}', 2)")
         assert resolve_only(resolver, capture.relation_messages()).awaits_reload == ""
 
-        started = RelationResolver(catalog, [definition], recreated=[definition.source_id])
-        (definition,) = captured_tables(catalog, ["public.t"])
-        adopted = started.adopt(definition)
-        assert adopted is not None
-        assert adopted.awaits_reload == str(ReloadReason.MADE_ANEW)
+
+def followed_shapes(catalog: psycopg.Connection) -> tuple[TableShape, ...]:
+    """Return what a watch has stored of all tables once it has looked."""
+    watch = DdlWatch(catalog, captured_tables(catalog, ["public.t"]), publication=PUBLICATION)
+    watch.poll()
+    return watch.state().shapes
+
+
+@pytest.mark.parametrize(
+    ("statements", "reason"),
+    [
+        (["alter table public.t add b int default 5"], ""),
+        (["alter table public.t add b serial"], str(ReloadReason.REWRITTEN)),
+        (
+            ["drop table public.t", "create table public.t (nr int primary key, a jsonb)"],
+            str(ReloadReason.MADE_ANEW),
+        ),
+    ],
+)
+def test_a_table_that_changed_before_a_start_is_read_again(
+    statements: list[str], reason: str, source_url: str
+) -> None:
+    """The log has no relation of it, and the catalogue no longer has the shape that was copied."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(catalog, "create table public.t (id int primary key, a int[])")
+        shapes = followed_shapes(catalog)
+        run_all(catalog, *statements, "insert into public.t values (1)")
+        tables = captured_tables(catalog, ["public.t"])
+        resolver = RelationResolver(catalog, tables, shapes=shapes)
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert relation.awaits_reload == reason
 
 
 def test_a_type_changed_before_the_first_row(source_url: str) -> None:

@@ -47,7 +47,6 @@ TABLES = f"""
            c.relname as name,
            c.relkind::text as kind,
            c.relreplident::text as identity,
-           c.relfilenode::bigint as file,
            s.leaves,
            s.size_bytes,
            s.row_estimate
@@ -87,8 +86,11 @@ COLUMNS = """
            case when a.attcollation <> t.typcollation
                 then quote_ident(cn.nspname) || '.' || quote_ident(co.collname) end as collation,
            -- an anyarray of one element, which may be an array itself: through text it is exact
-           (a.attmissingval::text::text[])[1] as missing
+           (a.attmissingval::text::text[])[1] as missing,
+           -- of the moment at which the values of old rows are read
+           c.relfilenode::bigint as file
       from pg_attribute as a
+      join pg_class as c on c.oid = a.attrelid
       join pg_type as t on t.oid = a.atttypid
       left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
       left join pg_collation as co on co.oid = a.attcollation
@@ -232,7 +234,8 @@ def definitions_of(
     return {
         row["id"]: _table(
             row,
-            tuple(_column(c, book) for c in columns[row["id"]]),
+            columns[row["id"]],
+            book,
             indexes[row["id"]],
             foreign[row["id"]],
             types=types.get(row["id"], ()),
@@ -271,12 +274,14 @@ def _column(row: Row, book: TypeBook) -> ColumnDefinition:
 
 def _table(
     row: Row,
-    columns: tuple[ColumnDefinition, ...],
+    found: Sequence[Row],
+    book: TypeBook,
     indexes: Sequence[Row],
     foreign: Sequence[Row],
     *,
     types: tuple[Any, ...],
 ) -> TableDefinition:
+    columns = tuple(_column(one, book) for one in found)
     primary = next((i for i in indexes if i["is_primary"]), None)
     identity = Identity(row["identity"])
     return TableDefinition(
@@ -320,7 +325,7 @@ def _table(
         partition_leaves=tuple(row["leaves"] or ()) if row["kind"] == "p" else (),
         size_bytes=row["size_bytes"] or 0,
         row_estimate=row["row_estimate"] or 0,
-        file=row["file"],
+        file=found[0]["file"] if found else 0,
     )
 
 

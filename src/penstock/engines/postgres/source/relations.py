@@ -154,11 +154,11 @@ class RelationResolver:
     """Turns Relation messages into relations, and numbers their versions.
 
     known: the last version of each table that the log has (state/relations.json): numbering goes
-    on from there, and columns that had to become exact text stay so. recreated: the oids of tables
-    that were dropped and created again since they were followed, and not read again yet. One
-    resolver serves one log; `connection`, which no other code may use, may be replaced after a
-    reconnect, followed by `forget()`. Messages are resolved in the stream's thread, which runs
-    ahead of the extractor's, where definitions are adopted: a lock protects both.
+    on from there, and columns that had to become exact text stay so. shapes: the followed tables
+    as they were seen last; a table that changed since is read again. One resolver serves one log;
+    `connection`, which no other code may use, may be replaced after a reconnect, followed by
+    `forget()`. Messages are resolved in the stream's thread, which runs ahead of the extractor's,
+    where definitions are adopted: a lock protects both.
 
     Attributes:
         reloads: whether a table that awaits a reload gets one; if not, a message that the catalogue
@@ -173,13 +173,15 @@ class RelationResolver:
         tables: Iterable[TableDefinition],
         *,
         known: Iterable[Relation] = (),
-        recreated: Iterable[int] = (),
+        shapes: Iterable[TableShape] = (),
     ) -> None:
         self.connection = connection
         self._book = TypeBook()
         self._definitions = {table.source_id: table for table in tables}
         self._names = {table.name for table in self._definitions.values()}
-        self._recreated = set(recreated)
+        # Why the bulk load's rows of a table without a relation in the log are not the source's.
+        self._outdated: dict[int, ReloadReason] = {}
+        self._begin_with(shapes)
         known = list(known)
         self._current = {TableName(r.schema, r.name): r for r in known}
         # What the log had when we began; the definitions may be newer than that.
@@ -193,6 +195,19 @@ class RelationResolver:
         self._messages: dict[int, tuple[RelationMessage, Relation | None]] = {}
         self._is_unsure = False  # whether definitions may be older than the connection
         self._lock = threading.RLock()
+
+    def _begin_with(self, shapes: Iterable[TableShape]) -> None:
+        """Note which tables were created again or rewritten since they were seen last."""
+        seen = {shape.name: shape for shape in shapes}
+        for source_id, table in self._definitions.items():
+            shape = seen.get(table.name)
+            if shape is None:
+                continue
+            if shape.source_id != source_id:
+                self._outdated[source_id] = ReloadReason.MADE_ANEW
+            elif shape.file != table.file:
+                self._outdated[source_id] = ReloadReason.REWRITTEN
+                self._definitions[source_id] = replace(table, file=shape.file)
 
     def is_captured(self, source_id: int) -> bool:
         """Return whether rows of this table belong into the log; false for leaves of a captured
@@ -300,8 +315,9 @@ class RelationResolver:
     ) -> Relation:
         """Give columns the numbers that they have at the server, or say that they are not known."""
         last = self._current.get(definition.name)
-        if self._is_made_anew(relation, last):
-            return replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
+        outdated = self._why_outdated(relation, last)
+        if outdated is not None:
+            return replace(relation, awaits_reload=str(outdated))
         known = _columns_by_place(message, last, live)
         if known is not None:
             relation = replace(relation, columns=known)
@@ -335,14 +351,14 @@ class RelationResolver:
         why = str(ReloadReason.REWRITTEN) if is_rewritten else ""
         return replace(relation, columns=columns, awaits_reload=why)
 
-    def _is_made_anew(self, relation: Relation, last: Relation | None) -> bool:
-        """Return whether the rows before a relation are those of a dropped table of its name.
+    def _why_outdated(self, relation: Relation, last: Relation | None) -> ReloadReason | None:
+        """Return why the rows before a relation are not this table's, or not as it has them.
 
-        The log may have no relation of that one, whose rows the bulk load has copied.
+        The log may have no relation of those, which the bulk load has copied.
         """
         if last is None:
-            return relation.source_id in self._recreated
-        return last.source_id != relation.source_id
+            return self._outdated.get(relation.source_id)
+        return ReloadReason.MADE_ANEW if last.source_id != relation.source_id else None
 
     def _note_numbers(self, source_id: int, columns: Iterable[Column | ColumnDefinition]) -> None:
         """Note numbers of columns that a table has, or had."""
@@ -436,8 +452,9 @@ class RelationResolver:
                 computed = _leave_out_names(last.columns, left_of(last.computed, live))
                 is_told = last.source_id != live.source_id or computed == last.computed
                 return None if is_told else self._settle(replace(last, computed=computed))
-        if self._is_made_anew(relation, last):
-            relation = replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
+        outdated = self._why_outdated(relation, last)
+        if outdated is not None:
+            relation = replace(relation, awaits_reload=str(outdated))
         return self._settle(relation)
 
     def capture(self, definition: TableDefinition) -> Relation | None:
@@ -510,7 +527,7 @@ class RelationResolver:
             if old.name == definition.name and oid != definition.source_id:
                 del self._definitions[oid]
                 self._messages.pop(oid, None)
-                self._recreated.add(definition.source_id)
+                self._outdated[definition.source_id] = ReloadReason.MADE_ANEW
 
     def _build(
         self,

@@ -176,17 +176,7 @@ class PostgresEngine:
         takes = self._taken_captures().takes
         lost = [s for s in state.shapes if s.name not in named and takes(s.name)]
         tables = [*self._tables, *dropped_definitions(self._tables, lost, known)]
-        followed = {shape.name: shape.source_id for shape in state.shapes}
-        self._resolver = RelationResolver(
-            catalog,
-            tables,
-            known=known,
-            recreated=[
-                table.source_id
-                for table in self._tables
-                if followed.get(table.name, table.source_id) != table.source_id
-            ],
-        )
+        self._resolver = RelationResolver(catalog, tables, known=known, shapes=state.shapes)
         return self._resolver
 
     def _watch_tables(self, connection: psycopg.Connection, resolver: RelationResolver) -> None:
