@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.codec.lines import CellForm, LineForm
@@ -12,6 +14,7 @@ from penstock.engines.mysql.target.shapes import create_sql, key_statements
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import ColumnDefinition, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import Chunk, ChunkTask
+from penstock.ports.target import TargetDdlFailed
 from penstock.sql.read_plan import AS_IS, read_plan_of
 
 POSTGRES = Server(engine=Engine.POSTGRESQL, version=(18,))
@@ -153,6 +156,22 @@ def test_labels_go_as_the_bytes_they_are() -> None:
     assert [cell.form for cell in read_plan.cells] == [CellForm.PLAIN, CellForm.RAW, CellForm.RAW]
     assert set(read_plan.templates) == {AS_IS}
     assert read_plan.enums == ("e",)
+
+
+def test_a_table_that_the_target_cannot_have_is_refused_by_name() -> None:
+    """A table has a column, and a key only of columns that it has; the hint is the statement."""
+    servers = ServerPair(source=POSTGRES, target=MYSQL)
+    columns = (
+        column("id", "integer", "int32", not_null=True, id=1),
+        column("z", "integer", "int32", not_null=True, generated="s", default="id * 2", id=2),
+    )
+    definition = replace(table(*columns), primary_key=("id", "z"), unique_keys=())
+    with pytest.raises(TargetDdlFailed, match="has the generated column z") as key:
+        create_sql(definition, TableName("a", "b"), servers)
+    assert "create table `a`.`b` (`id` int not null) engine" in key.value.hint
+    with pytest.raises(TargetDdlFailed, match="has no columns") as nothing:
+        create_sql(replace(definition, columns=columns[1:]), TableName("a", "b"), servers)
+    assert "put '!" in nothing.value.hint
 
 
 def test_tables_are_made_with_their_key_and_get_the_others_later() -> None:

@@ -18,8 +18,9 @@ from penstock.engines.mysql.target.layout import same_type
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
+from penstock.model.patterns import as_pattern
 from penstock.ports.bulk import DeferredKey
-from penstock.ports.target import TargetShapeDiffers, TargetTypeMissing
+from penstock.ports.target import TargetDdlFailed, TargetShapeDiffers, TargetTypeMissing
 from penstock.sql.read_plan import copied_columns
 from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
 
@@ -37,7 +38,8 @@ def create_sql(
 ) -> tuple[str, list[str]]:
     """Return CREATE TABLE with columns and primary key, and a sentence for each missing part.
 
-    Raises TargetTypeMissing for a column that the target cannot hold.
+    Raises TargetTypeMissing for a column that the target cannot hold, TargetDdlFailed for a table
+    that would have no columns, or a key of columns that it lacks.
     """
     mappings = servers.mappings(definition)
     is_same = servers.source.engine is servers.target.engine
@@ -65,11 +67,31 @@ def create_sql(
             )
         else:
             notes.append(f"{name}.{column.name} is generated in the source and left out")
+    if not parts:
+        raise TargetDdlFailed(
+            f"{definition.name} has no columns, or only generated ones: the target refuses such a "
+            "table",
+            hint=f"Leave it out: put '!{as_pattern(definition.name)}' into [source] tables and "
+            "start again.",
+            table=str(name),
+        )
+    lacking = [] if is_same else sorted({*definition.primary_key} - kept)
+    if lacking:
+        raise TargetDdlFailed(
+            f"the primary key of {definition.name} has the generated column {lacking[0]}, which is "
+            "not in the target",
+            hint=f"Create it in the target without that key: {_create(name, parts)}; and "
+            "start again.",
+            table=str(name),
+        )
     if definition.primary_key:
         parts.append(f"primary key ({_primary_key(definition)})")
-    body = ",\n    ".join(parts)
+    return _create(name, parts), notes
+
+
+def _create(name: TableName, parts: Sequence[str]) -> str:
     options = "engine = InnoDB row_format = dynamic"
-    return f"create table {quote(*name)} (\n    {body}\n) {options}", notes
+    return f"create table {quote(*name)} ({', '.join(parts)}) {options}"
 
 
 def _column(column: ColumnDefinition, mapping: Mapping) -> str:
