@@ -588,6 +588,7 @@ def _since_given(given: TableDefinition, now: TableDefinition) -> ShapeDifferenc
 
     def shape_of(table: TableDefinition) -> tuple[object, ...]:
         columns = [(one.id, one.name, one.not_null, one.generated) for one in table.columns]
-        return table.identity, table.identity_columns, columns
+        keys = (table.primary_key, table.unique_keys)
+        return table.identity, table.identity_columns, keys, columns
 
     return ShapeDifference(changed=True) if shape_of(given) != shape_of(now) else None
