@@ -243,7 +243,7 @@ class OneByOne(Arena):
         self.has_begun = True
         for one in self.histories:
             measured = self.seen.by_schema[one.schema] = Measured()
-            with self._probed(one.schema, one.target_schema, measured):
+            with self._probe(one.schema, one.target_schema, measured):
                 one.run_round(self._sides[one.number])
                 one.is_over = True
                 one.tables |= set(self._tables(one))
@@ -261,7 +261,7 @@ class OneByOne(Arena):
         return False if self._has_ended else super()._tend()
 
     @contextmanager
-    def _probed(self, schema: str, copied: str, measured: Measured) -> Iterator[None]:
+    def _probe(self, schema: str, copied: str, measured: Measured) -> Iterator[None]:
         sides = [
             self._open(self._stack, kind, url)
             for kind, url in zip(self._pair, (self._source_url, self._target_url), strict=True)

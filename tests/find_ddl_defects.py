@@ -54,7 +54,7 @@ class Finder:
         flags = defect.tests.split()
         for turn in range(-(-HISTORIES_MAX // AT_ONCE)):
             seed = begin + turn
-            with self._tree.planted(defect):
+            with self._tree.plant(defect):
                 ends = read_ends(self._tree.folder, flags, seed)
             sound = self._sound_ends(flags, seed)
             news = {number: end for number, end in ends.items() if sound.get(number) != end}

@@ -51,7 +51,7 @@ class Mutator:
 
     def seed_input(self) -> bytes:
         """Return a fresh input: a recorded group of events, or rows of any bytes."""
-        events = self._recorded() if self.dice.random() < 0.7 else self._made()
+        events = self._pick_recorded() if self.dice.random() < 0.7 else self._build_log()
         if self.dice.random() < 0.1:
             events = self._in_payload(events)
         return self.dice.randbytes(5) + self._packets(events)
@@ -67,14 +67,14 @@ class Mutator:
         log = self.made.Log(checksums=False).add(33, self.made.gtid_body(1))
         return list(log.add(40, body).commit().events)
 
-    def _recorded(self) -> list[bytes]:
+    def _pick_recorded(self) -> list[bytes]:
         events = self.dice.choice(self.files)
         starts = [at for at, event in enumerate(events) if event[4] in (33, 34, 42, 162)]
         start = self.dice.choice(starts)
         run = events[start : start + self.dice.randint(2, 9)]
         return [events[0], *(event for event in run if len(event) < INPUT_BYTES_MAX // 2)]
 
-    def _made(self) -> list[bytes]:
+    def _build_log(self) -> list[bytes]:
         log = self.made.Log(checksums=False).begin()
         for _ in range(self.dice.randint(1, 3)):
             table = self.dice.choice(self.world)
@@ -109,7 +109,7 @@ class Mutator:
             elif way <= 3:
                 data = data[:5] + self._in_event(data[5:])
             elif way == 4:
-                data = data[:5] + self._shuffled(data[5:])
+                data = data[:5] + self._shuffle(data[5:])
             else:
                 data = self.dice.randbytes(3) + data[3:]
         return data[:INPUT_BYTES_MAX]
@@ -159,7 +159,7 @@ class Mutator:
             events[where] = event + struct.pack("<I", zlib.crc32(event))
         return self._packets(events)
 
-    def _shuffled(self, block: bytes) -> bytes:
+    def _shuffle(self, block: bytes) -> bytes:
         """Leave an event out, repeat one, or insert one of another input."""
         events = self._events(block)
         if not events:
@@ -171,7 +171,7 @@ class Mutator:
         elif way == 1:
             events.insert(where, self.dice.choice(events))
         else:
-            events[where:where] = self._recorded()[1:3]
+            events[where:where] = self._pick_recorded()[1:3]
         return self._packets(events)
 
 
@@ -202,12 +202,12 @@ def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
     if "kernel" not in DECODERS:
         raise SystemExit("the kernel is not built: nothing to compare")
 
-    def tried(data: bytes) -> Any:
+    def try_case(data: bytes) -> Any:
         case = Case.of(data)
         object.__setattr__(case, "block", fuzz_run.exact_block(case.block))
         return behaviour(*assert_same(case))
 
-    return Mutator(seed), tried
+    return Mutator(seed), try_case
 
 
 FUZZER = fuzz_run.Fuzzer(

@@ -73,11 +73,11 @@ class Fuzzing:
         flags = self._flags
         numbers = [number for number in range(count) if flags.only in ("", f"{seed}.{number}")]
 
-        def given() -> list[Author]:
+        def choose_authors() -> list[Author]:
             written = authors(self._pair[0], seed, count, flags.features)
             return [written[number] for number in numbers]
 
-        outcomes = self._play(given, seed, cures=True)
+        outcomes = self._play(choose_authors, seed, cures=True)
         bad = {n: one for n, one in zip(numbers, outcomes, strict=True) if one.end != EQUAL}
         wanted = [n for n, one in bad.items() if one.end == DIFFERENT or flags.shrink == "refusals"]
         try:

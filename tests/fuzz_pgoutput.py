@@ -211,14 +211,14 @@ def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
     if "kernel" not in DECODERS:
         raise SystemExit("the kernel is not built: nothing to compare")
 
-    def tried(data: bytes) -> Any:
+    def try_case(data: bytes) -> Any:
         case = Case.of(data)
         object.__setattr__(case, "block", fuzz_run.exact_block(case.block))
         seen = behaviour(*assert_same(case))
         assert_same(replace(case, ignored=IGNORED))
         return seen
 
-    return Mutator(seed), tried
+    return Mutator(seed), try_case
 
 
 FUZZER = fuzz_run.Fuzzer(

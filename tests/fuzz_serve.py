@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_run import INTERESTING, WORK, parse_time
-from harness.pipelines.log import inserts, numbered
+from harness.pipelines.log import inserts, number_rows
 from harness.servers.serve import PASSWORD, Patterns, Running, answer_of, write_log
 from harness.servers.serve_client import START, Raw
 from penstock.codec.postgres import pgwire_extended as extended
@@ -159,7 +159,7 @@ class Mutator:
         return found
 
 
-def told(running: Running, session: Sequence[bytes]) -> None:
+def send_session(running: Running, session: Sequence[bytes]) -> None:
     """Send the whole session, read for a short time, and check that the server answers the next
     client.
     """
@@ -196,7 +196,7 @@ def main() -> int:
     tried: object = b""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write_log(root / "log", numbered([inserts(3)]))
+        write_log(root / "log", number_rows([inserts(3)]))
         patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
         try:
             with Running(root, patterns=patterns) as running:
@@ -208,7 +208,7 @@ def main() -> int:
                     inputs += 1
                     if inputs % SESSION_EVERY == 0:
                         tried = mutator.session()
-                        told(running, tried)
+                        send_session(running, tried)
                         sessions += 1
         except BaseException:
             WORK.mkdir(parents=True, exist_ok=True)

@@ -92,7 +92,7 @@ class Mutant:
         paths = [part for part in self.tests.split() if part.startswith("tests/")]
         return not all(path.startswith(WITHOUT_SERVER) for path in paths)
 
-    def applied(self, text: str) -> str:
+    def apply_to(self, text: str) -> str:
         """Return the changed file. Raises ValueError if the change does not fit exactly once."""
         for old, new in ((self.old, self.new), (self.old_after, self.new_after)):
             if old and text.count(old) != 1:
@@ -123,20 +123,20 @@ class Tree:
     def outcome(self, mutant: Mutant) -> tuple[bool, str]:
         """Return whether a test failed with the mistake, and which one failed first."""
         try:
-            with self.planted(mutant):
-                return self._tested(mutant.tests.split())
+            with self.plant(mutant):
+                return self._run_tests(mutant.tests.split())
         except ValueError as error:
             return False, str(error)
 
     @contextmanager
-    def planted(self, mutant: Mutant) -> Iterator[None]:
+    def plant(self, mutant: Mutant) -> Iterator[None]:
         """Plant a mistake for the time of a with block. Raises ValueError if it does not fit."""
         path = self.folder / "src/penstock" / mutant.file
         whole = path.read_text(encoding="utf-8")
         kernels = self._kernels_of(path) if mutant.is_kernel else []
         built = {binary: binary.read_bytes() for kernel in kernels for binary in _binaries(kernel)}
         try:
-            path.write_text(mutant.applied(whole), encoding="utf-8")
+            path.write_text(mutant.apply_to(whole), encoding="utf-8")
             for kernel in kernels:
                 self._compile(kernel)
             yield
@@ -166,7 +166,7 @@ class Tree:
         if done.returncode:
             raise ValueError(f"it does not compile: {done.stderr[-300:]}")
 
-    def _tested(self, tests: list[str]) -> tuple[bool, str]:
+    def _run_tests(self, tests: list[str]) -> tuple[bool, str]:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", *OPTIONS, *tests],

@@ -103,9 +103,10 @@ class Recorder:
             elif text == f"select 'end {self._marks}'":
                 inside = False
             elif inside:
-                shown = re.sub(r"\b(\d{5})\b", self._named, text)
+                shown = re.sub(r"\b(\d{5})\b", self._replace_name, text)
                 values = [
-                    None if v is None else re.sub(r"^(\d{5})$", self._named, v) for v in parameters
+                    None if v is None else re.sub(r"^(\d{5})$", self._replace_name, v)
+                    for v in parameters
                 ]
                 key = (shown, tuple(values))
                 if key not in seen:
@@ -117,7 +118,7 @@ class Recorder:
                         "parameters": values,
                     }
 
-    def _named(self, match: re.Match[str]) -> str:
+    def _replace_name(self, match: re.Match[str]) -> str:
         name = self.names.get(match[1])
         return match[1] if name is None else "{" + name + "}"
 

@@ -172,7 +172,11 @@ class Story:
             if code not in (0, -9):
                 # A server's death may end a half with a typed error; its message is kept.
                 self.outcomes[f"{half.command} ended with {code}"] += 1
-                print(json.dumps({"ended": half.command, "code": code, "told": half.told()[-600:]}))
+                print(
+                    json.dumps(
+                        {"ended": half.command, "code": code, "told": half.read_output()[-600:]}
+                    )
+                )
             half.start()
 
 

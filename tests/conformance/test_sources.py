@@ -91,7 +91,7 @@ def side(
             yield SqlSide(stack.enter_context(new_place(shared_servers, request.param)))
 
 
-def begun(side: Side, folder: Path) -> Follower:
+def begin_log(side: Side, folder: Path) -> Follower:
     """Return a log that begins here, empty."""
     follower = Follower(side, folder)
     follower.follow()
@@ -109,7 +109,7 @@ def need(side: Side, feature: str) -> None:
 
 def test_every_committed_change_is_there_once_and_in_order(side: Side, tmp_path: Path) -> None:
     """Any changes of a row are there, and transactions of any size."""
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
     side.commit(
         Update(T, 1, {"name": "b"}),
@@ -118,28 +118,28 @@ def test_every_committed_change_is_there_once_and_in_order(side: Side, tmp_path:
     )
     side.commit(Delete(T, 1), Insert(T, {"id": 1, "name": "d", "n": 3}))
     follower.follow()
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
     assert [trx for trx, _, _ in follower.log()] == [1, 2, 3]
 
 
 def test_what_was_rolled_back_is_not_there(side: Side, tmp_path: Path) -> None:
     """The log has no rolled back transaction and nothing that was undone to a savepoint."""
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
     side.roll_back(Insert(T, {"id": 2, "name": "b", "n": 2}), Delete(T, 1))
     undone = Undone((Update(T, 1, {"n": 9}), Insert(T, {"id": 3, "name": "c", "n": 3})))
     side.commit(Update(T, 1, {"n": 5}), undone, Insert(T, {"id": 4, "name": "d", "n": 4}))
     follower.follow()
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
 
 
 def test_a_large_transaction_comes_in_pieces(side: Side, tmp_path: Path) -> None:
     """A transaction need not fit in memory; it is one transaction nevertheless."""
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit_many(8_000)
     side.commit(Insert(T, {"id": 1, "name": "a", "n": 1}))
     follower.follow()
-    (large, small), (many, one) = follower.seen(), side.expected
+    (large, small), (many, one) = follower.read_changes(), side.expected
     assert sorted(large, key=lambda seen: seen.key) == many
     assert small == one
     assert len([rows for rows, ended in follower.run_rows if rows and not ended]) > 0
@@ -148,7 +148,7 @@ def test_a_large_transaction_comes_in_pieces(side: Side, tmp_path: Path) -> None
 
 def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> None:
     """The transaction's changes keep their order among tables."""
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(
         Insert(T, {"id": 1, "name": "a", "n": 1}),
         Insert(U, {"id": 1, "n": 1}),
@@ -158,7 +158,7 @@ def test_a_transaction_of_several_tables_is_one(side: Side, tmp_path: Path) -> N
         Delete(T, 1),
     )
     follower.follow()
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
     assert len(follower.log()) == 1
 
 
@@ -170,35 +170,35 @@ def test_a_changed_key_tells_the_old_one(side: Side, tmp_path: Path) -> None:
 
     Its row in the log has the second of the two.
     """
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}), Insert(U, {"id": 2, "n": 2}))
     side.commit(Update(U, 1, {"id": 9}), Update(U, 2, {"id": 1}), Update(U, 9, {"id": 2, "n": 5}))
     side.commit(Update(U, 1, {"n": 7}), Delete(U, 2))
     follower.follow()
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
     assert follower.gsns() == [1, 2, 4, 6, 8, 9, 10]
 
 
 def test_a_truncate_is_reported_in_its_place(side: Side, tmp_path: Path) -> None:
     """The truncate is between the earlier and the later rows."""
     need(side, "truncate")
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}), Insert(T, {"id": 1, "name": "a", "n": 1}))
     side.truncate(U)
     side.commit(Insert(U, {"id": 1, "n": 2}))
     follower.follow()
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
 
 
 def test_a_value_that_was_not_sent_is_absent(side: Side, tmp_path: Path) -> None:
     """An absent value is not NULL; a value that was sent as NULL is."""
     need(side, "absent")
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(WIDE, {"id": 1, "n": 1, "big": "x" * 9000}))
     side.commit(Update(WIDE, 1, {"n": None}), unsent=True)
     side.commit(Update(WIDE, 1, {"big": None}), unsent=True)
     follower.follow()
-    _, (first,), (second,) = follower.seen()
+    _, (first,), (second,) = follower.read_changes()
     assert first.row is not None
     assert second.row is not None
     assert first.key == second.key == 1
@@ -210,12 +210,12 @@ def test_a_value_that_was_not_sent_is_absent(side: Side, tmp_path: Path) -> None
 def test_a_new_column_comes_before_its_rows(side: Side, tmp_path: Path) -> None:
     """Rows after an ALTER have the new shape, earlier ones the old shape."""
     need(side, "shape")
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
     side.add_column(U, "more")
     side.commit(Insert(U, {"id": 2, "n": 2, "more": 7}), Insert(U, {"id": 3, "n": 3}))
     follower.follow()
-    assert follower.seen() == [
+    assert follower.read_changes() == [
         [Seen("I", U, 1, {"id": 1, "n": 1})],
         [
             Seen("I", U, 2, {"id": 2, "n": 2, "more": 7}),
@@ -229,26 +229,26 @@ def test_a_new_column_comes_before_its_rows(side: Side, tmp_path: Path) -> None:
 
 def test_a_restart_goes_on_behind_what_is_durable(side: Side, tmp_path: Path) -> None:
     """No change is lost or is in the log twice, after any number of restarts."""
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     for number in range(1, 4):
         side.commit(Insert(U, {"id": number, "n": 1}), Update(U, number, {"n": 2}))
         side.commit(Insert(T, {"id": number, "name": "a", "n": 1}))
         follower.follow()
-        assert follower.seen() == side.expected
+        assert follower.read_changes() == side.expected
     side.commit(Delete(U, 1))
     Follower(side, tmp_path).follow()
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
 
 
 def test_a_broken_stream_goes_on_behind_what_is_durable(side: Side, tmp_path: Path) -> None:
     """A transaction of which a part was returned is sent again from its beginning."""
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
     follower.follow()
     side.commit_many(8_000)
     with arming("extract.write.after:1:error"):
         follower.follow()
-    small, large = follower.seen()
+    small, large = follower.read_changes()
     assert [small, sorted(large, key=lambda seen: seen.key)] == side.expected
 
 
@@ -257,7 +257,7 @@ def test_positions_rise_and_are_read_back(side: Side, tmp_path: Path) -> None:
 
     The kind of position is the same from a URL and from a log.
     """
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     for number in range(1, 6):
         side.commit(Insert(U, {"id": number, "n": 1}))
     follower.follow()
@@ -277,7 +277,7 @@ def test_positions_rise_and_are_read_back(side: Side, tmp_path: Path) -> None:
 def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
     """Transactions of others move the log's end, without changes for us; the lag is zero."""
     need(side, "elsewhere")
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     config = follower.config
     side.commit(Insert(U, {"id": 1, "n": 1}))
     with follower.following():
@@ -293,7 +293,7 @@ def test_an_idle_source_moves_on(side: Side, tmp_path: Path) -> None:
                 return lag_of(source.state(log), log, applied, outstanding_us=None).seconds
 
             follower.until(lambda: lag_s() == 0.0)
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
 
 
 def test_a_heartbeat_comes_back(side: Side, tmp_path: Path) -> None:
@@ -301,34 +301,34 @@ def test_a_heartbeat_comes_back(side: Side, tmp_path: Path) -> None:
 
     It is not counted as a change, and heartbeats of other pipelines are left out.
     """
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     other = Follower(side, tmp_path, name="other")
     side.commit(Insert(U, {"id": 1, "n": 1}))
-    with other.opened() as engine, engine.heartbeats() as send:
+    with other.open_engine() as engine, engine.heartbeats() as send:
         send(3)
-    with follower.opened() as engine, engine.heartbeats() as send:
+    with follower.open_engine() as engine, engine.heartbeats() as send:
         send(5)
         send(7)
     follower.follow()
     assert follower.heartbeats() == [5, 7]
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
     side.drop_heartbeats()
 
 
 def test_a_wait_can_be_stopped(side: Side, tmp_path: Path) -> None:
     """A reader that waits for changes ends when told to, although none arrives."""
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
     with follower.following() as stop:
         follower.until(lambda: read_log_end(follower.config).end.gsn == 1)
         stop.set()
-    assert follower.seen() == side.expected
+    assert follower.read_changes() == side.expected
 
 
 def test_a_position_that_is_gone_is_refused(side: Side, tmp_path: Path) -> None:
     """The error says so: a retry would not help, and continuing would leave a gap."""
     need(side, "forget")
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     side.commit(Insert(U, {"id": 1, "n": 1}))
     follower.follow()
     side.commit(Insert(U, {"id": 2, "n": 2}))
@@ -337,7 +337,7 @@ def test_a_position_that_is_gone_is_refused(side: Side, tmp_path: Path) -> None:
     with pytest.raises(PenstockError) as caught:
         follower.follow()
     assert caught.value.retry != "backoff"
-    assert follower.seen() == side.expected[:1]
+    assert follower.read_changes() == side.expected[:1]
 
 
 # --- reading in bulk ------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_a_position_that_is_gone_is_refused(side: Side, tmp_path: Path) -> None:
 def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Path) -> None:
     """The chunks are the table at one point, and the later changes lead to its present rows."""
     need(side, "bulk")
-    follower = begun(side, tmp_path)
+    follower = begin_log(side, tmp_path)
     config, name = follower.config, TableName(side.namespace, U)
     side.commit(*(Insert(U, {"id": number, "n": 0}) for number in range(1, 200)))
     side.commit(Update(U, 1, {"n": 1}), Delete(U, 2))
@@ -418,7 +418,7 @@ DEFECTS: dict[str, Callable[[Side, Path], None]] = {
     "a heartbeat does not come back": test_a_heartbeat_comes_back,
     "a wait cannot be stopped": test_a_wait_can_be_stopped,
     "a lost position goes on": test_a_position_that_is_gone_is_refused,
-    "a lost position is no typed error": test_a_position_that_is_gone_is_refused,
+    "a lost position is not a typed error": test_a_position_that_is_gone_is_refused,
     "a row is in no chunk": test_chunks_hold_each_row_once_and_the_log_follows,
     "a row is in two chunks": test_chunks_hold_each_row_once_and_the_log_follows,
     "a snapshot is later than its point": test_chunks_hold_each_row_once_and_the_log_follows,

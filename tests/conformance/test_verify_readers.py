@@ -237,7 +237,7 @@ def test_readers_of_one_server_share_the_fastest_hash(side: OneSide) -> None:
         assert hasher_for(one, other) is next(iter(one.hashers()))
 
 
-def begun(side: OneSide, reader: VerifyReader) -> Future[list[tuple[Any, ...]]]:
+def start_query(side: OneSide, reader: VerifyReader) -> Future[list[tuple[Any, ...]]]:
     """Start a query that would run for long, and wait until it runs."""
     query = SLOW.format(name_in(side.place, "t"))
     waiting = reader.executor.submit(reader.fetch, query, "waiting")
@@ -258,7 +258,7 @@ def test_cancel_ends_queries(side: OneSide) -> None:
     """Queries end that run now."""
     fill_slow(side)
     with side.open() as reader:
-        waiting = begun(side, reader)
+        waiting = start_query(side, reader)
         reader.cancel()
         with pytest.raises(PenstockError):
             waiting.result()
@@ -269,7 +269,7 @@ def test_an_exception_ends_queries(side: OneSide) -> None:
     """Ctrl-C does not wait until a table is read to its end."""
     fill_slow(side)
     with ExitStack() as opened:
-        waiting = begun(side, opened.enter_context(side.open()))
+        waiting = start_query(side, opened.enter_context(side.open()))
         opened.pop_all().__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     with pytest.raises(PenstockError):
         waiting.result()

@@ -22,7 +22,7 @@ KEYLESS = "create table {}plain (a int, b varchar(20))"
 
 
 @pytest.fixture(params=[kind for kind in ENGINES if kind.startswith("pg")])
-def based(
+def based_source(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Based]:
     """A source with rows, already extracted."""
@@ -41,10 +41,10 @@ def based(
             place.forget_log()
 
 
-def change(based: Based, first: int) -> None:
+def change(based_source: Based, first: int) -> None:
     """Change rows of all tables, including the one without a key."""
-    fill(based.place, first, 20)
-    based.place.run(
+    fill(based_source.place, first, 20)
+    based_source.place.run(
         "insert into plain values (7, null)",
         "delete from plain where ctid in (select ctid from plain where a = 1 limit 1)",
         "update plain set b = 'y' where ctid in (select ctid from plain where a = 2 limit 2)",
@@ -68,47 +68,49 @@ def change(based: Based, first: int) -> None:
     ],
 )
 def test_killed_at(
-    based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    based_source: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old or the new base is left: files that no manifest names are removed; no row is lost."""
     once = once_at(fault, tmp_path, monkeypatch)
-    with Process(based.path, "load") as first:
+    with Process(based_source.path, "load") as first:
         first_rows = 1000
         while not list(once.iterdir()):
-            change(based, first_rows)
+            change(based_source, first_rows)
             first_rows += 20
-            first.until(lambda: list(once.iterdir()) or based.manifest.exists(), "a base", 240)
+            first.until(
+                lambda: list(once.iterdir()) or based_source.manifest.exists(), "a base", 240
+            )
         monkeypatch.delenv("PENSTOCK_FAULT")
-    based.load()
-    change(based, 30_000)
-    based.serve()
-    based.equal("item", "other", "plain")
-    moved_on(based, 40_000)
-    based.equal("item", "other", "plain")
-    tidy(based)
+    based_source.load()
+    change(based_source, 30_000)
+    based_source.serve()
+    based_source.equal("item", "other", "plain")
+    moved_on(based_source, 40_000)
+    based_source.equal("item", "other", "plain")
+    tidy(based_source)
 
 
-def tidy(based: Based) -> None:
+def tidy(based_source: Based) -> None:
     """Wait until the base has only the files that it names, and no links of earlier segments."""
-    links = based.folder / "shop" / "cdc" / "base"
+    links = based_source.folder / "shop" / "cdc" / "base"
 
     def is_tidy() -> bool:
-        manifest = based.based()
+        manifest = based_source.read_manifest()
         named = {file.name for table in manifest.tables for file in table.files}
-        there = {path.name for path in based.manifest.parent.glob("*.arrow")}
+        there = {path.name for path in based_source.manifest.parent.glob("*.arrow")}
         behind = [path for path in links.glob("*.ckt") if int(path.stem) < manifest.segment]
         return there == named and not behind
 
-    assert based.loader is not None
-    based.loader.until(is_tidy, "what nobody needs is removed")
+    assert based_source.loader is not None
+    based_source.loader.until(is_tidy, "what has no reader is removed")
 
 
-def moved_on(based: Based, first: int) -> None:
+def moved_on(based_source: Based, first: int) -> None:
     """Write rows until the base moves forward."""
-    segment, until = based.based().segment, time.monotonic() + WAIT_S
-    while based.based().segment <= segment:
+    segment, until = based_source.read_manifest().segment, time.monotonic() + WAIT_S
+    while based_source.read_manifest().segment <= segment:
         assert time.monotonic() < until, "the base does not move on"
-        change(based, first)
+        change(based_source, first)
         first += 20
         time.sleep(0.2)
 
@@ -129,36 +131,40 @@ def once_at(fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "fault", ["base.manifest.before:1:kill", "base.manifest.after:1:kill", "base.read.chunk:1:kill"]
 )
 def test_killed_while_the_base_is_read_anew(
-    based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    based_source: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All tables are read again if a link that the base needs is missing; none continues."""
-    loader = based.load()
-    change(based, 1000)
+    loader = based_source.load()
+    change(based_source, 1000)
     loader.__exit__()
-    assert based.extractor is not None
-    links = based.folder / "shop" / "cdc" / "base"
-    behind = based.based().segment
+    assert based_source.extractor is not None
+    links = based_source.folder / "shop" / "cdc" / "base"
+    behind = based_source.read_manifest().segment
     for first in (2000, 3000):
-        change(based, first)
+        change(based_source, first)
         count = len(list(links.glob("*.ckt")))
-        based.extractor.until(lambda n=count: len(list(links.glob("*.ckt"))) > n, "a segment")
+        based_source.extractor.until(
+            lambda n=count: len(list(links.glob("*.ckt"))) > n, "a segment"
+        )
     taken = links / f"{behind}.ckt"
     assert taken.exists()
     taken.unlink()
     once = once_at(fault, tmp_path, monkeypatch)
-    with Process(based.path, "load") as process:
+    with Process(based_source.path, "load") as process:
         until = time.monotonic() + WAIT_S
         while not list(once.iterdir()):
             assert time.monotonic() < until, "not killed"
             time.sleep(0.1)
         monkeypatch.delenv("PENSTOCK_FAULT")
         assert process is not None
-    based.load().until(lambda: based.based().tables, "the tables are read", WAIT_S)
-    based.serve()
-    based.equal("item", "other", "plain")
-    moved_on(based, 4000)
-    based.equal("item", "other", "plain")
-    tidy(based)
+    based_source.load().until(
+        lambda: based_source.read_manifest().tables, "the tables are read", WAIT_S
+    )
+    based_source.serve()
+    based_source.equal("item", "other", "plain")
+    moved_on(based_source, 4000)
+    based_source.equal("item", "other", "plain")
+    tidy(based_source)
 
 
 @pytest.mark.long
@@ -167,20 +173,20 @@ def test_killed_while_the_base_is_read_anew(
     ["base.manifest.after:1:kill", "base.others.removed:2:kill", "base.links.before:1:kill"],
 )
 def test_a_snapshot_stays_while_the_base_that_moves_is_killed(
-    based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    based_source: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot reads files and segments of an old base; a later snapshot reads those of the new
     one.
     """
-    based.load()
-    change(based, 1000)
-    based.serve()
-    based.equal("item", "other", "plain")
-    expected = {table: rows(based.place, table) for table in ("item", "other", "plain")}
-    options = based.connection(replication="database")
+    based_source.load()
+    change(based_source, 1000)
+    based_source.serve()
+    based_source.equal("item", "other", "plain")
+    expected = {table: rows(based_source.place, table) for table in ("item", "other", "plain")}
+    options = based_source.connection(replication="database")
     with (
         psycopg.connect(options, autocommit=True) as walsender,
-        psycopg.connect(based.connection(), autocommit=True) as reader,
+        psycopg.connect(based_source.connection(), autocommit=True) as reader,
     ):
         made = walsender.pgconn.exec_(
             b"CREATE_REPLICATION_SLOT held LOGICAL pgoutput (SNAPSHOT 'export')"
@@ -188,43 +194,43 @@ def test_a_snapshot_stays_while_the_base_that_moves_is_killed(
         name = (made.get_value(0, 2) or b"").decode()
         reader.execute("begin isolation level repeatable read")
         reader.execute(f"set transaction snapshot '{name}'".encode())
-        assert based.loader is not None
-        based.loader.__exit__()
+        assert based_source.loader is not None
+        based_source.loader.__exit__()
         once = once_at(fault, tmp_path, monkeypatch)
-        with Process(based.path, "load"):
+        with Process(based_source.path, "load"):
             first, until = 2000, time.monotonic() + WAIT_S
             while not list(once.iterdir()):
                 assert time.monotonic() < until, "not killed"
-                change(based, first)
+                change(based_source, first)
                 first += 20
             monkeypatch.delenv("PENSTOCK_FAULT")
-        based.load()
-        moved_on(based, 20_000)
-        tidy(based)
+        based_source.load()
+        moved_on(based_source, 20_000)
+        tidy(based_source)
         for table, found in expected.items():
-            query = f"select * from {based.place.namespace}.{table}".encode()
+            query = f"select * from {based_source.place.namespace}.{table}".encode()
             assert sorted(reader.execute(query).fetchall(), key=repr) == found
         reader.execute("rollback")
-    based.equal("item", "other", "plain")
+    based_source.equal("item", "other", "plain")
 
 
 @pytest.mark.long
 def test_a_server_that_is_killed_while_it_holds_a_state(
-    based: Based, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    based_source: Based, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next server removes the state that a killed one held, and its snapshots are whole."""
-    based.load()
-    change(based, 1000)
+    based_source.load()
+    change(based_source, 1000)
     once = once_at("base.held.linked:2:kill", tmp_path, monkeypatch)
-    first = based.serve()
+    first = based_source.serve()
     with suppress(psycopg.OperationalError):
-        based.asked(f"select count(*) from {based.place.namespace}.item")
-    assert first.ended() < 0
+        based_source.query_catalog(f"select count(*) from {based_source.place.namespace}.item")
+    assert first.wait_for_end() < 0
     assert list(once.iterdir())
     monkeypatch.delenv("PENSTOCK_FAULT")
-    held = based.manifest.parent / "held" / "serve"
+    held = based_source.manifest.parent / "held" / "serve"
     left = set(held.iterdir())
     assert left
-    based.serve()
-    based.equal("item", "other", "plain")
+    based_source.serve()
+    based_source.equal("item", "other", "plain")
     assert not left & set(held.iterdir() if held.exists() else ())

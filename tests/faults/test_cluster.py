@@ -72,7 +72,7 @@ def test_all_executors_are_killed_in_a_task(tmp_path: Path, point: str, target: 
         log = pipeline.directory / "log"  # created once the slot exists, which load checks
         pipeline.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
         pipeline.load.start(f"{point}:1:sleep")
-        pipeline.until(lambda: pipeline.load.reached, point, TIMEOUT_S)
+        pipeline.until(lambda: pipeline.load.has_reached, point, TIMEOUT_S)
         kill_executors(pipeline.load)
         pipeline.transactions_go_on()
         before = batch_count(pipeline)
@@ -126,7 +126,7 @@ def test_executors_that_read_through_the_driver_are_killed(
         handover = pipeline.directory / "state" / "handover.json"
         pipeline.until(lambda: handover.exists() and "snapshot_id" in handover.read_text(), "point")
         pipeline.load.start("bulk.chunk.reading:1:sleep")
-        pipeline.until(lambda: pipeline.load.reached, "rows that are read", TIMEOUT_S)
+        pipeline.until(lambda: pipeline.load.has_reached, "rows that are read", TIMEOUT_S)
         assert f'"{lending["snapshotAddress"]}:' in handover.read_text()
         kill_executors(pipeline.load)
         state = pipeline.directory / "state"
@@ -165,13 +165,13 @@ def read_while_killed(
     load.start("bulk.chunk.reading:2:sleep")
     try:
         deadline = time.monotonic() + TIMEOUT_S
-        while not load.reached:
-            assert load.running, load.told()
-            assert time.monotonic() < deadline, load.told()
+        while not load.has_reached:
+            assert load.running, load.read_output()
+            assert time.monotonic() < deadline, load.read_output()
             time.sleep(0.1)
         mysql.execute("insert into orders (id) values (-1)", name)  # after the point
         kill_executors(load)
-        assert load.finish(TIMEOUT_S) == 0, load.told()
+        assert load.finish(TIMEOUT_S) == 0, load.read_output()
     finally:
         if load.running:
             load.kill()

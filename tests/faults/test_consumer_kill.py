@@ -117,7 +117,7 @@ def check_runs(starts: Sequence[int], runs: Sequence[Sequence[int]], last: int) 
     assert {gsn for gsns in runs for gsn in gsns} == set(range(1, last + 1))
 
 
-def killed(root: Path, faults: Iterator[str | None], *, seed: int) -> None:
+def kill_at_faults(root: Path, faults: Iterator[str | None], *, seed: int) -> None:
     """Kill a consumer once for each of the faults (None: at a random moment), then let it end."""
     feed = Feed(root)
     growth, chance = Growth(feed, seed), random.Random(seed)
@@ -202,7 +202,7 @@ def test_a_killed_consumer_loses_nothing(tmp_path: Path) -> None:
     chance = random.Random(seed)
     faults: list[str | None] = [*POINTS, None, None]
     chance.shuffle(faults)
-    killed(tmp_path, iter(faults), seed=seed)
+    kill_at_faults(tmp_path, iter(faults), seed=seed)
 
 
 @pytest.mark.long
@@ -213,7 +213,7 @@ def test_a_consumer_killed_two_hundred_times_loses_nothing(tmp_path: Path) -> No
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     faults = [chance.choice(POINTS) if chance.random() < 0.5 else None for _ in range(200)]
-    killed(tmp_path, iter(faults), seed=seed)
+    kill_at_faults(tmp_path, iter(faults), seed=seed)
 
 
 def test_the_check_itself_finds_what_it_is_for() -> None:

@@ -40,8 +40,8 @@ NO_ROOM = (
 
 def ended_with(half: Half, timeout_s: float = 60.0) -> dict[str, Any]:
     """Wait until the half ends without a signal, and return the last error that it printed."""
-    assert half.finish(timeout_s) == 1, half.told()
-    assert half.error, half.told()
+    assert half.finish(timeout_s) == 1, half.read_output()
+    assert half.error, half.read_output()
     return half.error
 
 
@@ -136,7 +136,7 @@ class Segments:
         """Copy the log as it is."""
         shutil.copytree(self.log, self.safe, dirs_exist_ok=True)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Restore the copy."""
         for path in self.log.glob("*.ckt"):
             path.unlink()
@@ -208,7 +208,7 @@ def test_damaged_segments_are_named_and_not_applied(tmp_path: Path, kinds: tuple
             assert error["code"].startswith(("LG", "LD")), (kind, error)
             assert ".ckt" in error["error"], (kind, error)
             assert contents(pipeline.target_url, pipeline.namespace) == before, kind
-            segments.mend()
+            segments.restore()
         pipeline.finish()
 
 
@@ -238,7 +238,7 @@ def test_damaged_open_segment_is_recovered_or_named(tmp_path: Path, share: float
             if extract.running:  # recovered, and streaming again
                 extract.kill()
                 continue
-            assert extract.error["code"].startswith(("LG", "PG")), extract.told()
+            assert extract.error["code"].startswith(("LG", "PG")), extract.read_output()
             shutil.rmtree(log)  # as the hint says: restore it from a copy
             shutil.copytree(tmp_path / f"safe{time}", log)
         extract.start()

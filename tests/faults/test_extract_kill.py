@@ -110,7 +110,7 @@ def _work(url: str, directory: Path) -> None:
             time.sleep(0.01)
 
 
-def _replayed(directory: Path) -> dict[int, str]:
+def _replay_log(directory: Path) -> dict[int, str]:
     """Return the table by applying the log's rows in order; fails on anything unexpected."""
     table: dict[int, str] = {}
     last_gsn = last_trx = 0
@@ -151,7 +151,7 @@ def test_killed_and_started_again(source_url: str, tmp_path: Path, moment: str) 
     assert _child(source_url, tmp_path) == 0
     with connect(source_url, application_name="test") as sql:
         rows = dict(sql.execute("select id, v from t").fetchall())
-    assert _replayed(tmp_path) == rows
+    assert _replay_log(tmp_path) == rows
     assert [f for f in check(tmp_path / "log") if f.severity == "error"] == []
 
 
@@ -168,7 +168,7 @@ def _lose_last_flush_point(directory: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-def _confirmed(url: str) -> int:
+def _read_confirmed(url: str) -> int:
     with open_replication(url, application_name="test") as replication:
         state = read_slot(replication, "penstock_kill")
     assert state is not None
@@ -184,7 +184,7 @@ def test_what_the_server_forgot_is_kept_when_it_is_cut_off(source_url: str, tmp_
     with open_segment(path) as segment:
         end = segment.end
     deadline = time.monotonic() + 20
-    while _confirmed(source_url) < end.position:
+    while _read_confirmed(source_url) < end.position:
         assert time.monotonic() < deadline, "the server does not hear the acknowledgement"
         time.sleep(0.05)
     _lose_last_flush_point(tmp_path)
@@ -211,7 +211,7 @@ def test_what_the_server_still_has_is_not_kept(source_url: str, tmp_path: Path) 
     assert not list((tmp_path / "log").glob("*.cut-*"))
     with connect(source_url, application_name="test") as sql:
         rows = dict(sql.execute("select id, v from t").fetchall())
-    assert _replayed(tmp_path) == rows
+    assert _replay_log(tmp_path) == rows
 
 
 def test_killed_again_and_again(source_url: str, tmp_path: Path) -> None:
@@ -226,4 +226,4 @@ def test_killed_again_and_again(source_url: str, tmp_path: Path) -> None:
     assert _child(source_url, tmp_path) == 0
     with connect(source_url, application_name="test") as sql:
         rows = dict(sql.execute("select id, v from t").fetchall())
-    assert _replayed(tmp_path) == rows
+    assert _replay_log(tmp_path) == rows

@@ -41,7 +41,7 @@ def servers() -> Iterator[Callable[[str], AnyServer]]:
         yield lambda kind: stack.enter_context(make_server(kind))
 
 
-def made(servers: Callable[[str], AnyServer], kinds: str) -> Pair:
+def make_pair(servers: Callable[[str], AnyServer], kinds: str) -> Pair:
     """Make source and destination, such as "mysql-mariadb"; one name means both on one server."""
     from_kind, _, to_kind = kinds.partition("-")
     server = servers(from_kind)
@@ -52,13 +52,13 @@ def made(servers: Callable[[str], AnyServer], kinds: str) -> Pair:
 @pytest.fixture(params=["mysql", "mariadb", "postgres", "postgres-mysql"])
 def pair(request: pytest.FixtureRequest, servers: Callable[[str], AnyServer]) -> Pair:
     """Source and destination."""
-    return made(servers, request.param)
+    return make_pair(servers, request.param)
 
 
 @pytest.fixture(params=["mysql-mariadb", "postgres-postgres"])
 def apart(request: pytest.FixtureRequest, servers: Callable[[str], AnyServer]) -> Pair:
     """Source and destination on two servers."""
-    return made(servers, request.param)
+    return make_pair(servers, request.param)
 
 
 class BankFlex:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from harness.ignite.cluster import CACHE_NAME, Cluster, Directories
-from harness.ignite.recordings import cdc_of, data_segment, entry_bytes, unpacked
-from harness.ignite.source import extract, folded, near, number, rows_of, source_pipeline, text
+from harness.ignite.recordings import cdc_of, data_segment, entry_bytes, unpack_recording
+from harness.ignite.source import extract, fold_rows, near, number, rows_of, source_pipeline, text
 from penstock.codec.ignite.types import cache_id
 from penstock.control.pipeline.config import load_config
 from penstock.ports.registry import split_urls
@@ -43,11 +43,11 @@ OF_SEVERAL = (
 LIVES_MAX = 40
 
 
-def recorded(folder: Path) -> Path:
+def extend_recording(folder: Path) -> Path:
     """Unpack a recording and add transactions over several records and segments; return its
     directory.
     """
-    work = unpacked("one", folder / "work")
+    work = unpack_recording("one", folder / "work")
     for segment in (5, 6):
         records = [
             [
@@ -66,7 +66,7 @@ def recorded(folder: Path) -> Path:
     return work
 
 
-def seen(path: Path) -> list[Any]:
+def read_log(path: Path) -> list[Any]:
     """Return the log's rows and transactions.
 
     A shape is kept before its rows are in the log: after a kill rows may have columns of later
@@ -85,12 +85,12 @@ def seen(path: Path) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def expected_log(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The log's content without a kill."""
     folder = tmp_path_factory.mktemp("whole")
-    path = source_pipeline(folder, recorded(folder), tables='"*", "!place"')
+    path = source_pipeline(folder, extend_recording(folder), tables='"*", "!place"')
     extract(path, flush_rows=7)
-    return seen(path)
+    return read_log(path)
 
 
 def extract_killed(path: Path, name: str, flush_rows: int) -> None:
@@ -139,7 +139,7 @@ def test_a_killed_extractor_of_several_nodes(tmp_path: Path, name: str) -> None:
     extract_killed(path, name, 8)
     rows = rows_of(load_config(path))
     wanted = {key: value for key, (_, value) in cluster.values.items() if value is not None}
-    found = folded(rows)[CACHE_NAME]
+    found = fold_rows(rows)[CACHE_NAME]
     assert {key: row["_val"] for (key,), row in found.items()} == wanted
     last: dict[int, int] = {}
     for row in rows:
@@ -152,12 +152,12 @@ def test_a_killed_extractor_of_several_nodes(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POINTS)
 def test_a_killed_extractor_leaves_the_log_as_it_is_without(
-    tmp_path: Path, expected: list[Any], name: str
+    tmp_path: Path, expected_log: list[Any], name: str
 ) -> None:
     """The extractor is killed in each life, a little later each time, until one life finishes."""
-    path = source_pipeline(tmp_path, recorded(tmp_path), tables='"*", "!place"')
+    path = source_pipeline(tmp_path, extend_recording(tmp_path), tables='"*", "!place"')
     extract_killed(path, name, 7)
-    assert seen(path) == expected
+    assert read_log(path) == expected_log
     left = sorted(one.name for one in cdc_of(tmp_path / "work").glob("*.wal"))
     assert left == [f"{6:016}.wal"]
     shutil.rmtree(tmp_path / "work")

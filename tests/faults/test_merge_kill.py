@@ -31,7 +31,7 @@ def files_of(folder: Path, logs: list[LogOf]) -> Path:
     """Write pipeline files of logs without servers, and return that of their merge."""
     names = [log.directory.name for log in logs]
     for name in names:
-        url = "postgresql://nobody@127.0.0.1:1/none"
+        url = "postgresql://unused@127.0.0.1:1/none"
         write_pipeline(folder, url, None, name=name, directory=name, file=f"{name}.toml")
     path = folder / "merged.toml"
     listed = ", ".join(f'"{name}.toml"' for name in names)

@@ -88,7 +88,7 @@ def work(server: MySQLServer, url: str, directory: Path) -> None:
             time.sleep(0.01)
 
 
-def replayed(directory: Path) -> dict[int, dict[str, Any]]:
+def replay_log(directory: Path) -> dict[int, dict[str, Any]]:
     """Return the table by applying the log's rows in order; fails on anything unexpected."""
     table: dict[int, dict[str, Any]] = {}
     last_gsn = last_trx = 0
@@ -149,7 +149,7 @@ def test_killed_and_started_again(
     if not exact:
         (tmp_path / "run" / EXACT).unlink(missing_ok=True)
     assert child(mysql_url, tmp_path) == 0
-    table = replayed(tmp_path)
+    table = replay_log(tmp_path)
     assert {key: row["v"] for key, row in table.items()} == select(mysql, mysql_url)
     assert [f for f in check(tmp_path / "log") if f.severity == "error"] == []
 
@@ -171,5 +171,5 @@ def test_killed_again_and_again(mysql: MySQLServer, mysql_url: str, tmp_path: Pa
             (tmp_path / "run" / EXACT).unlink(missing_ok=True)
     worker.join()
     assert child(mysql_url, tmp_path) == 0
-    table = replayed(tmp_path)
+    table = replay_log(tmp_path)
     assert {key: row["v"] for key, row in table.items()} == select(mysql, mysql_url)

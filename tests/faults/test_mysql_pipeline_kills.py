@@ -125,7 +125,7 @@ def test_killed_on_the_way_to_the_first_row(
         pipeline.transactions_go_on()
         extract.start()
         load.start(f"{chunk}:1:{'kill' if victim == 'worker' else 'sleep'}")
-        pipeline.until(lambda: load.reached, f"{chunk} in the bulk load")
+        pipeline.until(lambda: load.has_reached, f"{chunk} in the bulk load")
         if victim == "both":
             extract.kill()
         if victim == "jvm":

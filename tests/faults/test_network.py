@@ -33,29 +33,29 @@ class Network:
         self.deeds: dict[str, Callable[[], None]] = {
             "source cut": source.cut,
             "source stalled": lambda: source.stall(STALL_S),
-            "source slowed": lambda: self.slowed(source),
-            "source torn": lambda: self.torn(source),
+            "source slowed": lambda: self.slow_down(source),
+            "source torn": lambda: self.tear(source),
             "target cut": target.cut,
             "target stalled": lambda: target.stall(STALL_S),
-            "target slowed": lambda: self.slowed(target),
+            "target slowed": lambda: self.slow_down(target),
             # Rows go into MySQL as text; only their size distinguishes them from commands.
-            "staged rows torn": lambda: self.torn(
+            "staged rows torn": lambda: self.tear(
                 target, b"PGCOPY" if pipeline.kinds[1] == POSTGRES else b"", to_server=True
             ),
-            "commit torn": lambda: self.torn(target, b"COMMIT", to_server=True),
-            "answer to commit lost": lambda: self.torn(
+            "commit torn": lambda: self.tear(target, b"COMMIT", to_server=True),
+            "answer to commit lost": lambda: self.tear(
                 target, b"COMMIT", to_server=True, whole=True
             ),
             "both cut": self.both_cut,
         }
 
-    def slowed(self, proxy: Proxy) -> None:
+    def slow_down(self, proxy: Proxy) -> None:
         """Limit the bandwidth for a while."""
         proxy.slow(200_000)
         time.sleep(STALL_S)
         proxy.slow(0)
 
-    def torn(self, proxy: Proxy, *pattern: bytes, **how: bool) -> None:
+    def tear(self, proxy: Proxy, *pattern: bytes, **how: bool) -> None:
         """Wait until the part to be torn passes through."""
         proxy.tear(*pattern, **how)
         assert proxy.torn.wait(60), f"{pattern} did not come by"
@@ -65,7 +65,7 @@ class Network:
         self.source.cut()
         self.target.cut()
 
-    def copied(self) -> None:
+    def wait_until_copied(self) -> None:
         """Wait until the bank's current changes are in the copy."""
         number = self._last_transfer(self.pipeline.source_url)
         self.pipeline.until(
@@ -115,7 +115,7 @@ def _pipeline_survives(
         pipeline.start()
         for deed in deeds:
             network.deeds[deed]()
-            network.copied()
+            network.wait_until_copied()
             pipeline.check_books()
         assert pipeline.extract.start_count == pipeline.load.start_count == 1
         assert source.cut_count + target.cut_count > 0

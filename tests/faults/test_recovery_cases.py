@@ -70,10 +70,10 @@ def segments(pipeline: BankPipeline, ending: str = "ckt") -> list[int]:
 def started_at(pipeline: BankPipeline) -> list[int]:
     """Return the position at which the extractor began, for each of its starts."""
     said = (pipeline.directory / "run" / "extract.log").read_text()
-    return [parsed(text) for text in STARTED.findall(said)]
+    return [parse_ordinal(text) for text in STARTED.findall(said)]
 
 
-def parsed(text: str) -> int:
+def parse_ordinal(text: str) -> int:
     """Return the ordinal of a position of either kind of source."""
     kind = BinlogPosition if ":" in text else Lsn
     return kind.parse(text).ordinal
@@ -86,14 +86,14 @@ def test_the_extractor_recovers(tmp_path: Path, source: str, target: str) -> Non
         extract = pipeline.extract
         pipeline.start()
 
-        def unfinished() -> list[Row]:
+        def find_unfinished() -> list[Row]:
             return [row for row in progress(pipeline, "CE") if row.finish_time is None]
 
         # Cases 1 and 2: the latest row has no finish_time, and a mark to go on from.
-        pipeline.until(unfinished, "a CE row without finish_time")
+        pipeline.until(find_unfinished, "a CE row without finish_time")
         extract.kill()
         last = progress(pipeline, "CE")[-1]
-        mark = parsed(last.mark)
+        mark = parse_ordinal(last.mark)
         starts = len(started_at(pipeline))
         extract.start()
         pipeline.until(lambda: len(started_at(pipeline)) > starts, "the stream goes on")
@@ -131,23 +131,23 @@ def test_the_loader_recovers(tmp_path: Path, source: str, target: str) -> None:
         load = pipeline.load
         pipeline.start()
 
-        def loaded() -> dict[int, Row]:
+        def find_loaded() -> dict[int, Row]:
             return {row.file: row for row in progress(pipeline, "CL") if row.finish_time}
 
-        pipeline.until(loaded, "a file in the target")
+        pipeline.until(find_loaded, "a file in the target")
         load.kill()
         # Cases 1 and 2: files and CL rows tell what was not committed.
-        before = loaded()
+        before = find_loaded()
         assert pipeline.kill_at(load, "load.commit.before:1")
-        assert loaded() == before
+        assert find_loaded() == before
         # Case 3: committed files are skipped.
         assert pipeline.kill_at(load, "load.commit.after:1")
-        done = loaded()
+        done = find_loaded()
         assert len(done) > len(before)
         load.start()
         # Case 4: the next file follows.
-        pipeline.until(lambda: len(loaded()) > len(done), "the next file")
-        assert {file: row for file, row in loaded().items() if file in done} == done
+        pipeline.until(lambda: len(find_loaded()) > len(done), "the next file")
+        assert {file: row for file, row in find_loaded().items() if file in done} == done
         pipeline.finish()
-        files = loaded()
+        files = find_loaded()
         assert list(files) == segments(pipeline)

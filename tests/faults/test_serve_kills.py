@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.log import COMMIT_TIME_US, inserts, numbered
+from harness.pipelines.log import COMMIT_TIME_US, inserts, number_rows
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.serve import saved_slots, write_log
 from harness.servers.serve_client import Raw, connection_at, streamed_until
@@ -24,7 +24,7 @@ FAULTS = [f"serve.slots.{side}:{nth}:kill" for side in ("before", "after") for n
 TRANSACTIONS = 40
 
 
-def started(path: Path, fault: str = "") -> tuple[subprocess.Popen[str], int]:
+def start_server(path: Path, fault: str = "") -> tuple[subprocess.Popen[str], int]:
     """Start the server; return its process and port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "serve", str(path), "--json"],
@@ -93,9 +93,9 @@ def test_killed_around_the_slot_file(fault: str, lsn_type: str, tmp_path: Path) 
         ends = {n: (COMMIT_TIME_US + n << 12) + 1 for n in ends}
     log, state = tmp_path / "shop" / "log", tmp_path / "shop" / "state"
     groups = [inserts(2, first=2 * at) for at in range(TRANSACTIONS)]
-    rows = numbered(groups)
+    rows = number_rows(groups)
     write_log(log, rows[:1])
-    process, port = started(path)
+    process, port = start_server(path)
     client = Raw(connection_at(port, PASSWORD))
     client.query(f"CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT {lsn_type}")
     assert client.message()[0] == b"T"
@@ -106,7 +106,7 @@ def test_killed_around_the_slot_file(fault: str, lsn_type: str, tmp_path: Path) 
     end = ends[TRANSACTIONS]
     follower = Follower(seed=FAULTS.index(fault))
     for wanted in (fault, fault, ""):
-        process, port = started(path, wanted)
+        process, port = start_server(path, wanted)
         try:
             follower.follow(port, end)
         finally:

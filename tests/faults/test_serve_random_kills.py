@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from harness.servers.engines import Place, new_place
-from harness.servers.serve import opened, saved_slots, views_of
+from harness.servers.serve import open_source_log, saved_slots, views_of
 from harness.servers.subscribers import Served, Subscriber
 from penstock.codec.postgres.lsn import Lsn
 from plugins.postgres import Server
@@ -87,7 +87,7 @@ def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
         yield found
 
 
-def confirmed(served: Served) -> int:
+def read_confirmed(served: Served) -> int:
     """Return the position up to which the client has confirmed, according to the slot's file."""
     saved = saved_slots(served.folder / "shop" / "state")
     assert saved is not None
@@ -95,7 +95,7 @@ def confirmed(served: Served) -> int:
     return slot.confirmed
 
 
-def applied(subscriber: Subscriber) -> int:
+def read_applied(subscriber: Subscriber) -> int:
     """Return the END of the last transaction that the subscriber has, durably after a crash."""
     rows = subscriber.run(
         "select remote_lsn::text from pg_replication_origin_status s join pg_subscription b "
@@ -106,13 +106,13 @@ def applied(subscriber: Subscriber) -> int:
 
 def check_slot(served: Served, subscriber: Subscriber) -> None:
     """Check that no transaction lies between the subscriber's position and that of its slot."""
-    said = confirmed(served)
-    has = applied(subscriber)
+    said = read_confirmed(served)
+    has = read_applied(subscriber)
     if said <= has or not has:
         return
     from harness.servers.serve import blocks_of
 
-    with opened(served.folder / "shop") as log:
+    with open_source_log(served.folder / "shop") as log:
         for _, block in blocks_of(log, views_of(), has):
             between = [end for end in block.ends.tolist() if has < end <= said]
             assert not between, (has, said, between)
@@ -158,13 +158,13 @@ def kill(victim: str, served: Served, subscriber: Subscriber) -> None:
     if victim == "server":
         assert served.server is not None
         served.server.send(signal.SIGKILL)
-        served.server.ended()
+        served.server.wait_for_end()
         check_slot(served, subscriber)
         served.serve()
     elif victim == "extractor":
         assert served.extractor is not None
         served.extractor.send(signal.SIGKILL)
-        served.extractor.ended()
+        served.extractor.wait_for_end()
         served.extract()
     else:
         subscriber.server.crash()

@@ -160,7 +160,7 @@ def test_an_executor_is_killed(tmp_path: Path, standalone: Standalone, point: st
     """An executor is killed in the middle of a task, with another machine in the cluster or not."""
     with ClusterBank(tmp_path, standalone) as pipeline:
         pipeline.begin(f"{point}:1:sleep")
-        pipeline.until(lambda: pipeline.load.reached, point)
+        pipeline.until(lambda: pipeline.load.has_reached, point)
         for executor in standalone.remote.executors():
             executor.kill()
         standalone.near.start()
@@ -175,7 +175,7 @@ def test_a_worker_is_killed_and_another_joins(
     """The load waits while there is no worker, and continues when another joins."""
     with ClusterBank(tmp_path, standalone) as pipeline:
         pipeline.begin(f"{point}:1:sleep")
-        pipeline.until(lambda: pipeline.load.reached, point)
+        pipeline.until(lambda: pipeline.load.has_reached, point)
         standalone.remote.kill()
         standalone.near.start()
         pipeline.goes_on()
@@ -195,7 +195,7 @@ def test_the_link_is_cut_in_the_middle_of_a_copy(
         data.cut()
         back = time.monotonic() + cut_s
         pipeline.until(lambda: time.monotonic() > back, "a while")
-        data.mend()
+        data.restore()
         pipeline.until_read()
         pipeline.goes_on()
         pipeline.end()
@@ -247,7 +247,7 @@ def test_a_task_that_was_given_up_adds_no_rows(
     patient = {"spark.rpc.io.connectionTimeout": "3600s"}  # the executor does not give up
     with ClusterBank(tmp_path, standalone, target=target, conf=patient) as pipeline:
         pipeline.begin(f"{point}:1:sleep=10,{BEHIND[point]}:1:sleep=0.1")
-        pipeline.until(lambda: pipeline.load.reached, point)
+        pipeline.until(lambda: pipeline.load.has_reached, point)
         zombies = standalone.remote.pythons()
         for one in zombies:
             one.suspend()

@@ -84,7 +84,7 @@ def test_the_machine_that_reads_vanishes(
     standalone.cables()
     with bank(tmp_path, standalone, source) as pipeline:
         begin(pipeline, standalone, "bulk.chunk.reading:1:sleep")
-        pipeline.until(lambda: pipeline.load.reached, "rows that are read", PATIENCE_S)
+        pipeline.until(lambda: pipeline.load.has_reached, "rows that are read", PATIENCE_S)
         standalone.vanish()
         standalone.near.start()
         end(pipeline)

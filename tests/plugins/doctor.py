@@ -72,14 +72,14 @@ def as_role(config: Config, postgres: Server, role: str, side: str) -> Config:
     return replace(config, **{side: replace(section, url=url)})
 
 
-def found(config: Config, code: str) -> list[Finding]:
+def find_by_code(config: Config, code: str) -> list[Finding]:
     """Return the findings of the checks with one code."""
     return [finding for finding in examine(config, only=[code]).findings if finding.code == code]
 
 
 def one(config: Config, code: str, severity: Severity, *said: str) -> Finding:
     """Return the single finding of this code; check its severity and words."""
-    findings = found(config, code)
+    findings = find_by_code(config, code)
     assert len(findings) == 1, findings
     assert findings[0].severity is severity
     text = " ".join((findings[0].what, findings[0].why, findings[0].command))

@@ -21,7 +21,7 @@ from typing import IO
 
 import pytest
 
-from harness.ignite.recordings import unpacked
+from harness.ignite.recordings import unpack_recording
 from penstock.host.server_account import unprivileged_account
 from penstock.host.server_process import free_port
 
@@ -215,7 +215,7 @@ def ignite() -> Iterator[Ignite]:
         yield Ignite(folder)
 
 
-def packed(work: Path, archive: Path) -> None:
+def pack_work(work: Path, archive: Path) -> None:
     """Pack the files of a work directory that a reader needs."""
     with tarfile.open(archive, "w:xz") as made:
         for path in sorted((work / "db").rglob("*")):
@@ -244,10 +244,10 @@ def record() -> None:
         ):
             work = ignite.work(name)
             ignite.run("Node", scenario, work, fullFooter=full)
-            packed(work, data / f"{name}.tar.xz")
+            pack_work(work, data / f"{name}.tar.xz")
         work = ignite.work("forms")
         ignite.run("Forms", work, folder / "home" / "keys.p12")
-        packed(work, data / "forms.tar.xz")
+        pack_work(work, data / "forms.tar.xz")
         for name, calls, node, per_call in (
             ("one", "one-0", "node-1", 0),
             ("one", "one-7", "node-1", 7),
@@ -256,7 +256,7 @@ def record() -> None:
             ("two", "two-node-2", "node-2", 0),
         ):
             work = folder / f"calls-{calls}"
-            unpacked(name, work)
+            unpack_recording(name, work)
             text = ignite.calls(work, node, per_call, calls)
             (data / f"{calls}.jsonl").write_text(text, encoding="utf-8")
 

@@ -50,7 +50,7 @@ class Server:
                 self.version = connection.info.server_version // 10_000
 
     @property
-    def embedded(self) -> EmbeddedPostgres:
+    def embedded_server(self) -> EmbeddedPostgres:
         """Server that the tests started; fails if a DSN names the server."""
         assert self._embedded is not None, "this test needs a server of its own, not a DSN"
         return self._embedded
@@ -65,12 +65,12 @@ class Server:
     @property
     def directory(self) -> Path:
         """Data directory."""
-        return self.embedded.directory
+        return self.embedded_server.directory
 
     @property
     def bindir(self) -> Path:
         """Folder of the server's programs and of the clients that came with it."""
-        return self.embedded.bindir
+        return self.embedded_server.bindir
 
     def url(
         self, database: str = "postgres", user: str = "postgres", password: str | None = None
@@ -129,21 +129,21 @@ class Server:
 
     def stop(self, mode: StopMode = "fast") -> None:
         """Stop the server; start() brings it back on the same port."""
-        self.embedded.stop(mode)
+        self.embedded_server.stop(mode)
 
     def start(self) -> None:
         """Start the server again."""
-        self.embedded.start()
+        self.embedded_server.start()
 
     def crash(self) -> None:
         """Kill the postmaster with SIGKILL."""
-        self.embedded.crash()
+        self.embedded_server.crash()
 
     def restart_with(self, **settings: str) -> None:
         """Restart the server with changed settings."""
-        self.embedded.set(**settings)
-        self.embedded.stop()
-        self.embedded.start()
+        self.embedded_server.set(**settings)
+        self.embedded_server.stop()
+        self.embedded_server.start()
 
 
 def _drop_slots(connection: psycopg.Connection[Any], database: str) -> None:
@@ -197,16 +197,16 @@ def first_server(servers: SharedServers, version: int) -> Server:
     dsn = os.environ.get("PENSTOCK_TEST_POSTGRES_DSN", "")
     if dsn:
         return Server(dsn=dsn)
-    return _shared(servers, "first", version)
+    return _share_server(servers, "first", version)
 
 
 @pytest.fixture(scope="session")
 def second_postgres(postgres_version: int, shared_servers: SharedServers) -> Server:
     """A second running server, always one that the tests started."""
-    return _shared(shared_servers, "second", postgres_version)
+    return _share_server(shared_servers, "second", postgres_version)
 
 
-def _shared(servers: SharedServers, name: str, version: int) -> Server:
+def _share_server(servers: SharedServers, name: str, version: int) -> Server:
     embedded = servers.get((name, version), lambda: EmbeddedPostgres(major=version))
     return Server(embedded=embedded)
 

@@ -57,7 +57,7 @@ class Cable:
         """Limit the rate in each direction; rate: as `tc` reads it."""
         self._queue("replace", *f"tbf rate {rate} burst 32k latency 400ms".split())
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Restore the initial state."""
         self._queue("delete")
 

@@ -61,7 +61,7 @@ class Recorder:
 
     def _counting(self, what: str, start: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(start)
-        def counted(*arguments: Any, **named: Any) -> Any:
+        def count_start(*arguments: Any, **named: Any) -> Any:
             began = time.monotonic()
             try:
                 return start(*arguments, **named)
@@ -69,7 +69,7 @@ class Recorder:
                 self._counts[f"{what}s"] += 1
                 self._counts[f"{what}_s"] += time.monotonic() - began  # type: ignore[assignment]
 
-        return counted
+        return count_start
 
     def _sleeping(self, sleep: Callable[[float], None]) -> Callable[[float], None]:
         def slept(seconds: float) -> None:
@@ -149,7 +149,7 @@ def seconds(record: Record) -> float:
     return sum(record.get(phase, 0.0) for phase in PHASES)
 
 
-def added(records: Iterable[Record], key: str) -> float:
+def sum_key(records: Iterable[Record], key: str) -> float:
     """Return the sum of one key."""
     return sum(record.get(key, 0) for record in records)
 
@@ -166,16 +166,20 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def print_tables(records: Sequence[Record]) -> None:
     """Print where the time was spent."""
-    took = {phase: added(records, phase) for phase in PHASES}
+    took = {phase: sum_key(records, phase) for phase in PHASES}
     table(
         ["what", "times", "seconds"],
         [
             ["tests, all phases", len(records), sum(took.values())],
             *([f"of these {phase}", "", spent] for phase, spent in took.items()),
-            ["servers made and started", added(records, "servers"), added(records, "server_s")],
-            ["Spark sessions of the tests", added(records, "sparks"), added(records, "spark_s")],
-            ["Spark sessions, programs' too", added(records, "javas"), ""],
-            ["sleeping, in the tests themselves", "", added(records, "sleep_s")],
+            ["servers made and started", sum_key(records, "servers"), sum_key(records, "server_s")],
+            [
+                "Spark sessions of the tests",
+                sum_key(records, "sparks"),
+                sum_key(records, "spark_s"),
+            ],
+            ["Spark sessions, programs' too", sum_key(records, "javas"), ""],
+            ["sleeping, in the tests themselves", "", sum_key(records, "sleep_s")],
         ],
     )
     by_class = [
@@ -200,8 +204,8 @@ def print_tables(records: Sequence[Record]) -> None:
                 f"`{file}`",
                 len(found),
                 sum(map(seconds, found)),
-                added(found, "servers"),
-                added(found, "javas"),
+                sum_key(found, "servers"),
+                sum_key(found, "javas"),
             ]
             for file, found in costliest[:TOP]
         ),

@@ -218,7 +218,7 @@ def proper(name: str) -> st.SearchStrategy[bytes]:
     return VALUES[name]
 
 
-def spiced(name: str) -> st.SearchStrategy[bytes]:
+def spice_values(name: str) -> st.SearchStrategy[bytes]:
     """Return values of the right length, most of them broken; any bytes if the length is free."""
     kind = KINDS[name]
     if kind.prefix:
@@ -373,7 +373,7 @@ def test_payloads_decode_equally_in_pieces_of_any_length(data: st.DataObject) ->
 @examples(0.4)  # the tables have every type
 def test_broken_values_fail_equally(data: st.DataObject, shapes: list[Table]) -> None:
     """Each is right, widened or refused by both, at the same place."""
-    log = data.draw(logs(shapes[:1], spiced))
+    log = data.draw(logs(shapes[:1], spice_values))
     assert_same(Case(block=log.packets()))
 
 
@@ -415,7 +415,7 @@ def test_parked_rows_replay_equally(data: st.DataObject) -> None:
     table = data.draw(st.sampled_from(list(WORLD.values())))
     parts = [bare(EventKind.TABLE_MAP, table.body())]
     for _ in range(data.draw(st.integers(0, 3))):
-        parts.append(bare(*data.draw(rows_events(table, spiced))))
+        parts.append(bare(*data.draw(rows_events(table, spice_values))))
     block = bytearray(b"".join(parts))
     if data.draw(st.booleans()):
         block[data.draw(st.integers(0, len(block) - 1))] ^= 1 << data.draw(st.integers(0, 7))

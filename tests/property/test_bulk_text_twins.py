@@ -233,7 +233,7 @@ def copy_data(*lines: bytes) -> bytes:
 
 
 @st.composite
-def copied(draw: st.DrawFn) -> tuple[list[LineCell], bytes]:
+def draw_frames(draw: st.DrawFn) -> tuple[list[LineCell], bytes]:
     """Return columns, and frames of rows that mostly suit them."""
     cells = draw(
         st.lists(
@@ -251,7 +251,7 @@ def copied(draw: st.DrawFn) -> tuple[list[LineCell], bytes]:
 
 
 @examples(1)
-@given(copied(), st.lists(st.integers(0, 600)), st.booleans(), st.data())
+@given(draw_frames(), st.lists(st.integers(0, 600)), st.booleans(), st.data())
 def test_lines_of_copy_become_the_same_lines(
     given_cells: tuple[list[LineCell], bytes], cuts: list[int], broken: bool, data: st.DataObject
 ) -> None:

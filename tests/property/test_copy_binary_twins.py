@@ -92,7 +92,9 @@ def batches(draw: st.DrawFn) -> tuple[pa.RecordBatch, list[bytes]]:
     return batch.slice(start, size), heads
 
 
-def written(kind: type[RowWriter], batch: pa.RecordBatch, heads: Sequence[bytes] = ()) -> list[Any]:
+def write_blocks(
+    kind: type[RowWriter], batch: pa.RecordBatch, heads: Sequence[bytes] = ()
+) -> list[Any]:
     """Return the blocks, and where and why they end."""
     found: list[Any] = []
     try:
@@ -112,7 +114,7 @@ def test_the_kernel_writes_what_the_twin_does(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy_binary, "BLOCK_BYTES", block_bytes)
         patch.setattr(copy_binary, "FIELD_BYTES_MAX", field_max)
-        found = [written(kind, *drawn) for kind in WRITERS]
+        found = [write_blocks(kind, *drawn) for kind in WRITERS]
         assert found[1:] == found[:-1]
     if found[0] and isinstance(found[0][-1], bytes):
         assert len(list(fields(b"".join(found[0]), drawn[0].num_columns))) == drawn[0].num_rows

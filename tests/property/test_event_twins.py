@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from harness.pipelines.consume import written
+from harness.pipelines.consume import write_segment
 from harness.pipelines.log import EVENT, ITEM_2, transactions
 from penstock.consume import event
 from penstock.consume.events import EventReader
@@ -22,7 +22,7 @@ ALL_COLUMNS = [column.name for column in (*ITEM_2.columns, *EVENT.columns)]
 TWINS = (event.Cursor, event.EventCore, event.Row)
 
 
-def told(kinds: Any, segment: Segment, *, keep_binary: bool) -> list[Any]:
+def walk_events(kinds: Any, segment: Segment, *, keep_binary: bool) -> list[Any]:
     """Return all that a walk over the events gives."""
     reader = EventReader(segment, lambda _: True, keep_binary=keep_binary)
     groups = iter([reader.group(place) for place in reader.groups.between(0, segment.end.gsn)])
@@ -34,10 +34,13 @@ def told(kinds: Any, segment: Segment, *, keep_binary: bool) -> list[Any]:
         return group is not None
 
     cursor = kinds[0](kinds[1], more)
-    return [[*_told(found), repr(found.value) if not keep_binary else None] for found in cursor]
+    return [
+        [*_describe_event(found), repr(found.value) if not keep_binary else None]
+        for found in cursor
+    ]
 
 
-def _told(found: Any) -> list[Any]:
+def _describe_event(found: Any) -> list[Any]:
     try:
         key = found.key
     except KeyNotSent as error:
@@ -73,10 +76,10 @@ def test_twin_and_kernel_say_the_same(tmp_path_factory: Any, groups: Any) -> Non
     """Twin and kernel return equal events, with values of both kinds."""
     assert event.COMPILED
     assert event.event_kernel() != TWINS
-    with written(tmp_path_factory.mktemp("log"), groups) as segment:
+    with write_segment(tmp_path_factory.mktemp("log"), groups) as segment:
         for keep_binary in (False, True):
-            compiled = told(event.event_kernel(), segment, keep_binary=keep_binary)
-            assert compiled == told(TWINS, segment, keep_binary=keep_binary)
+            compiled = walk_events(event.event_kernel(), segment, keep_binary=keep_binary)
+            assert compiled == walk_events(TWINS, segment, keep_binary=keep_binary)
 
 
 def test_the_twin_can_be_asked_for() -> None:

@@ -39,7 +39,7 @@ def extraction(cluster: Cluster, **more: bool) -> Iterator[Extraction]:
         yield Extraction(cluster, Path(folder) / "versions.db", nodes, **more)
 
 
-def played(cluster: Cluster, extracted: Extraction, steps: list[tuple[str, int]]) -> None:
+def play_steps(cluster: Cluster, extracted: Extraction, steps: list[tuple[str, int]]) -> None:
     """Do the steps."""
     value = iter(range(1 << 30))
     node_count = cluster.node_count
@@ -100,7 +100,7 @@ def test_nothing_is_lost_or_old(cluster: tuple[int, int], steps: list[tuple[str,
     """All archived changes are read while nodes are dead; in the end the log equals the caches."""
     made = Cluster(*cluster)
     with extraction(made) as extracted:
-        played(made, extracted, steps)
+        play_steps(made, extracted, steps)
         finish(made, extracted)
         check_order(extracted)
         check_last(made, extracted)
@@ -117,7 +117,7 @@ def test_copies_are_given_too(cluster: tuple[int, int], steps: list[tuple[str, i
     """The same version is repeated with includeBackups, never an older one."""
     made = Cluster(*cluster)
     with extraction(made, gives_copies=True) as extracted:
-        played(made, extracted, steps)
+        play_steps(made, extracted, steps)
         finish(made, extracted)
         check_order(extracted, gives_copies=True)
         check_last(made, extracted)
@@ -135,11 +135,11 @@ def test_a_node_is_taken_out_and_joins_again(
     made = Cluster(*cluster)
     with extraction(made) as extracted:
         everyone = extracted.listed
-        played(made, extracted, before)
+        play_steps(made, extracted, before)
         extracted.restart(everyone[:-1])
-        played(made, extracted, between)
+        play_steps(made, extracted, between)
         extracted.restart(everyone)
-        played(made, extracted, steps)
+        play_steps(made, extracted, steps)
         for node in everyone:
             made.start(node)
         finish(made, extracted)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.ignite.recordings import data_segment, entry_bytes, record_bytes
-from harness.ignite.source import made, number, text
+from harness.ignite.source import make_work_directory, number, text
 from penstock.codec.ignite import wal
 from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.directory import open_directory
@@ -82,7 +82,7 @@ def by_entry(some: list[Any], marks: list[int], limit: int) -> Iterator[tuple[An
     yield made_here, given_here, END.offset
 
 
-def shown(piece: Piece) -> tuple[Any, ...]:
+def show_piece(piece: Piece) -> tuple[Any, ...]:
     """Return a piece as by_entry() gives it, with the facts about each transaction."""
     found, at = [], 0
     keys = [] if piece.entries is None else piece.entries.list_marshalled("key")
@@ -113,7 +113,7 @@ def test_pieces_are_those_of_single_entries(
     marks = sorted(marks)
     places = [("cache", LogPlace(0, one, 0)) for one in marks]
     changes = ordering.Changes(data, rows, lambda *_: None)
-    pieces = [shown(one) for one in _pieces(0, in_order(changes), _Marks(places), END)]
+    pieces = [show_piece(one) for one in _pieces(0, in_order(changes), _Marks(places), END)]
     wanted = [
         (
             made_here,
@@ -142,7 +142,7 @@ def test_what_a_reader_takes(
     """Changes of captured caches are read, and backups if requested; the others are counted."""
     folder: Path = tmp_path_factory.mktemp("node")
     data = segment_of(found)
-    work = made(folder, {0: data}, *CACHES)
+    work = make_work_directory(folder, {0: data}, *CACHES)
     directory = open_directory(f"ignite://{work}?consistentId=n")
     directory.save_place(LogPlace(0, wal.HEADER_BYTES, skip))
     reader = NodeReader(directory, takes=lambda one: one != "not_taken", backups=backups)

@@ -22,7 +22,7 @@ PIECES = st.one_of(CODES.map(lambda code: bytes([code])), NUMBERS, st.binary(max
 SOUP = st.lists(PIECES, max_size=24).map(b"".join)
 
 
-def changed(data: bytes, places: list[tuple[int, int]]) -> bytes:
+def change_bytes(data: bytes, places: list[tuple[int, int]]) -> bytes:
     """Return the bytes with some of them replaced."""
     made = bytearray(data)
     for at, byte in places:
@@ -46,7 +46,7 @@ def test_values_of_a_node_with_mistakes(
     data: st.DataObject, places: list[tuple[int, int]], cut: int
 ) -> None:
     """Values of every type are changed in some places."""
-    made = changed(data.draw(st.sampled_from(recorded_values())), places)
+    made = change_bytes(data.draw(st.sampled_from(recorded_values())), places)
     assert_same_value(made[: len(made) - cut], 100)
 
 
@@ -94,7 +94,7 @@ def test_segments(
 ) -> None:
     """Segments have valid and invalid entries; some bytes are changed under their checksum."""
     data = data_segment(records, count=count, more=more)
-    for segment in (data, changed(data, places)):
+    for segment in (data, change_bytes(data, places)):
         assert_same_segment(segment, how)
 
 
@@ -103,5 +103,5 @@ def test_recorded_segments(how: int, places: list[tuple[int, int]], cut: int) ->
     """A real node wrote them; they are read from any place, with mistakes and torn tails."""
     data = segments_of("two")[3][1]
     data = data[:12] + b"\0" + data[13:]
-    for segment in (data, changed(data, places), data[: len(data) - cut]):
+    for segment in (data, change_bytes(data, places), data[: len(data) - cut]):
         assert_same_segment(segment, how)

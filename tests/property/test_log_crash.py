@@ -20,7 +20,7 @@ from harness.pipelines.log import (
     Row,
     end_point,
     inserts,
-    numbered,
+    number_rows,
     plain_rows,
     plain_segment,
     run_of,
@@ -157,7 +157,7 @@ def new_world(committed: list[list[Change]], seed: int, removes_files: bool) -> 
     disk.make_directory(LOG)
     links.enable(CDC / "lake", files=disk)
     disk.operation_count = 0
-    return World(disk=disk, committed=numbered(committed), removes_files=removes_files)
+    return World(disk=disk, committed=number_rows(committed), removes_files=removes_files)
 
 
 def operations_of(committed: list[list[Change]], steps: list[str]) -> int:

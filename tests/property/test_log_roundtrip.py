@@ -17,7 +17,7 @@ from harness.pipelines.log import (
     Change,
     Row,
     inserts,
-    numbered,
+    number_rows,
     plain_batches,
     plain_rows,
     plain_segment,
@@ -68,7 +68,7 @@ def test_what_is_written_is_read(
     committed: list[list[Change]], actions: list[str], compression: str | None, buffer_size: int
 ) -> None:
     """Rows are read by table, from any row on, and in strict order."""
-    groups = numbered(committed)
+    groups = number_rows(committed)
     expected = plain_rows(row for group in groups for row in group)
     options = WriterOptions(buffer_size_bytes_max=buffer_size, compression=compression)
     with tempfile.TemporaryDirectory() as name:
@@ -114,7 +114,7 @@ def test_markers_stand_between_the_rows_they_were_put_between(
     places: list[int], splits: list[int]
 ) -> None:
     """A marker is after row gsn, before row gsn + 1; markers of one place keep their order."""
-    rows = numbered([inserts(12)])[0]
+    rows = number_rows([inserts(12)])[0]
     markers = [truncate(gsn, 1, f"t{number}") for number, gsn in enumerate(places)]
     disk = Disk()
     with Writer.open(Path("/log"), log_id=None, source=SOURCE, files=disk) as log:
@@ -146,7 +146,7 @@ def test_markers_stand_between_the_rows_they_were_put_between(
 def small_segment(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[Any]]:
     """The bytes of a closed segment with every kind of frame, and its rows."""
     directory = tmp_path_factory.mktemp("small")
-    groups = numbered([inserts(3), inserts(2, first=3)])
+    groups = number_rows([inserts(3), inserts(2, first=3)])
     with Writer.open(directory, log_id=None, source=SOURCE) as log:
         for group in groups:
             run = run_of(group, markers=[truncate(group[-1].gsn, group[0].trx, "item")])

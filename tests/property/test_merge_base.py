@@ -54,7 +54,7 @@ POINTS = (
 )
 
 
-def based(log: LogOf, relations: Sequence[Any]) -> None:
+def write_base(log: LogOf, relations: Sequence[Any]) -> None:
     """Write a base of a log as of its beginning: every change is in the later segments."""
     state = load_state(log.directory / "log")
     assert state is not None
@@ -91,7 +91,7 @@ def merge(
     return Extractor(engine, directory, options=replace(OPTIONS, events_per_flush=3), **more)
 
 
-def expected(logs: Sequence[LogOf]) -> dict[str, dict[int, Any]]:
+def fold_logs(logs: Sequence[LogOf]) -> dict[str, dict[int, Any]]:
     """Return the rows of all logs by table and key, as a dictionary applies them."""
     found: dict[str, dict[int, Any]] = {}
     for log in logs:
@@ -107,11 +107,11 @@ def expected(logs: Sequence[LogOf]) -> dict[str, dict[int, Any]]:
     return found
 
 
-def merged(directory: Path, names: Sequence[str]) -> dict[str, dict[int, Any]]:
+def read_merged(directory: Path, names: Sequence[str]) -> dict[str, dict[int, Any]]:
     """Return the same of a merged log, by its base as of its beginning."""
     log = LogOf(directory, [], [])
     shapes = {name: replace(ITEM if name == "item" else OWN, name=name) for name in names}
-    based(log, shapes.values())
+    write_base(log, shapes.values())
     holder = Holder(
         directory / "base",
         owner="test",
@@ -151,7 +151,7 @@ def test_rows_are_those_of_all_logs(
     ]
     for index, log in enumerate(logs):
         log.write(rng.randint(1, 9), rotates=rng.random() < 0.5)
-        based(log, [relations[index]])
+        write_base(log, [relations[index]])
     for _ in range(5):
         left = iter([False] * rng.randint(1, 30))
         stop = lambda left=left: next(left, True)  # noqa: E731
@@ -163,9 +163,9 @@ def test_rows_are_those_of_all_logs(
         log.end()
     merge(logs, tmp_path / "all").run()
     assert check(tmp_path / "all" / "log") == []
-    wanted = {name: table for name, table in expected(logs).items() if table}
+    wanted = {name: table for name, table in fold_logs(logs).items() if table}
     names = sorted({relations[index].name for index in range(len(logs))})
-    assert merged(tmp_path / "all", names) == wanted
+    assert read_merged(tmp_path / "all", names) == wanted
     entries = StateFile(tmp_path / "all" / "state" / STATE_FILE, list[MergeState]).load()
     assert entries is not None
     assert entries[-1].has_base
@@ -187,14 +187,14 @@ def test_a_log_that_began_with_a_base_is_split(
     logs = [LogOf(tmp_path / f"s{at}", list(times[at]), rows[at]) for at in range(4)]
     for log in logs[:2]:
         log.write(rng.randint(1, 9), rotates=rng.random() < 0.5)
-        based(log, [ITEM])
+        write_base(log, [ITEM])
     left = iter([False] * 20)
     merge(logs[:2], tmp_path / "all", stop=lambda: next(left, True)).run()
     logs[0].write(12, rotates=True)
     logs[0].close()
     for log in logs[2:]:
         log.write(rng.randint(1, 5), rotates=True)
-        based(log, [ITEM])
+        write_base(log, [ITEM])
     section = replace(SECTION, split={"s0": ("s2", "s3")})
     for _ in range(2):
         left = iter([False] * rng.randint(1, 20))
@@ -204,7 +204,7 @@ def test_a_log_that_began_with_a_base_is_split(
     for log in logs[1:]:
         log.end()
     merge(logs, tmp_path / "all", section=section).run()
-    assert merged(tmp_path / "all", ["item"]) == expected(logs)
+    assert read_merged(tmp_path / "all", ["item"]) == fold_logs(logs)
 
 
 def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> Non
         times: list[tuple[int, Any]] = [(at, None) for at in of]
         log = LogOf(tmp_path / f"s{index}", times, [[] for _ in times])
         log.write(2, rotates=True)
-        based(log, [ITEM])
+        write_base(log, [ITEM])
         logs.append(log)
     settles = []
     for _ in range(3):
@@ -257,7 +257,7 @@ def test_a_log_that_has_no_base_yet_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(BaseNotReady, match="s0: there is no base") as caught:
         begin_merge([place], join_us=1)
     assert caught.value.code == "BA04"
-    based(log, [ITEM])
+    write_base(log, [ITEM])
     late = TableName("public", "late")
     with pytest.raises(BaseNotReady, match=r"table public\.late is not in the base"):
         begin_merge([replace(place, followed=lambda: [late])], join_us=1)

@@ -59,7 +59,9 @@ def changes(draw: st.DrawFn, shapes: dict[int, Relation]) -> list[bytes]:
     return frames
 
 
-def decoded(frames: list[bytes], shapes: dict[int, Relation]) -> tuple[dict[int, Relation], Any]:
+def decode_frames(
+    frames: list[bytes], shapes: dict[int, Relation]
+) -> tuple[dict[int, Relation], Any]:
     """Return the batches of one transaction, and their shapes after columns became text."""
     decoder = Decoder()
     for source_id, shape in shapes.items():
@@ -77,7 +79,9 @@ def decoded(frames: list[bytes], shapes: dict[int, Relation]) -> tuple[dict[int,
     return decoder.bindings(), batches
 
 
-def encoded(source_id: int, rows: Rows, xid: int | None = None, *, binary: bool = False) -> Frames:
+def encode_frames(
+    source_id: int, rows: Rows, xid: int | None = None, *, binary: bool = False
+) -> Frames:
     """Return frames of twin and kernel, which must not differ in a byte."""
     positions = np.arange(1, rows.batch.num_rows + 1, dtype=np.uint64) << 33
     found = [
@@ -105,15 +109,15 @@ def test_decoding_what_was_encoded_gives_the_same_rows(
     """This covers every type and identity, absent columns, key changes, and several tables."""
     frames = data.draw(changes(shapes))
     # Repeat until no more columns become text, so that one version of each table holds all rows.
-    while (found := decoded(frames, shapes))[0] != shapes:
+    while (found := decode_frames(frames, shapes))[0] != shapes:
         shapes = found[0]
     batches = found[1]
     source_ids = {id(shape): source_id for source_id, shape in found[0].items()}
     ordered: list[tuple[int, bytes]] = []
     for rows in batches:
-        one = encoded(source_ids[id(rows.relation)], rows)
+        one = encode_frames(source_ids[id(rows.relation)], rows)
         ordered += zip(rows.batch.column("gsn").to_pylist(), pieces(one), strict=True)
-    again = decoded([frame for _, frame in sorted(ordered)], shapes)[1]
+    again = decode_frames([frame for _, frame in sorted(ordered)], shapes)[1]
     assert len(ordered) == len(frames)
     assert [rows.relation for rows in again] == [rows.relation for rows in batches]
     for rows, other in zip(batches, again, strict=True):
@@ -127,7 +131,7 @@ def test_a_slice_of_a_batch_is_encoded_as_its_rows_are(
     """Arrow's offsets are used, in bitmaps too; in a streamed transaction as well."""
     shapes = {7: shape}
     frames = data.draw(changes(shapes))
-    while (found := decoded(frames, shapes))[0] != shapes:
+    while (found := decode_frames(frames, shapes))[0] != shapes:
         shapes = found[0]
     for rows in found[1]:
         count = rows.batch.num_rows
@@ -135,7 +139,7 @@ def test_a_slice_of_a_batch_is_encoded_as_its_rows_are(
         length = data.draw(st.integers(0, count - start))
         part = Rows(relation=rows.relation, batch=rows.batch.slice(start, length))
         binary = data.draw(st.booleans())
-        whole, sliced = (pieces(encoded(7, one, xid, binary=binary)) for one in (rows, part))
+        whole, sliced = (pieces(encode_frames(7, one, xid, binary=binary)) for one in (rows, part))
         # The numbers before the messages are those of the call.
         assert [p[30:] for p in sliced] == [p[30:] for p in whole[start : start + length]]
 
@@ -196,7 +200,7 @@ def assert_read_back(shape: Relation, values: pa.Array) -> None:
         ],
         schema=schema,
     )
-    frames = encoded(9, Rows(relation=shape, batch=batch))
+    frames = encode_frames(9, Rows(relation=shape, batch=batch))
     decoder = Decoder()
     decoder.bind(9, shape)
     feed(decoder, begin() + frames.data + commit())
@@ -214,7 +218,7 @@ def assert_read_back(shape: Relation, values: pa.Array) -> None:
 def test_what_has_no_message_is_refused_by_its_row(name: str) -> None:
     """The error names the row of a delete without its old image or of an unknown operation."""
     shape = relation(column("id", "int64"))
-    _, (rows,) = decoded([insert(9, ["1"]), delete(9, key=["1"])], {9: shape})
+    _, (rows,) = decode_frames([insert(9, ["1"]), delete(9, key=["1"])], {9: shape})
     batch = rows.batch
     bare = batch.set_column(5, batch.schema.field(5), pa.nulls(2, batch.schema.field(5).type))
     encoder = ENCODERS[name](shape, 9)
@@ -244,6 +248,6 @@ def test_texts_longer_than_the_first_room(name: str) -> None:
         *("x" * 977 if n % 2 else "0" * 8 + "-0000" * 3 + "-" + "0" * 12 for n in range(400)),
     ]
     wide = insert(9, [*cells, "\\x" + "ab" * 300_000])
-    _, (rows,) = decoded([wide] * 3, {9: shape})
+    _, (rows,) = decode_frames([wide] * 3, {9: shape})
     frames = ENCODERS[name](shape, 9).encode(rows.batch, np.ones(3, np.uint64), 0)
     assert [piece[30:] for piece in pieces(frames)] == [wide[30:]] * 3

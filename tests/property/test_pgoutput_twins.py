@@ -108,7 +108,7 @@ def streams(
     return b"".join(parts)
 
 
-def spiced(neutral: str) -> st.SearchStrategy[str]:
+def spice_texts(neutral: str) -> st.SearchStrategy[str]:
     """Return texts, most of them broken somewhere."""
     return broken_texts(neutral)
 
@@ -177,7 +177,7 @@ def test_ignored_rows_leave_no_trace(data: st.DataObject, shapes: dict[int, Rela
 @given(data=st.data(), shapes=WORLDS)
 def test_broken_values_fail_equally(data: st.DataObject, shapes: dict[int, Relation]) -> None:
     """Each is right, widened or refused by both, at the same place."""
-    assert_same(Case(block=data.draw(streams(shapes, spiced)), relations=shapes))
+    assert_same(Case(block=data.draw(streams(shapes, spice_texts)), relations=shapes))
 
 
 @given(data=st.data())
@@ -208,7 +208,7 @@ def test_a_row_with_any_body_fails_or_decodes_equally(data: st.DataObject) -> No
 def test_streamed_rows_replay_equally(data: st.DataObject) -> None:
     """Rows have xids, and some are rolled back; skipping them stops equally too."""
     parts = [
-        data.draw(row_frames(WORLD, data.draw(st.sampled_from([proper, spiced])), xid=xid))
+        data.draw(row_frames(WORLD, data.draw(st.sampled_from([proper, spice_texts])), xid=xid))
         for xid in data.draw(st.lists(st.integers(7, 12), max_size=6))
     ]
     block = bytearray(b"".join(parts))
@@ -223,11 +223,11 @@ def test_streamed_rows_replay_equally(data: st.DataObject) -> None:
 def test_copy_lines_decode_equally(data: st.DataObject) -> None:
     """The lines are COPY's text format, valid and broken."""
     source_id = data.draw(st.sampled_from(sorted(WORLD)))
-    texts = data.draw(st.sampled_from([proper, spiced]))
+    texts = data.draw(st.sampled_from([proper, spice_texts]))
     lines = []
     for _ in range(data.draw(st.integers(0, 4))):
         cells = data.draw(row_cells(WORLD[source_id], texts))
-        lines.append("\t".join(_escaped(cell) for cell in cells) + "\n")
+        lines.append("\t".join(_escape_cell(cell) for cell in cells) + "\n")
     block = bytearray("".join(lines).encode())
     for _ in range(data.draw(st.integers(0, 2))):
         at = data.draw(st.integers(0, len(block)))
@@ -243,7 +243,7 @@ def test_copy_lines_decode_equally(data: st.DataObject) -> None:
     )
 
 
-def _escaped(cell: str | None) -> str:
+def _escape_cell(cell: str | None) -> str:
     if cell is None:
         return "\\N"
     marks = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -20,11 +20,19 @@ from harness.pipelines.log import (
     Row,
     announced_batch,
     inserts,
-    numbered,
+    number_rows,
     run_of,
     transactions,
 )
-from harness.servers.serve import Sent, all_blocks, opened, sent, table_oid, views_of, write_log
+from harness.servers.serve import (
+    Sent,
+    all_blocks,
+    open_source_log,
+    parse_messages,
+    table_oid,
+    views_of,
+    write_log,
+)
 from penstock.codec.postgres import pgoutput_write as write
 from penstock.log import Writer
 from penstock.model import Op, TableName
@@ -37,7 +45,7 @@ ITEMS = Publication(
 LETTERS = {Op.INSERT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
 
 
-def expected(rows: Sequence[Sequence[Row]], *, after: int = 0) -> list[tuple[str, int]]:
+def list_expected(rows: Sequence[Sequence[Row]], *, after: int = 0) -> list[tuple[str, int]]:
     """Return letters and LSNs for a client of everything whose position is `after`."""
     found: list[tuple[str, int]] = []
     gsn = 0
@@ -59,15 +67,15 @@ def plain(messages: Sequence[Sent]) -> list[tuple[str, int]]:
 
 def head_of(root: Path) -> int:
     """Return the log's end as an LSN."""
-    with opened(root) as log:
+    with open_source_log(root) as log:
         return log.head().position
 
 
-def skipped(root: Path, position: int) -> list[Sent]:
+def encode_after(root: Path, position: int) -> list[Sent]:
     """Return the messages for a client that has all up to an LSN."""
     found: list[Sent] = []
     for block in all_blocks(root, views_of(), position):
-        found += sent(block.data[block.start_behind(position) :])
+        found += parse_messages(block.data[block.start_behind(position) :])
     return found
 
 
@@ -76,32 +84,32 @@ def test_every_transaction_once_from_every_position(
     committed: list[list], data: st.DataObject
 ) -> None:
     """Any flushes and rotations give them, from any position; LSNs increase and are unique."""
-    rows = numbered(committed, keys_have_two=True)
+    rows = number_rows(committed, keys_have_two=True)
     per_flush = data.draw(st.integers(1, 4))
     per_segment = data.draw(st.integers(1, 4))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_log(root / "log", rows, per_flush=per_flush, per_segment=per_segment)
-        whole = expected(rows)
-        assert plain(skipped(root, 0)) == whole
+        whole = list_expected(rows)
+        assert plain(encode_after(root, 0)) == whole
         positions = [position for kind, position in whole if kind != "C"]
         assert positions == sorted(set(positions))
         ends = [position for kind, position in whole if kind == "C"]
         for end in ends:
-            assert plain(skipped(root, end)) == expected(rows, after=end)
+            assert plain(encode_after(root, end)) == list_expected(rows, after=end)
             # A position in the middle of a transaction: all of it is sent again.
-            assert plain(skipped(root, end - 1)) == expected(rows, after=end - 1)
+            assert plain(encode_after(root, end - 1)) == list_expected(rows, after=end - 1)
         assert head_of(root) == ends[-1]
 
 
 @given(transactions(max_size=6), st.integers(1, 3))
 def test_commits_name_their_own_end(committed: list[list], per_flush: int) -> None:
     """B has the LSN of its COMMIT, C the same and its END; and END(n) is below BEGIN(n + 1)."""
-    rows = numbered(committed, keys_have_two=True)
+    rows = number_rows(committed, keys_have_two=True)
     with tempfile.TemporaryDirectory() as folder:
         write_log(Path(folder) / "log", rows, per_flush=per_flush)
         begun = last = 0
-        for one in skipped(Path(folder), 0):
+        for one in encode_after(Path(folder), 0):
             if one.kind == "B":
                 (begun,) = struct.unpack_from(">Q", one.body)
                 assert last < one.position < begun
@@ -116,14 +124,14 @@ def test_what_is_not_published_moves_the_position_and_sends_nothing(
     committed: list[list], per_flush: int, per_segment: int
 ) -> None:
     """Only the published table's rows are sent, under the numbers that all clients see."""
-    rows = numbered(committed, keys_have_two=True)
+    rows = number_rows(committed, keys_have_two=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_log(root / "log", rows, per_flush=per_flush, per_segment=per_segment)
         found: list[tuple[str, int]] = []
         position = 0
         for block in all_blocks(root, views_of(ITEMS)):
-            found += plain(sent(block.data))
+            found += plain(parse_messages(block.data))
             position = block.position
         assert position == head_of(root)
         wanted = []
@@ -140,7 +148,7 @@ def test_what_is_not_published_moves_the_position_and_sends_nothing(
 @given(transactions(max_size=5), st.data())
 def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataObject) -> None:
     """Parts of it are blocks of their own; joined they equal one block."""
-    rows = numbered(committed, keys_have_two=True)
+    rows = number_rows(committed, keys_have_two=True)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         root = Path(folder)
         with Writer.open(root / "log", log_id=None, source={"engine": "postgresql"}) as writer:
@@ -156,14 +164,14 @@ def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataO
         patch.setattr(parts, "ROWS_WANTED", 1)
         blocks = all_blocks(root, views_of())
         joined = b"".join(block.data for block in blocks)
-        assert plain(sent(joined)) == expected(rows)
+        assert plain(parse_messages(joined)) == list_expected(rows)
         assert [block.position for block in blocks[:-1]] == [0] * (len(blocks) - 1)
-        for end in [position for kind, position in expected(rows) if kind == "C"]:
+        for end in [position for kind, position in list_expected(rows) if kind == "C"]:
             rest = b"".join(block.data[block.start_behind(end) :] for block in blocks)
-            assert plain(sent(rest)) == expected(rows, after=end)
+            assert plain(parse_messages(rest)) == list_expected(rows, after=end)
         only = all_blocks(root, views_of(ITEMS))
         # A transaction without a published row may be sent empty, never in part.
-        kinds = "".join(one.kind for block in only for one in sent(block.data))
+        kinds = "".join(one.kind for block in only for one in parse_messages(block.data))
         assert kinds.count("B") == kinds.count("C")
         assert kinds.count("I") + kinds.count("U") + kinds.count("D") == sum(
             row.change.relation.name == "item" for row in flat
@@ -186,7 +194,7 @@ def test_shapes_are_told_where_they_change() -> None:
         [Change(relation=one, op=Op.INSERT, after=(1, "a", *(() if one is item else (None,))))]
         for one in (item, item, item_2, item)
     ]
-    rows = numbered(made)
+    rows = number_rows(made)
     with tempfile.TemporaryDirectory() as folder:
         write_log(Path(folder) / "log", rows, per_flush=4)
         (block,) = all_blocks(Path(folder), views_of())
@@ -216,7 +224,7 @@ def test_numbers_outlast_the_extractor_and_the_segments(
 
     Rows that were read before the crash have the same numbers afterwards.
     """
-    rows = numbered([inserts(2, first=2 * at) for at in range(8)])
+    rows = number_rows([inserts(2, first=2 * at) for at in range(8)])
     crashed, after = tmp_path / "crashed" / "log", tmp_path / "after" / "log"
     with Writer.open(crashed, log_id=None, source=SOURCE) as writer:
         for at, group in enumerate(rows[:flushed]):
@@ -224,7 +232,7 @@ def test_numbers_outlast_the_extractor_and_the_segments(
             writer.flush()
             if at == 1:
                 writer.rotate()
-        seen = plain(skipped(crashed.parent, 0))
+        seen = plain(encode_after(crashed.parent, 0))
         writer.write(run_of(rows[flushed]))  # never durable
         shutil.copytree(crashed, after)
     with Writer.open(after, log_id=None, source=SOURCE) as writer:
@@ -233,13 +241,13 @@ def test_numbers_outlast_the_extractor_and_the_segments(
             writer.write(run_of(group))
             writer.flush()
             writer.rotate()
-    whole = expected(rows)
+    whole = list_expected(rows)
     assert seen == whole[: len(seen)]
-    assert plain(skipped(after.parent, 0)) == whole
+    assert plain(encode_after(after.parent, 0)) == whole
     for number in range(keeps):
         (after / f"{number}.ckt").unlink(missing_ok=True)
-    with opened(after.parent) as log:
+    with open_source_log(after.parent) as log:
         first = log.first_kept()
         assert first is not None
         position = log.start_of(first)
-    assert plain(skipped(after.parent, position)) == expected(rows, after=position)
+    assert plain(encode_after(after.parent, position)) == list_expected(rows, after=position)

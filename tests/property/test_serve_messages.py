@@ -18,10 +18,10 @@ from harness.pipelines.log import (
     announced_batch,
     commit_position,
     inserts,
-    numbered,
+    number_rows,
     run_of,
 )
-from harness.servers.serve import Sent, all_blocks, sent, views_of
+from harness.servers.serve import Sent, all_blocks, parse_messages, views_of
 from penstock.codec.postgres.pgoutput_messages import logical_message
 from penstock.log import Writer
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
@@ -60,7 +60,7 @@ def lone(gsn: int, trx: int) -> Run:
 
 def write(directory: Path, counts: Sequence[int], per_flush: int, per_segment: int) -> list[int]:
     """Write transactions of so many rows, 0: a message; return the ENDs of all."""
-    rows = iter(numbered([inserts(count) if count else inserts(1) for count in counts]))
+    rows = iter(number_rows([inserts(count) if count else inserts(1) for count in counts]))
     ends, gsn, flushes = [], 0, 0
     with Writer.open(directory, log_id=None, source=SOURCE) as writer:
         for trx, count in enumerate(counts, 1):
@@ -93,7 +93,7 @@ def views(name: str) -> Views:
     return views_of(everything(form.actions), form=form)
 
 
-def said(name: str, one: Sent) -> str | None:
+def read_text(name: str, one: Sent) -> str | None:
     """Return the text of a message outside of transactions; None for all else."""
     body = one.kind.encode() + one.body
     if WORDS[name] is None:
@@ -114,11 +114,11 @@ def said(name: str, one: Sent) -> str | None:
     return str((made if "content" in made else made["change"][0])["content"])
 
 
-def collected(root: Path, name: str, position: int) -> list[Sent]:
+def collect_sent(root: Path, name: str, position: int) -> list[Sent]:
     """Return what a client is sent that has everything up to an LSN."""
     found: list[Sent] = []
     for block in all_blocks(root, views(name), position):
-        found += sent(block.data[block.start_behind(position) :])
+        found += parse_messages(block.data[block.start_behind(position) :])
     return found
 
 
@@ -134,8 +134,8 @@ def test_messages_come_once_from_every_position(
         for rows_max in (1 << 16, 2):
             patch.setattr(parts, "ROWS_WANTED", rows_max)
             for position in (0, *ends):
-                found = collected(root, name, position)
-                got = [(text, one.position) for one in found if (text := said(name, one))]
+                found = collect_sent(root, name, position)
+                got = [(text, one.position) for one in found if (text := read_text(name, one))]
                 assert got == [
                     (f"said {trx}", end)
                     for trx, (count, end) in enumerate(zip(counts, ends, strict=True), 1)
@@ -152,14 +152,14 @@ def test_a_message_inside_the_rows_of_a_transaction_follows_its_commit(
 ) -> None:
     """The message never stands between BEGIN and COMMIT, in parts neither."""
     monkeypatch.setattr(parts, "ROWS_WANTED", 1)
-    (rows,) = numbered([inserts(9)])
+    (rows,) = number_rows([inserts(9)])
     marker = lone(1, 1).markers[0]
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         writer.write(run_of(rows[:3], ended=False, markers=[marker]))
         writer.write(run_of(rows[3:6], ended=False))
         writer.write(run_of(rows[6:]))
         writer.flush()
-    found = collected(tmp_path, "all", 0)
+    found = collect_sent(tmp_path, "all", 0)
     assert "".join(one.kind for one in found) == "B" + "I" * 9 + "CM"
     (begun,) = struct.unpack_from(">Q", found[0].body)
     assert found[-1].position == found[-2].position == begun + 1

@@ -78,7 +78,7 @@ def test_keys_are_spread(column: Any) -> None:
         assert 0.7 < sizes.min() * count / 4_000 <= sizes.max() * count / 4_000 < 1.3
 
 
-def folded(shape: Relation, frames: Any, *, overlaps: bool) -> tuple[Counts, Counter[str]]:
+def fold_frames(shape: Relation, frames: Any, *, overlaps: bool) -> tuple[Counts, Counter[str]]:
     """Return what folding these frames leaves, whatever the order is."""
     rows: Counter[str] = Counter()
     result = FoldedRows(
@@ -119,11 +119,11 @@ def check(shape: Relation, history: History, data: st.DataObject) -> None:
     frames = [batch(shape, changes[at : at + size]) for at in range(0, len(changes), size)]
     overlaps = data.draw(st.booleans()) and bool(shape.key)
     count = data.draw(st.integers(2, 5))
-    whole = folded(shape, frames, overlaps=overlaps)
+    whole = fold_frames(shape, frames, overlaps=overlaps)
     counts, rows = Counts(), Counter[str]()
     for number in range(count):
         own = Bucket(shape, frames, number=number, count=count, changes_keys=True)
-        some = folded(shape, own, overlaps=overlaps)
+        some = fold_frames(shape, own, overlaps=overlaps)
         counts, rows = counts + some[0], rows + some[1]
         lacking = any(change.absent for change in changes)
         assert own.any_unsent is lacking, "of all buckets, not of this one"
@@ -141,7 +141,7 @@ def test_a_chain_of_keys_is_one_buckets() -> None:
     origin, destination = key_hashes(shape, frames[0])
     assert not (origin == destination).any()
     found = [
-        folded(shape, own, overlaps=False)[0]
+        fold_frames(shape, own, overlaps=False)[0]
         for number in range(4)
         if (own := Bucket(shape, frames, number=number, count=4, changes_keys=True))
     ]

@@ -88,7 +88,7 @@ def test_what_is_taken_is_read_or_is_a_text(pure: str, value: str, kind: tuple[s
             assert found is None or found.nbytes <= BYTES_MAX + 4 * len(value.encode())
 
 
-def nested(depth: int, innermost: str = "1") -> str:
+def nest_arrays(depth: int, innermost: str = "1") -> str:
     """Return arrays within each other."""
     return "[" * depth + innermost + "]" * depth
 
@@ -97,9 +97,9 @@ def nested(depth: int, innermost: str = "1") -> str:
 @pytest.mark.parametrize(
     ("value", "taken"),
     [
-        (nested(DEPTH_MAX - 1), True),  # and the row itself
-        (nested(DEPTH_MAX), False),
-        (nested(10_000), False),
+        (nest_arrays(DEPTH_MAX - 1), True),  # and the row itself
+        (nest_arrays(DEPTH_MAX), False),
+        (nest_arrays(10_000), False),
         (f"1e{EXPONENT_MAX}", True),
         (f"1e{EXPONENT_MAX + 1}", False),
         (f"-0.5E-{EXPONENT_MAX + 1}", False),

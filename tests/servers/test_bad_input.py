@@ -68,7 +68,7 @@ class Stage:
             },
         }
 
-    def refused(self, path: Path, code: str, *said: str, command: str = "run") -> Ran:
+    def check_refusal(self, path: Path, code: str, *said: str, command: str = "run") -> Ran:
         """Run it; check that it fails with this error and these words, and that nothing changed."""
         before = self.picture()
         ran = penstock(command, path, "--json")
@@ -105,33 +105,33 @@ def least(stage: Stage) -> Iterator[Callable[[str], str]]:
 def test_wrong_url(stage: Stage, side: str) -> None:
     """A host or port where no process listens is refused."""
     path = stage.file(**{side: f"postgresql://u:{PASSWORD}@127.0.0.1:1/shop"})
-    stage.refused(path, "HS22", "127.0.0.1:1", "pg_isready")
+    stage.check_refusal(path, "HS22", "127.0.0.1:1", "pg_isready")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_unknown_database(stage: Stage, side: str) -> None:
     """A database that does not exist is refused."""
     path = stage.file(**{side: stage.server.url("no_such_database")})
-    stage.refused(path, "HS24", "no_such_database")
+    stage.check_refusal(path, "HS24", "no_such_database")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_wrong_password(stage: Stage, side: str) -> None:
     """A password that the server refuses is not repeated."""
     url = stage.server.url(name_of(stage.source_url), "postgres", PASSWORD)
-    stage.refused(stage.file(**{side: url}), "HS23", "password")
+    stage.check_refusal(stage.file(**{side: url}), "HS23", "password")
 
 
 def test_missing_privilege_at_the_source(stage: Stage, least: Callable[[str], str]) -> None:
     """The error for a role without REPLICATION has the ALTER ROLE to type."""
     path = stage.file(source=least(stage.source_url))
-    stage.refused(path, "PG05", "alter role", "replication")
+    stage.check_refusal(path, "PG05", "alter role", "replication")
 
 
 def test_missing_privilege_in_the_target(stage: Stage, least: Callable[[str], str]) -> None:
     """The error for a role that may create nothing has the GRANT to type."""
     path = stage.file(target=least(stage.target_url))
-    stage.refused(path, "PK08", "grant create on database")
+    stage.check_refusal(path, "PK08", "grant create on database")
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,9 @@ def test_wal_level_replica(stage: Stage, other_server: Server) -> None:
     """A wal_level below logical is refused."""
     other_server.restart_with(wal_level="replica")
     try:
-        stage.refused(stage.file(source=other_server.url()), "PG02", "alter system set wal_level")
+        stage.check_refusal(
+            stage.file(source=other_server.url()), "PG02", "alter system set wal_level"
+        )
         assert other_server.execute("select * from pg_publication") == []
     finally:
         other_server.restart_with(wal_level="logical")
@@ -159,7 +161,7 @@ def test_no_free_slot(stage: Stage, other_server: Server) -> None:
     other_server.execute("select pg_create_physical_replication_slot('taken')")
     try:
         path = stage.file(source=other_server.url())
-        stage.refused(path, "PG03", "alter system set max_replication_slots")
+        stage.check_refusal(path, "PG03", "alter system set max_replication_slots")
         assert other_server.execute("select * from pg_publication") == []
     finally:
         other_server.execute("select pg_drop_replication_slot('taken')")
@@ -171,37 +173,39 @@ def test_table_without_key(stage: Stage, command: str) -> None:
     """The error for a table without key under replica identity default has the ALTER to type."""
     stage.sql("create table loose (n int)")
     said = 'alter table "public"."loose" replica identity full'
-    stage.refused(stage.file(), "PG12", "public.loose", said, command=command)
+    stage.check_refusal(stage.file(), "PG12", "public.loose", said, command=command)
     assert penstock("doctor", stage.file()).code == 1
 
 
 def test_target_table_of_another_shape(stage: Stage) -> None:
     """An existing target table whose columns differ is refused."""
     stage.sql("create table a (id int primary key, t int)", target=True)
-    stage.refused(stage.file(), "PK12", "public.a", "t is integer, expected text", "alter table")
+    stage.check_refusal(
+        stage.file(), "PK12", "public.a", "t is integer, expected text", "alter table"
+    )
 
 
 def test_column_type_the_target_cannot_hold(stage: Stage) -> None:
     """A type that the target does not have and that cannot be created there is refused."""
     stage.sql('create collation odd from "C"; alter table a add c text collate odd')
-    stage.refused(stage.file(), "PK13", "odd")
+    stage.check_refusal(stage.file(), "PK13", "odd")
 
 
 def test_unknown_key(stage: Stage) -> None:
     """The error for a key that penstock does not know names the nearest one."""
     path = stage.file(sections={"changeLoader": {"maxFilePerBatch": 3}})
-    stage.refused(path, "CF04", "maxFilePerBatch", "maxFilesPerBatch", "[changeLoader]")
+    stage.check_refusal(path, "CF04", "maxFilePerBatch", "maxFilesPerBatch", "[changeLoader]")
 
 
 def test_starting_position_in_data_and_change(stage: Stage) -> None:
     """The handover captures the position, so a given one is refused."""
     path = stage.file(sections={"changeExtractor": {"startLsn": "0/1"}})
-    stage.refused(path, "CF10", "startLsn")
+    stage.check_refusal(path, "CF10", "startLsn")
 
 
 def test_no_table_matches(stage: Stage) -> None:
     """Patterns that match no table are refused."""
-    stage.refused(stage.file(tables=["publik.*"]), "PK06", "publik.*")
+    stage.check_refusal(stage.file(tables=["publik.*"]), "PK06", "publik.*")
 
 
 def extract_begun(path: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -235,7 +239,7 @@ def test_two_extractors_on_one_directory(stage: Stage) -> None:
         assert first.wait(WAIT_S) == 0
 
 
-def made(stage: Stage, path: Path) -> None:
+def run_until_directory(stage: Stage, path: Path) -> None:
     """Run a pipeline until it has its directory, then end it."""
     extract = extract_begun(path, stage.folder / "shop" / "log")
     extract.send_signal(signal.SIGTERM)
@@ -244,20 +248,20 @@ def made(stage: Stage, path: Path) -> None:
 
 def test_directory_of_another_pipeline(stage: Stage) -> None:
     """A directory belongs to the pipeline that was started in it."""
-    made(stage, stage.file(mode="change"))
+    run_until_directory(stage, stage.file(mode="change"))
     path = stage.file(mode="change", name="other")
-    stage.refused(path, "PG07", "belongs to the pipeline shop", "directory of its own")
+    stage.check_refusal(path, "PG07", "belongs to the pipeline shop", "directory of its own")
 
 
 def test_directory_of_another_source(stage: Stage, other_server: Server) -> None:
     """Positions of one server have no meaning on another server, or in another database."""
-    made(stage, stage.file(mode="change"))
+    run_until_directory(stage, stage.file(mode="change"))
     path = stage.file(mode="change", source=other_server.url())
-    stage.refused(path, "PG07", "system identifier")
+    stage.check_refusal(path, "PG07", "system identifier")
     another = stage.server.make_database("another")
     try:
         stage.server.execute("create table a (id int primary key)", name_of(another))
         path = stage.file(mode="change", source=another)
-        stage.refused(path, "PG07", "database")
+        stage.check_refusal(path, "PG07", "database")
     finally:
         stage.server.drop_database(another)

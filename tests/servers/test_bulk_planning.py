@@ -29,18 +29,18 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def watch(kind: Any) -> None:
         execute = kind.execute
 
-        def watched(self: Any, query: Any, *rest: Any, **how: Any) -> Any:
+        def note_and_execute(self: Any, query: Any, *rest: Any, **how: Any) -> Any:
             asked.append(str(query))
             return execute(self, query, *rest, **how)
 
-        monkeypatch.setattr(kind, "execute", watched)
+        monkeypatch.setattr(kind, "execute", note_and_execute)
 
     watch(psycopg.Cursor)
     watch(pymysql.cursors.Cursor)
     return asked
 
 
-def planned(config: Config, statements: list[str], count: int) -> tuple[Chunks, int]:
+def plan_chunks(config: Config, statements: list[str], count: int) -> tuple[Chunks, int]:
     """Return the chunks of so many tables, and the number of statements at the source."""
     reads = [
         TableRead(definition=one, columns=tuple(column.name for column in one.columns))
@@ -71,8 +71,8 @@ def test_postgres_is_asked_as_often_for_many_tables(
             "create table two partition of t01 for values from (10) to (100)"
         )
     config = pipeline(tmp_path, source_url, source_url)
-    few, asked_for_few = planned(config, statements, FEW)
-    many, asked_for_many = planned(config, statements, MANY)
+    few, asked_for_few = plan_chunks(config, statements, FEW)
+    many, asked_for_many = plan_chunks(config, statements, MANY)
     assert asked_for_few == asked_for_many < 12
     assert {name.name: len(chunks) for name, chunks in few.items()} == {
         "t00": 1,
@@ -110,8 +110,8 @@ def test_mysql_is_asked_as_often_for_many_tables(
         mysql.execute(f"create table t{number:02} ({key[number % 3]})", name)
     mysql.execute("insert into t00 values (1), (5), (9)", name)
     config = pipeline(tmp_path, mysql_url, target_url, tables=[f"{name}.*"])
-    few, asked_for_few = planned(config, statements, FEW)
-    many, asked_for_many = planned(config, statements, MANY)
+    few, asked_for_few = plan_chunks(config, statements, FEW)
+    many, asked_for_many = plan_chunks(config, statements, MANY)
     assert asked_for_few == asked_for_many < 12
     assert len(many) == MANY
     assert all(many[table] == chunks for table, chunks in few.items())

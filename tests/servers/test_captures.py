@@ -79,12 +79,12 @@ def extracting(
             stop.asked.set()
 
 
-def seen(directory: Path) -> list[int]:
+def read_keys(directory: Path) -> list[int]:
     """Return the keys of the rows of `late` in the log, in order."""
     return [c.after["id"] for c in log_changes(directory) if c.table == "late"]
 
 
-def flowed(extractor: Extractor, sql: psycopg.Connection, number: int) -> None:
+def wait_until_flowed(extractor: Extractor, sql: psycopg.Connection, number: int) -> None:
     """Wait until a row of another table has arrived, and with it all rows before it."""
     before = extractor.progress.segment_count
     sql.execute("insert into t values (%s)", (number,))
@@ -100,8 +100,8 @@ def test_a_table_taken_in_has_every_row_from_the_answer_on(source_url: str, tmp_
         wisher.request(Capture.ADDED)
         until(lambda: wisher.is_answered)
         sql.execute("insert into late select g from generate_series(1, 5) as g")
-        flowed(extractor, sql, 2)
-    assert seen(tmp_path) == [1, 2, 3, 4, 5]
+        wait_until_flowed(extractor, sql, 2)
+    assert read_keys(tmp_path) == [1, 2, 3, 4, 5]
 
 
 def test_a_table_let_go_and_taken_in_again_is_captured(source_url: str, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_table_let_go_and_taken_in_again_is_captured(source_url: str, tmp_path
             until(lambda: wisher.is_answered)
             number = 10 * wisher._number
             sql.execute("insert into late values (%s)", (number,))
-            flowed(extractor, sql, number)
+            wait_until_flowed(extractor, sql, number)
     # A row from before the first request may still have been on its way.
-    assert [key for key in seen(tmp_path) if key != 1] == [10, 30]
+    assert [key for key in read_keys(tmp_path) if key != 1] == [10, 30]
 
 
 def test_the_answer_waits_for_transactions_that_are_open(source_url: str, tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_the_answer_waits_for_transactions_that_are_open(source_url: str, tmp_pa
         with psycopg.connect(source_url) as other:
             other.execute("create table elsewhere ()")
             wisher.request(Capture.ADDED)
-            flowed(extractor, sql, 2)
-            flowed(extractor, sql, 3)
-            flowed(extractor, sql, 4)
+            wait_until_flowed(extractor, sql, 2)
+            wait_until_flowed(extractor, sql, 3)
+            wait_until_flowed(extractor, sql, 4)
             assert not wisher.is_answered
         until(lambda: wisher.is_answered)
 
@@ -154,18 +154,18 @@ def test_a_locked_table_is_waited_for_by_nobody_and_outlives_a_lost_stream(
         with psycopg.connect(source_url) as other:
             other.execute("lock table late in access exclusive mode")
             wisher.request(Capture.ADDED)
-            flowed(extractor, sql, 2)
+            wait_until_flowed(extractor, sql, 2)
             sql.execute(
                 "select pg_terminate_backend(pid) from pg_stat_replication"
                 " where application_name like 'penstock%'"
             )
-            flowed(extractor, sql, 3)
-            flowed(extractor, sql, 4)
+            wait_until_flowed(extractor, sql, 3)
+            wait_until_flowed(extractor, sql, 4)
             assert not wisher.is_answered
         until(lambda: wisher.is_answered)
         sql.execute("insert into late values (1)")
-        flowed(extractor, sql, 5)
-    assert seen(tmp_path) == [1]
+        wait_until_flowed(extractor, sql, 5)
+    assert read_keys(tmp_path) == [1]
 
 
 def test_a_parent_taken_in_and_let_go_leaves_its_child_published(
@@ -179,6 +179,6 @@ def test_a_parent_taken_in_and_let_go_leaves_its_child_published(
             wisher.request(capture)
             until(lambda: wisher.is_answered)
             sql.execute("insert into late values (%s)", (number,))
-            flowed(extractor, sql, number)
-    assert seen(tmp_path) == [2]
+            wait_until_flowed(extractor, sql, number)
+    assert read_keys(tmp_path) == [2]
     assert [c.after["id"] for c in log_changes(tmp_path) if c.table == "t"] == [1, 2, 3]

@@ -147,7 +147,7 @@ REFUSED = (
     "select coalesce(1, 'a'::text)",
     "select current_setting('nothing')",
     "select set_config('nothing', 'a', false)",
-    "select pg_has_role('nobody', 'usage')",
+    "select pg_has_role('absent', 'usage')",
     "create publication p",
     "create publication q for table nowhere",
     "create publication q with (publish = 'nothing')",

@@ -120,7 +120,7 @@ def test_the_slot_was_moved_by_ranges(
     positions: list[int] = []
     advance = catchup.CatchUp.advance
 
-    def counted(self: catchup.CatchUp) -> None:
+    def advance_and_note(self: catchup.CatchUp) -> None:
         advance(self)
         state = read_slot(self._connection, SLOT)
         assert state is not None
@@ -131,7 +131,7 @@ def test_the_slot_was_moved_by_ranges(
         # Consumers may read the rows of a range while the server decodes the next one.
         assert not list_open_segments(tmp_path / "copy" / "log")
 
-    monkeypatch.setattr(catchup.CatchUp, "advance", counted)
+    monkeypatch.setattr(catchup.CatchUp, "advance", advance_and_note)
     both = replace(BY_COPY, catch_up_range_bytes=1024 * 1024)
     monkeypatch.setattr(f"{__name__}.BY_COPY", both)
     _both(source_url, tmp_path, _work)
@@ -176,11 +176,11 @@ def test_what_is_left_is_read_by_ranges_down_to_an_eighth(
     behind: list[int] = []
     advance = catchup.CatchUp.advance
 
-    def counted(self: catchup.CatchUp) -> None:
+    def advance_and_note(self: catchup.CatchUp) -> None:
         advance(self)
         behind.append(self._server_end() - self.end.position)
 
-    monkeypatch.setattr(catchup.CatchUp, "advance", counted)
+    monkeypatch.setattr(catchup.CatchUp, "advance", advance_and_note)
     set_up(source_url, DDL)
     for rows in (5, 9000):
         with connect(source_url, application_name="test") as sql:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.pipelines.end_to_end import Process
-from harness.pipelines.mysql_pipe import loaded
+from harness.pipelines.mysql_pipe import load_log
 from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.servers.engines import ENGINES, FIRST, Place, new_place
 from plugins.shared import SharedServers
@@ -92,7 +92,7 @@ class Shop:
         ran = penstock("extract", self.path, "--json")
         assert ran.code == 0, ran
 
-    def noted(self) -> list[Any]:
+    def read_events(self) -> list[Any]:
         """Return the events that came, with None for each start."""
         path = self.folder / "noted.txt"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -100,7 +100,7 @@ class Shop:
     def consume(self) -> int:
         """Consume until all is read, or the consumer dies; return the exit code."""
         with Process(self.path, "consume", "keys") as process:
-            return process.ended()
+            return process.wait_for_end()
 
 
 @pytest.fixture(params=CASES, ids="-".join)
@@ -130,16 +130,16 @@ def test_a_changed_key_is_two_events_with_two_gsns(shop: Shop) -> None:
         f"delete from item where {key} = 5",
     )
     shop.extract()
-    loaded(shop.path)
+    load_log(shop.path)
     query = "select id, code, n from item order by id"
     assert shop.target.run(query) == shop.source.run(query)
     assert len(shop.target.run(query)) == 1
     (shop.folder / "die").touch()
     assert shop.consume() == -signal.SIGKILL
     told = [[1, "I", [1], False], [2, "I", [5], False], [3, "D", [1], True]]
-    assert shop.noted() == [None, *told]
+    assert shop.read_events() == [None, *told]
     assert shop.consume() == 0
-    assert shop.noted() == [
+    assert shop.read_events() == [
         None,
         *told,
         None,

@@ -47,17 +47,17 @@ def test_doctor_has_the_executors_look_around(
     run("create table a (id int primary key)")
     spark = {"spark": CLUSTER, "spark.conf": CONF}
 
-    def told(target: str) -> list[Any]:
+    def find_cluster_findings(target: str) -> list[Any]:
         path = write_pipeline(tmp_path, source_url, target, sections=spark)
         found = penstock("doctor", path, "--json").result["findings"]
         return [one for one in found if one["code"] == "PK24"]
 
-    lines = told(target_url)
+    lines = find_cluster_findings(target_url)
     assert [one["severity"] for one in lines] == ["I", "I"]
     assert all("has all that it needs" in one["what"] for one in lines)
     assert all(f"pyspark {pyspark.__version__}" in one["why"] for one in lines)
     assert not (tmp_path / "shop").exists()
-    lines = told(f"{target_url}?sslrootcert=/no/ca.pem")
+    lines = find_cluster_findings(f"{target_url}?sslrootcert=/no/ca.pem")
     assert [one["severity"] for one in lines] == ["E", "E", "I", "I"]
     assert "cannot read /no/ca.pem" in lines[0]["what"]
 

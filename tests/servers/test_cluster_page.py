@@ -82,7 +82,7 @@ def test_spark_knows_what_is_to_be_written(spark: Session, tmp_path: Path, title
 
 
 @contextmanager
-def started(command: list[str], home: Path, port: int) -> Iterator[None]:
+def start_process(command: list[str], home: Path, port: int) -> Iterator[None]:
     """Run one of the cluster's processes; the block begins when it listens at its port."""
     with (home / "cluster.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log)
@@ -129,9 +129,11 @@ def test_a_standalone_cluster_from_nothing(
     master = [{"master": "127.0.0.1", "7077": str(port)}.get(word, word) for word in master]
     worker = [word.replace("master:7077", f"127.0.0.1:{port}") for word in worker]
     with ExitStack() as stack:
-        stack.enter_context(started([*master, "--webui-port", "0"], cluster_home, port))
+        stack.enter_context(start_process([*master, "--webui-port", "0"], cluster_home, port))
         more = ["--webui-port", "0", "--host", "127.0.0.1", "--port", str(worker_port)]
-        stack.enter_context(started([*worker[:-1], *more, worker[-1]], cluster_home, worker_port))
+        stack.enter_context(
+            start_process([*worker[:-1], *more, worker[-1]], cluster_home, worker_port)
+        )
         told = penstock("doctor", file, timeout_s=300)
         assert told.code == 0, told.out + told.err
         assert "has all that it needs" in told.out

@@ -26,7 +26,7 @@ class Shop:
         place.run("create table other (id int primary key)")
         (folder / "plain_consumer.py").write_text(PLAIN)
 
-    def written(self, consumers: dict[str, dict[str, Any]], **extractor: Any) -> Path:
+    def write_file(self, consumers: dict[str, dict[str, Any]], **extractor: Any) -> Path:
         """Write the file, in which each consumer records into NAME.txt, and return it."""
         path = write_pipeline(
             self.folder,
@@ -52,7 +52,7 @@ class Shop:
             self.bought += 1
             self.place.run(f"insert into item values ({self.bought}, 0)")
 
-    def seen(self, name: str) -> list[int]:
+    def read_gsns(self, name: str) -> list[int]:
         """Return the GSNs that a consumer recorded."""
         path = self.folder / f"{name}.txt"
         lines = path.read_text().splitlines() if path.exists() else []
@@ -79,43 +79,45 @@ def shop(
 @pytest.mark.promise
 def test_run_gives_every_change_to_each_consumer(shop: Shop) -> None:
     """A consumer that fails repeatedly does not disturb the other, which misses nothing."""
-    path = shop.written({"good": {}, "bad": {"options": {"fail_at": 5}}})
+    path = shop.write_file({"good": {}, "bad": {"options": {"fail_at": 5}}})
     with Process(path) as run:
         run.until(lambda: shop.line(path, "good")["pid"], "the consumer runs")
         run.until(lambda: (shop.folder / "shop" / "run" / "extract.json").exists(), "it extracts")
         shop.buy()
-        run.until(lambda: shop.seen("good") == list(range(1, 11)), "all changes came")
+        run.until(lambda: shop.read_gsns("good") == list(range(1, 11)), "all changes came")
         run.until(
             lambda: sum("consume-bad failed" in text for text in run.events) > 1,
             "it is tried again",
         )
         bad = shop.line(path, "bad")
         assert bad["saved"] in range(5), "nothing of the call that failed"
-        assert set(shop.seen("bad")) == {1, 2, 3, 4}
+        assert set(shop.read_gsns("bad")) == {1, 2, 3, 4}
         # They stay for keepAppliedHours, so that read_log finds the consumers' segments.
         assert list((shop.folder / "shop" / "log").glob("*.ckt"))
         run.stop(signal.SIGINT)
     shop.buy()  # while nothing runs
-    path = shop.written({"good": {}}, exitWhenIdle=True, idleWaitSeconds=0.7)
+    path = shop.write_file({"good": {}}, exitWhenIdle=True, idleWaitSeconds=0.7)
     ran = penstock("run", path, "--json")
     assert ran.code == 0, ran
-    assert shop.seen("good") == list(range(1, 21)), "the run has waited for it"
+    assert shop.read_gsns("good") == list(range(1, 21)), "the run has waited for it"
     assert shop.line(path, "good")["lag_events"] == 0
 
 
 def test_a_consumer_is_registered_while_all_runs(shop: Shop) -> None:
     """The consumer misses nothing after `consumers add`, whenever it runs."""
-    path = shop.written({"first": {}})
+    path = shop.write_file({"first": {}})
     with Process(path) as run:
         run.until(lambda: shop.line(path, "first")["pid"], "the consumer runs")
         run.until(lambda: (shop.folder / "shop" / "run" / "extract.json").exists(), "it extracts")
         shop.buy()
-        run.until(lambda: shop.seen("first") == list(range(1, 11)), "all changes came")
-        shop.written({"first": {}, "second": {}})
+        run.until(lambda: shop.read_gsns("first") == list(range(1, 11)), "all changes came")
+        shop.write_file({"first": {}, "second": {}})
         assert penstock("consumers", "add", path, "second").code == 0
         shop.buy()
-        run.until(lambda: shop.seen("first") == list(range(1, 21)), "all changes came")
+        run.until(lambda: shop.read_gsns("first") == list(range(1, 21)), "all changes came")
         with Process(path, "consume", "second") as consumer:
-            consumer.until(lambda: shop.seen("second") == list(range(11, 21)), "those behind it")
+            consumer.until(
+                lambda: shop.read_gsns("second") == list(range(11, 21)), "those behind it"
+            )
             consumer.stop(signal.SIGTERM)
         run.stop(signal.SIGINT)

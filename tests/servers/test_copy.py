@@ -66,11 +66,13 @@ class Pair:
             self.copy(query)
         assert self.source.closed
         assert self.target.closed
-        assert held(self.target_url) == []
+        assert read_rows(self.target_url) == []
         return caught.value
 
 
-def held(url: str, query: str = "select a, b from public.t order by a") -> list[tuple[object, ...]]:
+def read_rows(
+    url: str, query: str = "select a, b from public.t order by a"
+) -> list[tuple[object, ...]]:
     """Return the rows of a database, once no session writes there."""
     with psycopg.connect(url) as connection:
         connection.execute("lock table public.t in share mode")
@@ -115,7 +117,7 @@ class Meddler(Proxy):
 
 
 @contextmanager
-def meddled(
+def meddle_with_copy(
     postgres: Server, urls: tuple[str, str], change: Callable[[bytes], bytes], *, at_target: bool
 ) -> Iterator[Pair]:
     """Open two connections; one server's messages are changed once a copy begins."""
@@ -147,7 +149,7 @@ def test_rows_of_every_length_arrive(pair: Pair) -> None:
     assert pair.source.info.transaction_status.name == "INTRANS"
     assert pair.target.info.transaction_status.name == "IDLE"
     source = pair.source.execute(ROWS.format(count=900) + " order by 1").fetchall()
-    assert held(pair.target_url) == source
+    assert read_rows(pair.target_url) == source
     # Small answers are received at once: the sockets wake for every byte again.
     began = time.monotonic()
     for connection in (pair.source, pair.target):
@@ -163,7 +165,7 @@ def test_several_copies_on_the_same_connections(pair: Pair) -> None:
         pair.source.rollback()
         counts.append(pair.copy(f"select i, i::text from generate_series(1, {count}) as i"))
     assert counts == [0, 1, 5000, 0, 3]
-    assert held(pair.target_url, "select count(*) from public.t") == [(5004,)]
+    assert read_rows(pair.target_url, "select count(*) from public.t") == [(5004,)]
 
 
 @pytest.mark.parametrize("block_bytes", [*range(1, 24), 99, 1000])
@@ -174,14 +176,14 @@ def test_frames_torn_at_every_byte(
     monkeypatch.setattr(relay, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(relay, "ANSWER_BYTES", block_bytes)
     assert pair.copy("select i, repeat('y', i) from generate_series(1, 40) as i") == 40
-    assert held(pair.target_url) == [(i, "y" * i) for i in range(1, 41)]
+    assert read_rows(pair.target_url) == [(i, "y" * i) for i in range(1, 41)]
 
 
 def test_the_plain_twin_does_the_same(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows arrive without a compiler, too."""
     monkeypatch.setenv("PENSTOCK_PURE", "1")
     assert pair.copy(ROWS.format(count=900)) == 901
-    assert held(pair.target_url, "select count(*), sum(length(b)) from public.t")[0][0] == 901
+    assert read_rows(pair.target_url, "select count(*), sum(length(b)) from public.t")[0][0] == 901
 
 
 def test_text_format_goes_the_same_way(pair: Pair) -> None:
@@ -191,7 +193,7 @@ def test_text_format_goes_the_same_way(pair: Pair) -> None:
     with pair.target.transaction():
         count = copy_rows(pair.source, query, pair.target, "copy public.t from stdin")
     assert count == 3
-    assert held(pair.target_url) == [(i, "a\tb\n\\.") for i in (1, 2, 3)]
+    assert read_rows(pair.target_url) == [(i, "a\tb\n\\.") for i in (1, 2, 3)]
 
 
 def test_a_slow_source_and_a_slow_target_are_waited_for(pair: Pair) -> None:
@@ -237,7 +239,7 @@ def test_what_servers_say_aside_is_heard_and_passed_by(pair: Pair, source_url: s
             assert copy_rows(pair.source, copy_out(query), pair.target, COPY_IN) == 3000
         ringer.join()
     assert pair.source.execute("select 1").fetchone() == (1,)
-    assert held(pair.target_url, "select count(*) from public.t") == [(3000,)]
+    assert read_rows(pair.target_url, "select count(*) from public.t") == [(3000,)]
 
 
 # -- failures --------------------------------------------------------------------------------------
@@ -412,7 +414,7 @@ def test_answers_that_no_server_gives(
             raise OSError  # nothing more comes
         return changed
 
-    with meddled(postgres, (source_url, tables), change, at_target=at_target) as pair:
+    with meddle_with_copy(postgres, (source_url, tables), change, at_target=at_target) as pair:
         pair.fails("select i, repeat('y', i) from generate_series(1, 40) as i", kind, match)
 
 
@@ -433,7 +435,7 @@ def test_a_message_behind_the_end_is_taken_whole(
     def change(data: bytes) -> bytes:
         return data.replace(b"Z\0\0\0\5T", b"Z\0\0\0\5T" + aside)
 
-    with meddled(postgres, (source_url, tables), change, at_target=at_target) as pair:
+    with meddle_with_copy(postgres, (source_url, tables), change, at_target=at_target) as pair:
         assert pair.copy("select i, 'x' from generate_series(1, 40) as i") == 40
         assert pair.source.execute("select 1").fetchone() == (1,)
         assert pair.target.execute("select 2").fetchone() == (2,)
@@ -450,7 +452,7 @@ def test_a_target_that_drops_rows_is_noticed(pair: Pair) -> None:
         )
     with pytest.raises(CopyCountsDiffer, match="sent 10 rows and the target took 7"):
         pair.copy("select i, 'x' from generate_series(1, 10) as i")
-    assert held(pair.target_url) == []
+    assert read_rows(pair.target_url) == []
 
 
 @pytest.mark.parametrize("which", ["source", "target"])
@@ -504,7 +506,7 @@ def test_tls_goes_through_libpq(
             pair = Pair(stack, url if tls_at != "target" else source_url, target)
             with pytest.raises(StatementFailed, match="division by zero"):
                 pair.copy("select i, (1 / (i - 700))::text from generate_series(1, 9000) as i")
-        assert held(target) == []
+        assert read_rows(target) == []
     finally:
         tls_postgres.drop_database(database)
 
@@ -515,7 +517,7 @@ def test_libpq_does_the_same_on_a_plain_connection(pair: Pair) -> None:
     with pair.target.transaction():
         counts = through_libpq(pair.source, copy_out(ROWS.format(count=90)), pair.target, COPY_IN)
     assert counts == (91, 91)
-    assert pair.source.execute(ROWS.format(count=90) + " order by 1").fetchall() == held(
+    assert pair.source.execute(ROWS.format(count=90) + " order by 1").fetchall() == read_rows(
         pair.target_url
     )
 

@@ -46,7 +46,7 @@ from plugins.doctor import (
     SLOT,
     as_role,
     database_of,
-    found,
+    find_by_code,
     make_slot,
     one,
     reader,
@@ -135,7 +135,7 @@ def test_a_server_that_cannot_be_reached_is_one_finding(config: Config) -> None:
 
 def test_pg01_server_version(config: Config) -> None:
     """A version below 14 is an error, one above 18 a warning, the current one neither."""
-    assert found(config, "PG01") == []
+    assert find_by_code(config, "PG01") == []
     with connect(config.source.url, application_name="test") as connection:
         for version, severity in ((130_011, Severity.ERROR), (190_000, Severity.WARNING)):
             probe = Probe(examined=examined_of(config), connection=connection, version=version)
@@ -143,7 +143,7 @@ def test_pg01_server_version(config: Config) -> None:
 
 
 @pytest.fixture(scope="module")
-def tuned(postgres_version: int) -> Iterator[Server]:
+def tuned_server(postgres_version: int) -> Iterator[Server]:
     """A server whose settings these tests change."""
     with EmbeddedPostgres(major=postgres_version) as embedded:
         server = Server(embedded=embedded)
@@ -152,42 +152,42 @@ def tuned(postgres_version: int) -> Iterator[Server]:
 
 
 @pytest.fixture
-def tuned_config(tuned: Server, tmp_path: Path, target_url: str) -> Config:
+def tuned_config(tuned_server: Server, tmp_path: Path, target_url: str) -> Config:
     """A pipeline from that server."""
-    return pipeline(tmp_path, tuned.url(), target_url)
+    return pipeline(tmp_path, tuned_server.url(), target_url)
 
 
-def test_pg02_wal_level(tuned: Server, tuned_config: Config) -> None:
+def test_pg02_wal_level(tuned_server: Server, tuned_config: Config) -> None:
     """A wal_level below logical is an error with the statement that fixes it."""
-    assert found(tuned_config, "PG02") == []
-    tuned.restart_with(wal_level="replica")
+    assert find_by_code(tuned_config, "PG02") == []
+    tuned_server.restart_with(wal_level="replica")
     try:
         one(tuned_config, "PG02", Severity.ERROR, "replica", "alter system set wal_level")
     finally:
-        tuned.restart_with(wal_level="logical")
+        tuned_server.restart_with(wal_level="logical")
 
 
-def test_pg03_free_slots(tuned: Server, tuned_config: Config) -> None:
+def test_pg03_free_slots(tuned_server: Server, tuned_config: Config) -> None:
     """No slot for the pipeline is an error, none for verify a warning."""
-    assert found(tuned_config, "PG03") == []
-    tuned.restart_with(max_replication_slots="1")
+    assert find_by_code(tuned_config, "PG03") == []
+    tuned_server.restart_with(max_replication_slots="1")
     try:
         one(tuned_config, "PG03", Severity.WARNING, "verify")
         make_slot(tuned_config, "other")
         one(tuned_config, "PG03", Severity.ERROR, "max_replication_slots")
     finally:
-        tuned.execute("select pg_drop_replication_slot('other')")
-        tuned.restart_with(max_replication_slots="20")
+        tuned_server.execute("select pg_drop_replication_slot('other')")
+        tuned_server.restart_with(max_replication_slots="20")
 
 
-def test_pg04_free_senders(tuned: Server, tuned_config: Config) -> None:
+def test_pg04_free_senders(tuned_server: Server, tuned_config: Config) -> None:
     """Two WAL senders must be free."""
-    assert found(tuned_config, "PG04") == []
-    tuned.restart_with(max_wal_senders="1")
+    assert find_by_code(tuned_config, "PG04") == []
+    tuned_server.restart_with(max_wal_senders="1")
     try:
         one(tuned_config, "PG04", Severity.ERROR, "max_wal_senders")
     finally:
-        tuned.restart_with(max_wal_senders="20")
+        tuned_server.restart_with(max_wal_senders="20")
 
 
 def test_pg05_and_pg06_role_without_replication(
@@ -199,14 +199,14 @@ def test_pg05_and_pg06_role_without_replication(
     unfit = one(least, "PG06", Severity.ERROR, f'alter role "{role}" replication')
     assert "pg_hba" not in unfit.command
     postgres.execute(f"alter role {role} replication")
-    assert found(least, "PG05") == []
-    assert found(least, "PG06") == []
+    assert find_by_code(least, "PG05") == []
+    assert find_by_code(least, "PG06") == []
 
 
 def test_pg35_mode_pause(config: Config, run: Callable[[str], None], tmp_path: Path) -> None:
     """A primary cannot be paused: doctor says so before the handover does."""
     run("create table a (id int primary key)")
-    assert found(config, "PG35") == []
+    assert find_by_code(config, "PG35") == []
     paused = pipeline(
         tmp_path, config.source.url, config.target.url, sections={"pipeline": {"handover": "pause"}}
     )
@@ -215,11 +215,11 @@ def test_pg35_mode_pause(config: Config, run: Callable[[str], None], tmp_path: P
 
 def test_pg07_directory_of_another_source(config: Config) -> None:
     """A directory that was filled from another server or by another pipeline is refused."""
-    assert found(config, "PG07") == []
+    assert find_by_code(config, "PG07") == []
     with connect(config.source.url, application_name="test") as connection:
         now = read_identity(connection, config)
     keep_identity(config, now)
-    assert found(config, "PG07") == []
+    assert find_by_code(config, "PG07") == []
     keep_identity(config, replace(now, system_id="42"))
     one(config, "PG07", Severity.ERROR, "42", "another source")
     keep_identity(config, replace(now, pipeline="other"))
@@ -243,7 +243,7 @@ def test_pg07_promoted_server(config: Config) -> None:
     log_up_to(config, 1)
     stream = StateFile(config.layout.state / STREAM_FILE, ServerIdentity)
     stream.save(now)
-    assert found(config, "PG07") == []
+    assert find_by_code(config, "PG07") == []
     stream.save(replace(now, timeline=99))
     one(config, "PG07", Severity.ERROR, "timeline 99")
 
@@ -263,7 +263,7 @@ def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> 
     """A standby as source is a risk from 16 on, and an error before; it cannot publish tables."""
     config = pipeline(tmp_path, own_postgres.url(), target_url)
     own_postgres.execute("create table if not exists a (id int primary key)")
-    assert found(config, "PG08") == found(config, "PG11") == []
+    assert find_by_code(config, "PG08") == find_by_code(config, "PG11") == []
     own_postgres.stop()
     (own_postgres.directory / "standby.signal").touch()
     own_postgres.start()
@@ -273,14 +273,14 @@ def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> 
     tables = source_tables(config)
     for begin in (
         lambda: ensure_slot(pipeline_of(config), tables),
-        lambda: entered(config, tables),
+        lambda: begin_handover(config, tables),
     ):
         with pytest.raises(PublicationOnPrimary) as caught:
             begin()
         assert caught.value.hint == finding.command
 
 
-def entered(config: Config, tables: list[TableDefinition]) -> None:
+def begin_handover(config: Config, tables: list[TableDefinition]) -> None:
     """Begin a handover, which is refused."""
     with prepare(pipeline_of(config), tables, stop=lambda: False):
         pytest.fail("it is refused")
@@ -293,9 +293,9 @@ def test_pg18_old_transactions(
     run("create table a (id int primary key)")
     with psycopg.connect(config.source.url) as writer:
         writer.execute("insert into a values (1)")
-        assert found(config, "PG18") == []
+        assert find_by_code(config, "PG18") == []
         monkeypatch.setattr(doctor_server, "OLD_TRANSACTION_S", 0)
-        findings = found(config, "PG18")
+        findings = find_by_code(config, "PG18")
         pid = writer.info.backend_pid
         assert any(f"pg_terminate_backend({pid})" in finding.command for finding in findings)
 
@@ -306,18 +306,18 @@ def test_pg19_age_of_slots(
     """A slot that holds back the catalogue for long is a warning, then an error."""
     make_slot(config, "left_behind")
     run("create table a (id int primary key)")
-    assert not [f for f in found(config, "PG19") if "left_behind" in f.what]
+    assert not [f for f in find_by_code(config, "PG19") if "left_behind" in f.what]
     monkeypatch.setattr(doctor_server, "SLOT_AGE_WARNING", 0)
-    [finding] = [f for f in found(config, "PG19") if "left_behind" in f.what]
+    [finding] = [f for f in find_by_code(config, "PG19") if "left_behind" in f.what]
     assert finding.severity is Severity.WARNING
     monkeypatch.setattr(doctor_server, "SLOT_AGE_ERROR", 0)
-    [finding] = [f for f in found(config, "PG19") if "left_behind" in f.what]
+    [finding] = [f for f in find_by_code(config, "PG19") if "left_behind" in f.what]
     assert finding.severity is Severity.ERROR
 
 
 def test_pg23_encoding(config: Config, postgres: Server) -> None:
     """A SQL_ASCII database may contain bytes that are not text."""
-    assert found(config, "PG23") == []
+    assert find_by_code(config, "PG23") == []
     name = f"ascii_{time.monotonic_ns()}"
     postgres.execute(f"create database {name} encoding 'SQL_ASCII' template template0")
     url = postgres.url(name)
@@ -328,33 +328,33 @@ def test_pg23_encoding(config: Config, postgres: Server) -> None:
         postgres.drop_database(url)
 
 
-def test_pg25_and_pg26_limits(tuned: Server, tuned_config: Config) -> None:
+def test_pg25_and_pg26_limits(tuned_server: Server, tuned_config: Config) -> None:
     """Unlimited or little WAL and short timeouts cause a warning; sound values do not."""
     one(tuned_config, "PG25", Severity.WARNING, "no limit")
-    assert found(tuned_config, "PG26") == []
-    tuned.restart_with(max_slot_wal_keep_size="64MB", wal_sender_timeout="5s")
+    assert find_by_code(tuned_config, "PG26") == []
+    tuned_server.restart_with(max_slot_wal_keep_size="64MB", wal_sender_timeout="5s")
     one(tuned_config, "PG25", Severity.WARNING, "64MB")
     one(tuned_config, "PG26", Severity.WARNING, "wal_sender_timeout")
-    tuned.restart_with(max_slot_wal_keep_size="50GB", wal_sender_timeout="60s")
-    assert found(tuned_config, "PG25") == []
-    assert found(tuned_config, "PG26") == []
-    tuned.restart_with(max_slot_wal_keep_size="-1")
+    tuned_server.restart_with(max_slot_wal_keep_size="50GB", wal_sender_timeout="60s")
+    assert find_by_code(tuned_config, "PG25") == []
+    assert find_by_code(tuned_config, "PG26") == []
+    tuned_server.restart_with(max_slot_wal_keep_size="-1")
 
 
 @pytest.mark.server("postgres >= 18")
-def test_pg26_idle_slot_timeout(tuned: Server, tuned_config: Config) -> None:
+def test_pg26_idle_slot_timeout(tuned_server: Server, tuned_config: Config) -> None:
     """An idle slot can end on 18."""
-    tuned.restart_with(idle_replication_slot_timeout="1d")
+    tuned_server.restart_with(idle_replication_slot_timeout="1d")
     try:
         one(tuned_config, "PG26", Severity.WARNING, "idle_replication_slot_timeout")
     finally:
-        tuned.restart_with(idle_replication_slot_timeout="0")
+        tuned_server.restart_with(idle_replication_slot_timeout="0")
 
 
 def test_pg29_settings_of_the_role(config: Config, postgres: Server, role: str) -> None:
     """Settings that change the text of values are reported, since penstock's override them."""
     least = as_role(config, postgres, role, "source")
-    assert found(least, "PG29") == []
+    assert find_by_code(least, "PG29") == []
     postgres.execute(f"alter role {role} set datestyle = 'german'")
     one(least, "PG29", Severity.WARNING, "german", role)
 
@@ -367,7 +367,7 @@ def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute(f"select pg_create_physical_replication_slot('{SLOT}')")
     try:
-        (finding,) = [f for f in found(config, "PG09") if "type physical" in f.what]
+        (finding,) = [f for f in find_by_code(config, "PG09") if "type physical" in f.what]
         assert f'replicationSlot = "{SLOT}_2"' in finding.command
         assert "drop" not in finding.command
     finally:
@@ -375,7 +375,7 @@ def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
     make_slot(config)
     one(config, "PG09", Severity.ERROR, "has not begun")
     write_handover(config, Handover(slot=SLOT))
-    assert found(config, "PG09") == []
+    assert find_by_code(config, "PG09") == []
 
 
 def test_pg09_two_phase(config: Config) -> None:
@@ -387,32 +387,36 @@ def test_pg09_two_phase(config: Config) -> None:
 def test_pg10_another_reader(config: Config, run: Callable[[str], None]) -> None:
     """Another reader of the slot is named with the pid to end; our own extractor is not."""
     make_slot(config)
-    assert found(config, "PG10") == []
+    assert find_by_code(config, "PG10") == []
     run("create publication x")
     with reader(config, SLOT, "other tool"):
         one(config, "PG10", Severity.WARNING, "other tool", "pg_terminate_backend")
 
 
-def test_pg10_lost_slot(tuned: Server, tuned_config: Config) -> None:
+def test_pg10_lost_slot(tuned_server: Server, tuned_config: Config) -> None:
     """A slot whose WAL was removed is an error: everything has to be loaded again."""
     make_slot(tuned_config)
-    tuned.restart_with(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="64MB")
+    tuned_server.restart_with(
+        max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="64MB"
+    )
     try:
         deadline = time.monotonic() + 60
         status = ""
         while status != "lost" and time.monotonic() < deadline:
-            tuned.execute("insert into a values (1) on conflict do nothing")
-            tuned.execute("create table filler as select 1 as n; drop table filler")
-            tuned.execute("select pg_switch_wal()")
-            tuned.execute("checkpoint")
-            status = tuned.execute("select wal_status from pg_replication_slots")[0][0]
+            tuned_server.execute("insert into a values (1) on conflict do nothing")
+            tuned_server.execute("create table filler as select 1 as n; drop table filler")
+            tuned_server.execute("select pg_switch_wal()")
+            tuned_server.execute("checkpoint")
+            status = tuned_server.execute("select wal_status from pg_replication_slots")[0][0]
         one(tuned_config, "PG10", Severity.ERROR, "lost", "penstock reset")
-        if tuned.version >= 17:
-            findings = found(tuned_config, "PG27")
+        if tuned_server.version >= 17:
+            findings = find_by_code(tuned_config, "PG27")
             assert [f.severity for f in findings] == [Severity.ERROR]
     finally:
-        tuned.execute(f"select pg_drop_replication_slot('{SLOT}')")
-        tuned.restart_with(max_slot_wal_keep_size="-1", max_wal_size="1GB", min_wal_size="80MB")
+        tuned_server.execute(f"select pg_drop_replication_slot('{SLOT}')")
+        tuned_server.restart_with(
+            max_slot_wal_keep_size="-1", max_wal_size="1GB", min_wal_size="80MB"
+        )
 
 
 def test_pg11_publication_that_lacks_changes(config: Config, run: Callable[[str], None]) -> None:
@@ -421,7 +425,7 @@ def test_pg11_publication_that_lacks_changes(config: Config, run: Callable[[str]
     run(f"create publication {PUBLICATION} for table a with (publish = 'insert, update')")
     one(config, "PG11", Severity.ERROR, "delete, truncate", "alter publication")
     run(f"alter publication {PUBLICATION} set (publish = 'insert, update, delete, truncate')")
-    assert found(config, "PG11") == []
+    assert find_by_code(config, "PG11") == []
     run("create table p (id int primary key) partition by range (id)")
     run("create table p1 partition of p default")
     one(config, "PG11", Severity.ERROR, "root")
@@ -439,13 +443,13 @@ def test_pg11_publication_that_cannot_be_made(
     one(least, "PG11", Severity.ERROR, "CREATE on the database")
     database = database_of(config.source.url)
     postgres.execute(f"grant create on database {database} to {role}")
-    assert found(least, "PG11") == []
+    assert find_by_code(least, "PG11") == []
 
 
 def test_pg13_table_not_published(config: Config, run: Callable[[str], None]) -> None:
     """A wanted table that the publication lacks is named."""
     run("create table a (id int primary key); create table b (id int primary key)")
-    assert found(config, "PG13") == []
+    assert find_by_code(config, "PG13") == []
     run(f"create publication {PUBLICATION} for table a")
     one(config, "PG13", Severity.ERROR, "public.b", "add table")
 
@@ -459,7 +463,7 @@ def test_pg17_filters(config: Config, run: Callable[[str], None]) -> None:
     run(f"alter publication {PUBLICATION} set table a where (id > 1), b")
     one(config, "PG17", Severity.WARNING, "id > 1")
     run(f"alter publication {PUBLICATION} set table a, b")
-    assert found(config, "PG17") == []
+    assert find_by_code(config, "PG17") == []
 
 
 def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
@@ -467,7 +471,7 @@ def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
     run("create table a (id int primary key, t text)")
     run(f"create publication {PUBLICATION} for table a")
     make_slot(config)
-    assert found(config, "PG20") == []
+    assert find_by_code(config, "PG20") == []
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         # The slot is read up to the flushed position: an unflushed commit would be missing.
         connection.execute("set synchronous_commit = on")
@@ -480,7 +484,7 @@ def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
             f" 'proto_version', '1', 'publication_names', '{PUBLICATION}')"
         )
     deadline = time.monotonic() + 10
-    while not found(config, "PG20") and time.monotonic() < deadline:
+    while not find_by_code(config, "PG20") and time.monotonic() < deadline:
         time.sleep(0.2)
     one(config, "PG20", Severity.WARNING, "logical_decoding_work_mem")
 
@@ -489,12 +493,12 @@ def test_pg20_spilling(config: Config, run: Callable[[str], None]) -> None:
 def test_pg27_and_pg28_failover(config: Config, postgres: Server) -> None:
     """A slot should support failover if there is a standby, and the server wait for that."""
     make_slot(config)
-    assert found(config, "PG27") == []
+    assert find_by_code(config, "PG27") == []
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute("select pg_create_physical_replication_slot('for_standby')")
     try:
         one(config, "PG27", Severity.WARNING, "FAILOVER true")
-        assert found(config, "PG28") == []
+        assert find_by_code(config, "PG28") == []
         make_slot(config, "follows", extra=", false, false, true")
         one(config, "PG28", Severity.WARNING, "synchronized_standby_slots", "for_standby")
     finally:
@@ -506,7 +510,7 @@ def test_pg31_publication_gone(config: Config, run: Callable[[str], None]) -> No
     run("create table a (id int primary key)")
     run(f"create publication {PUBLICATION} for table a")
     make_slot(config)
-    assert found(config, "PG31") == []
+    assert find_by_code(config, "PG31") == []
     run(f"drop publication {PUBLICATION}")
     one(config, "PG31", Severity.ERROR, "the slot", "penstock reset shop.toml --target")
 
@@ -517,27 +521,30 @@ def test_pg31_publication_gone(config: Config, run: Callable[[str], None]) -> No
 def test_pk01_kernel(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain decoder in use is a warning."""
     monkeypatch.setattr(pgoutput, "COMPILED", True)
-    assert found(config, "PK01") == []
+    assert find_by_code(config, "PK01") == []
     monkeypatch.setattr(pgoutput, "COMPILED", False)
     one(config, "PK01", Severity.WARNING, "slower")
 
 
 def test_pk19_log_without_a_bulk_load(config: Config) -> None:
     """A pipeline begun in mode change cannot continue in mode data+change."""
-    assert found(config, "PK19") == []
+    assert find_by_code(config, "PK19") == []
     log_up_to(config, 1)
     finding = one(config, "PK19", Severity.ERROR, 'mode = "change"', "penstock reset shop.toml")
     with pytest.raises(LogWithoutBulkLoad, match="was begun without a bulk load") as caught:
-        entered(config, [])
+        begin_handover(config, [])
     assert caught.value.hint == finding.command
-    assert found(replace(config, pipeline=replace(config.pipeline, mode=Mode.CHANGE)), "PK19") == []
+    assert (
+        find_by_code(replace(config, pipeline=replace(config.pipeline, mode=Mode.CHANGE)), "PK19")
+        == []
+    )
     write_handover(config, Handover(slot=SLOT))
-    assert found(config, "PK19") == []
+    assert find_by_code(config, "PK19") == []
 
 
 def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Missing or old Java is an error."""
-    assert found(config, "PK02") == []
+    assert find_by_code(config, "PK02") == []
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     one(config, "PK02", Severity.ERROR, "no Java")
     monkeypatch.delenv("JAVA_HOME")
@@ -548,7 +555,7 @@ def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_pk03_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little space is a warning, almost none an error."""
     monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_WARNING", 0)
-    assert found(config, "PK03") == []
+    assert find_by_code(config, "PK03") == []
     monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_WARNING", 2**60)
     one(config, "PK03", Severity.WARNING, "GiB are free")
     monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_ERROR", 2**60)

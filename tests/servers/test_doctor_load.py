@@ -16,7 +16,7 @@ from harness.pipelines.pipeline import pipeline
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
-from plugins.doctor import as_role, found, one
+from plugins.doctor import as_role, find_by_code, one
 from plugins.mysql import MySQLServer, database_of
 from plugins.postgres import Server
 
@@ -30,19 +30,19 @@ def test_pk15_rows_that_are_there(
     both = "create table a (id int primary key); create table b (id int primary key)"
     run(both)
     run_in_target(both)
-    assert found(config, "PK15") == []
+    assert find_by_code(config, "PK15") == []
     run_in_target("insert into a values (1); insert into b values (1)")
-    findings = found(config, "PK15")
+    findings = find_by_code(config, "PK15")
     assert ["public.a" in findings[0].what, "public.b" in findings[1].what] == [True, True]
     for finding in findings:
         assert finding.severity is E
         run_in_target(finding.command.partition("run: ")[2].partition(";")[0])
-    assert found(config, "PK15") == []
+    assert find_by_code(config, "PK15") == []
     run_in_target("create table heir () inherits (a); insert into heir values (1)")
     run_in_target("insert into a values (2)")
-    mend = one(config, "PK15", E, "public.a").command.partition("run: ")[2].partition(";")[0]
-    run_in_target(mend)
-    assert found(config, "PK15") == []
+    fix = one(config, "PK15", E, "public.a").command.partition("run: ")[2].partition(";")[0]
+    run_in_target(fix)
+    assert find_by_code(config, "PK15") == []
     run_in_target("delete from heir where 1 / (select count(*) from heir) = 1")  # still exists
 
 
@@ -53,11 +53,11 @@ def test_pk16_target_of_another_pipeline(
     run("create table a (id int primary key)")
     with closing(open_progress(config.target.url, application_name="test")) as progress:
         progress.ensure_tables()
-    assert found(config, "PK16") == []
+    assert find_by_code(config, "PK16") == []
     run_in_target("insert into wirekite.wirekite_log (log_id) values ('of-another')")
     finding = one(config, "PK16", E, "of-another")
     run_in_target(finding.command.partition("  --")[0])
-    assert found(config, "PK16") == []
+    assert find_by_code(config, "PK16") == []
 
 
 def test_pk18_tables_of_another_owner(
@@ -75,7 +75,7 @@ def test_pk18_tables_of_another_owner(
     least = as_role(config, postgres, role, "target")
     finding = one(least, "PK18", W, "public.a belongs to")
     run_in_target(finding.command)
-    assert found(least, "PK18") == []
+    assert find_by_code(least, "PK18") == []
 
 
 # -- other engines -----------------------------------------------------------------------------
@@ -102,13 +102,13 @@ def test_a_mysql_source_and_a_target_of_postgres(
         "create table a (id int primary key, z set('a','b') not null)",
         database_of(from_mysql.source.url),
     )
-    plan = found(from_mysql, "PK17")
+    plan = find_by_code(from_mysql, "PK17")
     config = from_mysql
     if plan:
         assert "below [target.types]" in plan[0].command
         name, value = plan[0].command.split('"')[1:4:2]
         config = replace(from_mysql, target=replace(from_mysql.target, types={name: value}))
-    assert found(config, "PK17") == []
+    assert find_by_code(config, "PK17") == []
     least = as_role(config, postgres, role, "target")
     one(least, "PK09", E, "schema my")
     run_in_target("create schema my; create table my.a (id int primary key, z int)")
@@ -140,19 +140,19 @@ def test_a_target_of_mysql(
     run("create table a (id int primary key)")
     name = database_of(mysql_url)
     mysql.execute(f"grant select on `{name}`.* to least@'%'")
-    lacking = found(to_mysql, "MY039")
+    lacking = find_by_code(to_mysql, "MY039")
     assert [f.severity for f in lacking] == [E, E]
     for finding in lacking:
         mysql.execute(finding.command)
-    assert found(to_mysql, "MY039") == found(to_mysql, "PK15") == []
+    assert find_by_code(to_mysql, "MY039") == find_by_code(to_mysql, "PK15") == []
     mysql.execute("create table a (id int primary key)", name)
     mysql.execute("insert into a values (1)", name)
     finding = one(to_mysql, "PK15", E, f"{name}.a")
     mysql.execute(finding.command.partition("run: ")[2].partition(";")[0])
-    assert found(to_mysql, "PK15") == []
+    assert find_by_code(to_mysql, "PK15") == []
     with closing(open_progress(to_mysql.target.url, application_name="test")) as progress:
         progress.ensure_tables()
-    assert found(to_mysql, "PK16") == []
+    assert find_by_code(to_mysql, "PK16") == []
     mysql.execute("insert into wirekite.wirekite_log (log_id) values ('of-another')")
     try:
         one(to_mysql, "PK16", E, "of-another", "drop database wirekite")
@@ -176,16 +176,16 @@ def test_tables_of_mysql_that_no_change_can_be_applied_to(
     (tmp_path / "change").mkdir()
     following = pipeline(tmp_path / "change", source_url, mysql_url, mode="change", **options)
     run("create table a (id int primary key, n int)")
-    assert found(config, "PK20") == []
+    assert find_by_code(config, "PK20") == []
     one(following, "PK20", E, f"no table {name}.a")
     mysql.execute("create table a (id int primary key, n int) engine = MyISAM", name)
     for each in (config, following):
-        mend = one(each, "PK20", E, f"{name}.a", "MyISAM", "alter table")
-    mysql.execute(mend.command.removeprefix("Run: "))
-    assert found(config, "PK20") == found(following, "PK20") == []
+        fix = one(each, "PK20", E, f"{name}.a", "MyISAM", "alter table")
+    mysql.execute(fix.command.removeprefix("Run: "))
+    assert find_by_code(config, "PK20") == find_by_code(following, "PK20") == []
     mysql.execute("create trigger busy before insert on a for each row set new.n = 1", name)
-    mend = one(config, "PK20", E, "triggers", "busy", "drop trigger")
+    fix = one(config, "PK20", E, "triggers", "busy", "drop trigger")
     mysql.execute("drop trigger busy", name)
-    assert found(config, "PK20") == []
+    assert find_by_code(config, "PK20") == []
     mysql.execute("alter table a drop column n", name)
     one(config, "PK20", E, "n is missing")

@@ -158,11 +158,11 @@ def test_an_interrupt_leaves_no_folder(
     monkeypatch.setattr(server_process, "enterable", lambda *_: True)
     done = getattr(Path, call)
 
-    def interrupted(self: Path, *given: Any, **more: Any) -> None:
+    def interrupt_after(self: Path, *given: Any, **more: Any) -> None:
         done(self, *given, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, call, interrupted)
+    monkeypatch.setattr(Path, call, interrupt_after)
     with pytest.raises(KeyboardInterrupt), EmbeddedPostgres():
         pass
     assert list(tmp_path.iterdir()) == []

@@ -199,7 +199,7 @@ def test_replica_identities(pair: Pair) -> None:
     pair.check("identity_default", "identity_full", "identity_index")
 
 
-def refused(pair: Pair, sql: str) -> None:
+def check_refusal(pair: Pair, sql: str) -> None:
     """Check that the server refuses the statement for lack of a replica identity."""
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="replica identity"):
         pair.run(sql)
@@ -218,8 +218,8 @@ def test_tables_without_replica_identity(pair: Pair) -> None:
         )
     for table in tables:
         pair.run(f"insert into {table} values (1, 'new'), (2, null)")
-        refused(pair, f"update {table} set t = 'x'")
-        refused(pair, f"delete from {table}")
+        check_refusal(pair, f"update {table} set t = 'x'")
+        check_refusal(pair, f"delete from {table}")
     for table in tables[1:]:
         pair.run(f"insert into {table} values (1, 'new'), (1, 'new'), (null, null)")
     pair.check(*tables)
@@ -239,7 +239,7 @@ def test_partitions_of_a_root_without_replica_identity(pair: Pair) -> None:
     pair.run("insert into nothing_root values (1, 'low'), (101, 'high') on conflict do nothing")
     pair.run("update nothing_root set t = 'u' where id < 95; delete from nothing_root where id = 1")
     pair.run("update nothing_root set id = 17 where id = 97 and id < 100")
-    refused(pair, "delete from nothing_root where id = 101")
+    check_refusal(pair, "delete from nothing_root where id = 101")
     pair.run("update nothing_whole set t = 'u' where id < 95; insert into nothing_whole values (1)")
     pair.run("update nothing_whole set id = 1, t = null where id > 100")
     pair.run("delete from nothing_whole where id = 96")

@@ -94,7 +94,7 @@ def test_an_existing_slot_separate_halves_and_files_moved(make_pair: MakePair) -
     log = pair.directory / "log"
     extract.until(lambda: (log / "LOG.json").exists(), "the log is there")
     work(pair, 2, 10)
-    assert extract.ended() == 0, extract.err
+    assert extract.wait_for_end() == 0, extract.err
     assert (log / "CHANGE.DONE").exists()
     files = list_segments(log, "chg")
     assert len(files) > 3
@@ -107,7 +107,7 @@ def test_an_existing_slot_separate_halves_and_files_moved(make_pair: MakePair) -
     letters = {line.split("\t")[1] for line in cat.out.splitlines() if "\t" in line}
     assert {"B", "C", "I", "U"} <= letters, cat
     load = pair.start("load")
-    assert load.ended() == 0, load.err
+    assert load.wait_for_end() == 0, load.err
     assert pair.differences("item") == []
     assert not list_segments(log, "chg")
     finished = pair.folder / "finished"
@@ -165,7 +165,7 @@ def test_a_missing_slot_and_an_interrupted_run(make_pair: MakePair) -> None:
     pair.write(sections={**pair.options["sections"], "changeExtractor": {"exitWhenIdle": True}})
     pair.run("insert into item values (100, 100)")
     last = pair.start()
-    assert last.ended() == 0, last.err
+    assert last.wait_for_end() == 0, last.err
     assert (pair.directory / "log" / "CHANGE.DONE").exists()
     assert pair.differences("item") == []
     pair.target.execute("update item set n = -1 where id = 3")

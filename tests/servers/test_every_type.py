@@ -61,7 +61,7 @@ def _bits(values: pa.Array) -> list[Any]:
     return result
 
 
-def _expected(neutral: str, printed: list[str | None], computed: list[Any]) -> list[Any]:
+def _compute_bits(neutral: str, printed: list[str | None], computed: list[Any]) -> list[Any]:
     """Return what `_bits` must be for the text that the server prints."""
     if neutral in COMPUTED:
         return computed
@@ -101,7 +101,7 @@ class Case:
                 f"insert into public.{self.name} values ({shown}::{self.type_name})".encode()
             )
 
-    def printed(self, connection: psycopg.Connection, expression: str) -> list[Any]:
+    def read_printed(self, connection: psycopg.Connection, expression: str) -> list[Any]:
         rows = connection.execute(f"select {expression} from public.{self.name} order by ctid")
         return [row[0] for row in rows.fetchall()]
 
@@ -156,7 +156,9 @@ def _check(
         lines = b"".join(bytes(piece) for piece in copy)
     block = frames(case.messages[1:])
     # format() calls the type's output function like sending does; some casts to text differ.
-    printed = case.printed(catalog, "case when v is distinct from null then format('%s', v) end")
+    printed = case.read_printed(
+        catalog, "case when v is distinct from null then format('%s', v) end"
+    )
     assert len(printed) == len(case.values) + 1
     native, streamed = _decode(make, resolver, relation, block, copy=False)
     same, copied = _decode(make, resolver, native, lines, copy=True)
@@ -164,8 +166,8 @@ def _check(
     if same != native or _bits(streamed) != _bits(copied):
         wrong.append((case.type_name, "stream and copy", streamed, copied))
     neutral = native.columns[0].neutral
-    computed = case.printed(catalog, COMPUTED[neutral]) if neutral in COMPUTED else []
-    if _bits(streamed) != _expected(neutral, printed, computed):
+    computed = case.read_printed(catalog, COMPUTED[neutral]) if neutral in COMPUTED else []
+    if _bits(streamed) != _compute_bits(neutral, printed, computed):
         wrong.append((case.type_name, "server's value", streamed, printed))
     # As text, whatever the neutral type: exactly what the server prints.
     text = relation.with_text_column(0)

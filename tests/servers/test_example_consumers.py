@@ -114,13 +114,13 @@ def test_search_index(example: Callable[[str, str], Example]) -> None:
     run_sql("alter table article alter body set storage external")
     run_sql(f"insert into article values (1, 'one', '{BIG} whale'), (2, 'two', 'small')")
 
-    def found() -> list[tuple[Any, ...]]:
+    def read_articles() -> list[tuple[Any, ...]]:
         return rows(
             shop.folder / "search.db", "select rowid, title, body from article order by rowid"
         )
 
     def equal() -> bool:
-        return found() == run_sql("select id, title, body from article order by id")
+        return read_articles() == run_sql("select id, title, body from article order by id")
 
     with shop.running("run") as process:
         process.until(equal, "rows that were there")
@@ -248,7 +248,7 @@ def test_statistics_say_what_they_need(example: Callable[[str, str], Example]) -
     with shop.running("extract"), Process(shop.path, "consume", "counts") as consumer:
         consumer.until((shop.folder / "counts.json").exists, "rows that were there")
         shop.place.run("update orders set status = 'paid'")
-        assert consumer.ended() == 1
+        assert consumer.wait_for_end() == 1
     assert consumer.error["code"] == "CN05"
     assert "alter table public.orders replica identity full" in consumer.error["error"]
 
@@ -338,28 +338,28 @@ def test_business_process(
     run_sql("create table orders (id int primary key, status text, address text)")
     run_sql("alter table orders replica identity full")
 
-    def sent(number: int) -> tuple[str, dict[str, Any]]:
+    def build_process(number: int) -> tuple[str, dict[str, Any]]:
         return f"ship-order-{number}", {"order": number, "address": f"{number} Main Street"}
 
-    def ordered(number: int, status: str) -> str:
+    def build_insert(number: int, status: str) -> str:
         return f"insert into orders values ({number}, '{status}', '{number} Main Street')"
 
     with shop.running("run") as process:
-        run_sql(ordered(1, "open"), ordered(2, "paid"))
-        process.until(lambda: service.sent == [sent(2)], "the paid one is sent")
+        run_sql(build_insert(1, "open"), build_insert(2, "paid"))
+        process.until(lambda: service.sent == [build_process(2)], "the paid one is sent")
         service.refusals = 2
         run_sql(
             "update orders set status = 'paid'",  # 1 becomes paid, 2 is paid
             "update orders set address = 'elsewhere' where id = 1",
             "update orders set id = 11 where id = 1",
-            ordered(3, "paid"),
+            build_insert(3, "paid"),
         )
         process.until(lambda: len(service.sent) >= 3, "tried again until it is taken")
-    assert service.sent == [sent(2), sent(1), sent(3)]
+    assert service.sent == [build_process(2), build_process(1), build_process(3)]
     service.sent.clear()
     with shop.running("extract"):
-        run_sql(ordered(4, "paid"))
-        shop.crash(lambda: service.sent == [sent(4)])
-        run_sql("truncate orders", ordered(5, "paid"))
-        shop.go_on(lambda: sent(5) in service.sent)
-    assert service.sent == [sent(4), sent(4), sent(5)]
+        run_sql(build_insert(4, "paid"))
+        shop.crash(lambda: service.sent == [build_process(4)])
+        run_sql("truncate orders", build_insert(5, "paid"))
+        shop.go_on(lambda: build_process(5) in service.sent)
+    assert service.sent == [build_process(4), build_process(4), build_process(5)]

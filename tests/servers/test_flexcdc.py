@@ -280,12 +280,12 @@ def test_a_commit_holds_whole_transactions_alone(
         )  # fmt: skip
     commit, seen = ChangelogWriter.commit, []
 
-    def watched(self: ChangelogWriter, *arguments: Any) -> None:
+    def commit_and_watch(self: ChangelogWriter, *arguments: Any) -> None:
         commit(self, *arguments)
         last = one.state_rows("mview_uow", "uow_id")[-1]["uow_id"]
         seen.append(max(uow for table in ("a", "b") for _, uow, _ in one.images(table)) - last)
 
-    monkeypatch.setattr(ChangelogWriter, "commit", watched)
+    monkeypatch.setattr(ChangelogWriter, "commit", commit_and_watch)
     one.step()
     assert len(seen) > 5
     assert set(seen) == {0}
@@ -303,11 +303,11 @@ def test_row_mode_commits_in_time(
     one.source_sql(*(f"insert into t values ({n})" for n in range(1000)))
     commit, commits = ChangelogWriter.commit, []
 
-    def watched(self: ChangelogWriter, *arguments: Any) -> None:
+    def commit_and_watch(self: ChangelogWriter, *arguments: Any) -> None:
         commit(self, *arguments)
         commits.append(len(one.images("t")))
 
-    monkeypatch.setattr(ChangelogWriter, "commit", watched)
+    monkeypatch.setattr(ChangelogWriter, "commit", commit_and_watch)
     one.step()
     written = [count for count in dict.fromkeys(commits) if count]
     assert written == ([1000] if bulk else [200, 400, 600, 800, 1000])

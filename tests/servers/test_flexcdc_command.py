@@ -134,7 +134,9 @@ def test_bad_input_is_named(ini: Command, flex: Flex, tmp_path: Path) -> None:
 SLOT = {"replicationSlot": "flex_slot", "publication": "flex_publication"}
 
 
-def piped(source: str, dest: str, folder: Path, **settings: object) -> tuple[Flex, Command]:
+def set_up_pipeline(
+    source: str, dest: str, folder: Path, **settings: object
+) -> tuple[Flex, Command]:
     """Set up FlexCDC over a pipeline file without [target], with table t (id, v) captured."""
     sections: dict[str, dict[str, object]] = {"flexcdc": {"dest": dest, **settings}}
     flex = Flex(source, dest, folder, **settings)
@@ -155,7 +157,7 @@ def piped(source: str, dest: str, folder: Path, **settings: object) -> tuple[Fle
 @pytest.mark.each_server
 def test_a_pipeline_file_with_flexcdc(source_url: str, target_url: str, tmp_path: Path) -> None:
     """A pipeline of PostgreSQL with [flexcdc] needs no [target]."""
-    flex, command = piped(source_url, target_url, tmp_path, mark_updates=True)
+    flex, command = set_up_pipeline(source_url, target_url, tmp_path, mark_updates=True)
     said = command("add-table", "--schema", "x", "--table", "t", code=1)
     assert "error FX54" in said
     assert "penstock table add" in said
@@ -168,7 +170,9 @@ def test_a_pipeline_file_of_mysql(mysql: MySQLServer, mysql_url: str, tmp_path: 
     """A pipeline of MySQL with [flexcdc] needs no [target]."""
     url = mysql.make_database("flex")
     try:
-        check_from_setup_on(*piped(mysql_url, mysql.url(), tmp_path, database=database_of(url)))
+        check_from_setup_on(
+            *set_up_pipeline(mysql_url, mysql.url(), tmp_path, database=database_of(url))
+        )
     finally:
         mysql.drop_database(url)
 

@@ -179,11 +179,11 @@ def test_a_table_met_when_a_transaction_empties_it(
     one.step()
     meet, seen = Changelogs.meet, []
 
-    def watched(self: Changelogs, *arguments: Any) -> None:
+    def meet_and_watch(self: Changelogs, *arguments: Any) -> None:
         meet(self, *arguments)
         seen.append(len(one.images("a")))
 
-    monkeypatch.setattr(Changelogs, "meet", watched)
+    monkeypatch.setattr(Changelogs, "meet", meet_and_watch)
     one.source_sql(
         "insert into a values (2)",
         "begin", "insert into a values (3)", "truncate table b", "insert into a values (4)",

@@ -316,13 +316,13 @@ def frozen(
     )
     url = standby.url(primary.rpartition("/")[2])
 
-    def replayed() -> bool:
+    def has_replayed() -> bool:
         try:
             return value(url, "select count(*) from public.t") == 100
         except psycopg.Error:
             return False
 
-    until(replayed)
+    until(has_replayed)
     return make_config(tmp_path, url, target_url, "pause")
 
 

@@ -34,7 +34,7 @@ IDLE = {
 }
 
 
-def typed(hint: str, path: Path, table: str = "") -> list[Ran]:
+def type_hint(hint: str, path: Path, table: str = "") -> list[Ran]:
     """Type every penstock command of a hint, in order, and answer yes.
 
     The words in capitals are replaced.
@@ -56,7 +56,7 @@ def typed(hint: str, path: Path, table: str = "") -> list[Ran]:
     return ran
 
 
-def entered(hint: str, path: Path) -> None:
+def write_entry(hint: str, path: Path) -> None:
     """Write the entry of a hint into [target.types], in place of an earlier one of this name."""
     found = re.search(r'"([^"]+)" = "([^"]+)"', hint)
     assert found, hint
@@ -90,12 +90,12 @@ def test_zero_dates_into_postgres(
     refused = run(path)
     assert refused.code == 1
     assert "zero dates" in json.dumps(refused.error)
-    entered(refused.error["hint"], path)
+    write_entry(refused.error["hint"], path)
     refused = run(path)
     assert refused.code == 1
     assert "booking" in refused.error["error"]
     assert "column day" in refused.error["error"]
-    entered(refused.error["hint"], path)
+    write_entry(refused.error["hint"], path)
     done = run(path)
     assert done.code == 0, done.err
     rows = f'select id, day from "{database}".booking order by id'
@@ -106,7 +106,7 @@ def test_zero_dates_into_postgres(
         refused = run(path)
         assert refused.code == 1
         assert "booking" in refused.error["error"]
-        entered(refused.error["hint"], path)
+        write_entry(refused.error["hint"], path)
         done = run(path)
         assert done.code == 0, done.err
         assert target.execute(rows).fetchall() == [(1, None), (2, None)]
@@ -143,9 +143,9 @@ def test_a_target_table_that_was_dropped(pair: Pair) -> None:
     pair.settle()
     pair.target.execute("drop table item")
     pair.run("update item set n = 9 where id = 1")
-    assert process.ended() == 1
+    assert process.wait_for_end() == 1
     assert process.error["code"] == "TG01"
-    (asked,) = typed(process.error["hint"], pair.path, process.error["table"])
+    (asked,) = type_hint(process.error["hint"], pair.path, process.error["table"])
     assert asked.code == 0, asked.err
     pair.path.write_text(ended_when_idle)
     check(pair)
@@ -159,7 +159,7 @@ def test_a_slot_that_was_dropped(pair: Pair) -> None:
     assert doctor.code == 1
     (finding,) = [one for one in doctor.result["findings"] if one["code"] == "PG10"]
     assert finding["severity"] == "E"
-    for ran in typed(finding["command"], pair.path):
+    for ran in type_hint(finding["command"], pair.path):
         assert ran.code == 0, ran.err
     check(pair)
 
@@ -173,7 +173,7 @@ def test_a_directory_that_was_deleted(pair: Pair) -> None:
     hint: Any = refused.error["hint"]
     if "findings" in refused.error:
         hint = " ".join(one["command"] for one in refused.error["findings"])
-    ran = typed(hint.partition("If the slot is that of another")[0], pair.path)
+    ran = type_hint(hint.partition("If the slot is that of another")[0], pair.path)
     assert len(ran) == 2, refused
     for one in ran:
         assert one.code == 0, one.err

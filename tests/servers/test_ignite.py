@@ -14,8 +14,8 @@ from harness.ignite.recordings import (
     events_of,
     node_pipeline,
     plain_event,
-    unpacked,
-    walked,
+    unpack_recording,
+    walk_entries,
 )
 from harness.ignite.turns import events, ours, theirs
 from penstock.codec.ignite.wal import wal_kernel
@@ -49,13 +49,13 @@ def test_taking_turns_with_the_utility(ignite: Ignite, place: Path) -> None:
     again.
     """
     wanted = [plain_event(event) for event in events_of("one-0")]
-    work = unpacked("one", place / "first" / "work")
+    work = unpack_recording("one", place / "first" / "work")
     first = ours(work, Calls(cdc_of(work), 7, calls=5))
     second = theirs(ignite, work)
     assert len(events(first)) == 35
     assert events(first) + events(second) == wanted
 
-    work = unpacked("one", place / "second" / "work")
+    work = unpack_recording("one", place / "second" / "work")
     later = {path: path.read_bytes() for path in sorted(cdc_of(work).glob("*.wal"))[2:]}
     for path in later:
         path.unlink()
@@ -71,14 +71,14 @@ def test_taking_turns_with_the_utility(ignite: Ignite, place: Path) -> None:
 
 def test_encrypted_caches_are_passed_over_by_both(ignite: Ignite, place: Path) -> None:
     """Both skip the records: they give as many events and the same state afterwards."""
-    work = unpacked("forms", place / "work")
-    copy = unpacked("forms", place / "copy" / "work")
+    work = unpack_recording("forms", place / "work")
+    copy = unpack_recording("forms", place / "copy" / "work")
     ignite.give(place)
     ignite.run("Count", copy, "node-1", place / "count.txt")
     counted = int((place / "count.txt").read_text().split()[0])
     calls = Calls(cdc_of(work), 1)
     run_consumer(node_pipeline(place, work, more='tables = ["shown"]\n'), "all", calls)
-    found = walked("forms", wal_kernel(), lambda raw, kind, _: (raw, kind))
+    found = walk_entries("forms", wal_kernel(), lambda raw, kind, _: (raw, kind))
     assert len(calls.events) == 6
     assert counted == len(list(found)) == 46
     states = [cdc_of(one) / "state" / "cdc-wal-state.bin" for one in (work, copy)]

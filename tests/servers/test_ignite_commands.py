@@ -15,7 +15,7 @@ from plugins.ignite_live import LiveFailed, LiveNode, LiveNodes
 from plugins.ignite_node import Ignite
 
 
-def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+def call_ignite(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Return exit code, output and errors of `penstock ignite ...`."""
     code = 0
     try:
@@ -61,7 +61,7 @@ def test_lost_links_as_the_node_deletes_them(
 
     node.ask("deleteLost")
     capsys.readouterr()
-    found = called(capsys, "delete-lost-segment-links", file, "--yes")
+    found = call_ignite(capsys, "delete-lost-segment-links", file, "--yes")
     assert found == (0, "node_1: Lost segment CDC links successfully removed.\n", "")
     assert files(copy) == files(node.cdc)
     consumer = Calls(copy)
@@ -114,7 +114,7 @@ def test_resend_through_the_control_utility(
 
     def resend(caches: str, port: int = node.thin_port) -> tuple[int, str, str]:
         options = ("--caches", caches, "--control", script)
-        return called(capsys, "resend", file, *options, "--", "--port", port)
+        return call_ignite(capsys, "resend", file, *options, "--", "--port", port)
 
     code, out, err = resend("person")
     assert (code, err) == (0, ""), out
@@ -125,9 +125,9 @@ def test_resend_through_the_control_utility(
     by_key = {str(event["key"]): event for event in consumer.events}
     assert {str(event["key"]): event for event in again.events} == by_key
 
-    code, out, err = resend("nobody")
+    code, out, err = resend("absent")
     assert code == 1
-    assert "Cache does not exist [cacheName=nobody]" in out
+    assert "Cache does not exist [cacheName=absent]" in out
     code, out, err = resend("other")
     assert code == 1
     assert "CDC is not enabled for given cache [cacheName=other, dataRegionName=plain]" in out

@@ -71,7 +71,7 @@ def test_a_node_that_is_followed(ignite: Ignite, ignite_nodes: LiveNodes) -> Non
             node.start()
     kept.end_segment()
     found += read(node)
-    assert found == events(kept.told(ignite))
+    assert found == events(kept.read_calls(ignite))
     assert len(found) > 150
     assert len(truth(node, "expiring")) == 2
     for cache in (
@@ -99,7 +99,7 @@ def test_segments_that_are_forced(ignite: Ignite, ignite_nodes: LiveNodes) -> No
         node.ask("person", "person", key, "Ann", key)
         node.until(lambda key=key: is_there(key), "it did not come")
     assert [event["key"] for event in found] == [["int", 1], ["int", 2], ["int", 3]]
-    assert found == events(kept.told(ignite))
+    assert found == events(kept.read_calls(ignite))
 
 
 def test_taking_turns_on_a_live_node(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
@@ -134,7 +134,7 @@ def test_taking_turns_on_a_live_node(ignite: Ignite, ignite_nodes: LiveNodes) ->
             node.start()
     change(100)
     found += read(node)
-    assert found == events(kept.told(ignite))
+    assert found == events(kept.read_calls(ignite))
     assert rows(found, "person") == truth(node, "person")
     assert rows(found, "bank") == truth(node, "bank")
 
@@ -222,7 +222,7 @@ def test_nodes_with_backups(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
     read_all(one, two)
     for node in (one, two):
         name = node.consistent_id
-        assert found[name] == events(kept[name].told(ignite)), name
+        assert found[name] == events(kept[name].read_calls(ignite)), name
         assert {event["primary"] for event in found[name]} == {True, False}
     primary = [event for told in found.values() for event in told if event["primary"]]
     assert rows(primary, "both") == truth(two, "both")

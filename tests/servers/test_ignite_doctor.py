@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 
-from harness.ignite.recordings import Calls, unpacked
+from harness.ignite.recordings import Calls, unpack_recording
 from harness.ignite.turns import ours
 from penstock.control.doctor.doctor import Report, examine
 from penstock.control.pipeline.config import load_config
@@ -158,7 +158,7 @@ def test_the_node_cannot_be_asked(ignite_nodes: LiveNodes) -> None:
 
 def test_with_a_target(tmp_path: Path, target_url: str) -> None:
     """The target's checks know the caches' tables: possible losses need a choice."""
-    work = unpacked("one", tmp_path / "work")
+    work = unpack_recording("one", tmp_path / "work")
     file = tmp_path / "node.toml"
     file.write_text(
         f'[pipeline]\nname = "node"\nmode = "change"\ndirectory = "{tmp_path / "p"}"\n'

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.ignite.source import EPOCH, folded, rows_of
+from harness.ignite.source import EPOCH, fold_rows, rows_of
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.codec.types import Engine, Server, map_column
@@ -114,7 +114,7 @@ def in_target(sql: psycopg.Connection[Any], cache: str) -> list[dict[str, Any]]:
     assert cursor.description is not None
     names = [one.name for one in cursor.description]
     rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    return _ordered([{n: v for n, v in row.items() if v is not None} for row in rows])
+    return _order_rows([{n: v for n, v in row.items() if v is not None} for row in rows])
 
 
 def in_cache(node: LiveNode, cache: str, key: str, *, typed: bool = False) -> list[dict[str, Any]]:
@@ -129,10 +129,10 @@ def in_cache(node: LiveNode, cache: str, key: str, *, typed: bool = False) -> li
         if typed:
             row["_type"] = shown_value[1] if shown_value[0] == "object" else "varchar"
         found.append({name: value for name, value in row.items() if value is not None})
-    return _ordered(found)
+    return _order_rows(found)
 
 
-def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _order_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: repr(sorted(row.items())))
 
 
@@ -217,7 +217,7 @@ def test_a_node_is_brought_into_postgres(
             run.stop()
         assert all("_expire_time" in row for row in in_target(sql, "word"))
         assert [row["_key"] for row in in_target(sql, "word")] == [7]
-    left = folded(rows_of(config))
+    left = fold_rows(rows_of(config))
     assert {name: len(rows) for name, rows in left.items()} == {
         cache: len(live_node.scan(cache)) for cache in caches
     }

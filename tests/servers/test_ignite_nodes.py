@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.ignite.source import extract, folded, rows_of
+from harness.ignite.source import extract, fold_rows, rows_of
 from harness.pipelines.end_to_end import Process
 from penstock.control.pipeline.config import load_config
 from plugins.ignite_live import LiveFailed, LiveNode, LiveNodes
@@ -90,7 +90,7 @@ def running(work: Callable[[], object]) -> Iterator[None]:
         raise errors[0]
 
 
-def settled(*nodes: LiveNode) -> None:
+def wait_until_settled(*nodes: LiveNode) -> None:
     """Wait until all nodes are up and nothing is being rebalanced."""
     first = nodes[0]
     first.until(lambda: first.ask("nodes") == len(nodes), "a node is not there")
@@ -100,10 +100,10 @@ def settled(*nodes: LiveNode) -> None:
 def check(file: Path, node: LiveNode) -> None:
     """Check that the log has the result of a scan of the caches, and each change once."""
     rows = rows_of(load_config(file))
-    tables = folded(rows)
+    tables = fold_rows(rows)
     for cache in CACHES:
         found = {key: row["_val"] for (key,), row in tables.get(cache, {}).items()}
-        assert found == scanned(node, cache)
+        assert found == scan_cache(node, cache)
     last: dict[tuple[str, int], dict[str, int]] = {}
     for row in rows:  # the texts of one writer increase for each key
         if row.op == "U":
@@ -119,11 +119,11 @@ def test_nodes_die_stop_and_come_back(ignite_nodes: LiveNodes, tmp_path: Path) -
     old.
     """
     one, two = ignite_nodes.start("node-1"), ignite_nodes.start("node-2")
-    settled(one, two)
+    wait_until_settled(one, two)
     one.ask("baseline")
     for cache, atomicity in CACHES.items():
         one.create(cache, atomicity=atomicity, backups=1)
-    settled(one, two)
+    wait_until_settled(one, two)
     file = pipeline(tmp_path, one, two)
     first, second = Writer(one, 1), Writer(two, 2)
     with running(lambda: extract(file, flush_rows=20)):
@@ -132,20 +132,20 @@ def test_nodes_die_stop_and_come_back(ignite_nodes: LiveNodes, tmp_path: Path) -
         with running(lambda: first.write(5)):
             two.kill()
             time.sleep(2)
-        settled(one)
+        wait_until_settled(one)
         first.write(60)
         two.start()
-        settled(one, two)
+        wait_until_settled(one, two)
         second.write(60)
         with running(lambda: second.write(5)):
             one.stop()
-        settled(two)
+        wait_until_settled(two)
         second.write(60)
         two.await_linked()
     extract(file)
     check(file, two)
     one.start()
-    settled(two, one)
+    wait_until_settled(two, one)
     first.write(30)
     second.write(30)
     for node in (one, two):
@@ -158,11 +158,11 @@ def test_nodes_die_stop_and_come_back(ignite_nodes: LiveNodes, tmp_path: Path) -
 def test_nodes_into_postgres(ignite_nodes: LiveNodes, tmp_path: Path, target_url: str) -> None:
     """Spark loads a scan's rows, while one of three nodes dies and comes back, and in the end."""
     nodes = [ignite_nodes.start(f"node-{number}") for number in (1, 2, 3)]
-    settled(*nodes)
+    wait_until_settled(*nodes)
     nodes[0].ask("baseline")
     for cache, atomicity in CACHES.items():
         nodes[0].create(cache, atomicity=atomicity, backups=1)
-    settled(*nodes)
+    wait_until_settled(*nodes)
     file = pipeline(
         tmp_path, *nodes, more=f'[target]\nurl = "{target_url}"\n[spark]\nmaster = "local[2]"\n'
     )
@@ -173,20 +173,22 @@ def test_nodes_into_postgres(ignite_nodes: LiveNodes, tmp_path: Path, target_url
     with psycopg.connect(target_url, autocommit=True) as target, Process(file) as run:
 
         def is_equal() -> bool:
-            return all(loaded(target, cache) == scanned(nodes[0], cache) for cache in CACHES)
+            return all(
+                read_target(target, cache) == scan_cache(nodes[0], cache) for cache in CACHES
+            )
 
         first.write(60)
         third.write(60)
         with running(lambda: first.write(5)):
             nodes[1].kill()
             time.sleep(1)
-        settled(nodes[0], nodes[2])
+        wait_until_settled(nodes[0], nodes[2])
         third.write(40)
         for node in (nodes[0], nodes[2]):
             node.await_linked()
         run.until(is_equal, "the target has what the caches have without the dead node")
         nodes[1].start()
-        settled(*nodes)
+        wait_until_settled(*nodes)
         with running(lambda: third.write(5)):
             nodes[0].ask("destroy", "both")
             nodes[0].create("both", backups=1)
@@ -203,11 +205,11 @@ def test_rows_of_two_nodes_and_the_changes_behind(
 ) -> None:
     """Bulk load and changes of several nodes under writers end equal to a scan."""
     one, two = ignite_nodes.start("node-1"), ignite_nodes.start("node-2")
-    settled(one, two)
+    wait_until_settled(one, two)
     one.ask("baseline")
     for cache, atomicity in CACHES.items():
         one.create(cache, atomicity=atomicity, backups=1)
-    settled(one, two)
+    wait_until_settled(one, two)
     first, second = Writer(one, 5), Writer(two, 6)
     first.write(100)
     file = tmp_path / "nodes.toml"
@@ -224,7 +226,7 @@ def test_rows_of_two_nodes_and_the_changes_behind(
         for node in (one, two):
             node.await_linked()
         run.until(
-            lambda: all(loaded(target, cache) == scanned(one, cache) for cache in CACHES),
+            lambda: all(read_target(target, cache) == scan_cache(one, cache) for cache in CACHES),
             "the target has what the caches have",
         )
         run.stop()
@@ -236,11 +238,11 @@ def has_tables(target: psycopg.Connection[Any]) -> bool:
     return found.fetchone() == (len(CACHES),)
 
 
-def scanned(node: LiveNode, cache: str) -> dict[int, str]:
+def scan_cache(node: LiveNode, cache: str) -> dict[int, str]:
     """Return the result of a scan of the cache."""
     return {key[1]: value[1] for key, value, _ in node.scan(cache)}
 
 
-def loaded(target: psycopg.Connection[Any], cache: str) -> dict[int, str]:
+def read_target(target: psycopg.Connection[Any], cache: str) -> dict[int, str]:
     """Return the target's rows."""
     return dict(target.execute(f'select _key, _val from public."{cache}"').fetchall())

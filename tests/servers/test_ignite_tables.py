@@ -29,7 +29,7 @@ def state_of(path: Path, cache: str) -> str:
     return next((str(one["state"]) for one in lines if one["table"] == cache), "")
 
 
-def asked(word: str, path: Path, cache: str) -> None:
+def give_command(word: str, path: Path, cache: str) -> None:
     """Give a command for a single cache."""
     done = penstock("table", word, path, cache)
     assert done.code == 0, done.err
@@ -111,38 +111,38 @@ def test_commands_for_single_caches(live_node: LiveNode, target_url: str, tmp_pa
 
     with Process(path) as run:
         run.until(lambda: equal("kept"), "rows are there")
-        asked("add", path, "public.audit")
+        give_command("add", path, "public.audit")
         run.until(lambda: equal("audit"), "it is added")
         live_node.ask("person", "audit", 3, "Ann", 1)
         live_node.ask("remove", "audit", 4)
         live_node.await_linked()
         run.until(lambda: equal("audit"), "its changes follow")
         run.until(lambda: state_of(path, "public.audit") == "following", "it is with the others")
-        asked("pause", path, "public.audit")
+        give_command("pause", path, "public.audit")
         run.until(lambda: state_of(path, "public.audit") == "paused", "it is paused")
         live_node.ask("person", "audit", 5, "Bob", 1)
         live_node.ask("person", "kept", 5, "Bob", 1)
         live_node.await_linked()
         run.until(lambda: equal("kept"), "the other one goes on")
         assert not equal("audit")
-        asked("resume", path, "public.audit")
+        give_command("resume", path, "public.audit")
         run.until(lambda: equal("audit"), "what waited is applied")
         with psycopg.connect(target_url, autocommit=True) as sql:
             sql.execute("delete from public.kept where _key % 2 = 0")
             sql.execute("update public.kept set name = 'wrong'")
-        asked("resync", path, "public.kept")
+        give_command("resync", path, "public.kept")
         run.until(lambda: equal("kept"), "its rows are copied again")
         live_node.ask("person", "kept", 6, "Eve", 1)
         live_node.await_linked()
         run.until(lambda: equal("kept"), "and its changes follow")
-        asked("remove", path, "public.audit")
+        give_command("remove", path, "public.audit")
         run.until(lambda: state_of(path, "public.audit") == "removed", "it is removed")
         live_node.ask("person", "audit", 6, "late", 1)
         live_node.ask("person", "kept", 7, "late", 1)
         live_node.await_linked()
         run.until(lambda: equal("kept"), "the other one goes on")
         assert ("6", "late", "1") not in people_in(target_url, "audit")
-        asked("add", path, "public.audit")
+        give_command("add", path, "public.audit")
         run.until(lambda: equal("audit"), "it is back")
         run.stop()
 

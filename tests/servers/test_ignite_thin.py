@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from harness.ignite.recordings import plain, shown
+from harness.ignite.recordings import plain, show_value
 from penstock.codec.ignite import marshal
 from penstock.codec.ignite.cache_config import read_cache_config
 from penstock.codec.ignite.types import cache_id
@@ -48,7 +48,10 @@ def test_scans_give_what_a_scan_query_of_the_node_gives(live_node: LiveNode) -> 
             assert config.partitions is not None
             number = cache_id(cache)
             found = [
-                [shown(marshal.decode(key, kind, types)), shown(marshal.decode(value, of, types))]
+                [
+                    show_value(marshal.decode(key, kind, types)),
+                    show_value(marshal.decode(value, of, types)),
+                ]
                 for partition in range(config.partitions)
                 for page in client.scan(cache, number, partition)
                 for kind, key, of, value in page

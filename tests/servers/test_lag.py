@@ -64,7 +64,7 @@ def test_a_server_that_is_away_makes_the_lag_unknown(
         line = line_of(tmp_path, source.url(source_url), target.url(target_url))
         with line.extracting():
             line.commit_next()
-            until(lambda: line.logged(1), "it is in the log")
+            until(lambda: line.has_logged(1), "it is in the log")
         for side, door in (("source", source), ("target", target)):
             assert read_status(line.config).lag is not None
             door.away(True)
@@ -97,7 +97,7 @@ def test_heartbeats_of_another_slot_are_not_ours(
     """Every slot of a database sees heartbeats; keepMessages does not keep penstock's."""
     line = line_of(tmp_path, source_url, target_url, heartbeatSeconds=0.2, keepMessages=True)
     with psycopg.connect(source_url, autocommit=True) as connection, line.extracting():
-        until(lambda: line.logged(1), "our own")
+        until(lambda: line.has_logged(1), "our own")
         for content in ("another 17", "wirekite_replication_slot none", "17"):
             connection.execute(
                 "select pg_logical_emit_message(true, 'penstock.heartbeat', %s)", (content,)

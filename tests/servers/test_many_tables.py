@@ -41,12 +41,12 @@ def test_merge_tables_are_prepared_some_at_a_time(
     seen: list[int] = []
     read_stamps = staging._stamps
 
-    def counted(connection: Any, names: Any) -> dict[str, int]:
+    def count_locks(connection: Any, names: Any) -> dict[str, int]:
         seen.extend(row[0] for row in connection.execute(OWN_LOCKS))
         return read_stamps(connection, names)
 
     stager = StagingArea(target.target.connection)
-    monkeypatch.setattr(staging, "_stamps", counted)
+    monkeypatch.setattr(staging, "_stamps", count_locks)
     layouts = {f"t{number}_wkm": MergeLayout(ITEM) for number in range(40)}
     for _ in range(2):
         stamps = stager.prepare(layouts)
@@ -73,7 +73,7 @@ def test_a_thousand_tables_within_the_lock_table(
     seen: list[int] = []
     read_stamps = staging._stamps
 
-    def counted(connection: Any, names: Any) -> dict[str, int]:
+    def count_locks(connection: Any, names: Any) -> dict[str, int]:
         stamps = read_stamps(connection, names)  # the last statement of staging
         seen.extend(row[0] for row in connection.execute(LOCKS))
         return stamps
@@ -85,7 +85,7 @@ def test_a_thousand_tables_within_the_lock_table(
         target.applied = staged.after
         return staged
 
-    monkeypatch.setattr(staging, "_stamps", counted)
+    monkeypatch.setattr(staging, "_stamps", count_locks)
     reached, beside = faults.point, []
 
     def point(name: str) -> None:

@@ -111,7 +111,7 @@ def test_a_target_and_a_consumer_begin_with_what_was_there(shards: Shards) -> No
         "keepBinary = false\ncheckFrequency = 50\n"
     )
     shards.servers[0].execute(
-        "insert into account values (-1, 0, 'of before')", shards.target_url.rpartition("/")[2]
+        "insert into account values (-1, 0, 'existing')", shards.target_url.rpartition("/")[2]
     )
     shards.merged.write_text(shards.merged.read_text() + consumer)
     transfers = Transfers(shards, (0, 1), 1)
@@ -122,22 +122,22 @@ def test_a_target_and_a_consumer_begin_with_what_was_there(shards: Shards) -> No
         load.until(lambda: shards.total(shards.target_url)[0] == WHOLE[0], "rows are there", 240)
         wait_until(lambda: transfers.count > 50, "transfers")
 
-        def expected() -> dict[Any, Any]:
+        def read_expected() -> dict[Any, Any]:
             names = ("id", "balance", "note")
             rows = shards.rows(shards.urls)
             return {(row[0],): dict(zip(names, row, strict=True)) for row in rows}
 
         ended = False
 
-        def done() -> bool:
+        def is_done() -> bool:
             nonlocal ended
             assert time.monotonic() < deadline, "not in time"
             if seen.rows and not ended:
                 transfers.end()
                 ended = True
-            return ended and seen.rows == expected()
+            return ended and seen.rows == read_expected()
 
-        consume(shards.merged, "seen", seen, stop=done)
+        consume(shards.merged, "seen", seen, stop=is_done)
         load.until(
             lambda: shards.rows([shards.target_url]) == shards.rows(shards.urls),
             "the target has what the shards have",

@@ -134,7 +134,9 @@ def test_a_shard_is_split_while_transfers_go_on(tmp_path: Path) -> None:
         shards.write_merged(split={"s1.toml": ["s2.toml", "s3.toml"]})
         expected = shards.rows([shards.urls[0], shards.urls[2], shards.urls[3]])
         with Process(shards.merged, "merge") as merge:
-            merge.until(lambda: folded(changes(tmp_path)) == expected, "it has what they have")
+            merge.until(
+                lambda: fold_changes(changes(tmp_path)) == expected, "it has what they have"
+            )
             merge.stop()
         shards.write_merged([shards.files[n] for n in (0, 2, 3)])
         with Process(shards.merged, "merge") as merge:
@@ -142,7 +144,9 @@ def test_a_shard_is_split_while_transfers_go_on(tmp_path: Path) -> None:
                 sql.execute("update account set note = 'later' where id = 1000")
                 sql.commit()
             expected = shards.rows([shards.urls[0], shards.urls[2], shards.urls[3]])
-            merge.until(lambda: folded(changes(tmp_path)) == expected, "it goes on without it")
+            merge.until(
+                lambda: fold_changes(changes(tmp_path)) == expected, "it goes on without it"
+            )
             merge.stop()
 
 
@@ -159,11 +163,11 @@ def test_rows_of_before_come_with_a_resend(tmp_path: Path) -> None:
                 ran = penstock("resend", file, "--tables", "public.account", "--json")
                 assert ran.code == 0, ran.err
             expected = shards.rows(shards.urls)
-            merge.until(lambda: folded(changes(tmp_path)) == expected, "all rows are there")
+            merge.until(lambda: fold_changes(changes(tmp_path)) == expected, "all rows are there")
             merge.stop()
 
 
-def folded(found: list[Any]) -> list[tuple[Any, ...]]:
+def fold_changes(found: list[Any]) -> list[tuple[Any, ...]]:
     """Return the rows that remain after changes, by their keys."""
     rows: dict[int, tuple[Any, ...]] = {}
     for one in found:

@@ -71,7 +71,7 @@ class Far:
         process = self.server if which == "serve" else self.follower
         assert process is not None
         process.send(signal.SIGKILL)
-        assert process.ended() != 0
+        assert process.wait_for_end() != 0
         getattr(self, which)()
 
     def close(self) -> None:

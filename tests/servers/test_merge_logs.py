@@ -48,7 +48,7 @@ def test_a_reader_never_sees_a_total_that_was_not_true(tmp_path: Path) -> None:
             transfers.start()
             wait_until(lambda: len(reader.versions) > 20, "transfers arrive")
             shards.extractors[1].send(KILL)
-            shards.extractors[1].ended()
+            shards.extractors[1].wait_for_end()
             shards.extractors[2].send(STOP)
             wait_until(lambda: transfers.count > 200, "transfers go on")
             held = penstock("status", shards.merged, "--json").result["merge"]

@@ -85,7 +85,7 @@ def test_a_subscriber_never_sees_a_total_that_was_not_true(tmp_path: Path) -> No
 def kill_and_stall(shards: Shards, transfers: Transfers) -> None:
     """Kill a shard's extractor, and stall another for a while."""
     shards.extractors[1].send(KILL)
-    shards.extractors[1].ended()
+    shards.extractors[1].wait_for_end()
     shards.extractors[2].send(STOP)
     count = transfers.count
     time.sleep(STALL_S)

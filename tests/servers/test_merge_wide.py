@@ -102,7 +102,7 @@ def row(shape: Relation, number: int, doc: str | None) -> tuple[Any, ...]:
     return (number, *middle, doc)
 
 
-def kept(target: Applying, shape: Relation) -> dict[int, tuple[Any, ...]]:
+def read_rows(target: Applying, shape: Relation) -> dict[int, tuple[Any, ...]]:
     """Return the target's rows by key, in the log's forms."""
     columns = []
     for column in shape.columns:
@@ -142,7 +142,7 @@ def test_many_columns(
     log.close_segment()
     target.batch()
     expected = {n: row(shape, n, f"{n}" * 2500) for n in range(1, 8)}
-    assert kept(target, shape) == expected
+    assert read_rows(target, shape) == expected
 
     def old(number: int) -> tuple[Any, ...]:
         return (number, *[None] * last)
@@ -162,15 +162,15 @@ def test_many_columns(
     log.close_segment()
     target.batch()
 
-    def merged(number: int, before: int) -> tuple[Any, ...]:
+    def merge_row(number: int, before: int) -> tuple[Any, ...]:
         return tuple(
             number if i == 0 else expected[before][i] if i in unsent else changed[i]
             for i in range(last + 1)
         )
 
-    assert kept(target, shape) == {
-        1: merged(1, 1),
-        20: merged(20, 2),
+    assert read_rows(target, shape) == {
+        1: merge_row(1, 1),
+        20: merge_row(20, 2),
         3: (3, *row(shape, 33, "three")[1:]),
         6: expected[6],
         7: expected[7],
@@ -189,13 +189,13 @@ def test_many_columns_without_a_key(start: Start, log: LogMaker, kinds: Shape) -
     target.batch()
     count = "select id, count(*) from public.t group by id order by id"
     assert target.rows(count) == [(1, 3), (2, 1)]
-    assert kept(target, shape) == {1: one, 2: two}
+    assert read_rows(target, shape) == {1: one, 2: two}
     three = (3, *one[1:])
     log.transaction(delete(shape, *one), update(shape, *three, old=one), delete(shape, *two))
     log.close_segment()
     target.batch()
     assert target.rows(count) == [(1, 1), (3, 1)]
-    assert kept(target, shape) == {1: one, 3: three}
+    assert read_rows(target, shape) == {1: one, 3: three}
 
 
 def test_labels_and_names_in_many_columns(start: Start, log: LogMaker) -> None:

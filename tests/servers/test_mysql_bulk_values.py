@@ -11,9 +11,9 @@ import pytest
 
 from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.merge import insert
-from harness.pipelines.mysql_bulk import copy_table, lent
+from harness.pipelines.mysql_bulk import copy_table, lend_session
 from harness.servers.mysql_types import NUL_TEXTS
-from harness.twins.binlog import DECODERS, Recorded, Replica, shown
+from harness.twins.binlog import DECODERS, Recorded, Replica, show_value
 from harness.twins.binlog_record import (
     Server,
     bytes_and_members,
@@ -63,7 +63,7 @@ def scenarios(server: MySQLServer) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def filled(tuned_mysql: MySQLServer) -> Iterator[tuple[MySQLServer, Replica]]:
+def filled_server(tuned_mysql: MySQLServer) -> Iterator[tuple[MySQLServer, Replica]]:
     """A server with the tables, and their rows according to its binlog."""
     tuned_mysql.execute("create database rec")
     tuned_mysql.execute("flush binary logs")
@@ -104,7 +104,7 @@ def server_pair(server: MySQLServer) -> ServerPair:
     return ServerPair(source=source, target=target, choices=parse_choices(LOSSY, source.engine))
 
 
-def unescaped(cell: bytes) -> str | None:
+def unescape(cell: bytes) -> str | None:
     """Return a cell of COPY as text."""
     if cell == b"\\N":
         return None
@@ -117,15 +117,15 @@ def bulk_rows(
 ) -> list[list[str | None]]:
     """Return all rows of a table in the form of COPY's lines."""
     read_plan = read_plan_of(table, servers, server.url())
-    with lent(server, table) as session:
+    with lend_session(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
         lines = b"".join(RowsOfChunk(session, select, read_plan.cells, LineDialect.COPY))
-    return [[unescaped(cell) for cell in line.split(b"\t")] for line in lines.split(b"\n")[:-1]]
+    return [[unescape(cell) for cell in line.split(b"\t")] for line in lines.split(b"\n")[:-1]]
 
 
 def as_bulk(relation: Relation, index: int, value: Any, target_type: str) -> str | None:
     """Return a decoded value as a line of COPY must have it for a column of this type."""
-    text = shown(relation, index, value)
+    text = show_value(relation, index, value)
     if text is None:
         return None
     if isinstance(value, bytes) and target_type == "bytea":
@@ -150,9 +150,9 @@ def same(expected: str | None, got: str | None, target_type: str, kind: str) -> 
     return expected == got
 
 
-def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica]) -> None:
+def test_every_value_is_read_as_it_is_decoded(filled_server: tuple[MySQLServer, Replica]) -> None:
     """The text for COPY equals the binlog's value in all cells of all rows and tables."""
-    server, replica = filled
+    server, replica = filled_server
     servers = server_pair(server)
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["rec.*"])
@@ -177,9 +177,11 @@ def test_every_value_is_read_as_it_is_decoded(filled: tuple[MySQLServer, Replica
                 )
 
 
-def test_postgresql_takes_every_value(filled: tuple[MySQLServer, Replica], target_url: str) -> None:
+def test_postgresql_takes_every_value(
+    filled_server: tuple[MySQLServer, Replica], target_url: str
+) -> None:
     """The lines are those that COPY reads, and as many rows arrive."""
-    server, _ = filled
+    server, _ = filled_server
     servers = server_pair(server)
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["rec.*"])
@@ -199,7 +201,7 @@ def test_who_cannot_use_the_last_rows_gives_the_session_back(
     mysql.execute("create table t (id int primary key)", database_of(mysql_url))
     with open_catalog(mysql_url) as connection:
         (table,) = captured_tables(connection, [f"{database_of(mysql_url)}.*"])
-    with lent(mysql, table) as session:
+    with lend_session(mysql, table) as session:
         session._socket.settimeout(10)
         rows = iter(
             RowsOfChunk(session, "select 1", [TextCell(form=CellForm.PLAIN)], LineDialect.COPY)

@@ -73,7 +73,7 @@ def party(mysql: MySQLServer, mysql_url: str, monkeypatch: pytest.MonkeyPatch) -
     return made
 
 
-def written(folder: Path, account: str, party: Party, copy: Copy) -> Path:
+def write_file(folder: Path, account: str, party: Party, copy: Copy) -> Path:
     """Write the pipeline's file."""
     return write_pipeline(
         folder,
@@ -111,13 +111,13 @@ def test_values_that_move_between_rows_while_tables_are_read(
     tmp_path: Path, account: str, party: Party, copy: Copy
 ) -> None:
     """Two rows have the same value until changes are applied up to the last snapshot."""
-    path = written(tmp_path, account, party, copy)
+    path = write_file(tmp_path, account, party, copy)
     with (
         Process(path, "load") as load,
         party.moving(lambda: not load.running or copy.unique_keys() == ALL, 30),
     ):
         assert extract_changes(load_config(path)).ended is Ended.IDLE
-        assert load.ended() == 0, load.err
+        assert load.wait_for_end() == 0, load.err
     check(path, party, copy)
 
 
@@ -132,16 +132,16 @@ def test_killed_while_keys_are_made(
     """After a kill with unrecorded keys, and between two tables, the next run creates the rest."""
     once = tmp_path / "once"
     once.mkdir()
-    path = written(tmp_path, account, party, copy)
+    path = write_file(tmp_path, account, party, copy)
     monkeypatch.setenv("PENSTOCK_FAULT", "load.keys.made:1:kill,load.keys.before:2:kill")
     monkeypatch.setenv("PENSTOCK_FAULT_ONCE", str(once))
     loads = [Process(path, "load")]
     with party.moving(lambda: "seat: guest" in copy.unique_keys(), 30), loads[0]:
         assert extract_changes(load_config(path)).ended is Ended.IDLE
-        assert loads[0].ended() == -signal.SIGKILL
+        assert loads[0].wait_for_end() == -signal.SIGKILL
     for code in (-signal.SIGKILL, 0):
         with Process(path, "load") as load:
-            assert load.ended() == code, load.err
+            assert load.wait_for_end() == code, load.err
     assert {one.name for one in once.iterdir()} == {"load.keys.made:1", "load.keys.before:2"}
     check(path, party, copy)
 
@@ -172,7 +172,7 @@ def test_a_table_that_is_copied_again(
     """All keys exist at one moment; keys of several moments are removed, and come back."""
     party = Party(mysql, mysql_url)
     mysql.execute("drop table coat", party.name)  # its foreign key would block the key
-    config = load_config(written(tmp_path, mysql_url.rpartition("/")[0], party, copy))
+    config = load_config(write_file(tmp_path, mysql_url.rpartition("/")[0], party, copy))
     config.layout.state.mkdir(parents=True)
     table = TableName(party.name, "seat")
     with MySQLPlanner(config) as planner:
@@ -180,7 +180,7 @@ def test_a_table_that_is_copied_again(
     assert copy.unique_keys() == ALL
     assert read_deferred_keys(config.layout.state) == ()
     party.between_snapshots(monkeypatch)
-    config = load_config(written(tmp_path, account, party, copy))
+    config = load_config(write_file(tmp_path, account, party, copy))
     with TableCopier(config, Sessions(spark)) as copier:  # type: ignore[arg-type]
         until(lambda: copier.copy(table, 7, replaces=True) is not None)
         position = copier.copy(table, 7, replaces=True)

@@ -142,7 +142,7 @@ def test_values_are_those_that_go_through_a_merge_table(
             assert direct[0][2] is not None
 
 
-def untouched(target: Applying) -> None:
+def change_nothing(target: Applying) -> None:
     """Change nothing."""
 
 
@@ -165,9 +165,9 @@ UNFIT: list[tuple[str, Callable[[Applying], None]]] = [
     ("v int", own_column),
     ("v int", unique),
     ("v int", trigger),
-    ("v year", untouched),
-    ("v bit(4)", untouched),
-    ("v varchar(9)", untouched),
+    ("v year", change_nothing),
+    ("v bit(4)", change_nothing),
+    ("v varchar(9)", change_nothing),
 ]
 
 

@@ -44,7 +44,7 @@ def run(server: MySQLServer) -> Callable[[str], None]:
 
 
 @contextmanager
-def restarted(server: MySQLServer, *unset: str, **changed: str) -> Iterator[None]:
+def restart_with(server: MySQLServer, *unset: str, **changed: str) -> Iterator[None]:
     """Run the server with other settings in its configuration file, for a with block."""
     before = dict(server.embedded._settings)
     server.embedded.set(**changed)
@@ -94,7 +94,7 @@ def test_modes_without_change_are_asked_less(
 def test_my001_log_off(server: MySQLServer) -> None:
     """There is nothing to follow; other checks of the log are not made."""
     off = {} if server.is_mariadb else {"skip_log_bin": "ON"}
-    with restarted(server, "log_bin", "log_slave_updates", **off):
+    with restart_with(server, "log_bin", "log_slave_updates", **off):
         one(look(server, "MY001"), "MY001", E, "log_bin = binlog")
         assert look(server, "MY011", "MY014", "MY015", "MY035") == []
     assert look(server, "MY001") == []
@@ -104,12 +104,12 @@ def test_my001_log_off(server: MySQLServer) -> None:
 def test_my002_format(server: MySQLServer, written: str) -> None:
     """A binlog format other than rows is an error."""
     with server.globals(binlog_format=f"'{written}'"):
-        mend = (
+        fix = (
             "set global binlog_format = 'ROW'"
             if server.is_mariadb
             else ("set persist binlog_format = 'ROW'")
         )
-        one([f for f in look(server, "MY002") if f.severity is E], "MY002", E, written, mend)
+        one([f for f in look(server, "MY002") if f.severity is E], "MY002", E, written, fix)
     assert look(server, "MY002") == []
 
 
@@ -204,7 +204,7 @@ def test_my008_on_amazon(server: MySQLServer) -> None:
 @pytest.mark.parametrize("name", ["binlog_do_db", "binlog_ignore_db"])
 def test_my011_filters(server: MySQLServer, name: str) -> None:
     """A filter of the server leaves changes out."""
-    with restarted(server, **{name: "other"}):
+    with restart_with(server, **{name: "other"}):
         one(look(server, "MY011"), "MY011", E, f"{name} = other", "remove")
     assert look(server, "MY011") == []
 
@@ -296,7 +296,7 @@ def test_my009_position(server: MySQLServer, resume: ResumePoint) -> None:
 
 def test_my010_server(server: MySQLServer, resume: ResumePoint) -> None:
     """A different server is recognized by its own identification."""
-    other = replace(resume, server="somebody else")
+    other = replace(resume, server="another server")
     one(look(server, "MY009", "MY010", resume=replace(other, gtids="")), "MY010", E)
     assert look(server, "MY009", "MY010", resume=other) == []
     rewritten = replace(resume, gtids="", log_identity="00000000")
@@ -308,7 +308,7 @@ def test_my012_replica(server: MySQLServer) -> None:
     one.
     """
     name = "log_replica_updates" if server.version.mysql(8, 0, 26) else "log_slave_updates"
-    with restarted(server, **{name: "OFF"}):
+    with restart_with(server, **{name: "OFF"}):
         assert look(server, "MY012") == [], "it is a primary"
         with server.globals(read_only="1"):
             one(look(server, "MY012"), "MY012", E, f"{name} = ON")

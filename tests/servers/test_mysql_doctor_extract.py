@@ -22,7 +22,7 @@ from penstock.ports.checks import Severity
 from penstock.ports.config import Config
 from penstock.ports.handover import LogWithoutBulkLoad
 from penstock.ports.identity import DirectoryOfOtherPipeline, DirectoryOfOtherSource, keep_identity
-from plugins.doctor import found, one
+from plugins.doctor import find_by_code, one
 from plugins.mysql import MySQLServer, database_of
 
 E = Severity.ERROR
@@ -50,9 +50,9 @@ def changing(config: Config, file: str, offset: int) -> Config:
 
 def test_my040_directory_of_another(config: Config, mysql: MySQLServer) -> None:
     """A directory of another pipeline, or of a server of another kind, is refused as by extract."""
-    assert found(config, "MY040") == []
+    assert find_by_code(config, "MY040") == []
     check_source(config)
-    assert found(config, "MY040") == []
+    assert find_by_code(config, "MY040") == []
     ours = mysql_identity(config, "mariadb" if mysql.is_mariadb else "mysql")
     cases: dict[type[PenstockError], dict[str, str]] = {
         DirectoryOfOtherPipeline: {"pipeline": "other"},
@@ -72,21 +72,23 @@ def test_my041_place_to_begin_at(config: Config, mysql: MySQLServer) -> None:
     """
     file, offset = mysql.status()
     mysql.execute("insert into a values (1)", database_of(config.source.url))
-    assert found(config, "MY041") == found(changing(config, file, offset), "MY041") == []
+    assert (
+        find_by_code(config, "MY041") == find_by_code(changing(config, file, offset), "MY041") == []
+    )
     wrong = changing(config, file, offset + 7)
     finding = one(wrong, "MY041", E, "not a place to begin at")
     with pytest.raises(StartUnfit) as caught:
         find_beginning(wrong.source.url, wrong.source.tables, at=asked_position(wrong))
     assert (finding.what, finding.command) == (caught.value.message, caught.value.hint)
     one(changing(config, "binlog.000000", 4), "MY041", E, "binlog.000000")
-    begun(wrong)
-    assert found(wrong, "MY041") == []
+    begin_log(wrong)
+    assert find_by_code(wrong, "MY041") == []
 
 
 def test_pk19_log_without_a_bulk_load(config: Config) -> None:
     """A pipeline begun in mode change cannot continue in mode data+change."""
-    assert found(config, "PK19") == []
-    begun(config)
+    assert find_by_code(config, "PK19") == []
+    begin_log(config)
     finding = one(config, "PK19", E, "was begun without a bulk load")
     with (
         pytest.raises(LogWithoutBulkLoad) as caught,
@@ -110,7 +112,7 @@ def test_a_source_that_cannot_be_asked_makes_none_of_these_checks_done(config: C
     )
 
 
-def begun(config: Config) -> None:
+def begin_log(config: Config) -> None:
     """Write a change log that ends at a position."""
     config.layout.log.mkdir(parents=True)
     with Writer.open(config.layout.log, log_id=None, source={}) as writer:

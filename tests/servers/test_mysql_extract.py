@@ -21,7 +21,7 @@ from penstock.model import DROP_TABLE, MarkerKind, PenstockError
 from plugins.mysql import MySQLServer, database_of
 
 
-def begun(url: str, directory: Path) -> None:
+def begin_log(url: str, directory: Path) -> None:
     """Begin a log at the present."""
     extractor_of(url, directory).run()
 
@@ -31,7 +31,7 @@ def test_everything_committed_is_in_the_log_and_done_is_written(
 ) -> None:
     """The log is complete with exitWhenIdle: closed segments, CHANGE.DONE."""
     sql(mysql, mysql_url, "create table t (id int primary key, v text)")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     for number in range(50):
         sql(mysql, mysql_url, f"insert into t values ({number}, 'v')")
     sql(mysql, mysql_url, "update t set v = 'w' where id = 7;; delete from t where id = 8")
@@ -61,7 +61,7 @@ def test_extraction_goes_on_where_it_ended(
 ) -> None:
     """Further runs on the directory continue GSN, trx and segment numbers; one version suffices."""
     sql(mysql, mysql_url, "create table t (id int primary key, v text)")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     for batch in range(3):
         sql(mysql, mysql_url, f"insert into t values ({batch}, 'v')")
         extractor_of(mysql_url, tmp_path).run()
@@ -106,7 +106,7 @@ def test_rows_behind_a_savepoint_that_was_gone_back_to_do_not_come(
     """A temporary table or MyISAM keeps them in the binlog, followed by the ROLLBACK TO."""
     sql(mysql, mysql_url, "create table t (id int primary key);; create table m like t")
     sql(mysql, mysql_url, "alter table m engine = MyISAM")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     statements = (
         "insert into t values (1)",
         "savepoint `a``b`",
@@ -208,7 +208,7 @@ def test_an_altered_table_without_rows_is_reported_at_once(
 ) -> None:
     """Both shapes are in the log, although no row ever came."""
     sql(mysql, mysql_url, "create table t (id int primary key)")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     sql(mysql, mysql_url, "alter table t add column c int")
     extractor_of(mysql_url, tmp_path).run()
     assert relations_of(tmp_path, "t") == [["id"], ["id", "c"]]
@@ -262,7 +262,7 @@ def test_tools_for_schema_changes_swap_a_table(
         mysql_url,
         "create table t (id int primary key, v text);; insert into t values (1, 'a')",
     )
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     sql(mysql, mysql_url, "insert into t values (2, 'b')")
     sql(mysql, mysql_url, SWAPS[tool])
     sql(mysql, mysql_url, "insert into t values (3, 'c', 4);; update t set v = 'x' where id = 1")
@@ -295,7 +295,7 @@ def test_a_renamed_column_keeps_its_history(
     """The new shape has the column with its identity, so the values of old rows stay in it."""
     statements = RENAMES[how]
     sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     sql(mysql, mysql_url, "alter table t add column v varchar(20) default 'nine'")
     sql(mysql, mysql_url, "insert into t values (2, 'b')")
     sql(mysql, mysql_url, ";; ".join(statements))
@@ -338,7 +338,7 @@ def test_what_rows_do_not_tell_stops_by_name(
     sql(
         mysql, mysql_url, "create table t (id int primary key, v text);; create table fresh (x int)"
     )
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     sql(mysql, mysql_url, "insert into t values (1, '1')")
     with mysql.connect(database_of(mysql_url)) as connection, connection.cursor() as cursor:
         for part in statement.split(";;"):
@@ -381,7 +381,7 @@ def test_what_existing_rows_are_after_a_statement(
         "create table t (id int primary key, v varchar(9) character set utf8mb4, n int, "
         "e enum('a', 'b')) default character set utf8mb4",
     )
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     statement = {**FOLLOWED, **READ_AGAIN}[how]
     sql(mysql, mysql_url, "insert into t values (1, '1', 10, 'a'), (2, '2', 20, 'b')")
     with mysql.connect(database_of(mysql_url)) as connection, connection.cursor() as cursor:
@@ -413,7 +413,7 @@ def test_rows_that_mariadb_takes_away_unsaid_are_read_again(
 ) -> None:
     """Only MariaDB still has ALTER IGNORE, and statements with their own settings."""
     sql(mysql, mysql_url, "create table t (id int primary key, v varchar(9))")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     before = "insert into t values (1, 'aa'), (2, 'aa')"
     sql(mysql, mysql_url, f"{before};; {statement};; insert into t values (3, 'b')")
     there = mysql.value("select group_concat(id, v order by id) from t", database_of(mysql_url))
@@ -431,7 +431,7 @@ def test_what_set_statement_stands_in_front_of_is_followed(
 ) -> None:
     """A statement with its own settings is followed like one without."""
     sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     setting = "set statement lock_wait_timeout = 5 for"
     sql(mysql, mysql_url, f"{setting} truncate table t;; {setting} alter table t add c int")
     sql(mysql, mysql_url, "insert into t values (2, 3)")
@@ -447,7 +447,7 @@ def test_a_table_is_dropped_and_made_again(
 ) -> None:
     """TRUNCATE removes earlier rows where the new table begins. New tables are captured, too."""
     sql(mysql, mysql_url, "create table t (id int primary key, v text)")
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     sql(
         mysql,
         mysql_url,
@@ -473,7 +473,7 @@ def test_whole_old_rows_are_in_the_log_when_asked_for(
     """
     sql(mysql, mysql_url, "create table t (id int primary key, v text, w int default 3)")
     whole = replace(OPTIONS, full_before_images=True)
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     sql(mysql, mysql_url, "insert into t values (1, 'a', null);; update t set w = 4")
     extractor_of(mysql_url, tmp_path, options=whole).run()
     sql(mysql, mysql_url, "alter table t add column x int default 5;; update t set v = 'b'")
@@ -501,7 +501,7 @@ def test_an_old_row_that_is_not_whole_stops_the_extraction(
         mysql_url,
         "create table t (id int primary key, v text);; insert into t values (1, 'a')",
     )
-    begun(mysql_url, tmp_path)
+    begin_log(mysql_url, tmp_path)
     with closing(connect(mysql_url, application_name="test")) as connection:
         run(connection, "set session binlog_row_image = 'MINIMAL'", doing="setting")
         run(connection, "update t set v = 'b'", doing="updating")

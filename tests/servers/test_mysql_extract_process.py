@@ -37,7 +37,7 @@ idleWaitSeconds = 0.4
 """
 
 
-def configured(
+def write_config(
     folder: Path, source: str, target: str, *, mode: str = "change", more: str = ""
 ) -> Config:
     """Write a pipeline's file and return its configuration."""
@@ -50,7 +50,7 @@ def configured(
     return load_config(path)
 
 
-def extracted(config: Config, *, checked: bool = False) -> Outcome:
+def extract_once(config: Config, *, checked: bool = False) -> Outcome:
     """Run one extraction and release its lock, as the end of its process would."""
     try:
         return extract_changes(config, checked=checked)
@@ -77,17 +77,17 @@ def test_progress_rows_say_places_in_the_binlog(
     """
     made = "create table t (id int primary key);; create table `left` (id int primary key)"
     sql(mysql, mysql_url, made)
-    config = configured(tmp_path, mysql_url, target_url)
-    assert extracted(config).ended is Ended.IDLE
+    config = write_config(tmp_path, mysql_url, target_url)
+    assert extract_once(config).ended is Ended.IDLE
     first = mysql.status()[0]
     sql(mysql, mysql_url, "insert into t values (1);; insert into `left` values (2)")
-    extracted(config)
+    extract_once(config)
     file, offset = mysql.status()
     rows = progress(target_url)
     assert rows == [(first, "0.ckt", f"{file}:{offset}", True)] or rows[0][2] < f"{file}:{offset}"
     sql(mysql, mysql_url, "flush binary logs;; insert into t values (3)")
     file = mysql.status()[0]
-    extracted(config)
+    extract_once(config)
     assert [row[1] for row in progress(target_url)] == ["0.ckt", "1.ckt"]
     # MariaDB writes a checkpoint into a new file at some time: after the row, or before.
     events = mysql.execute(f"show binlog events in '{file}'")
@@ -107,9 +107,9 @@ def test_a_pipeline_begins_at_binlog_file_and_position(
     file, offset = mysql.status()
     sql(mysql, mysql_url, "insert into t values (2)")
     more = f'binlogFile = "{file}"\nbinlogPosition = {offset}\nserverId = 4242'
-    config = configured(tmp_path, mysql_url, target_url, more=more)
+    config = write_config(tmp_path, mysql_url, target_url, more=more)
     for _ in range(2):
-        extracted(config)
+        extract_once(config)
     assert [c.after["id"] for c in log_changes(config.directory)] == [2]
 
 
@@ -124,14 +124,14 @@ def test_doctor_looks_at_the_source_before_anything_begins(
            create table child (id int primary key, p int,
                                foreign key (p) references parent (id) on delete cascade)""",
     )
-    config = configured(tmp_path, mysql_url, target_url)
+    config = write_config(tmp_path, mysql_url, target_url)
     codes = {finding.code for finding in examine(config).findings}
     if mysql.version.mysql(9, 6):  # which logs the rows that a cascade changes
         assert "MY021" not in codes
         return
     assert "MY021" in codes
     with pytest.raises(PreflightFailed) as caught:
-        extracted(config)
+        extract_once(config)
     assert caught.value.as_dict()["code"] == "MY021"
     assert not (config.directory / "log").exists()
 
@@ -141,9 +141,9 @@ def test_what_is_not_there_is_refused(
 ) -> None:
     """A directory that was filled from another engine is refused."""
     sql(mysql, mysql_url, "create table t (id int primary key)")
-    config = configured(tmp_path, mysql_url, target_url)
-    extracted(config)
+    config = write_config(tmp_path, mysql_url, target_url)
+    extract_once(config)
     path = tmp_path / "shop.toml"
     path.write_text(path.read_text().replace(mysql_url, target_url))
     with pytest.raises(DirectoryOfOtherSource):
-        extracted(load_config(path), checked=True)
+        extract_once(load_config(path), checked=True)

@@ -37,7 +37,7 @@ def _short_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.extract.extractor.SOURCE_INTERVAL_S", 0.3)
 
 
-def made(own_mysql: Maker, **settings: str) -> tuple[MySQLServer, str]:
+def start_server(own_mysql: Maker, **settings: str) -> tuple[MySQLServer, str]:
     """Start a server of its own with a table; return it and the database's URL."""
     server = own_mysql(settings=settings)
     server.execute("create database shop; use shop; create table t (id int primary key)")
@@ -58,7 +58,7 @@ def insert(server: MySQLServer, *numbers: int) -> None:
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_the_server_goes_and_comes_back(own_mysql: Maker, tmp_path: Path, how: str) -> None:
     """The stream is reopened automatically; rotations and FLUSH in between have no effect."""
-    server, url = made(own_mysql, sync_binlog="1", innodb_flush_log_at_trx_commit="1")
+    server, url = start_server(own_mysql, sync_binlog="1", innodb_flush_log_at_trx_commit="1")
     stop = Stop()
     extractor = extractor_of(url, tmp_path, options=QUICK, stop=stop)
     with running(extractor):
@@ -81,7 +81,7 @@ def test_the_server_goes_and_comes_back(own_mysql: Maker, tmp_path: Path, how: s
     assert extractor.progress.reconnect_count >= 1
 
 
-def _purged(server: MySQLServer, kept: str) -> bool:
+def _purge_before(server: MySQLServer, kept: str) -> bool:
     """Purge up to this file; return whether no earlier file is left."""
     server.execute(f"purge binary logs to '{kept}'")
     return str(server.execute("show binary logs")[0][0]) == kept
@@ -89,14 +89,14 @@ def _purged(server: MySQLServer, kept: str) -> bool:
 
 def test_purged_files_are_a_typed_error(own_mysql: Maker, tmp_path: Path) -> None:
     """The error has the oldest remaining position; the log stays as it is."""
-    server, url = made(own_mysql)
+    server, url = start_server(own_mysql)
     extractor_of(url, tmp_path).run()
     insert(server, 1)
     server.execute("flush binary logs")
     insert(server, 2)
     server.execute("flush binary logs")
     kept = server.status()[0]
-    until(lambda: _purged(server, kept))  # not while the server still knows a former reader
+    until(lambda: _purge_before(server, kept))  # not while the server still knows a former reader
     with pytest.raises(LogPurged) as caught:
         extractor_of(url, tmp_path).run()
     assert caught.value.fields["oldest"]
@@ -105,7 +105,7 @@ def test_purged_files_are_a_typed_error(own_mysql: Maker, tmp_path: Path) -> Non
 
 def test_a_log_that_was_begun_anew_is_a_typed_error(own_mysql: Maker, tmp_path: Path) -> None:
     """The log is found at the start, and under a stream that would be silent forever."""
-    server, url = made(own_mysql)
+    server, url = start_server(own_mysql)
     insert(server, *range(20))
     extractor = extractor_of(url, tmp_path, options=QUICK)
 
@@ -125,7 +125,7 @@ def test_a_log_that_was_begun_anew_is_a_typed_error(own_mysql: Maker, tmp_path: 
 
 def test_a_second_reader_with_our_id_is_reported(own_mysql: Maker, tmp_path: Path) -> None:
     """The server ends the older stream, which reports it by name and does not reconnect."""
-    server, url = made(own_mysql)
+    server, url = start_server(own_mysql)
     extractor = extractor_of(url, tmp_path, options=QUICK)
 
     def intrude() -> None:
@@ -150,7 +150,7 @@ def test_a_second_reader_with_our_id_is_reported(own_mysql: Maker, tmp_path: Pat
 
 def test_a_log_begins_at_the_given_place(own_mysql: Maker, tmp_path: Path) -> None:
     """A log begins at the begin of a transaction; a position inside one is refused at once."""
-    server, url = made(own_mysql)
+    server, url = start_server(own_mysql)
     insert(server, 1)
     file, offset = server.status()
     insert(server, 2, 3)
@@ -171,7 +171,7 @@ def test_a_log_begins_at_every_given_place_between_transactions(
     """The position may follow FLUSH, precede a file's first transaction, follow DDL
     or precede it.
     """
-    server, url = made(own_mysql)
+    server, url = start_server(own_mysql)
     server.execute("flush binary logs")
     places = []
     for statement in ("insert into t values (1)", "create table u (id int)", "drop table u"):
@@ -194,7 +194,7 @@ def test_another_server_takes_over_by_gtid(own_mysql: Maker, tmp_path: Path) -> 
     """The new server's files and offsets differ: nothing is lost or repeated, and the
     order holds.
     """
-    old, url = made(own_mysql, log_slave_updates="ON")
+    old, url = start_server(own_mysql, log_slave_updates="ON")
     new = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
     follow_primary(new, old)
     extractor_of(url, tmp_path).run()
@@ -221,7 +221,7 @@ def test_another_server_is_refused_where_it_is_not_known_what_we_have(
     own_mysql: Maker, tmp_path: Path
 ) -> None:
     """A state older than the log's end is not sufficient."""
-    old, url = made(own_mysql, log_slave_updates="ON")
+    old, url = start_server(own_mysql, log_slave_updates="ON")
     new = own_mysql(settings={"server_id": "2", "log_slave_updates": "ON"})
     follow_primary(new, old)
     extractor_of(url, tmp_path).run()
@@ -241,8 +241,10 @@ def test_another_server_is_refused_where_it_is_not_known_what_we_have(
 @pytest.mark.server("mysql")
 def test_without_gtids_another_server_is_refused(own_mysql: Maker, tmp_path: Path) -> None:
     """Positions mean nothing on another server; on the same server all continues."""
-    old, url = made(own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF")
-    new, other = made(own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF", server_id="2")
+    old, url = start_server(own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF")
+    new, other = start_server(
+        own_mysql, gtid_mode="OFF", enforce_gtid_consistency="OFF", server_id="2"
+    )
     extractor_of(url, tmp_path).run()
     insert(old, 1)
     extractor_of(url, tmp_path).run()

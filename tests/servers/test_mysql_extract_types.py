@@ -74,7 +74,7 @@ def contents(directory: Path) -> dict[str, dict[int, tuple[Relation, Row]]]:
     return tables
 
 
-def recorded(scribe: Any) -> dict[str, Recorded]:
+def read_tables(scribe: Any) -> dict[str, Recorded]:
     """Return the tables as SELECT prints them."""
     names = scribe.run(
         f"select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
@@ -118,7 +118,7 @@ def test_the_log_holds_what_select_says(
                 extractor_of(url, tmp_path).run()
         extractor_of(url, tmp_path).run()
     found = contents(tmp_path)
-    for name, said in recorded(scribe).items():
+    for name, said in read_tables(scribe).items():
         held = found.pop(name, {})
         assert len(held) == len(said.rows), name
         for expected in said.rows:

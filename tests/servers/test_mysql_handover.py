@@ -67,10 +67,10 @@ def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) 
         "create table t (id int primary key, v varchar(9));; insert into t values (1, 'a'), "
         "(2, 'b'), (3, 'c')",
     )
-    return configured(tmp_path, mysql_url, target_url)
+    return write_config(tmp_path, mysql_url, target_url)
 
 
-def configured(directory: Path, source: str, target: str) -> Config:
+def write_config(directory: Path, source: str, target: str) -> Config:
     """Return a pipeline of all tables of a database."""
     path = directory / "shop.toml"
     path.write_text(FILE.format(source=source, target=target, database=database_of(source)))
@@ -163,7 +163,7 @@ def test_transactions_before_the_point_are_known_behind_an_event_of_any_length(
     file, offset = server.status()
     told = server.value(f"select binlog_gtid_pos('{file}', {offset})")
     assert (told is None) == (server.version.number < (11,))
-    config = configured(tmp_path, source, target_url)
+    config = write_config(tmp_path, source, target_url)
     with prepare(pipeline_of(config), has_begun=False, stop=lambda: True) as beginning:
         assert beginning is not None
         assert beginning.gtids == server.value("select @@global.gtid_binlog_pos")
@@ -175,17 +175,17 @@ def test_a_log_of_mode_change_is_not_handed_over_to(config: Config, mysql: MySQL
     path = config.directory.parent / "shop.toml"
     both = path.read_text()
 
-    def extracted(text: str) -> Ended:
+    def extract_with(text: str) -> Ended:
         path.write_text(text)
         (config.layout.log / "LOCK").unlink(missing_ok=True)  # of a process that has ended
         return extract_changes(load_config(path)).ended
 
     change = both.replace('"data+change"', '"change"')
-    assert extracted(change) is Ended.IDLE
+    assert extract_with(change) is Ended.IDLE
     sql(mysql, config.source.url, "insert into t values (4, 'd')")
     with pytest.raises(PreflightFailed, match="was begun without a bulk load"):
-        extracted(both)
-    assert extracted(change) is Ended.IDLE
+        extract_with(both)
+    assert extract_with(change) is Ended.IDLE
     assert [c.after["id"] for c in log_changes(config.directory)] == [4]
 
 
@@ -234,7 +234,7 @@ def test_snapshots_are_given_back_when_the_rows_are_there(
         assert state.snapshot_id == ""
 
 
-def altered(server: MySQLServer, url: str) -> bool:
+def can_alter(server: MySQLServer, url: str) -> bool:
     """Return whether a table can be altered within a second."""
     statements = "set session lock_wait_timeout = 1; alter table t force"
     try:
@@ -256,13 +256,13 @@ def test_a_chunk_that_is_read_keeps_no_alter_waiting(mysql: MySQLServer, config:
                 session.select(select, doing=f"test {expected}")
                 session._read_out()
                 session.let_go()
-            assert altered(mysql, config.source.url)
+            assert can_alter(mysql, config.source.url)
         planner.release()
         point = planner.fresh_point()
         with open_proxied(point.snapshot_id, point.snapshot_text) as session:
             session.select(select, doing="left in the middle")
-            assert not altered(mysql, config.source.url)
-        assert altered(mysql, config.source.url)
+            assert not can_alter(mysql, config.source.url)
+        assert can_alter(mysql, config.source.url)
 
 
 @pytest.mark.server("mariadb")
@@ -277,9 +277,9 @@ def test_without_the_right_an_alter_waits_until_all_is_read(
             point = planner.fresh_point()
             with open_proxied(point.snapshot_id, point.snapshot_text) as session:
                 session.select(f"select * from `{name}`.t", doing="test")
-            assert not altered(mysql, config.source.url)
+            assert not can_alter(mysql, config.source.url)
             planner.release()
-            assert altered(mysql, config.source.url)
+            assert can_alter(mysql, config.source.url)
     assert [one for one in logs if one["event"].startswith("schema changes of tables wait")]
 
 

@@ -46,7 +46,7 @@ def loose(server: MySQLServer, url: str, *statements: str) -> None:
             cursor.execute(statement)
 
 
-def found(server: MySQLServer, url: str) -> list[tuple[Any, ...]]:
+def read_labels(server: MySQLServer, url: str) -> list[tuple[Any, ...]]:
     """Return texts of all columns, and numbers of those that text distinguishes."""
     texts = [f"hex(convert({name} using utf8mb4))" for name in COLUMNS]
     listed = ", ".join([*texts, *(f"{name} + 0" for name in TOLD)])
@@ -110,8 +110,8 @@ def test_the_value_0_arrives_as_it_is(
             "analyze table many",
         )
         bulk(source, copied, tmp_path / "bulk")
-        assert found(target, changed) == found(mysql, source)
-        assert found(target, copied) == found(mysql, source)
+        assert read_labels(target, changed) == read_labels(mysql, source)
+        assert read_labels(target, copied) == read_labels(mysql, source)
         assert numbers(target, copied) == numbers(target, changed)
         zeros = "select count(*) from many where a + 0 = 0 and b + 0 = 0"
         assert target.value(zeros, database_of(copied)) == MANY

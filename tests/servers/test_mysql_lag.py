@@ -56,10 +56,10 @@ WHERE operation = 'CL' AND finish_time IS NOT NULL;"""
 def config(mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path) -> Config:
     """A pipeline of changes from a database with one table."""
     sql(mysql, mysql_url, "create table t (id int primary key, v varchar(200))")
-    return followed(tmp_path, mysql_url, target_url)
+    return extract_until_idle(tmp_path, mysql_url, target_url)
 
 
-def followed(folder: Path, source: str, target: str) -> Config:
+def extract_until_idle(folder: Path, source: str, target: str) -> Config:
     """Return a pipeline that extracts until no changes come."""
     return pipeline(
         folder,
@@ -208,7 +208,7 @@ def purge(server: MySQLServer, file: str) -> None:
 
 
 @pytest.fixture
-def kept(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
+def progress_target(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
     """A target with progress rows: one file extracted and loaded three seconds ago."""
     mysql.execute("drop database if exists wirekite")
     connection = connect(mysql_url, application_name="test")
@@ -226,7 +226,7 @@ def kept(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
     mysql.execute("drop database if exists wirekite")
 
 
-def test_the_published_queries_as_they_stand(mysql: MySQLServer, kept: str) -> None:
+def test_the_published_queries_as_they_stand(mysql: MySQLServer, progress_target: str) -> None:
     """The queries run whatever the reader's time zone is."""
     [extracted] = mysql.execute(CE_QUERY)
     assert extracted[:2] == ("slot", "0/20")
@@ -251,9 +251,11 @@ def test_the_published_progress_queries_on_postgresql(target_url: str) -> None:
         assert [row[:2] for row in connection.execute(CL_QUERY)] == [("0.ckt", "17")]
 
 
-def test_status_reads_a_target_of_these_engines(kept: str, source_url: str, tmp_path: Path) -> None:
+def test_status_reads_a_target_of_these_engines(
+    progress_target: str, source_url: str, tmp_path: Path
+) -> None:
     """Status shows files, action and restarts, with positions of the PostgreSQL source."""
-    config = pipeline(tmp_path, source_url, kept, mode="change")
+    config = pipeline(tmp_path, source_url, progress_target, mode="change")
     found = read_status(config)
     assert [row.source for row in found.target.extracted] == ["slot"]
     assert [row.mark for row in found.target.loaded] == ["17"]
@@ -339,7 +341,7 @@ def test_heartbeats_of_another_reader_are_not_ours(
     """Every reader of the binlog sees heartbeats; those of another are not counted."""
     line = line_of(mysql, tmp_path, mysql_url, target_url, **heartbeats)
     with line.extracting():
-        until(lambda: line.logged(1), "our own")
+        until(lambda: line.has_logged(1), "our own")
         sender = Heartbeats(mysql_url, 17)
         sender.send(99)
         sender.close()

@@ -63,11 +63,11 @@ def test_the_binlog_is_read_ahead_once_for_all_tables(
     opened: list[BinlogPosition] = []
     opening = live_tables.open_binlog
 
-    def noted(url: str, *, position: BinlogPosition, options: object) -> BinlogConnection:
+    def note_opening(url: str, *, position: BinlogPosition, options: object) -> BinlogConnection:
         opened.append(position)
         return opening(url, position=position, options=options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(live_tables, "open_binlog", noted)
+    monkeypatch.setattr(live_tables, "open_binlog", note_opening)
     for number in range(5):
         assert live.read_at(TableName(name, f"t{number}"), begin) is not None
     assert opened == [begin]

@@ -37,18 +37,18 @@ def shape(target: MyApplying) -> list[str]:
     return [row[0] for row in target.rows("show columns from t")]
 
 
-def seen(target: MyApplying) -> MyApplying:
+def load_first_batch(target: MyApplying) -> MyApplying:
     """Let a loader apply a first batch of the old shape, so that the next is a change."""
     target.batch()
     return target
 
 
-def begun(my_start: MyStart, log: LogMaker, **more: Any) -> MyApplying:
+def begin_target(my_start: MyStart, log: LogMaker, **more: Any) -> MyApplying:
     """Return a target with row 1, in its first shape."""
     target = my_start(TABLES, **more)
     log.transaction(insert(OLD, 1, "a"))
     log.close_segment()
-    return seen(target)
+    return load_first_batch(target)
 
 
 def apply_cut_off(target: MyApplying, place: str) -> None:
@@ -65,7 +65,7 @@ def apply_cut_off(target: MyApplying, place: str) -> None:
 
 def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) -> None:
     """Rows before the change, the change, and rows after it are three moments of the source."""
-    target = begun(my_start, log)
+    target = begin_target(my_start, log)
     log.transaction(insert(OLD, 2, "b"), insert(OTHER, 1))
     log.transaction(insert(OTHER, 2))
     log.transaction(insert(WIDE, 3, "c", 3), insert(OTHER, 3))
@@ -91,7 +91,7 @@ def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) ->
 
 def test_a_change_without_rows(my_start: MyStart, log: LogMaker) -> None:
     """A column without written rows has the value of old rows."""
-    target = begun(my_start, log)
+    target = begin_target(my_start, log)
     added = Column(name="n", source_type="integer", neutral="int32", nullable=False, missing="7")
     log.transaction(
         insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added), version=2)]
@@ -105,7 +105,7 @@ def test_a_change_without_rows(my_start: MyStart, log: LogMaker) -> None:
 
 def test_a_transaction_that_changes_a_shape_midway(my_start: MyStart, log: LogMaker) -> None:
     """The transaction is not divided: the target is altered in advance, all rows come together."""
-    target = begun(my_start, log)
+    target = begin_target(my_start, log)
     log.transaction(insert(OTHER, 1))
     log.transaction(insert(OLD, 2, "b"), insert(WIDE, 3, "c", 3), insert(OTHER, 2))
     log.close_segment()
@@ -123,7 +123,7 @@ def test_a_transaction_that_changes_a_shape_midway(my_start: MyStart, log: LogMa
 
 def test_a_column_that_goes_in_mid_transaction(my_start: MyStart, log: LogMaker) -> None:
     """Values of a column that the target no longer has are left out."""
-    target = begun(my_start, log)
+    target = begin_target(my_start, log)
     log.transaction(insert(OLD, 2, "b"), update(NARROW, 2, 22), delete(NARROW, 1, None))
     log.close_segment()
     while target.applied.segment < 1:
@@ -136,7 +136,7 @@ def test_an_alter_that_is_cut_off_is_not_done_twice(
     my_start: MyStart, log: LogMaker, place: str
 ) -> None:
     """The next try finds the steps that are done, and continues."""
-    target = begun(my_start, log)
+    target = begin_target(my_start, log)
     log.transaction(update(NARROW, 1, 5))
     log.close_segment()
     with arming(f"{place}:1:error"), pytest.raises(FaultInjected):
@@ -152,7 +152,7 @@ def test_an_alter_that_is_cut_off_is_not_done_twice(
 
 def test_another_loader_does_not_alter(my_start: MyStart, log: LogMaker) -> None:
     """A loader that was overtaken does not restore an older shape."""
-    target = begun(my_start, log)
+    target = begin_target(my_start, log)
     log.transaction(update(WIDE, 1, "x", 5))
     log.close_segment()
     target.execute("update wirekite.wirekite_log set applied_gsn = 77")
@@ -426,7 +426,7 @@ def test_new_columns_with_values_of_old_rows(
 ) -> None:
     """Every kind of type has the value of old rows, wherever the change is cut off."""
     chosen = {"not a number": "null", "dates out of range": "null"}
-    target = begun(my_start, log, choices=parse_choices(chosen, Engine.POSTGRESQL))
+    target = begin_target(my_start, log, choices=parse_choices(chosen, Engine.POSTGRESQL))
     added = Column(name="n", source_type=source, neutral=neutral, missing=missing)
     log.transaction(
         insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added), version=2)]
@@ -439,7 +439,7 @@ def test_new_columns_with_values_of_old_rows(
 
 def test_a_loss_that_nobody_has_chosen_for(my_start: MyStart, log: LogMaker) -> None:
     """A new column with a possible loss is not added unless the user has chosen."""
-    target = begun(my_start, log)
+    target = begin_target(my_start, log)
     added = Column(name="n", source_type="real", neutral="float32")
     new = replace(OLD, columns=(*OLD.columns, added), version=2)
     log.transaction(insert(new, 2, "b", float("nan")))

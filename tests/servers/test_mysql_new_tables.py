@@ -102,7 +102,7 @@ def test_new_tables_are_added_or_stop(story: Story) -> None:
     story.write("stop")
     with Process(story.file) as process:
         story.run(TABLE.format("halt", "halt"))
-        assert process.ended() == 1
+        assert process.wait_for_end() == 1
         assert process.error["code"] == "CT68", process.err
     story.add("halt")
     assert story.state("halt") == "waiting"

@@ -39,9 +39,9 @@ def pipe(mysql: MySQLServer, tmp_path: Path) -> Iterator[Pipe]:
         yield made
 
 
-def begun(pipe: Pipe, **extractor: Any) -> Pipe:
+def begin_log(pipe: Pipe, **extractor: Any) -> Pipe:
     """Return the pipe with these parameters of the extractor, and a log that begins now."""
-    pipe.given(extractor)
+    pipe.write_config(extractor)
     pipe.extract()
     return pipe
 
@@ -73,10 +73,10 @@ def flush_points(pipe: Pipe) -> tuple[int, int]:
 
 def test_exit_when_idle_and_idle_wait_seconds(pipe: Pipe) -> None:
     """The extractor ends after so long without changes, leaving CHANGE.DONE."""
-    begun(pipe)
+    begin_log(pipe)
     pipe.run("insert into a values (1, 'x')")
     for wait_s in (0.5, 3.0):
-        pipe.given({"idleWaitSeconds": wait_s})
+        pipe.write_config({"idleWaitSeconds": wait_s})
         began_s = time.monotonic()
         assert pipe.extract().ended is Ended.IDLE
         assert time.monotonic() - began_s >= wait_s
@@ -85,8 +85,8 @@ def test_exit_when_idle_and_idle_wait_seconds(pipe: Pipe) -> None:
 
 def test_without_exit_when_idle_it_goes_on_until_stop(pipe: Pipe) -> None:
     """The word STOP in wirekite_action ends the extraction; there is no CHANGE.DONE."""
-    begun(pipe)
-    pipe.given({"exitWhenIdle": False, "idleWaitSeconds": 0.1})
+    begin_log(pipe)
+    pipe.write_config({"exitWhenIdle": False, "idleWaitSeconds": 0.1})
     ended: list[float] = []
 
     def stop() -> None:
@@ -107,7 +107,7 @@ def test_without_exit_when_idle_it_goes_on_until_stop(pipe: Pipe) -> None:
 @pytest.mark.parametrize(("seconds", "few"), [(0.25, False), (30, True)])
 def test_flush_interval_seconds(pipe: Pipe, seconds: float, few: bool) -> None:
     """Files are rotated at this age."""
-    begun(pipe, flushIntervalSeconds=seconds, idleWaitSeconds=1.5)
+    begin_log(pipe, flushIntervalSeconds=seconds, idleWaitSeconds=1.5)
     thread = trickle(pipe)
     pipe.extract()
     thread.join()
@@ -117,7 +117,7 @@ def test_flush_interval_seconds(pipe: Pipe, seconds: float, few: bool) -> None:
 
 def test_events_per_flush(pipe: Pipe) -> None:
     """Rows that come one by one become durable one by one."""
-    begun(pipe, eventsPerFlush=1, flushIntervalSeconds=30, idleWaitSeconds=1.5)
+    begin_log(pipe, eventsPerFlush=1, flushIntervalSeconds=30, idleWaitSeconds=1.5)
     thread = trickle(pipe)
     pipe.extract()
     thread.join()
@@ -130,7 +130,7 @@ def test_events_per_flush(pipe: Pipe) -> None:
 )
 def test_events_per_flush_of_a_backlog(pipe: Pipe, events: int, fewest: int, most: int) -> None:
     """A backlog that the server sends at once is made durable in such pieces, too."""
-    begun(pipe, eventsPerFlush=events, flushIntervalSeconds=30)
+    begin_log(pipe, eventsPerFlush=events, flushIntervalSeconds=30)
     with pipe.server.connect(database_of(pipe.source)) as connection:
         for number in range(100):
             connection.cursor().execute(f"insert into a values ({number}, 'x')")
@@ -142,7 +142,7 @@ def test_events_per_flush_of_a_backlog(pipe: Pipe, events: int, fewest: int, mos
 @pytest.mark.parametrize("wanted", [True, False])
 def test_process_commits(pipe: Pipe, wanted: bool) -> None:
     """BEGIN and COMMIT are in the files, or not; the loader accepts both."""
-    begun(pipe, processCommits=wanted)
+    begin_log(pipe, processCommits=wanted)
     pipe.run("insert into a values (1, 'x'), (2, 'y');; update a set v = 'z' where id = 1")
     pipe.extract()
     told = penstock("log", "cat", pipe.config.path)
@@ -161,7 +161,7 @@ def test_binlog_file_position_and_server_id(pipe: Pipe) -> None:
     pipe.run("insert into a values (2, 'x')")
     where = {"binlogFile": file, "binlogPosition": offset, "serverId": 4711}
     for number, (given, expected) in enumerate([(where, [2]), ({"binlogFile": start}, [1, 2])]):
-        pipe.given(given, directory=f"shop{number}")
+        pipe.write_config(given, directory=f"shop{number}")
         pipe.extract()
         with segments_of(pipe.config.directory) as segments:
             assert sum(t.rows for s in segments for t in s.tables) == len(expected)
@@ -178,10 +178,10 @@ def files_of(pipe: Pipe) -> list[str]:
     return [file.path.name for file in list_segments(pipe.config.layout.log, extension)]
 
 
-def filled(pipe: Pipe, loader: dict[str, Any], files: int = 4) -> None:
+def write_files(pipe: Pipe, loader: dict[str, Any], files: int = 4) -> None:
     """Write files with a row of each table, with these parameters of the loader."""
     for number in range(files):
-        pipe.given(loader=loader)
+        pipe.write_config(loader=loader)
         pipe.extract()
         for table in TABLES:
             pipe.run(f"insert into {table} values ({number}, 'x')")
@@ -191,7 +191,7 @@ def filled(pipe: Pipe, loader: dict[str, Any], files: int = 4) -> None:
 @pytest.mark.parametrize(("files", "batches"), [(1, 4), (2, 2), (30, 1)])
 def test_max_files_per_batch(pipe: Pipe, files: int, batches: int) -> None:
     """One transaction applies at most so many files."""
-    filled(pipe, {"maxFilesPerBatch": files})
+    write_files(pipe, {"maxFilesPerBatch": files})
     with_rows = len(files_of(pipe))
     state, _ = pipe.load()
     assert state["file_count"] == with_rows
@@ -202,7 +202,7 @@ def test_max_files_per_batch(pipe: Pipe, files: int, batches: int) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_max_threads(pipe: Pipe, threads: int) -> None:
     """The tasks that run at once are at most so many, for files that are worth it."""
-    filled(pipe, {"maxThreads": threads}, files=1)
+    write_files(pipe, {"maxThreads": threads}, files=1)
     rows = 30_000
     for table in TABLES:
         values = ", ".join(
@@ -219,7 +219,7 @@ def test_max_threads(pipe: Pipe, threads: int) -> None:
 def test_remove_files_and_done_directory(pipe: Pipe, how: str) -> None:
     """Applied files stay, are removed, or are moved, relative to the pipeline's file."""
     given = {"removed": {"removeFiles": True}, "moved": {"doneDirectory": "finished"}}.get(how, {})
-    filled(pipe, given)
+    write_files(pipe, given)
     before = files_of(pipe)
     pipe.load()
     assert pipe.ids() == [0, 1, 2, 3]
@@ -230,7 +230,7 @@ def test_remove_files_and_done_directory(pipe: Pipe, how: str) -> None:
 
 def test_change_file_extension(pipe: Pipe) -> None:
     """One half writes files with this extension, the other reads them."""
-    filled(pipe, {"changeFileExtension": "chg"})
+    write_files(pipe, {"changeFileExtension": "chg"})
     names = files_of(pipe)
     assert names
     assert {name.rpartition(".")[2] for name in names} == {"chg"}
@@ -245,6 +245,6 @@ def test_change_file_extension(pipe: Pipe) -> None:
 
 def test_work_directory(pipe: Pipe) -> None:
     """Spark's files are there, relative to the pipeline's file; otherwise below run/."""
-    assert session_options(pipe.given()).work_directory == pipe.config.layout.run / "spark"
-    config = pipe.given(loader={"workDirectory": "scratch"})
+    assert session_options(pipe.write_config()).work_directory == pipe.config.layout.run / "spark"
+    config = pipe.write_config(loader={"workDirectory": "scratch"})
     assert session_options(config).work_directory == pipe.folder / "scratch"

@@ -22,7 +22,7 @@ from penstock.load.session import Session
 from penstock.ports.bulk import Point
 from penstock.ports.config import Config
 from penstock.ports.handover import HandoverPhase, read_handover
-from plugins.doctor import found
+from plugins.doctor import find_by_code
 from plugins.mysql import MySQLServer, follow_primary
 
 pytestmark = pytest.mark.spark
@@ -66,7 +66,7 @@ def applying(server: MySQLServer) -> list[str]:
         return [row[names.index(f"{word}_sql_running")] for row in cursor.fetchall()]
 
 
-def configured(folder: Path, source: str, target: str, handover: str = "pause") -> Config:
+def write_config(folder: Path, source: str, target: str, handover: str = "pause") -> Config:
     """Return a pipeline that pauses its source."""
     sections = {
         "pipeline": {"handover": handover},
@@ -147,7 +147,7 @@ def test_a_replica_stands_still_while_the_point_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The replica resumes automatically: load and changes have each row of the primary once."""
-    config = configured(tmp_path, replica.url("shop"), target_url)
+    config = write_config(tmp_path, replica.url("shop"), target_url)
     seen: list[list[str]] = []
     take = MySQLPlanner.fresh_point
 
@@ -178,7 +178,7 @@ def test_what_a_killed_handover_has_stopped_goes_on_with_the_next_start(
     point: str,
 ) -> None:
     """The stop is recorded before it happens, so that no other stop is undone."""
-    config = configured(tmp_path, replica.url("shop"), target_url)
+    config = write_config(tmp_path, replica.url("shop"), target_url)
     killed = penstock("extract", config.path, environment={"PENSTOCK_FAULT": f"{point}:1:kill"})
     assert killed.code == -9, killed.err
     state = read_handover(config)
@@ -193,7 +193,7 @@ def test_what_somebody_else_has_stopped_stays_stopped(
 ) -> None:
     """The operator who stopped the replica has to start it."""
     replica.execute(f"stop {replica.replica_word} sql_thread")
-    config = configured(tmp_path, replica.url("shop"), target_url)
+    config = write_config(tmp_path, replica.url("shop"), target_url)
     thread = load_beside(config, spark, threading.Event())
     first = penstock("extract", config.path)
     thread.join(60)
@@ -211,10 +211,10 @@ def test_a_primary_and_an_account_without_the_right_are_refused(
     primary: MySQLServer, replica: MySQLServer, target_url: str, tmp_path: Path
 ) -> None:
     """The error names the cause, nothing is stopped or created; the printed right suffices."""
-    config = configured(tmp_path, primary.url("shop"), target_url)
+    config = write_config(tmp_path, primary.url("shop"), target_url)
     with pytest.raises(NotAReplica) as unfit:
         extract_changes(config, checked=True)
-    assert [(f.what, f.command) for f in found(config, "MY042")] == [
+    assert [(f.what, f.command) for f in find_by_code(config, "MY042")] == [
         (unfit.value.message, unfit.value.hint)
     ]
     grants = ["select on shop.*", "reload on *.*", "replication slave on *.*"]
@@ -222,17 +222,17 @@ def test_a_primary_and_an_account_without_the_right_are_refused(
     grants.append(f"{monitor} on *.*")
     (tmp_path / "second").mkdir()
     with replica.role(*grants) as url:
-        config = configured(tmp_path / "second", f"{url.rstrip('/')}/shop", target_url)
+        config = write_config(tmp_path / "second", f"{url.rstrip('/')}/shop", target_url)
         with pytest.raises(ReplicaNotOurs) as caught:
             extract_changes(config, checked=True)
         assert applying(replica) == ["Yes"]
-        assert [(f.what, f.command) for f in found(config, "MY042")] == [
+        assert [(f.what, f.command) for f in find_by_code(config, "MY042")] == [
             (caught.value.message, caught.value.hint)
         ]
         rights = caught.value.hint.split("grant ")[1].split(" on ")[0]
         user = url.split("//")[1].split(":")[0]
         replica.execute(f"grant {rights} on *.* to `{user}`@'127.0.0.1'")
-        assert found(config, "MY042") == []
+        assert find_by_code(config, "MY042") == []
         stopping = penstock(
             "extract", config.path, environment={"PENSTOCK_FAULT": "handover.paused:1:kill"}
         )
@@ -254,6 +254,6 @@ def test_named_connections_of_mariadb_stand_still_too(
         "change master 'west' to master_host='127.0.0.1', master_port=1, master_user='x'"
     )
     until(lambda: has(server, 2))
-    config = configured(tmp_path, server.url("shop"), target_url)
+    config = write_config(tmp_path, server.url("shop"), target_url)
     both_halves(config, spark, primary)
     assert sorted(applying(server)) == ["No", "Yes"]

@@ -459,12 +459,12 @@ def check(target: Applying) -> None:
     target.execute("alter table t add check (n > 5)")
 
 
-def reordered(target: Applying) -> None:
+def reorder_columns(target: Applying) -> None:
     """Reorder columns of one type."""
     target.execute("alter table t modify n int after id")
 
 
-@pytest.mark.parametrize("alter", [wider, check, reordered])
+@pytest.mark.parametrize("alter", [wider, check, reorder_columns])
 def test_a_table_that_was_altered_meanwhile(
     my_start: MyStart, log: LogMaker, alter: Callable[[Applying], None]
 ) -> None:

@@ -48,7 +48,7 @@ def source_rows(mysql: MySQLServer, url: str) -> dict[Any, dict[str, Any]]:
     return {(row[0],): dict(zip(("id", "n", "note"), row, strict=True)) for row in rows}
 
 
-def asked(directory: Path, table: str) -> int:
+def read_answered(directory: Path, table: str) -> int:
     """Return the number of the last request that was answered."""
     answer = answers(directory).get(table)
     return answer.resend_id if answer is not None else 0
@@ -107,7 +107,7 @@ def extracting(url: str, directory: Path, **more: Any) -> Iterator[Any]:
 def resent(directory: Path, table: str, number: int = 1) -> Any:
     """Return the answer to a new request."""
     ask(directory, table, number=number)
-    until(lambda: asked(directory, table) == number)
+    until(lambda: read_answered(directory, table) == number)
     return answers(directory)[table]
 
 
@@ -204,7 +204,7 @@ def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
     extractor_of(mysql_url, tmp_path).run()
     ask(tmp_path, table)
     with faults.arming(f"{place}:1:error"), extracting(mysql_url, tmp_path):
-        until(lambda: asked(tmp_path, table))
+        until(lambda: read_answered(tmp_path, table))
     view = View(table).read(tmp_path)
     assert view.rows == source_rows(mysql, mysql_url)
     assert 1 <= view.reloads <= 2
@@ -256,13 +256,13 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
 
     def after(statement: str) -> Any:
         @contextmanager
-        def altered(*words: Any, **more: Any) -> Iterator[Any]:
+        def open_altered(*words: Any, **more: Any) -> Iterator[Any]:
             monkeypatch.setattr(requests, "open_reload", original)
             sql(mysql, mysql_url, statement)
             with original(*words, **more) as job:
                 yield job
 
-        return altered
+        return open_altered
 
     sql(mysql, mysql_url, "create table plain (id int primary key) engine = MyISAM")
     with extracting(mysql_url, tmp_path):
@@ -298,12 +298,12 @@ def test_a_table_that_is_rewritten_behind_the_point_is_read_at_a_later_one(
     """The table was emptied between snapshot and lock: its rows at the point are lost."""
     original, statements = reload._hold, ["truncate table t", "insert into t values (1, 2, 'x')"]
 
-    def emptied(*words: Any) -> Any:
+    def empty_first(*words: Any) -> Any:
         while statements:
             sql(mysql, mysql_url, statements.pop(0))
         return original(*words)
 
-    monkeypatch.setattr(reload, "_hold", emptied)
+    monkeypatch.setattr(reload, "_hold", empty_first)
     with extracting(mysql_url, tmp_path):
         assert not resent(tmp_path, table).error
     view = View(table).read(tmp_path)
@@ -392,11 +392,11 @@ def test_rows_come_in_runs_of_bounded_size(
     sizes: list[int] = []
     original = Assembler.give
 
-    def noted(self: Any, run: Any, byte_count: int = 0) -> None:
+    def note_run(self: Any, run: Any, byte_count: int = 0) -> None:
         sizes.append(sum(rows.batch.num_rows for rows in run.rows))
         original(self, run, byte_count)
 
-    monkeypatch.setattr(Assembler, "give", noted)
+    monkeypatch.setattr(Assembler, "give", note_run)
     table = f"{database_of(mysql_url)}.t"
     with extracting(mysql_url, tmp_path):
         assert not resent(tmp_path, table).error
@@ -441,10 +441,10 @@ def test_killed_in_the_middle_and_started_again(
     with monkeypatch.context() as faulty:
         faulty.setenv("PENSTOCK_FAULT", place)
         with Process(path, "extract") as extract:
-            assert extract.ended() == -signal.SIGKILL
-    assert not asked(directory, table)
+            assert extract.wait_for_end() == -signal.SIGKILL
+    assert not read_answered(directory, table)
     with Process(path, "extract") as extract:
-        extract.until(lambda: asked(directory, table), "the rows are sent")
+        extract.until(lambda: read_answered(directory, table), "the rows are sent")
         extract.stop()
     view = View(table).read(directory)
     assert view.reloads == (2 if place.startswith("extract.resend.before") else 1)
@@ -461,7 +461,7 @@ def test_the_command_returns_when_the_rows_are_in_the_log(
     )
     other = f"{table[:-1]}u"
 
-    def refused(*options: str) -> str:
+    def read_refusal(*options: str) -> str:
         ran = penstock("resend", path, *options, "--json")
         assert ran.code == 1
         assert ran.error["hint"]
@@ -469,8 +469,8 @@ def test_the_command_returns_when_the_rows_are_in_the_log(
 
     with Process(path, "extract") as extract:
         extract.until(lambda: _pid(path), "it extracts")
-        assert refused("--tables", f"{table},{table}t") == (f"PS20 there is no table {table}t")
-        assert refused("--tables", other).startswith(f"PS20 {other} is not captured by ")
+        assert read_refusal("--tables", f"{table},{table}t") == (f"PS20 there is no table {table}t")
+        assert read_refusal("--tables", other).startswith(f"PS20 {other} is not captured by ")
         ran = penstock("resend", path, "--tables", table)
         assert (ran.code, ran.out) == (0, "The rows are in the change log again.\n")
         extract.stop()

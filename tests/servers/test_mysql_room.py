@@ -26,7 +26,7 @@ BAG = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL, name="
 
 
 @pytest.fixture
-def keyed(mysql: MySQLServer) -> Iterator[None]:
+def key_requirement(mysql: MySQLServer) -> Iterator[None]:
     """Setting of the server that refuses tables without a primary key, like managed services."""
     with mysql.globals(sql_require_primary_key="1"):
         yield
@@ -34,7 +34,7 @@ def keyed(mysql: MySQLServer) -> Iterator[None]:
 
 @pytest.mark.server("mysql")
 def test_all_our_tables_have_a_primary_key_where_the_server_wants_it(
-    keyed: None, my_start: MyStart, my_target: Target, log: LogMaker
+    key_requirement: None, my_start: MyStart, my_target: Target, log: LogMaker
 ) -> None:
     """Progress, action, and merge tables of tables with and without a key have one."""
     target = my_start(
@@ -60,7 +60,7 @@ def test_all_our_tables_have_a_primary_key_where_the_server_wants_it(
 
 @pytest.mark.server("mysql")
 def test_changelogs_are_filled_where_the_server_wants_keys(
-    keyed: None, mysql: MySQLServer, mysql_url: str, tmp_path: Path
+    key_requirement: None, mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
     """FlexCDC's columns are preceded by a number, which only penstock uses."""
     database = f"flex_{mysql_url.rpartition('/')[2]}"

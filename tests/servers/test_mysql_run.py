@@ -76,7 +76,7 @@ class Shop:
             database,
         )
 
-    def applied(self) -> int:
+    def read_applied(self) -> int:
         """Return the applied GSN; 0 before there is one."""
         there = self.server.execute(
             "select 1 from information_schema.tables where table_schema = 'wirekite'"
@@ -98,7 +98,7 @@ def shop(own_mysql: Maker) -> Iterator[Shop]:
         yield made
 
 
-def written(folder: Path, source: str, target: str, **extractor: Any) -> Path:
+def write_file(folder: Path, source: str, target: str, **extractor: Any) -> Path:
     """Write the pipeline's file, with a database of another name at the target."""
     return write_pipeline(
         folder,
@@ -124,19 +124,19 @@ def test_run_pause_stop_and_the_published_queries(shop: Shop, tmp_path: Path) ->
     server = shop.server
     monitor = "binlog monitor" if server.is_mariadb else "replication client"
     with server.role(*LEAST, f"{monitor} on *.*") as account:
-        path = written(tmp_path, f"{account.rstrip('/')}/shop", server.url("copy"))
+        path = write_file(tmp_path, f"{account.rstrip('/')}/shop", server.url("copy"))
         with Process(path) as run:
-            run.until(lambda: shop.applied() > 0, "changes are applied")
+            run.until(lambda: shop.read_applied() > 0, "changes are applied")
             handed_over(shop, path, run)
             watched_by_sql(server, run)
             steered_by_sql(shop, run)
             server.execute("update wirekite.wirekite_action set action = 'STOP'")
-            assert run.ended() == 0, run.err
+            assert run.wait_for_end() == 0, run.err
         server.execute("update wirekite.wirekite_action set action = 'RUN'")
         shop.__exit__()
-        written(tmp_path, f"{account.rstrip('/')}/shop", server.url("copy"), exitWhenIdle=True)
+        write_file(tmp_path, f"{account.rstrip('/')}/shop", server.url("copy"), exitWhenIdle=True)
         with Process(path) as last:
-            assert last.ended() == 0, last.err
+            assert last.wait_for_end() == 0, last.err
     assert shop.sums("copy") == shop.sums("shop")
     assert (tmp_path / "shop" / "log" / "CHANGE.DONE").exists()
 
@@ -159,13 +159,13 @@ def handed_over(shop: Shop, path: Path, run: Process) -> None:
 def watched_by_sql(server: MySQLServer, run: Process) -> None:
     """Check the document's queries and columns, letter by letter, in a session of any time zone."""
 
-    def finished() -> bool:
+    def has_finished() -> bool:
         return all(
             any(row[3] is not None for row in server.execute(query))
             for query in (CE_QUERY, CL_QUERY)
         )
 
-    run.until(finished, "a file is extracted and loaded")
+    run.until(has_finished, "a file is extracted and loaded")
     with server.connect() as connection, connection.cursor() as cursor:
         for zone in ("+00:00", "-08:00"):
             cursor.execute(f"set time_zone = '{zone}'")
@@ -189,33 +189,33 @@ def steered_by_sql(shop: Shop, run: Process) -> None:
     server = shop.server
     server.execute("update wirekite.wirekite_action set action = 'PAUSE'")
     still_since: list[float] = [time.monotonic()]
-    last = [shop.applied()]
+    last = [shop.read_applied()]
 
     def stands_still() -> bool:
-        now = shop.applied()
+        now = shop.read_applied()
         if now != last[0]:
             last[0], still_since[0] = now, time.monotonic()
         return time.monotonic() - still_since[0] > 6
 
     run.until(stands_still, "nothing is applied any more", 60)
     server.execute("update wirekite.wirekite_action set action = 'RUN'")
-    run.until(lambda: shop.applied() > last[0], "changes are applied again", 60)
+    run.until(lambda: shop.read_applied() > last[0], "changes are applied again", 60)
 
 
 @pytest.mark.promise
 def test_into_postgresql_steered_by_sql(shop: Shop, target_url: str, tmp_path: Path) -> None:
     """The same words work in a target of another engine; SIGTERM ends the run in order, too."""
-    path = written(tmp_path, shop.server.url("shop"), target_url)
+    path = write_file(tmp_path, shop.server.url("shop"), target_url)
     with psycopg.connect(target_url, autocommit=True) as target, Process(path) as run:
 
-        def applied() -> int:
+        def read_applied() -> int:
             there = target.execute("select to_regclass('wirekite.wirekite_log')").fetchone()
             if there is None or there[0] is None:
                 return 0
             row = target.execute("select applied_gsn from wirekite.wirekite_log").fetchone()
             return int(row[0]) if row else 0
 
-        run.until(lambda: applied() > 0, "changes are applied")
+        run.until(lambda: read_applied() > 0, "changes are applied")
         for query in (CE_QUERY, CL_QUERY):
             run.until(
                 lambda: any(r[3] for r in target.execute(query.encode()).fetchall()),  # noqa: B023

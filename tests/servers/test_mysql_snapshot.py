@@ -80,7 +80,7 @@ def writers(server: MySQLServer, database: str, *, pause_s: float = 0.002) -> It
             thread.join()
 
 
-def seen(snapshots: Snapshots) -> list[set[int]]:
+def read_numbers(snapshots: Snapshots) -> list[set[int]]:
     """Return the numbers that each connection sees, equal in both tables."""
     found = []
     for reader in snapshots.connections:
@@ -91,7 +91,7 @@ def seen(snapshots: Snapshots) -> list[set[int]]:
     return found
 
 
-def logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
+def read_logged(server: MySQLServer, snapshots: Snapshots) -> set[int]:
     """Return the numbers that were written after the snapshots' point, from the binlog."""
     options = DumpOptions(server_id=probe_server_id(), is_bounded=True)
     found = set()
@@ -138,11 +138,11 @@ def check_one_point(
         ) as taken,
     ):
         time.sleep(0.3)
-        views = seen(taken)
+        views = read_numbers(taken)
         time.sleep(0.2)
-        assert seen(taken) == views, "the snapshots move"
+        assert read_numbers(taken) == views, "the snapshots move"
     final = {row[0] for row in mysql.execute("select id from a", name)}
-    behind = logged(mysql, taken)
+    behind = read_logged(mysql, taken)
     assert [choice.strategy for choice in told] == [strategy]
     assert taken.settled >= taken.status.position
     for view in views:
@@ -174,13 +174,13 @@ def test_again_and_again_under_load(own_mysql: Callable[..., MySQLServer]) -> No
                 with open_snapshots(
                     server.url("d"), tables, count=2, among=[Choice(strategy=strategy)]
                 ) as taken:
-                    kept.append((taken, seen(taken)))
+                    kept.append((taken, read_numbers(taken)))
             except SnapshotsDiffer:
                 continue
     assert sum(taken.choice.strategy is best for taken, _ in kept) > 5
     final = {row[0] for row in server.execute("select id from d.a")}
     for taken, views in kept:
-        behind = logged(server, taken)
+        behind = read_logged(server, taken)
         for view in views:
             assert view | behind == final
             assert taken.choice.strategy is Strategy.LOCK_FREE or not view & behind
@@ -189,7 +189,7 @@ def test_again_and_again_under_load(own_mysql: Callable[..., MySQLServer]) -> No
 # -- strategies ------------------------------------------------------------------------------------
 
 
-def offered(url: str, tables: list[TableDefinition]) -> list[Choice]:
+def list_strategies(url: str, tables: list[TableDefinition]) -> list[Choice]:
     """Return the strategies for the account in a URL."""
     with connect(url, application_name="t") as connection:
         return read_choices(connection, tables)
@@ -199,7 +199,7 @@ def test_the_superuser_takes_the_gentlest(
     mysql: MySQLServer, mysql_url: str, tables: list[TableDefinition]
 ) -> None:
     """All strategies are available, the least intrusive one first."""
-    found = offered(mysql_url, tables)
+    found = list_strategies(mysql_url, tables)
     assert [choice.strategy for choice in found] == list(
         OF_MARIADB if mysql.is_mariadb else OF_MYSQL
     )
@@ -223,14 +223,14 @@ def test_rights_decide_on_mysql(
     ]
     for grants, strategy, lacking in cases:
         with mysql.role(*grants) as url:
-            first = offered(url, tables)[0]
+            first = list_strategies(url, tables)[0]
             assert first.strategy is strategy
             assert lacking in str(first)
             with open_snapshots(url + name, tables, count=2) as taken:
                 assert taken.choice == first
-                assert seen(taken) == [set(), set()]
+                assert read_numbers(taken) == [set(), set()]
     with mysql.role(reads) as url, pytest.raises(NoConsistentPoint) as caught:
-        offered(url, tables)
+        list_strategies(url, tables)
     assert "REPLICATION CLIENT" in caught.value.message
     right = "flush_tables" if mysql.version.mysql(8, 0, 23) else "reload"
     assert f"grant {right} on" in caught.value.hint
@@ -243,7 +243,7 @@ def test_rights_decide_on_mariadb(
     """The right to read suffices: each snapshot knows its own position."""
     name = database_of(mysql_url)
     with mysql.role(f"select on `{name}`.*") as url:
-        assert [choice.strategy for choice in offered(url, tables)] == [
+        assert [choice.strategy for choice in list_strategies(url, tables)] == [
             Strategy.OWN_POSITIONS,
             Strategy.LOCK_FREE,
         ]
@@ -267,7 +267,7 @@ def test_tables_that_cannot_be_caught_up_or_read_at_one_point(
                   name)  # fmt: skip
     with open_catalog(mysql_url) as connection:
         tables = captured_tables(connection, [f"{name}.*"])
-    found = offered(mysql_url, tables)
+    found = list_strategies(mysql_url, tables)
     assert Strategy.LOCK_FREE not in [choice.strategy for choice in found]
     assert f"{name}.m cannot be read at one point" in str(found[0])
 
@@ -281,13 +281,13 @@ def test_without_gtids_it_is_not_known_what_is_visible(
     server.execute("create database d; create table d.a (id int primary key)")
     with open_catalog(server.url()) as connection:
         tables = captured_tables(connection, ["d.*"])
-    assert [choice.strategy for choice in offered(server.url(), tables)] == [
+    assert [choice.strategy for choice in list_strategies(server.url(), tables)] == [
         Strategy.GLOBAL_LOCK,
         Strategy.TABLE_LOCKS,
     ]
     rights = ("replication client on *.*", "select on d.*")
     with server.role(*rights) as url, pytest.raises(NoConsistentPoint, match="gtid_mode = ON"):
-        offered(url, tables)
+        list_strategies(url, tables)
     with open_snapshots(server.url("d"), tables, count=2) as taken:
         assert taken.status.gtids == ""
 
@@ -338,7 +338,7 @@ def test_coordinators_that_come_and_go(
         for _ in range(12):
             try:
                 with open_snapshots(mysql_url, tables, count=2) as taken:
-                    kept.append((taken, seen(taken)))
+                    kept.append((taken, read_numbers(taken)))
             except TransactionsPrepared:
                 continue
     finally:
@@ -347,7 +347,7 @@ def test_coordinators_that_come_and_go(
     assert kept
     final = {row[0] for row in mysql.execute("select id from a", name)}
     for taken, views in kept:
-        behind = logged(mysql, taken)
+        behind = read_logged(mysql, taken)
         assert all(view | behind == final for view in views)
 
 
@@ -362,9 +362,9 @@ def test_prepared_transactions_that_cannot_be_seen_are_spoken_of(
         f"select on `{database_of(mysql_url)}`.*",
     )
     with mysql.role(*grants) as url:
-        assert "XA_RECOVER_ADMIN" in str(offered(url, tables)[0])
+        assert "XA_RECOVER_ADMIN" in str(list_strategies(url, tables)[0])
     with mysql.role(*grants, "xa_recover_admin on *.*") as url:
-        assert "XA_RECOVER_ADMIN" not in str(offered(url, tables)[0])
+        assert "XA_RECOVER_ADMIN" not in str(list_strategies(url, tables)[0])
 
 
 @pytest.mark.server("mariadb")
@@ -402,7 +402,7 @@ def test_a_lock_that_is_not_to_be_had_gives_way_to_the_next_recipe(
             mysql_url, tables, count=2, among=among, on_choice=told.append
         ) as taken:
             assert taken.choice.strategy is Strategy.LOCK_FREE
-            assert seen(taken) == [set(), set()]
+            assert read_numbers(taken) == [set(), set()]
         cursor.execute("rollback")
     assert [choice.strategy for choice in told] == [Strategy.TABLE_LOCKS, Strategy.LOCK_FREE]
 

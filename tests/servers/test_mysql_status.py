@@ -210,7 +210,7 @@ def test_a_file_that_lost_its_end(fresh: MySQLServer, connection: Connection) ->
 
 def test_another_server(fresh: MySQLServer, connection: Connection) -> None:
     """A position means nothing on another server without GTIDs; with them it is ignored."""
-    point = replace(resume_point(fresh, connection), server="somebody else")
+    point = replace(resume_point(fresh, connection), server="another server")
     with pytest.raises(dump_errors.ServerReplaced):
         check(fresh, connection, by_file(point))
     check(fresh, connection, point)

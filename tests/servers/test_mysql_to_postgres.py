@@ -42,7 +42,7 @@ select id, big::text, bits::int::text, amount::text, round(ratio::numeric, 9)::f
 
 
 @contextmanager
-def written(mysql: MySQLServer, url: str) -> Iterator[None]:
+def run_writer(mysql: MySQLServer, url: str) -> Iterator[None]:
     """Run a session that inserts, updates, moves keys and deletes for the time of the block."""
     ended = threading.Event()
 
@@ -94,7 +94,7 @@ def test_every_row_arrives_as_the_source_has_it(
 
     changing = threading.Event()
     running = threading.Thread(target=run)
-    with written(mysql, mysql_url):
+    with run_writer(mysql, mysql_url):
         running.start()
         with psycopg.connect(target_url, autocommit=True) as target:
             while not changing.wait(0.2):

@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator
         made.close()
 
 
-def halted(pair: Pair, word: str) -> None:
+def halt_with(pair: Pair, word: str) -> None:
     """End the pipeline if it runs, and write this `newTables` into its file."""
     assert pair.process is not None
     if pair.process.running:
@@ -51,9 +51,9 @@ def halted(pair: Pair, word: str) -> None:
     pair.write()
 
 
-def started(pair: Pair, word: str) -> Process:
+def start_with(pair: Pair, word: str) -> Process:
     """Start the pipeline with this `newTables`."""
-    halted(pair, word)
+    halt_with(pair, word)
     return pair.start()
 
 
@@ -72,7 +72,7 @@ def left_out(pair: Pair, name: str, code: str) -> bool:
 
 def test_a_new_table_is_added_while_others_flow(pair: Pair) -> None:
     """A table is added as by `table add`; one that cannot be followed is left out with a reason."""
-    process = started(pair, "add")
+    process = start_with(pair, "add")
     with Customers(pair, "item") as customers:
         pair.run("create table keyless (id int)")
         pair.run("create table not_wanted (id int)")
@@ -90,7 +90,7 @@ def test_a_new_table_is_added_while_others_flow(pair: Pair) -> None:
 
 def test_a_table_made_while_nothing_ran_is_added_at_the_start(pair: Pair) -> None:
     """A table that could not be followed earlier, and can be now, is added as well."""
-    process = started(pair, "add")
+    process = start_with(pair, "add")
     pair.run("create table unkeyed (id int)")
     process.until(lambda: left_out(pair, "public.unkeyed", "PG12"), "unkeyed left out")
     pair.stop()
@@ -108,7 +108,7 @@ def test_a_table_made_while_nothing_ran_is_added_at_the_start(pair: Pair) -> Non
 
 def test_a_table_that_goes_again_is_forgotten_and_a_renamed_one_is_new(pair: Pair) -> None:
     """The rows are copied to the new name; the old one stays in the target."""
-    process = started(pair, "add")
+    process = start_with(pair, "add")
     pair.run(BORN.format(name="named"))
     reach(pair, "public.named", "following")
     pair.run("create table brief (id int)")
@@ -126,16 +126,16 @@ def test_a_renamed_table_stops_a_pipeline_that_adds_none(pair: Pair) -> None:
     """The table is named; as the hint says, the next start follows it once its new name is
     captured.
     """
-    started(pair, "add")
+    start_with(pair, "add")
     pair.run(BORN.format(name="moving"))
     reach(pair, "public.moving", "following")
-    process = started(pair, "leave")
+    process = start_with(pair, "leave")
     pair.run("alter table moving rename to moved")
-    assert process.ended() == 1
+    assert process.wait_for_end() == 1
     assert process.error["code"] == "PG46", process.err
     assert "public.moved" in process.error["hint"]
     pair.run("update moved set n = n + 1")
-    started(pair, "add")
+    start_with(pair, "add")
     reach(pair, "public.moved", "following")
     pair.run("update moved set n = n + 1")
     pair.check("moved")
@@ -149,7 +149,7 @@ def test_a_renamed_table_stops_a_pipeline_that_adds_none(pair: Pair) -> None:
 
 def test_a_new_table_is_left_out(pair: Pair) -> None:
     """Status has a warning until the table is added."""
-    halted(pair, "leave")
+    halt_with(pair, "leave")
     pair.run(BORN.format(name="early"))
     process = pair.start()
     pair.run(BORN.format(name="late"))
@@ -167,15 +167,15 @@ def test_a_new_table_is_left_out(pair: Pair) -> None:
 
 def test_a_new_table_stops_the_pipeline_where_that_is_wanted(pair: Pair) -> None:
     """An added table has its rows and its changes: nothing is lost."""
-    process = started(pair, "leave")
+    process = start_with(pair, "leave")
     pair.run(BORN.format(name="before"))
     process.until(lambda: left_out(pair, "public.before", "CT69"), "left out")
-    halted(pair, "stop")
+    halt_with(pair, "stop")
     request(pair, "add", "public.before")  # a table left out earlier stops nothing once it is added
     process = pair.start()
     reach(pair, "public.before", "following")
     pair.run(BORN.format(name="halt"))
-    assert process.ended() == 1
+    assert process.wait_for_end() == 1
     assert process.error["code"] == "CT68", process.err
     assert "table add shop.toml public.halt" in process.error["hint"]
     report = penstock("doctor", pair.path, "--json")

@@ -18,7 +18,7 @@ import pytest
 
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.extract import log_changes
-from harness.pipelines.mysql_pipe import loaded
+from harness.pipelines.mysql_pipe import load_log
 from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.servers.engines import ENGINES, Place, new_place
 from harness.servers.published import CE_QUERY, CL_QUERY
@@ -44,9 +44,9 @@ class Shop:
         self.path = folder / "shop.toml"
         self.bought = 0
         place.run("create table item (id int primary key, n int)")
-        self.written()
+        self.write_file()
 
-    def written(self, target: str | None = None, **extractor: Any) -> Path:
+    def write_file(self, target: str | None = None, **extractor: Any) -> Path:
         """Write the file: without target unless one is given."""
         return write_pipeline(
             self.folder,
@@ -68,7 +68,7 @@ class Shop:
         """File that has the progress."""
         return self.folder / "shop" / "state" / "wirekite.db"
 
-    def asked(self, query: str) -> list[tuple[Any, ...]]:
+    def ask_sqlite(self, query: str) -> list[tuple[Any, ...]]:
         """Return another SQLite program's answer, with the file as `wirekite`."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         try:
@@ -79,7 +79,7 @@ class Shop:
 
     def act(self, word: str) -> None:
         """Write the action as the documentation says."""
-        self.asked(f"update wirekite.wirekite_action set action = '{word}'")
+        self.ask_sqlite(f"update wirekite.wirekite_action set action = '{word}'")
 
     def pid(self, name: str) -> int:
         """Return the process id of one process; 0 if it does not run."""
@@ -90,7 +90,7 @@ class Shop:
         found: dict[str, Any] = penstock("status", self.path, "--json").result
         return found
 
-    def logged(self) -> list[int]:
+    def read_logged(self) -> list[int]:
         """Return the numbers of the inserted rows in closed segments, in the log's order."""
         found = log_changes(load_config(self.path).directory)
         assert [change.gsn for change in found] == list(range(1, len(found) + 1))
@@ -101,16 +101,16 @@ class Shop:
         gsn: int = self.status()["log"]["gsn"]
         return gsn
 
-    def begun(self, run: Process) -> None:
+    def wait_until_begun(self, run: Process) -> None:
         """Wait until its extraction has a position: later purchases are in the log."""
         run.until(lambda: self.status()["log"]["log_id"] and self.pid("extract"), "it extracts")
 
     def finish(self) -> None:
         """Extract the remaining changes, until the source is idle."""
-        self.written(exitWhenIdle=True, idleWaitSeconds=0.7)
+        self.write_file(exitWhenIdle=True, idleWaitSeconds=0.7)
         ran = penstock("run", self.path, "--json")
         assert ran.code == 0, ran
-        self.written()
+        self.write_file()
 
 
 @pytest.fixture(params=ENGINES)
@@ -129,32 +129,34 @@ def test_run_extracts_alone_and_obeys_the_file(shop: Shop) -> None:
     """Rows, the published queries, lag, pause and resume work from the first row to Ctrl-C."""
     with Process(shop.path) as run:
         extracts_alone(shop, run)
-        paused(shop, run)
+        check_pause(shop, run)
         run.stop(signal.SIGINT)
     shop.buy()  # while nothing runs
     assert lag_of(shop)["lag_seconds"] != 0
     shop.finish()
-    assert shop.logged() == list(range(1, shop.bought + 1))
+    assert shop.read_logged() == list(range(1, shop.bought + 1))
 
 
 def extracts_alone(shop: Shop, run: Process) -> None:
     """Check that rows come into the log; SQLite and penstock give the same answers."""
-    shop.begun(run)
+    shop.wait_until_begun(run)
     shop.buy()
     assert run.events[0] == "checking source and this machine for pipeline shop"
     run.until(lambda: shop.in_log() == shop.bought, "all rows are in the log")
-    run.until(lambda: any(row[3] for row in shop.asked(CE_QUERY)), "rows of segments")
-    rows = shop.asked(CE_QUERY)
+    run.until(lambda: any(row[3] for row in shop.ask_sqlite(CE_QUERY)), "rows of segments")
+    rows = shop.ask_sqlite(CE_QUERY)
     assert all(row[1] for row in rows)
-    assert shop.asked(CL_QUERY) == []
+    assert shop.ask_sqlite(CL_QUERY) == []
     run.until(lambda: lag_of(shop)["lag_seconds"] == 0, "no lag")
     found = shop.status()
     assert found["processes"].keys() >= {"run", "extract"}
     assert (found["processes"]["load"], found["applied"], found["mode"]) == (None, None, "change")
-    assert [row["mark"] for row in found["extracted_files"]] == [r[1] for r in shop.asked(CE_QUERY)]
+    assert [row["mark"] for row in found["extracted_files"]] == [
+        r[1] for r in shop.ask_sqlite(CE_QUERY)
+    ]
 
 
-def paused(shop: Shop, run: Process) -> None:
+def check_pause(shop: Shop, run: Process) -> None:
     """Check that PAUSE holds it, the lag says so, and RUN lets it continue."""
     shop.act("PAUSE")
     log = shop.folder / "shop" / "run" / "extract.log"
@@ -184,7 +186,7 @@ def test_killed_again_and_again_it_has_each_row_once(shop: Shop) -> None:
     `penstock run`.
     """
     with Process(shop.path) as run:
-        shop.begun(run)
+        shop.wait_until_begun(run)
         for _ in range(ROUNDS):
             shop.buy(3)
             before = shop.pid("extract")
@@ -194,28 +196,28 @@ def test_killed_again_and_again_it_has_each_row_once(shop: Shop) -> None:
             run.until(lambda: shop.pid("extract") not in (0, before), "it runs again")  # noqa: B023
         child = shop.pid("extract")
         run.send(signal.SIGKILL)
-        run.ended()
+        run.wait_for_end()
     deadline = time.monotonic() + 30
     while shop.pid("extract") == child:
         assert time.monotonic() < deadline, "the half outlives its parent"
         time.sleep(0.1)
     shop.buy()
     shop.finish()
-    assert shop.logged() == list(range(1, shop.bought + 1))
-    files = {row[0] for row in shop.asked("select target from wirekite.wirekite_progress")}
+    assert shop.read_logged() == list(range(1, shop.bought + 1))
+    files = {row[0] for row in shop.ask_sqlite("select target from wirekite.wirekite_progress")}
     log = load_config(shop.path).layout.log
     assert {file.path.name for file in list_segments(log)} <= files
     unfinished = "select count(*) from wirekite.wirekite_progress where finish_time is null"
-    assert shop.asked(unfinished) == [(0,)]
+    assert shop.ask_sqlite(unfinished) == [(0,)]
 
 
 def test_stop_ends_it_and_nonsense_is_refused(shop: Shop) -> None:
     """STOP ends `penstock extract` in order; an unknown word is an error before it begins."""
     with Process(shop.path, "extract") as extract:
-        shop.begun(extract)
+        shop.wait_until_begun(extract)
         extract.until(shop.file.exists, "the file is there")
         shop.act("STOP")
-        assert extract.ended() == 0, extract.err
+        assert extract.wait_for_end() == 0, extract.err
     shop.act("HALT")
     ran = penstock("run", shop.path, "--json")
     assert (ran.code, ran.error["code"]) == (1, "PK21")
@@ -229,13 +231,13 @@ def test_a_progress_file_that_is_lost_or_broken(shop: Shop) -> None:
     shop.buy()
     shop.finish()
     files = "select target from wirekite.wirekite_progress where finish_time is not null"
-    before = set(shop.asked(files))
+    before = set(shop.ask_sqlite(files))
     assert before
     for path in shop.file.parent.glob("wirekite.db*"):
         path.unlink()
     shop.buy()
     shop.finish()
-    assert set(shop.asked(files)) > before
+    assert set(shop.ask_sqlite(files)) > before
     shop.file.write_bytes(b"nonsense" * 1000)
     found = examine(load_config(shop.path))
     assert [one.code for one in found.errors] == ["PK21"]
@@ -284,7 +286,7 @@ def test_tables_come_and_go(shop: Shop) -> None:
         return lines[0]["state"] if lines else ""
 
     with Process(shop.path) as run:
-        shop.begun(run)
+        shop.wait_until_begun(run)
         assert penstock("table", "remove", shop.path, other).code == 0
         run.until(lambda: state() == "removed", "it is removed")
         shop.place.run("insert into other values (-1, 0)")
@@ -296,7 +298,7 @@ def test_tables_come_and_go(shop: Shop) -> None:
         shop.place.run("insert into other values (-2, 0)")
         run.until(lambda: shop.in_log() == shop.bought + 1, "its changes come")
         run.stop()
-    assert shop.logged() == [*range(1, shop.bought + 1), -2]
+    assert shop.read_logged() == [*range(1, shop.bought + 1), -2]
 
 
 def tables(shop: Shop) -> list[dict[str, Any]]:
@@ -337,13 +339,13 @@ def test_progress_is_as_with_a_target(
                 "target.map": {shop.place.namespace: target.namespace},
             },
         )
-        shop.written(**IDLE)
+        shop.write_file(**IDLE)
         for _ in range(3):
             for one in (path, shop.path):
                 ran = penstock("extract", one, "--json")
                 assert ran.code == 0, ran
             shop.buy()
-        there, here = target.run(CE_QUERY.rstrip().rstrip(";")), shop.asked(CE_QUERY)
+        there, here = target.run(CE_QUERY.rstrip().rstrip(";")), shop.ask_sqlite(CE_QUERY)
     for one, found in ((path, there), (shop.path, here)):
         assert [row[1] for row in found] == marks_of(one)
         assert all(row[2] <= row[3] for row in found)
@@ -373,7 +375,7 @@ finally:
 
 def test_spark_is_never_imported(shop: Shop) -> None:
     """Other modules that only loading needs are not imported either: extraction works without."""
-    shop.written(**IDLE)
+    shop.write_file(**IDLE)
     for command in ("extract", "run", "status", "lag", "doctor"):
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, command, str(shop.path), "--json"],
@@ -429,18 +431,18 @@ def test_a_target_is_added_and_taken_away_again(shop: Shop, shared_servers: Shar
 
         refused = penstock("extract", with_target("data+change"), "--json")
         assert (refused.code, refused.error["code"]) == (1, "PK19"), refused
-        loaded(with_target())
+        load_log(with_target())
         assert rows(target) == rows(shop.place) == list(range(1, shop.bought + 1))
         shop.buy()
         shop.finish()  # without a target
         assert len(rows(target)) == shop.bought - 10
         extracted = penstock("extract", with_target(), "--json")
         assert extracted.code == 0, extracted
-        loaded(shop.path)
+        load_log(shop.path)
         assert rows(target) == rows(shop.place)
         assert target.run("select count(*) from wirekite.wirekite_progress where operation = 'CE'")
-    shop.written()
-    assert shop.logged() == list(range(1, shop.bought + 1))
+    shop.write_file()
+    assert shop.read_logged() == list(range(1, shop.bought + 1))
 
 
 def test_a_renamed_table_is_whole_in_the_log(shop: Shop) -> None:
@@ -448,7 +450,7 @@ def test_a_renamed_table_is_whole_in_the_log(shop: Shop) -> None:
     shop.finish()
     shop.buy()
     with Process(shop.path) as run:
-        shop.begun(run)
+        shop.wait_until_begun(run)
         shop.place.run("alter table item rename to thing")
         shop.place.run("insert into thing values (1000, 0)")
         wanted = {*range(1, shop.bought + 1), 1000, 1001}
@@ -496,7 +498,7 @@ def test_a_target_for_a_log_that_lost_its_beginning(
             sections={"changeExtractor": IDLE, "target.map": namespaces},
         )
         with pytest.raises((LogGap, SegmentMissing)):
-            loaded(path)
+            load_log(path)
         assert rows(target) == []
 
 

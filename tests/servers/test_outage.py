@@ -18,7 +18,7 @@ from plugins.postgres import Server
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def told(pair: Pair, command: str) -> dict[str, Any]:
+def run_json(pair: Pair, command: str) -> dict[str, Any]:
     """Return a command's --json output, however it ends."""
     found: dict[str, Any] = json.loads(penstock(command, pair.path, "--json").out)
     return found
@@ -32,7 +32,7 @@ def fetch(url: str) -> str:
 
 def waits(pair: Pair, side: str, process: str) -> bool:
     """Return whether the status names the server, since when, and the process that retries."""
-    found = told(pair, "status")
+    found = run_json(pair, "status")
     sides = {one["side"]: one["since"] for one in found["unreachable"]}
     return bool(sides.get(side)) and process in [one["process"] for one in found["tried_again"]]
 
@@ -56,11 +56,13 @@ def test_each_server_goes_away_and_comes_back(postgres: Server, tmp_path: Path) 
                 page = f"{web.url}/api/pipelines/shop"
                 doors = (("target", target, "load"), ("source", source, "extract"))
                 for number, (side, door, process) in enumerate(doors):
-                    until(lambda: told(pair, "lag")["lag_seconds"] is not None, "the lag is known")
+                    until(
+                        lambda: run_json(pair, "lag")["lag_seconds"] is not None, "the lag is known"
+                    )
                     door.away(True)
                     pair.run(f"insert into item values ({number}, 'while it is away')")
                     until(lambda s=side, p=process: waits(pair, s, p), f"{side} is said to be away")
-                    assert told(pair, "lag")["lag_seconds"] is None
+                    assert run_json(pair, "lag")["lag_seconds"] is None
                     words = f"{side} unreachable"
                     until(lambda w=words: json.loads(fetch(page))["state"] == w, "the page says so")
                     gauge = f'penstock_server_reachable{{pipeline="shop",side="{side}"}} '
@@ -70,7 +72,10 @@ def test_each_server_goes_away_and_comes_back(postgres: Server, tmp_path: Path) 
                     door.away(False)
                     pair.settle()
                     assert pair.differences("item") == []
-                    until(lambda: not told(pair, "status")["tried_again"], "nothing is tried again")
+                    until(
+                        lambda: not run_json(pair, "status")["tried_again"],
+                        "nothing is tried again",
+                    )
                 assert web.stop() == 0
             pair.stop()
             for side in ("target", "source"):

@@ -175,11 +175,11 @@ def test_every_type_decodes_to_its_neutral_form_and_back(
         for rows in rest:
             assert rows.relation.columns[0].neutral == "string", name
         assert sum(rows.batch.num_rows for rows in rest) == len(unfit), name
-        printed = [text for rows in (first, *rest) for text in _printed(source, name, rows)]
+        printed = [text for rows in (first, *rest) for text in _print_values(source, name, rows)]
         assert printed == expected[f"t{number}"], name
 
 
-def _printed(source: psycopg.Connection[Any], name: str, rows: Any) -> list[str]:
+def _print_values(source: psycopg.Connection[Any], name: str, rows: Any) -> list[str]:
     """Return the server's text of decoded values, each passed back in a neutral way."""
     array = rows.batch.column("after").field(0)
     neutral = rows.relation.columns[0].neutral

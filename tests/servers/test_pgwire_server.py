@@ -107,7 +107,7 @@ class Connection:
 
 
 @contextmanager
-def served() -> Iterator[int]:
+def serve_clients() -> Iterator[int]:
     """Listen at a port that serves one client after the other; yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -137,7 +137,7 @@ def connect(port: int, password: str, **more: str) -> psycopg.Connection:
 
 def test_libpq_logs_in_and_reads() -> None:
     """The client proves its password, and checks that the server knows it, too."""
-    with served() as port, connect(port, PASSWORD, autocommit=True) as connection:  # type: ignore[arg-type]
+    with serve_clients() as port, connect(port, PASSWORD, autocommit=True) as connection:  # type: ignore[arg-type]
         found = connection.pgconn.exec_("grüße".encode())
         assert (found.get_value(0, 0), found.get_value(0, 1)) == ("grüße".encode(), None)
         failed = connection.pgconn.exec_(b"fail, please")
@@ -149,7 +149,7 @@ def test_libpq_logs_in_and_reads() -> None:
 
 def test_libpq_with_another_password_is_refused() -> None:
     """The refusal has its SQLSTATE, and the next client is served."""
-    with served() as port:
+    with serve_clients() as port:
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
             connect(port, "wrong")
         connect(port, PASSWORD).close()
@@ -157,5 +157,5 @@ def test_libpq_with_another_password_is_refused() -> None:
 
 def test_libpq_asks_for_more_than_there_is() -> None:
     """A client that insists on encryption disconnects."""
-    with served() as port, pytest.raises(psycopg.OperationalError, match="SSL"):
+    with serve_clients() as port, pytest.raises(psycopg.OperationalError, match="SSL"):
         connect(port, PASSWORD, sslmode="require")

@@ -30,7 +30,7 @@ def from_mysql(folder: Path, source: str, target: str, **sections: dict[str, str
     )
 
 
-def ended(*arguments: str) -> int:
+def run_command(*arguments: str) -> int:
     """Return the exit code of a command line."""
     with pytest.raises(SystemExit) as caught:
         cli.run_guarded(list(arguments))
@@ -161,12 +161,12 @@ def test_the_command_line(
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute("create table t (k int primary key, v real)")
     path = write_pipeline(tmp_path, source_url, mysql_url)
-    assert ended("plan", str(path), "--json") == 1
+    assert run_command("plan", str(path), "--json") == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["missing"] == {"not a number": shown["missing"]["not a number"]}
     assert shown["tables"][0]["columns"][1]["target_type"] == "float"
     for command in ("run", "load"):
-        assert ended(command, str(path), "--json") == 1
+        assert run_command(command, str(path), "--json") == 1
         assert json.loads(capsys.readouterr().err)["code"] == "CT72"
     path = write_pipeline(tmp_path, source_url, mysql_url, sections=CHOSEN)
     cli.cli.main(["plan", str(path)], standalone_mode=False)

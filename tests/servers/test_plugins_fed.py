@@ -176,7 +176,7 @@ class Fed:
 
 
 @pytest.fixture(params=["mariadb", "postgres"])
-def fed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fed]:
+def feed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fed]:
     """Feed from a server of the test's own."""
     with make_server(request.param) as server:
         name = dialect_of(server.url("x")).namespace
@@ -213,40 +213,40 @@ def json_lines(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-def adding_up(replayed: Callable[[], list[Row]], fed: Fed) -> Callable[[], bool]:
+def adding_up(replayed: Callable[[], list[Row]], feed: Fed) -> Callable[[], bool]:
     """Return a function that tells whether the delivered rows are those of the table."""
-    return lambda: replayed() == fed.rows()
+    return lambda: replayed() == feed.rows()
 
 
 @pytest.mark.promise
 @pytest.mark.timeout(240)
-def test_json_lines(fed: Fed) -> None:
+def test_json_lines(feed: Fed) -> None:
     """Every image comes once, in the order of its numbers."""
-    path = fed.folder / "changes.json"
+    path = feed.folder / "changes.json"
 
-    def replayed() -> list[Row]:
+    def replay_rows() -> list[Row]:
         replica = Replica()
         for line in json_lines(path):
             row = {name: value for name, value in line.items() if not name.startswith("MYSQL_")}
             replica.apply(line["MYSQL_ACTION"], row)
         return replica.rows()
 
-    rows = fed.run(
-        "JsonFile", "json_file", {"path": "changes.json"}, adds_up=adding_up(replayed, fed)
+    rows = feed.run(
+        "JsonFile", "json_file", {"path": "changes.json"}, adds_up=adding_up(replay_rows, feed)
     )
-    assert replayed() == rows
+    assert replay_rows() == rows
     lines = [line for line in json_lines(path) if line["MYSQL_ACTION"] != "T"]
     assert [line["MYSQL_SEQ"] for line in lines] == [*range(2, len(lines) + 2)]
-    assert sorted({line["MYSQL_TRX"] for line in lines}) == fed.units()
+    assert sorted({line["MYSQL_TRX"] for line in lines}) == feed.units()
 
 
 @pytest.mark.timeout(240)
-def test_debezium(fed: Fed) -> None:
+def test_debezium(feed: Fed) -> None:
     """Every event comes once, with the connector's source block, and a tombstone per delete."""
-    path = fed.folder / "events.json"
+    path = feed.folder / "events.json"
     dates = {"2024-02-29": 19782}  # days since 1970
 
-    def replayed() -> list[Row]:
+    def replay_rows() -> list[Row]:
         replica = Replica()
         for event in json_lines(path):
             value = event["value"]
@@ -260,33 +260,33 @@ def test_debezium(fed: Fed) -> None:
                     replica.apply(action, row)
         return replica.rows()
 
-    def expected() -> list[Row]:
-        return [{**row, "stored": dates[row["stored"]]} for row in fed.rows()]
+    def expect_rows() -> list[Row]:
+        return [{**row, "stored": dates[row["stored"]]} for row in feed.rows()]
 
     keys = {"path": "events.json", "topic_prefix": "shop1"}
-    fed.run("DebeziumFile", "debezium_file", keys, adds_up=lambda: replayed() == expected())
+    feed.run("DebeziumFile", "debezium_file", keys, adds_up=lambda: replay_rows() == expect_rows())
     events = json_lines(path)
     orders = []
     for event, following in itertools.pairwise([*events, {"value": {}}]):
         value = event["value"]
         if value is None:
             continue
-        assert event["destination"] == f"shop1.{fed.namespace}.item"
+        assert event["destination"] == f"shop1.{feed.namespace}.item"
         assert (following["value"] is None) == (value["op"] == "d")
         source = value["source"]
-        assert (source["connector"], source["name"]) == (fed.connector, "shop1")
-        assert (source["db"], source["table"]) == (fed.database, "item")
+        assert (source["connector"], source["name"]) == (feed.connector, "shop1")
+        assert (source["db"], source["table"]) == (feed.database, "item")
         assert source["ts_us"] == source["ts_ms"] * 1000
-        assert source.keys() == SOURCE | OF_CONNECTOR[fed.connector]
+        assert source.keys() == SOURCE | OF_CONNECTOR[feed.connector]
         own = value["transaction"]
         place = (
             (source["lsn"], own["total_order"])
-            if fed.connector == "postgresql"
+            if feed.connector == "postgresql"
             else (source["file"], source["pos"], source["row"])
         )
         orders.append((place, int(own["id"]), own["total_order"]))
     assert orders == sorted(set(orders))
-    assert {unit for _, unit, _ in orders} >= {*fed.units()}
+    assert {unit for _, unit, _ in orders} >= {*feed.units()}
 
 
 SOURCE = {"version", "connector", "name", "ts_ms", "ts_us", "ts_ns", "snapshot", "db", "sequence"}
@@ -298,7 +298,7 @@ OF_CONNECTOR = {
 
 
 @pytest.mark.timeout(240)
-def test_webhook(fed: Fed) -> None:
+def test_webhook(feed: Fed) -> None:
     """A receiver that fails now and then gets every transaction in order; a repeated one is equal.
 
     Only a transaction that it answered with 2xx counts as delivered.
@@ -310,7 +310,7 @@ def test_webhook(fed: Fed) -> None:
     ]
     planned = list(receiver.answers)
 
-    def taken() -> list[Row]:
+    def take_transactions() -> list[Row]:
         """Return the transactions that the receiver has, in order, each once."""
         found: dict[int, Row] = {}
         keys: dict[str, int] = {}
@@ -326,71 +326,71 @@ def test_webhook(fed: Fed) -> None:
                 found[sent["trx"]] = sent
         return [*found.values()]
 
-    def replayed() -> list[Row]:
+    def replay_rows() -> list[Row]:
         replica = Replica()
-        for sent in taken():
+        for sent in take_transactions():
             for change in sent["changes"]:
                 replica.apply(change["action"], change["row"])
         return replica.rows()
 
     keys = {"url": receiver.url, "secret": SECRET, "backoff": 0.02}
     try:
-        rows = fed.run("Webhook", "webhook", keys, adds_up=adding_up(replayed, fed))
+        rows = feed.run("Webhook", "webhook", keys, adds_up=adding_up(replay_rows, feed))
     finally:
         receiver.close()
-    assert replayed() == rows
-    assert {sent["trx"] for sent in taken()} >= {*fed.units()}
+    assert replay_rows() == rows
+    assert {sent["trx"] for sent in take_transactions()} >= {*feed.units()}
     again = [trx for trx, more in itertools.pairwise(receiver.trx()) if trx == more]
     assert again, "some were refused"
-    assert SECRET not in everything_shown(fed)
+    assert SECRET not in everything_shown(feed)
 
 
 @pytest.mark.timeout(240)
-def test_redis(fed: Fed) -> None:
+def test_redis(feed: Fed) -> None:
     """The cache has the table's rows at the end, and nothing else."""
-    folder = fed.folder / "redis"
+    folder = feed.folder / "redis"
     folder.mkdir()
     server = RedisServer(folder, password="a-password")
 
-    def cached() -> list[Row]:
+    def read_cache() -> list[Row]:
         found = server.rows()
-        assert all(key == f"c:{fed.namespace}.item:{row['id']}" for key, row in found.items())
+        assert all(key == f"c:{feed.namespace}.item:{row['id']}" for key, row in found.items())
         return sorted(found.values(), key=lambda row: int(row["id"]))
 
     try:
-        rows = fed.run(
+        rows = feed.run(
             "RedisCache", "redis_cache", {"url": server.url, "prefix": "c:"},
-            adds_up=adding_up(cached, fed),
+            adds_up=adding_up(read_cache, feed),
         )  # fmt: skip
-        assert cached() == rows
+        assert read_cache() == rows
     finally:
         server.stop()
     # It ends with an error that names the cache when that is down.
-    assert fed.command is not None
-    fed.command.start()
-    with session(fed.url, fed.namespace) as connection:
+    assert feed.command is not None
+    feed.command.start()
+    with session(feed.url, feed.namespace) as connection:
         connection.execute("insert into item values (100000, 'x', null, null)")
-    assert fed.command.process.wait(WAIT_S) == 1
-    assert "error FX18" in fed.out
-    assert "a-password" not in everything_shown(fed)
+    assert feed.command.process.wait(WAIT_S) == 1
+    assert "error FX18" in feed.out
+    assert "a-password" not in everything_shown(feed)
 
 
 @pytest.mark.timeout(240)
-def test_the_example(fed: Fed) -> None:
+def test_the_example(feed: Fed) -> None:
     """Every transaction is printed in order; one that a kill interrupted is printed again."""
 
-    def committed() -> list[int]:
-        if fed.command is None or not fed.command.out.exists():
+    def read_committed() -> list[int]:
+        if feed.command is None or not feed.command.out.exists():
             return []
-        return [int(text) for text in re.findall(r"COMMIT: trx_id: (\d+), Last", fed.out)]
+        return [int(text) for text in re.findall(r"COMMIT: trx_id: (\d+), Last", feed.out)]
 
-    def replayed() -> list[int]:
+    def replay_rows() -> list[int]:
         rows: set[int] = set()
         units: dict[str, list[tuple[str, int]]] = {}
         for unit, dml, number in re.findall(
             r"TRX_ID: (\d+), Schema:\w+, Table: item, DML: ([A-Z ()]+), A(?:T|FTER): \d+"
             r"(?:\nArray\n\(\n    \[id\] => (-?\d+))?",
-            fed.out,
+            feed.out,
         ):
             units.setdefault(unit, []).append((dml, int(number or 0)))
         for unit in sorted(units, key=int):
@@ -405,23 +405,23 @@ def test_the_example(fed: Fed) -> None:
         return sorted(rows)
 
     def adds_up() -> bool:
-        return bool(committed()) and replayed() == [row["id"] for row in fed.rows()]
+        return bool(read_committed()) and replay_rows() == [row["id"] for row in feed.rows()]
 
-    fed.run("Example", "example", {}, adds_up=adds_up)
-    found = committed()
+    feed.run("Example", "example", {}, adds_up=adds_up)
+    found = read_committed()
     assert found == sorted(found)
-    assert {*found} >= {*fed.units()}
+    assert {*found} >= {*feed.units()}
     assert len(found) - len({*found}) <= KILLS
 
 
-def everything_shown(fed: Fed) -> str:
+def everything_shown(feed: Fed) -> str:
     """Return what the process printed and wrote, and what commands show of the pipeline."""
-    assert fed.command is not None
-    shown = [fed.out, repr(open_flexcdc(fed.command.file))]
+    assert feed.command is not None
+    shown = [feed.out, repr(open_flexcdc(feed.command.file))]
     for folder in ("run", "state"):
-        shown += [path.read_bytes().decode("latin-1") for path in (fed.folder / folder).iterdir()]
-    shown.append((fed.folder / "flexcdc.err").read_text())
+        shown += [path.read_bytes().decode("latin-1") for path in (feed.folder / folder).iterdir()]
+    shown.append((feed.folder / "flexcdc.err").read_text())
     for words in (("doctor",), ("doctor", "--json"), ("status",), ("status", "--json")):
-        done = penstock(words[0], fed.command.file, *words[1:])
+        done = penstock(words[0], feed.command.file, *words[1:])
         shown += [done.out, done.err]
     return "\n".join(shown)

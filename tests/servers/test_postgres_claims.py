@@ -318,14 +318,14 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
 
     check = send._check_stamp
 
-    def checked(cursor: Any, writer: PostgresStagingWriter) -> None:
+    def check_and_hang(cursor: Any, writer: PostgresStagingWriter) -> None:
         if place == "stamp":
             hang()
         check(cursor, writer)
         if place == "commit":
             hang()
 
-    monkeypatch.setattr(send, "_check_stamp", checked)
+    monkeypatch.setattr(send, "_check_stamp", check_and_hang)
     options = {"lock_timeout": "5000"}
     with (
         connect(target_url, application_name="stager", options=options) as driver,

@@ -63,7 +63,11 @@ def test_after_resend_with_updates_meanwhile_the_view_equals_the_source(
         until(lambda: extractor.progress.row_count > 200)
         for number in (1, 2):
             ask(tmp_path, "public.t", number=number)
-            until(lambda n=number: answers(tmp_path).get("public.t") and _asked(tmp_path) == n)
+            until(
+                lambda n=number: (
+                    answers(tmp_path).get("public.t") and _read_resend_id(tmp_path) == n
+                )
+            )
             assert not answers(tmp_path)["public.t"].error
         behind = extractor.progress.row_count
         until(lambda: extractor.progress.row_count > behind + 200)
@@ -81,7 +85,7 @@ def test_after_resend_with_updates_meanwhile_the_view_equals_the_source(
     assert len(expected) > 1900
 
 
-def _asked(directory: Path) -> int:
+def _read_resend_id(directory: Path) -> int:
     return answers(directory)["public.t"].resend_id
 
 
@@ -95,7 +99,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
     original = table_actions.open_reload
     with connect(source_url, application_name="test") as sql, running(extractor):
 
-        def altered(*given: Any, **more: Any) -> Any:
+        def alter_first(*given: Any, **more: Any) -> Any:
             monkeypatch.setattr(table_actions, "open_reload", original)
             sql.execute("alter table t add more int")
             return original(*given, **more)
@@ -105,7 +109,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
         assert answers(tmp_path)["public.nothing"].error == (
             "public.nothing is not captured by p: the change log has none of its changes"
         )
-        monkeypatch.setattr(table_actions, "open_reload", altered)
+        monkeypatch.setattr(table_actions, "open_reload", alter_first)
         ask(tmp_path, "public.t", number=2)
         until(lambda: "public.t" in answers(tmp_path))
         said = answers(tmp_path)["public.t"]
@@ -115,7 +119,7 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
         assert said.hint
         sql.execute("update t set more = 5 where id = 7")
         ask(tmp_path, "public.t", number=3)
-        until(lambda: _asked(tmp_path) == 3)
+        until(lambda: _read_resend_id(tmp_path) == 3)
         assert not answers(tmp_path)["public.t"].error
         expected = source_rows(sql)
         sql.execute("insert into u values (1)")
@@ -165,20 +169,22 @@ def test_the_command_returns_when_the_rows_are_in_the_log(source_url: str, tmp_p
         tmp_path, source_url, None, tables=["public.t"], sections={"changeExtractor": LIVELY}
     )
 
-    def refused(*options: str) -> str:
+    def read_refusal(*options: str) -> str:
         ran = penstock("resend", path, *options, "--json")
         assert ran.code == 1
         assert ran.error["hint"]
         return f"{ran.error['code']} {ran.error['error']}"
 
-    assert refused() == "PS20 no table is named"
-    assert refused("--tables", "public.t") == (
+    assert read_refusal() == "PS20 no table is named"
+    assert read_refusal("--tables", "public.t") == (
         "PS21 the resend was cancelled: no extractor of pipeline shop runs"
     )
     with Process(path, "extract") as extract:
         extract.until(lambda: _pid(path), "it extracts")
-        assert refused("--tables", "public.t,public.no") == ("PS20 there is no table public.no")
-        assert refused("--tables", "public.u").startswith("PS20 public.u is not captured by ")
+        assert read_refusal("--tables", "public.t,public.no") == (
+            "PS20 there is no table public.no"
+        )
+        assert read_refusal("--tables", "public.u").startswith("PS20 public.u is not captured by ")
         ran = penstock("resend", path, "--tables", "public.t")
         assert (ran.code, ran.out) == (0, "The rows are in the change log again.\n")
         extract.stop()

@@ -21,7 +21,7 @@ from plugins.shared import SharedServers
 
 
 @pytest.fixture(params=ENGINES)
-def based(
+def based_source(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Based]:
     """A source with existing rows, extracted, with a base."""
@@ -69,114 +69,118 @@ class View(CdcConsumer):
         self.rows.clear()
 
 
-def with_view(based: Based) -> None:
+def with_view(based_source: Based) -> None:
     """Register a consumer of item."""
-    table = f"{based.place.namespace}.item"
-    based.path.write_text(
-        based.path.read_text()
+    table = f"{based_source.place.namespace}.item"
+    based_source.path.write_text(
+        based_source.path.read_text()
         + '\n[consumers.view]\nclass = "shop_app:View"\nstart = "snapshot"\n'
         + f'keepBinary = false\ncheckFrequency = 50\ntables = ["{table}"]\n'
     )
 
 
-def wanted(place: Place) -> dict[Any, Any]:
+def read_wanted(place: Place) -> dict[Any, Any]:
     """Return the rows that the view should have."""
     names = ("id", "n", "note")
     return {(row[0],): dict(zip(names, row, strict=True)) for row in rows(place, "item")}
 
 
-def extracts(based: Based) -> bool:
+def extracts(based_source: Based) -> bool:
     """Return whether an extractor is at work: without one the command is refused."""
-    return any(one.name == "extract" and one.pid for one in processes(load_config(based.path)))
+    return any(
+        one.name == "extract" and one.pid for one in processes(load_config(based_source.path))
+    )
 
 
-def resent(based: Based) -> None:
+def resent(based_source: Based) -> None:
     """Run the command, and check that it succeeds."""
-    with Process(based.path, "resend", "--tables", f"{based.place.namespace}.item") as process:
-        assert process.ended() == 0, process.err
+    with Process(
+        based_source.path, "resend", "--tables", f"{based_source.place.namespace}.item"
+    ) as process:
+        assert process.wait_for_end() == 0, process.err
 
 
-def until_seen(based: Based, view: View) -> None:
+def until_seen(based_source: Based, view: View) -> None:
     """Run the consumer until it has all rows of the source."""
-    expected = wanted(based.place)
+    expected = read_wanted(based_source.place)
     deadline = threading.Event()
     timer = threading.Timer(WAIT_S, deadline.set)
     timer.start()
 
-    def done() -> bool:
+    def is_done() -> bool:
         assert not deadline.is_set(), "not in time"
         return view.rows == expected
 
-    run(based.path, "view", view, stop=done)
+    run(based_source.path, "view", view, stop=is_done)
     timer.cancel()
 
 
 @pytest.mark.long
-def test_the_source_is_not_read(based: Based) -> None:
+def test_the_source_is_not_read(based_source: Based) -> None:
     """No session reads the table at the source, but its rows come, each once."""
-    place = based.place
-    with_view(based)
+    place = based_source.place
+    with_view(based_source)
     view = View()
     deadline = threading.Event()
     timer = threading.Timer(WAIT_S, deadline.set)
     timer.start()
 
-    def done() -> bool:
+    def is_done() -> bool:
         assert not deadline.is_set(), "not in time"
         return bool(view.rows) and view.rows == expected
 
-    expected = wanted(place)
-    run(based.path, "view", view, stop=done)
+    expected = read_wanted(place)
+    run(based_source.path, "view", view, stop=is_done)
     if place.url.startswith("postgresql"):
         scans = "select seq_scan + coalesce(idx_scan, 0) from pg_stat_user_tables"
         before = place.run(f"{scans} where relname = 'item'")
-        resent(based)
+        resent(based_source)
         time.sleep(1.5)  # a session reports its scans within a second, or at its end
         assert place.run(f"{scans} where relname = 'item'") == before
     else:
         with session(place.url, place.namespace) as holder:
             holder.execute("lock tables item write")
-            resent(based)
+            resent(based_source)
             holder.execute("unlock tables")
-    run(based.path, "view", view, stop=lambda: done() and view.reloads == 1)
+    run(based_source.path, "view", view, stop=lambda: is_done() and view.reloads == 1)
     assert view.resent == set(expected)
     timer.cancel()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["extract.resend.rows", "extract.resend.before"])
-def test_killed_meanwhile(based: Based, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_meanwhile(based_source: Based, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next extractor carries the request out: all rows of the base, and the later changes."""
-    place = based.place
-    with_view(based)
+    place = based_source.place
+    with_view(based_source)
     view = View()
-    assert based.extractor is not None
-    based.extractor.stop()
+    assert based_source.extractor is not None
+    based_source.extractor.stop()
     monkeypatch.setenv("PENSTOCK_FAULT", f"{point}:1:kill")
-    dying = based.extract()
+    dying = based_source.extract()
     monkeypatch.delenv("PENSTOCK_FAULT")
-    dying.until(lambda: extracts(based), "it runs")
-    command = Process(based.path, "resend", "--tables", f"{place.namespace}.item")
+    dying.until(lambda: extracts(based_source), "it runs")
+    command = Process(based_source.path, "resend", "--tables", f"{place.namespace}.item")
     with command:
-        assert dying.ended() < 0
+        assert dying.wait_for_end() < 0
         fill(place, 500, 20)
-        based.extract()
-        assert command.ended() == 0, command.err
-    until_seen(based, view)
-    log = (based.folder / "shop" / "run" / "extract.log").read_text()
+        based_source.extract()
+        assert command.wait_for_end() == 0, command.err
+    until_seen(based_source, view)
+    log = (based_source.folder / "shop" / "run" / "extract.log").read_text()
     assert "table sent again from the base" in log
     assert "table read again" not in log
-    held = based.manifest.parent / "held" / "extract"
+    held = based_source.manifest.parent / "held" / "extract"
     assert not held.exists() or not list(held.iterdir())
-    based.serve()
-    based.equal("item", "other")
+    based_source.serve()
+    based_source.equal("item", "other")
 
 
 @pytest.mark.long
-def test_rows_are_equal_with_writes_meanwhile(based: Based) -> None:
+def test_rows_are_equal_with_writes_meanwhile(based_source: Based) -> None:
     """Consumer and base stay equal while rows change and the base moves forward."""
-    place = based.place
-    with_view(based)
+    place = based_source.place
+    with_view(based_source)
     view = View()
     ended = threading.Event()
 
@@ -190,15 +194,15 @@ def test_rows_are_equal_with_writes_meanwhile(based: Based) -> None:
     writer.start()
     try:
         for _ in range(3):
-            resent(based)
-        based.moved_on()
-        resent(based)
+            resent(based_source)
+        based_source.moved_on()
+        resent(based_source)
     finally:
         ended.set()
         writer.join()
-    until_seen(based, view)
-    based.serve()
-    based.equal("item", "other")
-    log = (based.folder / "shop" / "run" / "extract.log").read_text()
+    until_seen(based_source, view)
+    based_source.serve()
+    based_source.equal("item", "other")
+    log = (based_source.folder / "shop" / "run" / "extract.log").read_text()
     assert log.count("table sent again from the base") == 4
     assert "table read again" not in log

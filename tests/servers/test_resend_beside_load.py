@@ -133,14 +133,14 @@ class Shop:
 
     def lines(self, table: str) -> list[str]:
         """Return a table of the consumer, each row as a line, sorted."""
-        found = self._asked("select value from line where name = ?", table)
+        found = self._query_view("select value from line where name = ?", table)
         return sorted(row[0] for row in found)
 
     def reloads(self, table: str) -> int:
         """Return how often the consumer was told that a table is resent."""
-        return len(self._asked("select 1 from reload where name = ?", table))
+        return len(self._query_view("select 1 from reload where name = ?", table))
 
-    def _asked(self, query: str, table: str) -> list[Any]:
+    def _query_view(self, query: str, table: str) -> list[Any]:
         data = sqlite3.connect(self.folder / "view.db", timeout=60)
         try:
             return data.execute(query, (table,)).fetchall()

@@ -45,12 +45,12 @@ def killed_after(count: int) -> Callable[[str], None]:
     """Return a function that is called for each removed object; it raises at this number."""
     left = [count]
 
-    def told(_: str) -> None:
+    def count_down(_: str) -> None:
         left[0] -= 1
         if not left[0]:
             raise Killed
 
-    return told
+    return count_down
 
 
 def fill_directory(config: Config) -> None:
@@ -63,7 +63,7 @@ def fill_directory(config: Config) -> None:
 
 
 @pytest.fixture
-def made(source_url: str, target_url: str, tmp_path: Path) -> Iterator[Config]:
+def run_config(source_url: str, target_url: str, tmp_path: Path) -> Iterator[Config]:
     """A pipeline as a run has left it, put together without Spark, which is fast."""
     config = pipeline(tmp_path, source_url, target_url)
     with psycopg.connect(source_url, autocommit=True) as source:
@@ -93,7 +93,7 @@ def made(source_url: str, target_url: str, tmp_path: Path) -> Iterator[Config]:
     return config
 
 
-def left(config: Config) -> dict[str, Any]:
+def read_left(config: Config) -> dict[str, Any]:
     """Return what is left of the pipeline."""
     with psycopg.connect(config.source.url) as source, psycopg.connect(config.target.url) as target:
         one = lambda connection, sql: connection.execute(sql).fetchone()[0]  # noqa: E731
@@ -116,11 +116,11 @@ def left(config: Config) -> dict[str, Any]:
 GONE = {"slot": 0, "publication": 0, "wirekite": False, "child": 1, "files": ["not-ours.txt"]}
 
 
-def test_a_reset_takes_back_what_the_pipeline_made(made: Config) -> None:
+def test_a_reset_takes_back_what_the_pipeline_made(run_config: Config) -> None:
     """Slot, publication, schema wirekite and directory are removed; target rows and other files
     stay.
     """
-    ran = penstock("reset", made.path, "--yes")
+    ran = penstock("reset", run_config.path, "--yes")
     assert ran.code == 0, ran.err
     for statement in (
         f"select pg_drop_replication_slot('{SLOT}');",
@@ -128,87 +128,87 @@ def test_a_reset_takes_back_what_the_pipeline_made(made: Config) -> None:
         "drop schema wirekite cascade;",
     ):
         assert statement in ran.out
-    assert left(made) == {**GONE, "orders": 1, "items": 1}
-    again = penstock("reset", made.path, "--yes")
+    assert read_left(run_config) == {**GONE, "orders": 1, "items": 1}
+    again = penstock("reset", run_config.path, "--yes")
     assert (again.code, again.out) == (0, "nothing to take back\n")
 
 
-def test_the_target_is_emptied_where_asked_for(made: Config) -> None:
+def test_the_target_is_emptied_where_asked_for(run_config: Config) -> None:
     """Tables created by penstock are dropped, others emptied; tables that inherit from them keep
     rows.
     """
-    ran = penstock("reset", made.path, "--target", "--yes", "--json")
+    ran = penstock("reset", run_config.path, "--target", "--yes", "--json")
     assert ran.code == 0, ran.err
-    assert left(made) == {**GONE, "orders": 0, "items": None}
+    assert read_left(run_config) == {**GONE, "orders": 0, "items": None}
 
 
-def test_a_slot_of_another_pipeline_stays(made: Config) -> None:
+def test_a_slot_of_another_pipeline_stays(run_config: Config) -> None:
     """A slot that says so is refused; one of our name, without a log, has to be checked."""
-    with psycopg.connect(made.source.url, autocommit=True) as source:
+    with psycopg.connect(run_config.source.url, autocommit=True) as source:
         claim_slot(source, PUBLICATION, SLOT, SlotOwner(pipeline="other", log_id="log-2"))
-    before = left(made)
+    before = read_left(run_config)
     with pytest.raises(SlotOfAnother, match="pipeline other"):
-        look(made, with_tables=False)
-    (made.layout.log / "LOG.json").unlink()
+        look(run_config, with_tables=False)
+    (run_config.layout.log / "LOG.json").unlink()
     with pytest.raises(SlotOfAnother, match="pipeline other"):
-        look(made, with_tables=False)
-    with psycopg.connect(made.source.url, autocommit=True) as source:
+        look(run_config, with_tables=False)
+    with psycopg.connect(run_config.source.url, autocommit=True) as source:
         disclaim_slot(source, PUBLICATION, SLOT)
-        ours = SlotOwner(pipeline=made.pipeline.name, log_id="log-2")
+        ours = SlotOwner(pipeline=run_config.pipeline.name, log_id="log-2")
         claim_slot(source, PUBLICATION, SLOT, ours)
-    assert "change log log-2" in look(made, with_tables=False).unsure
-    ran = penstock("reset", made.path, "--yes", "--json")
+    assert "change log log-2" in look(run_config, with_tables=False).unsure
+    ran = penstock("reset", run_config.path, "--yes", "--json")
     assert ran.error["code"] == "CT81"
-    assert {**before, "files": left(made)["files"]} == left(made)
+    assert {**before, "files": read_left(run_config)["files"]} == read_left(run_config)
 
 
-def test_it_asks_first_and_changes_nothing_meanwhile(made: Config) -> None:
+def test_it_asks_first_and_changes_nothing_meanwhile(run_config: Config) -> None:
     """No answer and "no" leave everything unchanged; --json cannot ask."""
-    before = left(made)
-    ran = penstock("reset", made.path)
+    before = read_left(run_config)
+    ran = penstock("reset", run_config.path)
     assert ran.code != 0
     assert "Remove all this?" in ran.out
-    assert penstock("reset", made.path, "--json").code == 2
-    assert left(made) == before
+    assert penstock("reset", run_config.path, "--json").code == 2
+    assert read_left(run_config) == before
 
 
-def test_a_target_that_may_be_anothers_is_asked_for(made: Config) -> None:
+def test_a_target_that_may_be_anothers_is_asked_for(run_config: Config) -> None:
     """The directory is missing, the target follows a log: a person has to answer, not --yes."""
-    made.layout.log.joinpath("LOG.json").unlink()
-    before = left(made)
-    refused = penstock("reset", made.path, "--yes", "--json")
+    run_config.layout.log.joinpath("LOG.json").unlink()
+    before = read_left(run_config)
+    refused = penstock("reset", run_config.path, "--yes", "--json")
     assert refused.error["code"] == "CT81"
-    assert left(made) == before
-    command = [sys.executable, "-m", "penstock", "reset", str(made.path)]
+    assert read_left(run_config) == before
+    command = [sys.executable, "-m", "penstock", "reset", str(run_config.path)]
     subprocess.run(command, input="y\n", text=True, check=True, capture_output=True)
-    assert left(made) == {**GONE, "orders": 1, "items": 1}
+    assert read_left(run_config) == {**GONE, "orders": 1, "items": 1}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_a_reset_that_is_killed_is_repeated(made: Config, count: int) -> None:
+def test_a_reset_that_is_killed_is_repeated(run_config: Config, count: int) -> None:
     """The same command removes the rest after a kill at any step."""
-    with pytest.raises(Killed), at_rest(made):
-        carry_out(made, look(made, with_tables=True), on_done=killed_after(count))
-    ran = penstock("reset", made.path, "--target", "--yes")
+    with pytest.raises(Killed), at_rest(run_config):
+        carry_out(run_config, look(run_config, with_tables=True), on_done=killed_after(count))
+    ran = penstock("reset", run_config.path, "--target", "--yes")
     assert ran.code == 0, ran.err
-    assert left(made) == {**GONE, "orders": 0, "items": None}
+    assert read_left(run_config) == {**GONE, "orders": 0, "items": None}
 
 
-def test_what_is_not_this_pipelines_stays(made: Config) -> None:
+def test_what_is_not_this_pipelines_stays(run_config: Config) -> None:
     """A slot with a reader, a target of another log, and a publication of all tables stay."""
-    with psycopg.connect(made.source.url, autocommit=True) as source:
+    with psycopg.connect(run_config.source.url, autocommit=True) as source:
         source.execute(f"drop publication {PUBLICATION}")
         source.execute(f"create publication {PUBLICATION} for all tables")
-    found = look(made, with_tables=False)
+    found = look(run_config, with_tables=False)
     assert [one.what for one in found.source if one.by_hand] == [
         f"publication {PUBLICATION} at the source"
     ]
-    with at_rest(made):
-        ran = penstock("reset", made.path, "--yes", "--json")
+    with at_rest(run_config):
+        ran = penstock("reset", run_config.path, "--yes", "--json")
     assert ran.error["code"] == "CT02"
-    write_state(made, "log-2")
+    write_state(run_config, "log-2")
     with pytest.raises(TargetFollowsAnotherLog):
-        look(made, with_tables=False)
+        look(run_config, with_tables=False)
 
 
 def write_state(config: Config, log_id: str) -> None:
@@ -285,7 +285,7 @@ def follow(error: dict[str, Any]) -> list[str]:
     return [found[1], found[2]]
 
 
-def typed(command: str, *more: str) -> Ran:
+def type_command(command: str, *more: str) -> Ran:
     """Run a command of a hint."""
     return penstock(*shlex.split(command)[1:], *more)
 
@@ -307,10 +307,10 @@ def test_hints_lead_back_to_a_running_pipeline(postgres: Server, tmp_path: Path)
         pair.run("checkpoint")  # a slot does not move past the flushed position
         pair.run(f"select pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())")
         process = pair.start()
-        assert process.ended() == 1
+        assert process.wait_for_end() == 1
         assert process.error["code"] == "PG54"
         reset, run = follow(process.error)
-        done = typed(reset, "--yes")
+        done = type_command(reset, "--yes")
         assert done.code == 0, done.err
         assert shlex.split(run)[1:] == ["run", str(pair.path)]
         pair.start()

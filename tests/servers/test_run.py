@@ -74,7 +74,7 @@ def until(condition: Callable[[], Any], what: str, process: subprocess.Popen[str
         time.sleep(0.1)
 
 
-def ended(process: subprocess.Popen[str], code: int, within_s: float = WAIT_S) -> None:
+def wait_for_end(process: subprocess.Popen[str], code: int, within_s: float = WAIT_S) -> None:
     """Wait for the end and check the exit code."""
     assert process.wait(within_s) == code, process.stderr.read() if process.stderr else ""
 
@@ -149,7 +149,7 @@ def shop_file(folder: Path, source: str, target: str, **options: Any) -> Path:
     return write_pipeline(folder, source, target, sections=sections, **options)
 
 
-def gone(numbers: list[int]) -> bool:
+def are_gone(numbers: list[int]) -> bool:
     """Return whether none of these processes runs any more."""
     return not any(process_alive(pid) for pid in numbers)
 
@@ -169,19 +169,19 @@ def test_the_life_of_a_pipeline(
         watched_by_sql(shop, path)
         refused_beside(path, run)
         survives_kills(shop, path, run)
-        paused(shop, path, run)
+        check_pause(shop, path, run)
         shop.buy()
         verified = penstock("verify", path, "--json")
         assert (verified.code, verified.result["equal"]) == (0, True), verified
         halves = [pid for pid in pids(path).values() if pid]
         assert len(halves) == 3
         run.send_signal(signal.SIGTERM)
-        ended(run, 0)
-        assert gone(halves)
+        wait_for_end(run, 0)
+        assert are_gone(halves)
     shop.buy(5)  # while nothing runs
     path = shop_file(tmp_path, source_url, target_url, extractor={"exitWhenIdle": True})
     with running(path) as run:
-        ended(run, 0)
+        wait_for_end(run, 0)
         assert any(event.startswith("goes on from an earlier run") for event in events(run))
     assert shop.equal()
     assert (tmp_path / "shop" / "log" / "CHANGE.DONE").exists()
@@ -193,7 +193,7 @@ def test_the_life_of_a_pipeline(
 
 def while_loading(shop: Shop, run: subprocess.Popen[str]) -> None:
     """Let customers buy from the start; only the beginning of the changes is reported."""
-    until(lambda: (shop.buy(3), applied(shop) > 0)[1], "changes are applied", run)
+    until(lambda: (shop.buy(3), read_applied(shop) > 0)[1], "changes are applied", run)
     until(shop.equal, "the target follows", run)
     assert not any(event.startswith("handover") for event in events(run))
     assert sum(event.startswith("position ") for event in events(run)) == 1
@@ -263,7 +263,7 @@ def is_paused(folder: Path) -> bool:
     return state is not None and state.state == "paused"
 
 
-def paused(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
+def check_pause(shop: Shop, path: Path, run: subprocess.Popen[str]) -> None:
     """Check that PAUSE holds both halves, and that RUN lets them continue."""
     act = "update wirekite.wirekite_action set action = %s"
     shop.target.execute(act, ("PAUSE",))
@@ -294,13 +294,13 @@ def test_halves_end_when_the_run_is_killed(
         run.kill()
         run.wait()
         deadline = time.monotonic() + 60
-        while not gone(halves):
+        while not are_gone(halves):
             assert time.monotonic() < deadline, "the halves outlive their parent"
             time.sleep(0.2)
     shop.buy()
     path = shop_file(tmp_path, source_url, target_url, extractor={"exitWhenIdle": True})
     with running(path) as run:
-        ended(run, 0)
+        wait_for_end(run, 0)
     assert shop.equal()
 
 
@@ -318,9 +318,9 @@ def test_stop_and_nonsense_in_the_action_table(
         until(lambda: all(pids(path).values()), "both halves run", run)
         until(lambda: (tmp_path / "shop/log/LOG.json").exists(), "the log is there", run)
         shop.buy(1)
-        until(lambda: applied(shop) > 0, "changes are applied", run)
+        until(lambda: read_applied(shop) > 0, "changes are applied", run)
         shop.target.execute(act, ("STOP",))
-        ended(run, 0)
+        wait_for_end(run, 0)
     shop.target.execute(act, ("NONSENSE",))
     ran = penstock("run", path, "--json")
     assert ran.code == 1
@@ -329,7 +329,7 @@ def test_stop_and_nonsense_in_the_action_table(
     assert "NONSENSE" in ran.error["error"]
 
 
-def applied(shop: Shop) -> int:
+def read_applied(shop: Shop) -> int:
     """Return the last GSN that is applied; 0 before any."""
     try:
         row = shop.target.execute("select applied_gsn from wirekite.wirekite_log").fetchone()
@@ -374,15 +374,15 @@ def test_interrupt_before_anything_has_begun(
         with running(path) as run:
             until(lambda: come(run), what, run)  # noqa: B023
             run.send_signal(signal.SIGINT)
-            ended(run, 0)
+            wait_for_end(run, 0)
     with running(path) as run:  # a second one does not wait
         until(lambda: all(pids(path).values()), "both halves run", run)
         halves = [pids(path)["extract"], pids(path)["load"]]
         run.send_signal(signal.SIGINT)
         until(lambda: "stopping" in events(run), "it has heard the first one", run)
         run.send_signal(signal.SIGINT)
-        ended(run, 130)
-        assert gone(halves)
+        wait_for_end(run, 130)
+        assert are_gone(halves)
     with running(path) as run:
-        ended(run, 0)
+        wait_for_end(run, 0)
     assert shop.equal()

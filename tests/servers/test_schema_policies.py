@@ -21,10 +21,10 @@ from harness.pipelines.policies import (
     InPlace,
     Leniently,
     N,
-    begun,
+    begin_target,
+    build_shape,
     record_of,
     settle,
-    shaped,
 )
 from penstock.model import Column, Relation, TypeDefinition
 from penstock.model.policies import Policies, Policy
@@ -46,7 +46,7 @@ class PgApplying(Applying):
 
 
 @pytest.fixture
-def opened() -> Iterator[list[PgApplying]]:
+def loaders() -> Iterator[list[PgApplying]]:
     """Loaders, closed at the end."""
     made: list[PgApplying] = []
     yield made
@@ -55,25 +55,25 @@ def opened() -> Iterator[list[PgApplying]]:
 
 
 @pytest.fixture
-def begin(target_url: str, log: LogMaker, opened: list[PgApplying]) -> Begin:
+def begin(target_url: str, log: LogMaker, loaders: list[PgApplying]) -> Begin:
     """Maker of tables and a loader."""
 
     def make(ddl: str, **more: Any) -> PgApplying:
-        opened.append(PgApplying(target_url, log.directory, **more))
-        opened[-1].execute(ddl)
-        return opened[-1]
+        loaders.append(PgApplying(target_url, log.directory, **more))
+        loaders[-1].execute(ddl)
+        return loaders[-1]
 
     return make
 
 
 @pytest.fixture
-def again(opened: list[PgApplying]) -> Callable[..., Applying]:
+def again(loaders: list[PgApplying]) -> Callable[..., Applying]:
     """Maker of another loader of the same target and log."""
 
     def make(target: Applying, **more: Any) -> PgApplying:
         target.close()
-        opened.append(PgApplying(target.url, target.directory, **more))
-        return opened[-1]
+        loaders.append(PgApplying(target.url, target.directory, **more))
+        return loaders[-1]
 
     return make
 
@@ -95,9 +95,9 @@ class TestLeniently(Leniently):
 
     def test_a_column_that_a_view_needs(self, begin: Begin, log: LogMaker) -> None:
         """The column cannot be dropped under try_evolve, and stays."""
-        target = begun(begin, log, Policies(default=Policy.TRY_EVOLVE))
+        target = begin_target(begin, log, Policies(default=Policy.TRY_EVOLVE))
         target.execute("create view v as select name from t")
-        log.transaction(insert(shaped(ID, N, version=2), 2, 20))
+        log.transaction(insert(build_shape(ID, N, version=2), 2, 20))
         log.close_segment()
         settle(target, log)
         assert target.rows("select * from t order by id") == [(1, "a", 10), (2, None, 20)]
@@ -107,9 +107,9 @@ class TestLeniently(Leniently):
 
     def test_a_type_that_the_target_lacks(self, begin: Begin, log: LogMaker) -> None:
         """A new column of such a type is text under lenient."""
-        target = begun(begin, log, Policies(default=Policy.LENIENT))
+        target = begin_target(begin, log, Policies(default=Policy.LENIENT))
         strange = Column(name="s", source_type="public.strange", neutral="string", missing="x")
-        log.transaction(insert(shaped(ID, NAME, N, strange, version=2), 2, "b", 20, "(1,2)"))
+        log.transaction(insert(build_shape(ID, NAME, N, strange, version=2), 2, "b", 20, "(1,2)"))
         log.close_segment()
         settle(target, log)
         assert target.rows("select s from t order by id") == [("x",), ("(1,2)",)]
@@ -119,16 +119,16 @@ class TestLeniently(Leniently):
         target = begin("create table t (id int primary key, name text, n int default 1)")
         log.transaction(insert(BASE, 1, "a", 10))
         other = replace(N, source_type="boolean", neutral="bool")
-        log.transaction(insert(shaped(ID, NAME, other, version=2), 2, "b", False))
+        log.transaction(insert(build_shape(ID, NAME, other, version=2), 2, "b", False))
         log.close_segment()
         settle(target, log)
         assert target.rows("select id, n from t order by id") == [(1, True), (2, False)]
 
     def test_a_type_that_cannot_be_cast(self, begin: Begin, log: LogMaker) -> None:
         """The table is copied again, in its new shape."""
-        target = begun(begin, log)
+        target = begin_target(begin, log)
         other = replace(N, source_type="integer[]", neutral="string")
-        log.transaction(insert(shaped(ID, NAME, other, version=2), 2, "b", "{1}"))
+        log.transaction(insert(build_shape(ID, NAME, other, version=2), 2, "b", "{1}"))
         log.close_segment()
         with pytest.raises(ShapeNotApplicable, match="column n became integer") as caught:
             settle(target, log)
@@ -139,9 +139,9 @@ MOOD = Column(name="m", source_type="public.mood", neutral="string", missing="gl
 RANK = Column(name="r", source_type="public.rank", neutral="int32", base_type="integer", id=5)
 
 
-def typed(*types: TypeDefinition, version: int) -> Relation:
+def build_typed_shape(*types: TypeDefinition, version: int) -> Relation:
     """Return a shape with columns of the user's types."""
-    return replace(shaped(ID, NAME, N, MOOD, RANK, version=version), types=types)
+    return replace(build_shape(ID, NAME, N, MOOD, RANK, version=version), types=types)
 
 
 def enum_of(*labels: str) -> TypeDefinition:
@@ -162,8 +162,8 @@ class TestTypes:
 
     def test_are_created_with_the_columns(self, begin: Begin, log: LogMaker) -> None:
         """Types are created in a target with an earlier log, too."""
-        target = begun(begin, log, Policies())
-        relation = typed(enum_of("sad", "glad"), DOMAIN, version=2)
+        target = begin_target(begin, log, Policies())
+        relation = build_typed_shape(enum_of("sad", "glad"), DOMAIN, version=2)
         log.transaction(insert(relation, 2, "b", 20, "sad", 3))
         log.close_segment()
         settle(target, log)
@@ -171,9 +171,9 @@ class TestTypes:
 
     def test_get_labels_at_their_places(self, begin: Begin, log: LogMaker) -> None:
         """A default may be a label that no row has had."""
-        target = begun(begin, log, Policies())
+        target = begin_target(begin, log, Policies())
         target.execute("create type public.mood as enum ('sad', 'own')")
-        relation = typed(enum_of("low", "sad", "glad"), DOMAIN, version=2)
+        relation = build_typed_shape(enum_of("low", "sad", "glad"), DOMAIN, version=2)
         log.transaction(insert(relation, 2, "b", 20, "low", 3))
         log.close_segment()
         settle(target, log)
@@ -182,9 +182,11 @@ class TestTypes:
 
     def test_that_the_target_refuses_are_named(self, begin: Begin, log: LogMaker) -> None:
         """The column is refused by name, and the hint is the statement."""
-        target = begun(begin, log, Policies())
+        target = begin_target(begin, log, Policies())
         bad = replace(DOMAIN, create_sql="create domain public.rank as public.nowhere")
-        log.transaction(insert(typed(enum_of("sad", "glad"), bad, version=2), 2, "b", 20, "sad", 3))
+        log.transaction(
+            insert(build_typed_shape(enum_of("sad", "glad"), bad, version=2), 2, "b", 20, "sad", 3)
+        )
         log.close_segment()
         with pytest.raises(ShapeNotApplicable, match="rank"):
             settle(target, log)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.based import ITEM, OTHER, Based, fill, followed, rows
+from harness.pipelines.based import ITEM, OTHER, Based, fill, rows, wait_until_followed
 from harness.pipelines.end_to_end import Process
 from harness.servers.engines import ENGINES, Place, insert, new_place
 from harness.servers.subscribers import Subscriber
@@ -21,7 +21,7 @@ from plugins.shared import SharedServers
 
 
 @pytest.fixture(params=ENGINES)
-def based(
+def based_source(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Based]:
     """A source with existing rows, extracted, based and served."""
@@ -41,13 +41,13 @@ def based(
 
 
 @pytest.mark.long
-def test_a_subscriber_copies_and_follows(based: Based, postgres: Server) -> None:
+def test_a_subscriber_copies_and_follows(based_source: Based, postgres: Server) -> None:
     """Writes come meanwhile; files were moved forward; a later table is added with REFRESH."""
-    place = based.place
+    place = based_source.place
     prefix = f"{place.namespace}."
     late = "create table {}late (id int primary key, at timestamp)"
     subscriber = Subscriber(
-        postgres, based, ITEM.format(prefix), OTHER.format(prefix), late.format(prefix)
+        postgres, based_source, ITEM.format(prefix), OTHER.format(prefix), late.format(prefix)
     )
     ended = threading.Event()
 
@@ -61,29 +61,32 @@ def test_a_subscriber_copies_and_follows(based: Based, postgres: Server) -> None
     try:
         writer.start()
         subscriber.run(
-            f"create subscription {subscriber.name} connection '{based.connection()}' publication p"
+            f"create subscription {subscriber.name} "
+            f"connection '{based_source.connection()}' publication p"
         )
-        copied(subscriber)
-        based.moved_on()
+        wait_until_copied(subscriber)
+        based_source.moved_on()
         ended.set()
         writer.join()
-        followed(subscriber, "item", "other")
+        wait_until_followed(subscriber, "item", "other")
         place.run(late.format(""))
         insert(place, "late", [(n, "2024-02-29 12:00:00") for n in range(5)])
         subscriber.until(
-            lambda: based.asked("select 1 from pg_publication_tables where tablename = 'late'"),
+            lambda: based_source.query_catalog(
+                "select 1 from pg_publication_tables where tablename = 'late'"
+            ),
             "the new table is published",
         )
         subscriber.run(f"alter subscription {subscriber.name} refresh publication")
         insert(place, "late", [(9, "2001-01-01 00:00:00")])
-        followed(subscriber, "item", "other", "late")
+        wait_until_followed(subscriber, "item", "other", "late")
     finally:
         ended.set()
         writer.join()
         subscriber.drop()
 
 
-def copied(subscriber: Subscriber) -> None:
+def wait_until_copied(subscriber: Subscriber) -> None:
     """Wait until all tables are copied."""
     left = "select count(*) from pg_subscription_rel where srsubstate <> 'r'"
     subscriber.until(lambda: subscriber.run(left) == [(0,)], "all tables are copied")
@@ -109,16 +112,16 @@ class Seen(CdcConsumer):
 
 @pytest.mark.long
 def test_a_new_consumer_begins_with_the_rows_of_the_base(
-    based: Based, monkeypatch: pytest.MonkeyPatch
+    based_source: Based, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source is not read again; changes before and after come once."""
-    place = based.place
+    place = based_source.place
     consumer = (
         "\n[consumers.seen]\n"
         'class = "shop_app:Seen"\nstart = "snapshot"\nkeepBinary = false\ncheckFrequency = 50\n'
         f'tables = ["{place.namespace}.item"]\n'
     )
-    based.path.write_text(based.path.read_text() + consumer)
+    based_source.path.write_text(based_source.path.read_text() + consumer)
     fill(place, 200, 20)
 
     def unread(*_: Any) -> None:
@@ -127,19 +130,19 @@ def test_a_new_consumer_begins_with_the_rows_of_the_base(
     monkeypatch.setattr("penstock.control.run.consumer_snapshot._read", unread)
     seen = Seen()
 
-    def wanted() -> dict[Any, Any]:
+    def read_wanted() -> dict[Any, Any]:
         names = ("id", "n", "note")
         return {(row[0],): dict(zip(names, row, strict=True)) for row in rows(place, "item")}
 
     until = time.monotonic() + 90
 
-    def done() -> bool:
+    def is_done() -> bool:
         assert time.monotonic() < until, "not in time"
-        return bool(seen.rows) and seen.rows == wanted()
+        return bool(seen.rows) and seen.rows == read_wanted()
 
-    run(based.path, "seen", seen, stop=done)
+    run(based_source.path, "seen", seen, stop=is_done)
     fill(place, 300, 20)
-    run(based.path, "seen", seen, stop=done)
+    run(based_source.path, "seen", seen, stop=is_done)
 
 
 @pytest.fixture(params=[kind for kind in ENGINES if kind.startswith("pg")])
@@ -165,8 +168,8 @@ def test_run_keeps_the_base(
         with Process(made.path, "run") as process:
             process.until(made.manifest.exists, "the base is read", 300)
             fill(place, 100, 20)
-            segment = made.based().segment
-            process.until(lambda: made.based().segment > segment, "it moves on", 300)
+            segment = made.read_manifest().segment
+            process.until(lambda: made.read_manifest().segment > segment, "it moves on", 300)
             fill(place, 200, 20)
             made.equal("item", "other")
             process.stop()

@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 
 @pytest.fixture
-def served(place: Place, tmp_path: Path) -> Iterator[Served]:
+def served_log(place: Place, tmp_path: Path) -> Iterator[Served]:
     """Served log of the source."""
     made = Served(place, tmp_path)
     try:
@@ -41,14 +41,14 @@ def served(place: Place, tmp_path: Path) -> Iterator[Served]:
         place.forget_log()
 
 
-def test_psql(served: Served, shared_servers: SharedServers) -> None:
+def test_psql(served_log: Served, shared_servers: SharedServers) -> None:
     """The backslash commands of old and new clients are answered."""
     for version in (15, 18):
         psql = first_server(shared_servers, version).bindir / "psql"
         for command in PSQL:
-            shown = command.replace("public.", f"{served.place.namespace}.")
+            shown = command.replace("public.", f"{served_log.place.namespace}.")
             done = subprocess.run(
-                [str(psql), "-X", "-v", "ON_ERROR_STOP=1", "-c", shown, served.connection()],
+                [str(psql), "-X", "-v", "ON_ERROR_STOP=1", "-c", shown, served_log.connection()],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -56,7 +56,13 @@ def test_psql(served: Served, shared_servers: SharedServers) -> None:
             missing = "Did not find any" in done.stderr  # for the tables that PSQL names
             assert missing or (done.returncode, done.stderr) == (0, ""), (version, shown)
         described = subprocess.run(
-            [str(psql), "-X", "-c", rf"\d {served.place.namespace}.item", served.connection()],
+            [
+                str(psql),
+                "-X",
+                "-c",
+                rf"\d {served_log.place.namespace}.item",
+                served_log.connection(),
+            ],
             capture_output=True,
             text=True,
             check=True,
@@ -65,10 +71,10 @@ def test_psql(served: Served, shared_servers: SharedServers) -> None:
         assert "character varying(200)" in described
 
 
-def test_psycopg(served: Served) -> None:
+def test_psycopg(served_log: Served) -> None:
     """Parameters, binary results and types work, and a prepared statement that is deallocated."""
-    namespace = served.place.namespace
-    with psycopg.connect(served.connection()) as connection:
+    namespace = served_log.place.namespace
+    with psycopg.connect(served_log.connection()) as connection:
         query = "select relname, relnatts from pg_class where relname = %s and relnatts > %s"
         for binary in (False, True):
             cursor = connection.cursor(binary=binary)
@@ -90,22 +96,22 @@ def test_psycopg(served: Served) -> None:
         assert connection.execute("select 1").fetchall() == [(1,)]
 
 
-def test_jdbc(served: Served, tmp_path: Path) -> None:
+def test_jdbc(served_log: Served, tmp_path: Path) -> None:
     """The metadata of JDBC is answered."""
-    address = f"jdbc:postgresql://127.0.0.1:{served.port}/shop?user=repl&password={PASSWORD}"
+    address = f"jdbc:postgresql://127.0.0.1:{served_log.port}/shop?user=repl&password={PASSWORD}"
     java(tmp_path, str(PGJDBC), "Metadata", address)
 
 
-def test_publications_of_clients(served: Served, postgres: Server, place: Place) -> None:
+def test_publications_of_clients(served_log: Served, postgres: Server, place: Place) -> None:
     """A subscriber gets what CREATE and ALTER PUBLICATION say, also after a restart."""
     prefix = f"{place.namespace}."
-    subscriber = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
+    subscriber = Subscriber(postgres, served_log, ITEM.format(prefix), OTHER.format(prefix))
     try:
-        with psycopg.connect(served.connection()) as connection:
+        with psycopg.connect(served_log.connection()) as connection:
             connection.execute(f"create publication q for table {prefix}item where (id > 10)")
             connection.execute("create publication gone")
             connection.rollback()
-            assert served.asked("select pubname from pg_publication") == [("p",)]
+            assert served_log.query_catalog("select pubname from pg_publication") == [("p",)]
             connection.execute(f"create publication q for table {prefix}item where (id > 10)")
             connection.commit()
         subscriber.subscribe("q")
@@ -113,12 +119,12 @@ def test_publications_of_clients(served: Served, postgres: Server, place: Place)
         subscriber.until(
             lambda: subscriber.run(f"select id from {prefix}item") == [(11,)], "the row in is there"
         )
-        with psycopg.connect(served.connection(), autocommit=True) as connection:
+        with psycopg.connect(served_log.connection(), autocommit=True) as connection:
             connection.execute(f"alter publication q add table {prefix}other")
-        assert served.server is not None
-        served.server.__exit__()
-        served.serve()
-        assert served.asked(
+        assert served_log.server is not None
+        served_log.server.__exit__()
+        served_log.serve()
+        assert served_log.query_catalog(
             "select tablename, rowfilter from pg_publication_tables where pubname = 'q' order by 1"
         ) == [("item", "(id > 10)"), ("other", None)]
         subscriber.run(
@@ -128,12 +134,14 @@ def test_publications_of_clients(served: Served, postgres: Server, place: Place)
         subscriber.until(
             lambda: subscriber.run(f"select k from {prefix}other") == [("a",)], "the new table"
         )
-        slots = served.asked(
+        slots = served_log.query_catalog(
             "select active, confirmed_flush_lsn <= pg_current_wal_lsn(), plugin "
             "from pg_replication_slots"
         )
         assert slots == [(True, True, "pgoutput")]
-        ((name, state),) = served.asked("select application_name, state from pg_stat_replication")
+        ((name, state),) = served_log.query_catalog(
+            "select application_name, state from pg_stat_replication"
+        )
         assert (name, state) == (subscriber.name, "streaming")
     finally:
         subscriber.drop()

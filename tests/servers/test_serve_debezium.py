@@ -67,10 +67,10 @@ class Connector:
         )
         self._served = served
 
-    def begun(self) -> None:
+    def wait_until_begun(self) -> None:
         """Wait until it streams: without an offset it begins at the log's end of that moment."""
         deadline = time.monotonic() + WAIT_S
-        while not self._served.asked("select 1 from pg_replication_slots where active"):
+        while not self._served.query_catalog("select 1 from pg_replication_slots where active"):
             assert time.monotonic() < deadline, "it does not begin"
             time.sleep(0.2)
 
@@ -89,13 +89,15 @@ def test_debezium(classes: str, place: Place, tmp_path: Path) -> None:
     try:
         served.extract()
         served.serve()
-        served.commanded("CREATE_REPLICATION_SLOT dbz LOGICAL pgoutput (SNAPSHOT 'nothing')")
+        served.run_command("CREATE_REPLICATION_SLOT dbz LOGICAL pgoutput (SNAPSHOT 'nothing')")
         connector = Connector(classes, served, tmp_path, 3)
-        connector.begun()
+        connector.wait_until_begun()
         insert(place, "item", [(1, 1, "a"), (2, 2, None)])
         place.run("update item set note = 'b' where id = 1")
         events = connector.events()
-        assert served.asked("select tablename from pg_publication_tables where pubname = 'made'")
+        assert served.query_catalog(
+            "select tablename from pg_publication_tables where pubname = 'made'"
+        )
         place.run("delete from item where id = 2")
         assert served.server is not None
         served.server.__exit__()
@@ -134,7 +136,7 @@ def test_debezium_with_a_snapshot(classes: str, place: Place, tmp_path: Path) ->
         served.serve()
         served.equal("item")
         connector = Connector(classes, served, tmp_path, 31, "initial")
-        connector.begun()
+        connector.wait_until_begun()
         place.run("update item set note = 'b' where id = 1", "delete from item where id = 2")
         events = connector.events()
     finally:

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.pipelines.log import ITEM, inserts, numbered
+from harness.pipelines.log import ITEM, inserts, number_rows
 from harness.servers.serve import Running, source_log, write_base, write_log
 
 OLD = [(n, f"note {n}") for n in range(1, 6)]
@@ -161,13 +161,13 @@ def run(connection: psycopg.Connection, query: str, values: Any = None) -> Any:
         return found.statusmessage
     names = [(column.name, column.type_code) for column in found.description]
     rows = [
-        tuple(_shown(name, cell) for (name, _), cell in zip(names, row, strict=True))
+        tuple(_show_cell(name, cell) for (name, _), cell in zip(names, row, strict=True))
         for row in found.fetchall()
     ]
     return names, rows
 
 
-def _shown(name: str, cell: Any) -> Any:
+def _show_cell(name: str, cell: Any) -> Any:
     """Return a value, or only its type if each server has its own."""
     is_own = name in _NUMBERS or (isinstance(cell, str) and _OWN.search(cell))
     return type(cell).__name__ if is_own else cell
@@ -194,7 +194,7 @@ def real(source_url: str) -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[psycopg.Connection]:
     """Server of penstock whose table has the same rows."""
-    write_log(tmp_path / "log", numbered([inserts(1, first=6)]))
+    write_log(tmp_path / "log", number_rows([inserts(1, first=6)]))
     with closing(source_log(tmp_path)) as log:
         write_base(tmp_path, {ITEM: OLD}, log.head().log_id)
     with (

@@ -24,7 +24,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
         yield found
 
 
-def received(served: Served, slot: str, end: str, *options: str) -> list[dict[str, object]]:
+def receive_objects(served: Served, slot: str, end: str, *options: str) -> list[dict[str, object]]:
     """Return the objects up to an LSN."""
     program = shutil.which("pg_recvlogical")
     assert program is not None, "no pg_recvlogical"
@@ -45,7 +45,7 @@ def test_rows_of_every_engine(place: Place, tmp_path: Path) -> None:
         served.extract()
         served.serve()
         for slot in ("one", "two"):
-            served.commanded(
+            served.run_command(
                 f"CREATE_REPLICATION_SLOT {slot} LOGICAL wal2json (SNAPSHOT 'nothing')"
             )
         insert(place, "other", [(1,)])
@@ -56,17 +56,17 @@ def test_rows_of_every_engine(place: Place, tmp_path: Path) -> None:
         assert served.extractor is not None
         # Four transactions have three boundaries each, and five rows: the log has more than that.
         served.extractor.until(
-            lambda: int(served.asked(count)[0][0]) >= 4 * 3 + 5, "all is extracted"
+            lambda: int(served.query_catalog(count)[0][0]) >= 4 * 3 + 5, "all is extracted"
         )
-        ((end,),) = served.asked(position)
+        ((end,),) = served.query_catalog(position)
         only = f"add-tables={place.namespace}.item"
-        rows = received(served, "two", end, "format-version=2", only)
+        rows = receive_objects(served, "two", end, "format-version=2", only)
         changes = [one for one in rows if one["action"] not in "BC"]
         assert "".join(str(one["action"]) for one in changes) == "IIUD"
         values = [[cell["value"] for cell in one.get("columns", ())] for one in changes]  # type: ignore[attr-defined]
         assert values == [[1, 10_000_000_000, 'say "ä"'], [2, None, None], [3, None, None], []]
         assert [one["identity"][0]["value"] for one in changes if "identity" in one] == [2, 1]  # type: ignore[index]
-        whole = received(served, "one", end, only)
+        whole = receive_objects(served, "one", end, only)
         kinds = [one["kind"] for found in whole for one in found["change"]]  # type: ignore[attr-defined]
         assert kinds == ["insert", "insert", "update", "delete"]
     finally:

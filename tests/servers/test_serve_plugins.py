@@ -28,7 +28,7 @@ def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
         yield found
 
 
-def received(
+def receive_lines(
     postgres: Server, connection: str, slot: str, end: str, options: Sequence[str]
 ) -> list[str]:
     """Return the output of pg_recvlogical up to an LSN, with its programs' own settings."""
@@ -42,7 +42,7 @@ def received(
     return done.stdout.splitlines()
 
 
-def numbered(lines: Sequence[str]) -> list[str]:
+def number_transactions(lines: Sequence[str]) -> list[str]:
     """Return the lines with transactions counted: ids and times differ between servers."""
     found, count = [], 0
     for line in lines:
@@ -100,7 +100,7 @@ def test_test_decoding(
 ) -> None:
     """Rows have old images or not, names have quotes; TOAST is unchanged; TRUNCATE is included."""
     place.run(*TABLES)
-    compared(place, postgres, tmp_path, STATEMENTS, options)
+    compare_slots(place, postgres, tmp_path, STATEMENTS, options)
 
 
 def test_test_decoding_with_every_type(place: Place, postgres: Server, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_test_decoding_with_every_type(place: Place, postgres: Server, tmp_path:
         for number, row in enumerate(rows_of(values)):
             cells = ["null" if one is None else psycopg.sql.quote(one, connection) for one in row]
             statements.append(f"insert into item values ({number}, {', '.join(cells)})")
-    compared(place, postgres, tmp_path, statements, ())
+    compare_slots(place, postgres, tmp_path, statements, ())
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -124,7 +124,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
-def compared(
+def compare_slots(
     place: Place, postgres: Server, folder: Path, statements: Sequence[str], options: Sequence[str]
 ) -> None:
     """Check that both slots give equal lines for statements after one point."""
@@ -132,7 +132,9 @@ def compared(
     try:
         served.extract()
         served.serve()
-        served.commanded("CREATE_REPLICATION_SLOT ours LOGICAL test_decoding (SNAPSHOT 'nothing')")
+        served.run_command(
+            "CREATE_REPLICATION_SLOT ours LOGICAL test_decoding (SNAPSHOT 'nothing')"
+        )
         with psycopg.connect(place.url, autocommit=True) as connection:
             connection.execute(
                 "select pg_create_logical_replication_slot('theirs', 'test_decoding')"
@@ -143,11 +145,11 @@ def compared(
             connection.execute("checkpoint")
             assert found is not None
         until(lambda: place.run(EXTRACTED.format(found[0])) == [(True,)], "all is extracted")
-        (end,) = served.asked("select pg_current_wal_lsn()::text")[0]
-        ours = received(postgres, served.connection(), "ours", end, options)
+        (end,) = served.query_catalog("select pg_current_wal_lsn()::text")[0]
+        ours = receive_lines(postgres, served.connection(), "ours", end, options)
         url = place.url.partition("?")[0]
-        theirs = received(postgres, url, "theirs", str(found[0]), options)
-        assert numbered(ours) == numbered(without_empty(theirs))
+        theirs = receive_lines(postgres, url, "theirs", str(found[0]), options)
+        assert number_transactions(ours) == number_transactions(without_empty(theirs))
         assert len(ours) >= 3 * len(statements)
     finally:
         served.close()

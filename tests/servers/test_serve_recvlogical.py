@@ -26,7 +26,7 @@ def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
         yield found
 
 
-def started(place: Place, folder: Path) -> Served:
+def start_serving(place: Place, folder: Path) -> Served:
     """Extract and serve a source."""
     made = Served(place, folder)
     made.extract()
@@ -64,7 +64,7 @@ class Receiver:
         )
 
 
-def inserted(file: Path) -> list[bytes]:
+def read_inserts(file: Path) -> list[bytes]:
     """Return the first cells of the received inserts: each message ends with a newline."""
     found = []
     data = file.read_bytes() if file.exists() else b""
@@ -87,7 +87,7 @@ def until(what: Any, within_s: float = 60) -> None:
 def test_pg_recvlogical(place: Place, postgres: Server, tmp_path: Path) -> None:
     """The client receives, is interrupted, continues, drops: no row is lost or repeated."""
     place.run("create table item (id int primary key, note varchar(200))")
-    served = started(place, tmp_path)
+    served = start_serving(place, tmp_path)
     try:
         receiver = Receiver(postgres, served)
         receiver.run("--create-slot", "--plugin=pgoutput")
@@ -97,15 +97,15 @@ def test_pg_recvlogical(place: Place, postgres: Server, tmp_path: Path) -> None:
             file = tmp_path / f"received{at}"
             running = receiver.start(file)
             insert(place, "item", rows)
-            until(lambda f=file: len(inserted(f)) == 50)
+            until(lambda f=file: len(read_inserts(f)) == 50)
             time.sleep(2.5)  # longer than its interval of confirmations
             running.send_signal(signal.SIGINT)
             assert running.wait(30) == 0
             wanted += [str(n).encode() for n, _ in rows]
-        found = [cell for at in range(3) for cell in inserted(tmp_path / f"received{at}")]
+        found = [cell for at in range(3) for cell in read_inserts(tmp_path / f"received{at}")]
         assert found == wanted
         receiver.run("--drop-slot")
-        assert served.asked("select count(*) from pg_replication_slots") == [(0,)]
+        assert served.query_catalog("select count(*) from pg_replication_slots") == [(0,)]
     finally:
         served.close()
         place.forget_log()

@@ -14,7 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField
 
-from harness.pipelines.log import ITEM, inserts, numbered
+from harness.pipelines.log import ITEM, inserts, number_rows
 from harness.servers.commands import ALIKE, ANSWERED_LATER, MALFORMED
 from harness.servers.serve import Running, source_log, write_base_tables, write_log
 from harness.servers.sql_compare import KINDS, conditions, definition, fillings, relation_of
@@ -38,7 +38,7 @@ def real(source_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def printed(connection: psycopg.Connection) -> list[tuple[str | None, ...]]:
+def print_rows(connection: psycopg.Connection) -> list[tuple[str | None, ...]]:
     """Return the table's rows as the server prints them."""
     with connection.cursor().copy("copy (select * from item order by id) to stdout") as copy:
         copy.set_types(["text"] * (len(KINDS) + 1))
@@ -58,7 +58,7 @@ def test_conditions_are_those_of_a_server(real: psycopg.Connection) -> None:
     """Every type is tried with NaN, infinities, -0 and NULL; conditions that are accepted are
     equal.
     """
-    shape, values = relation_of(printed(real))
+    shape, values = relation_of(print_rows(real))
     different, refused, equal = [], 0, 0
     for condition in conditions(random.randrange(2**31), 400):
         try:
@@ -78,7 +78,7 @@ def test_conditions_are_those_of_a_server(real: psycopg.Connection) -> None:
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[Running]:
     """Server of penstock with a real catalogue."""
-    write_log(tmp_path / "log", numbered([inserts(3)]))
+    write_log(tmp_path / "log", number_rows([inserts(3)]))
     with Running(tmp_path, relations=[ITEM]) as running:
         yield running
 
@@ -149,9 +149,9 @@ def result(connection: psycopg.Connection, query: str) -> tuple[list[str], str]:
 
 def test_selects_are_those_of_a_server(real: psycopg.Connection, tmp_path: Path) -> None:
     """Queries are sorted, limited, counted, with conditions; those that are accepted are equal."""
-    shape, values = relation_of(printed(real))
+    shape, values = relation_of(print_rows(real))
     shape = replace(shape, name="wide")  # the log has another table `item`
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     with closing(source_log(tmp_path)) as log:
         table = pa.table(values, schema=columns_schema(shape))
         write_base_tables(tmp_path, {shape: table}, log.head().log_id)

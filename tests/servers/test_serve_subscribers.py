@@ -32,7 +32,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 
 
 @pytest.fixture
-def served(place: Place, tmp_path: Path) -> Iterator[Served]:
+def served_log(place: Place, tmp_path: Path) -> Iterator[Served]:
     """Served log of the source."""
     made = Served(place, tmp_path)
     try:
@@ -45,10 +45,10 @@ def served(place: Place, tmp_path: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def subscriber(postgres: Server, served: Served) -> Iterator[Subscriber]:
+def subscriber(postgres: Server, served_log: Served) -> Iterator[Subscriber]:
     """Subscriber with a subscription."""
-    prefix = f"{served.place.namespace}."
-    made = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
+    prefix = f"{served_log.place.namespace}."
+    made = Subscriber(postgres, served_log, ITEM.format(prefix), OTHER.format(prefix))
     try:
         yield made
     finally:
@@ -60,7 +60,7 @@ def rows(place: Place, table: str) -> list[tuple[object, ...]]:
     return sorted(place.run(f"select * from {table}"))
 
 
-def followed(subscriber: Subscriber) -> None:
+def wait_until_followed(subscriber: Subscriber) -> None:
     """Wait until the subscriber has the source's rows."""
     place = subscriber.served.place
 
@@ -74,55 +74,55 @@ def followed(subscriber: Subscriber) -> None:
 
 
 @pytest.mark.long
-def test_a_subscriber_follows(served: Served, subscriber: Subscriber) -> None:
+def test_a_subscriber_follows(served_log: Served, subscriber: Subscriber) -> None:
     """A subscriber follows rows, keys, TRUNCATE, the server's restarts and kills,
     disable and DROP.
     """
-    place = served.place
+    place = served_log.place
     subscriber.subscribe()
     fill(place, 1)
-    followed(subscriber)
+    wait_until_followed(subscriber)
     place.run("truncate table other")
     fill(place, 101)
-    followed(subscriber)
-    assert served.server is not None
-    served.server.stop()
+    wait_until_followed(subscriber)
+    assert served_log.server is not None
+    served_log.server.stop()
     fill(place, 201)
-    served.serve()
+    served_log.serve()
     fill(place, 301)
-    followed(subscriber)
+    wait_until_followed(subscriber)
     for at in range(3):
-        served.server.send(signal.SIGKILL)
-        served.server.ended()
+        served_log.server.send(signal.SIGKILL)
+        served_log.server.wait_for_end()
         fill(place, 401 + 100 * at)
-        served.serve()
-        followed(subscriber)
+        served_log.serve()
+        wait_until_followed(subscriber)
     subscriber.run(f"alter subscription {subscriber.name} disable")
     fill(place, 801)
     subscriber.run(f"alter subscription {subscriber.name} enable")
-    followed(subscriber)
-    assert served.asked("select slot_name, active from pg_replication_slots") == [
+    wait_until_followed(subscriber)
+    assert served_log.query_catalog("select slot_name, active from pg_replication_slots") == [
         (subscriber.name, True)
     ]
     subscriber.run(f"drop subscription {subscriber.name}")
-    assert served.asked("select count(*) from pg_replication_slots") == [(0,)]
+    assert served_log.query_catalog("select count(*) from pg_replication_slots") == [(0,)]
 
 
-def test_two_subscribers(served: Served, subscriber: Subscriber, postgres: Server) -> None:
+def test_two_subscribers(served_log: Served, subscriber: Subscriber, postgres: Server) -> None:
     """Each has its own pace and its own options."""
-    prefix = f"{served.place.namespace}."
-    other = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
+    prefix = f"{served_log.place.namespace}."
+    other = Subscriber(postgres, served_log, ITEM.format(prefix), OTHER.format(prefix))
     try:
         subscriber.subscribe("p", "binary = true", "streaming = on")
         other.subscribe()
-        fill(served.place, 1)
-        followed(subscriber)
-        followed(other)
+        fill(served_log.place, 1)
+        wait_until_followed(subscriber)
+        wait_until_followed(other)
         other.run(f"alter subscription {other.name} disable")
-        fill(served.place, 101)
-        followed(subscriber)
+        fill(served_log.place, 101)
+        wait_until_followed(subscriber)
         other.run(f"alter subscription {other.name} enable")
-        followed(other)
+        wait_until_followed(other)
     finally:
         other.drop()
 
@@ -217,12 +217,12 @@ def test_run_serves_beside_its_extraction(place: Place, postgres: Server, tmp_pa
             subscriber = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
             subscriber.subscribe()
             fill(place, 1)
-            followed(subscriber)
+            wait_until_followed(subscriber)
             listed = penstock("consumers", "ls", served.path)
             assert listed.code == 0, listed.err
             subscriber.drop()
             subscriber = None
-            assert run.ended() == 0, run.err
+            assert run.wait_for_end() == 0, run.err
         finally:
             if subscriber is not None:
                 subscriber.drop()

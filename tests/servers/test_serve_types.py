@@ -136,10 +136,10 @@ def test_every_type_of_the_same_engine(
         subscriber.subscribe("p", *SUBSCRIBED[form])
         if form != "copy":
             fill()
-        expected = printed(place.url, len(values))
+        expected = print_rows(place.url, len(values))
 
         def equal() -> bool:
-            return printed(subscriber.url, len(values)) == expected
+            return print_rows(subscriber.url, len(values)) == expected
 
         subscriber.until(equal, "equal rows")
     finally:
@@ -149,7 +149,7 @@ def test_every_type_of_the_same_engine(
         place.forget_log()
 
 
-def printed(url: str, count: int) -> list[tuple[str | None, ...]]:
+def print_rows(url: str, count: int) -> list[tuple[str | None, ...]]:
     """Return all rows as the server prints them: a cast would keep the declaration of an xml."""
     texts = ", ".join(
         f"case when c{n} is not null then format('%s', c{n}) end" for n in range(count)

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import penstock
-from harness.pipelines.log import ITEM, SOURCE, Change, numbered, run_of
+from harness.pipelines.log import ITEM, SOURCE, Change, number_rows, run_of
 from penstock.load import java
 from penstock.load import session as sessions
 from penstock.load.session import (
@@ -191,7 +191,7 @@ def test_a_change_log_becomes_a_spark_data_frame(spark: Session, tmp_path: Path)
         op=Op.INSERT,
         after=(1, None, 2, 2**64 - 1, 0, 3_600_000_000, bytes(range(16))),
     )
-    (group,) = numbered(
+    (group,) = number_rows(
         [[everything, Change(relation=wide, op=Op.DELETE, after=None, before=(1,))]]
     )
     with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:

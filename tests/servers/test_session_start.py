@@ -121,8 +121,10 @@ def test_spark_s_pages_tell_what_jobs_did(tmp_path: Path) -> None:
         assert report is not None
         assert report.ui == session.ui_url != ""
         base = f"{report.ui}/api/v1/applications"
-        [application] = asked(base)
-        jobs = {one["description"]: one for one in asked(f"{base}/{application['id']}/jobs")[:3]}
+        [application] = read_json(base)
+        jobs = {
+            one["description"]: one for one in read_json(f"{base}/{application['id']}/jobs")[:3]
+        }
         done = "done: loading t: 7 rows, 2,048 bytes, 0.50 s of 1 tasks (t chunk 0: 7 rows, "
         [told] = [text for text in jobs if text.startswith(done)]
         groups = {text: (one["jobGroup"], one["numTasks"]) for text, one in jobs.items()}
@@ -140,7 +142,7 @@ def twice() -> Callable[[Iterator[int]], Iterable[int]]:
     return lambda tasks: [2 * task for task in tasks]
 
 
-def asked(url: str) -> Any:
+def read_json(url: str) -> Any:
     """Return the JSON of Spark's interface."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         return json.load(answer)

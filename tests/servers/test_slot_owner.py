@@ -34,7 +34,7 @@ from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log.state import load_state
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover, write_handover
-from plugins.doctor import found
+from plugins.doctor import find_by_code
 from plugins.postgres import Server
 
 DDL = "create table t (id int primary key, v text);; insert into t values (1, 'a')"
@@ -100,9 +100,9 @@ def test_an_extraction_says_whose_the_slot_is(first: Config, tmp_path: Path) -> 
         _extractor(copy)
     assert "pipeline shop" in caught.value.message
     for mode in ("change", "data+change"):
-        (finding,) = found(_copy(first, tmp_path, mode), "PG09")
+        (finding,) = find_by_code(_copy(first, tmp_path, mode), "PG09")
         assert state.log_id in finding.what
-    assert found(first, "PG09") == []
+    assert find_by_code(first, "PG09") == []
     assert _slot(first) == before
     _extractor(first).run()
     assert [c.after["id"] for c in log_changes(first.directory) if c.after] == [2]
@@ -136,9 +136,9 @@ def test_a_slot_in_use_is_not_adopted(first: Config, tmp_path: Path) -> None:
             until(lambda: (state := _slot(first)) is not None and state.active_pid)
             with pytest.raises(SlotInUse) as caught:
                 _extractor(first)
-            (finding,) = found(first, "PG09")
+            (finding,) = find_by_code(first, "PG09")
             assert "being read by penstock" in finding.what
-            assert "penstock" in found(first, "PG10")[0].what
+            assert "penstock" in find_by_code(first, "PG10")[0].what
         finally:
             stop.asked.set()
     assert "replicationSlot" in caught.value.hint
@@ -157,11 +157,11 @@ def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_
         pass
     assert f'replicationSlot = "{SLOT}_2"' in caught.value.hint
     assert "drop" not in caught.value.hint
-    (finding,) = found(config, "PG09")
+    (finding,) = find_by_code(config, "PG09")
     assert "has not begun" in finding.what
     assert _slot(config) == before
     write_handover(config, Handover(slot=SLOT, tables=("public.t",)))
-    assert found(config, "PG09") == []
+    assert find_by_code(config, "PG09") == []
     stopped = iter([False, False, False])
     with prepare(
         pipeline_of(config), source_tables(config), stop=lambda: next(stopped, True)
@@ -234,9 +234,9 @@ def test_a_slot_of_another_database_is_left_alone(
     chosen = load_config(path).change_extractor
     assert chosen.replication_slot.startswith(f"{SLOT}_source")
     assert chosen.publication.startswith(f"{PUBLICATION}_source")
-    assert found(load_config(path), "PG09") == []
+    assert find_by_code(load_config(path), "PG09") == []
     first = pipeline(tmp_path, source_url, target_url, file="default.toml")
-    (finding,) = found(first, "PG09")
+    (finding,) = find_by_code(first, "PG09")
     assert f'replicationSlot = "{SLOT}_2", publication = "{PUBLICATION}_2"' in finding.command
     removal = next(one for one in look(first, with_tables=False).source if SLOT in one.what)
     assert "elsewhere" in removal.by_hand

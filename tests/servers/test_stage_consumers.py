@@ -63,16 +63,16 @@ def _consuming(stage: Stage, folder: Path) -> None:
             )
 
 
-def _recorded(stage: Stage) -> list[dict[str, Any]]:
+def _record_messages(stage: Stage) -> list[dict[str, Any]]:
     """Return the list of the history's messages, which grows as they are made."""
     messages: list[dict[str, Any]] = []
     bodies = stage.feed.bodies
 
-    def recorded(some: list[dict[str, Any]]) -> Iterator[str]:
+    def record_bodies(some: list[dict[str, Any]]) -> Iterator[str]:
         messages.extend(some)
         return bodies(some)
 
-    stage.feed.bodies = recorded  # type: ignore[method-assign]
+    stage.feed.bodies = record_bodies  # type: ignore[method-assign]
     return messages
 
 
@@ -104,7 +104,7 @@ def _wait_for_events(folder: Path, one: Instance, count: int) -> None:
         time.sleep(0.5)
 
 
-def _expected(messages: list[dict[str, Any]]) -> list[list[Any]]:
+def _expect_rows(messages: list[dict[str, Any]]) -> list[list[Any]]:
     rows = sorted(
         ((_time(one["updated"]), one["topic"], one["key"], one["after"]) for one in messages),
         key=lambda row: (row[0], row[1], json.dumps(row[2])),
@@ -128,19 +128,22 @@ def _kill_consumer(one: Instance) -> None:
 
 def _commands(one: Instance, count: int) -> None:
     """Run the commands and the Python calls that show a feed's consumers."""
-    (line,) = _said(one, "consumers", "ls")
+    (line,) = _run_command(one, "consumers", "ls")
     assert line["consumer"] == "keep", line
-    _said(one, "consumers", "pause", "keep")
-    _said(one, "consumers", "disable", "keep")
-    assert _said(one, "consumers", "resume", "keep", "--group", "x", code=1)[-1]["code"] == "CN17"
-    _said(one, "consumers", "enable", "keep")
-    _said(one, "consumers", "resume", "keep")
-    assert "stage" in _said(one, "resend", "--tables", "public.mark", code=1)[-1]["hint"]
+    _run_command(one, "consumers", "pause", "keep")
+    _run_command(one, "consumers", "disable", "keep")
+    assert (
+        _run_command(one, "consumers", "resume", "keep", "--group", "x", code=1)[-1]["code"]
+        == "CN17"
+    )
+    _run_command(one, "consumers", "enable", "keep")
+    _run_command(one, "consumers", "resume", "keep")
+    assert "stage" in _run_command(one, "resend", "--tables", "public.mark", code=1)[-1]["hint"]
     numbers = [change.gsn for change in penstock.read_log(_feed(one))]
     assert numbers == list(range(count - len(numbers) + 1, count + 1))
 
 
-def _said(one: Instance, *words: str, code: int = 0) -> list[dict[str, Any]]:
+def _run_command(one: Instance, *words: str, code: int = 0) -> list[dict[str, Any]]:
     command = [words[0], *words[1:2], str(one.file), *words[2:]]
     if words[0] == "resend":
         command = [words[0], str(one.file), *words[1:]]
@@ -171,7 +174,7 @@ def test_consumers_get_every_change_once_and_in_order(
     """Each instance is killed and comes back in turn; each has its own consumer."""
     stage = Stage(stack, tmp_path, mode, target, 7)
     _consuming(stage, tmp_path)
-    messages = _recorded(stage)
+    messages = _record_messages(stage)
     with stage:
         for one in stage.instances:
             _wait_for_events(tmp_path, one, 1)
@@ -184,7 +187,7 @@ def test_consumers_get_every_change_once_and_in_order(
             one.start()
         time.sleep(3)
         stage.end_feed()
-        expected = _expected(messages)
+        expected = _expect_rows(messages)
         for one in stage.instances:
             _wait_for_events(tmp_path, one, len(expected))
             found = [rest for _, *rest in _events(tmp_path, one)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.feeds.sequencer import Stage, gone, module, row
+from harness.feeds.sequencer import Stage, make_delete, module, row
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import StageMode
@@ -30,10 +30,10 @@ def make(target: Rows, tmp_path: Path) -> Iterator[Make]:
     """Maker of a sequencer from a mode and the text of a user's module."""
     with ExitStack() as stack:
 
-        def made(mode: StageMode = StageMode.IMMEDIATE, text: str = "", **more: Any) -> Stage:
+        def make_stage(mode: StageMode = StageMode.IMMEDIATE, text: str = "", **more: Any) -> Stage:
             return Stage(target, stack, mode=mode, script=module(tmp_path, text), more=more)
 
-        yield made
+        yield make_stage
 
 
 FAMILY = (
@@ -51,7 +51,7 @@ def test_immediate_writes_a_request_in_one_transaction(make: Make, target: Rows)
     stage = make()
     assert stage.post(c=[row(1, 5, p=1)], p=[row(2, 1, v=7)]) == {"c": (1, 0), "p": (1, 0)}
     assert target.rows("select * from c") == [(5, 1)]
-    assert stage.post(p=[gone(3, 1)], c=[gone(3, 5)]) == {"p": (1, 0), "c": (1, 0)}
+    assert stage.post(p=[make_delete(3, 1)], c=[make_delete(3, 5)]) == {"p": (1, 0), "c": (1, 0)}
     assert target.rows("select * from p") == []
     assert stage.waiting("p") == stage.waiting("c") == []
     assert stage.count("apply_upserts_total", "p") == 1
@@ -280,7 +280,7 @@ def test_a_window_that_was_not_marked_is_not_applied_again(make: Make, target: R
     stage.post(t=row(1, 1, v=1))
     stage.resolve(5)
     mark = stage.staging.mark_applied_through
-    stage.staging.mark_applied_through = lost  # type: ignore[method-assign]
+    stage.staging.mark_applied_through = lose_staging  # type: ignore[method-assign]
     with pytest.raises(ConnectFailed):
         stage.round()
     assert target.rows("select v from t") == [(1,)]
@@ -294,7 +294,7 @@ def test_a_window_that_was_not_marked_is_not_applied_again(make: Make, target: R
     assert stage.staging.window(stage.group).committed == Hlc(7)
 
 
-def lost(*_: object, **__: object) -> int:
+def lose_staging(*_: object, **__: object) -> int:
     """Raise an error, as if the staging server were gone."""
     raise ConnectFailed("it is gone", hint="")
 
@@ -398,7 +398,7 @@ configure_table("t", map=change, delete_key=other)
     stage.post(t=[row(1, 1, v=1, b="b"), row(1, 2, v=-1)])
     expected = [(1, 1, "t 1", "b"), (1001, 0, None, None)]
     assert target.rows("select * from t order by id") == expected
-    stage.post(t=[gone(2, 1), gone(2, 7)])
+    stage.post(t=[make_delete(2, 1), make_delete(2, 7)])
     assert target.rows("select id from t") == [(1,)]
     assert stage.count("script_exec_time_seconds_count", "t") == 2
 
@@ -429,7 +429,7 @@ configure_table("t", apply=write)
     stage.post(t=row(1, 1, v=1, a="x"))
     assert target.rows("select * from t") == [(1, 1, "x", "new")]
     stage.post(t=row(2, 1, before={"a": "old"}, v=2, a="y"))
-    stage.post(t=gone(3, 1))
+    stage.post(t=make_delete(3, 1))
     assert target.rows("select * from t") == [(1, 2, "gone", "old")]
 
 
@@ -459,7 +459,7 @@ def test_a_feed_may_be_dispatched(make: Make, target: Rows) -> None:
         "configure_source('feed', deletes_to='c', dispatch=lambda doc, meta: "
         "{'p': [{'id': doc['id']}], 'c': [{'id': doc['id'], 'p': doc['id']}]})"
     )
-    make(text=text).post(feed=[row(1, 1), row(1, 2), gone(2, 1)])
+    make(text=text).post(feed=[row(1, 1), row(1, 2), make_delete(2, 1)])
     assert target.rows("select id from c") == [(2,)]
     stage = make(StageMode.CONSISTENT, text=text)
     assert stage.post(feed=[row(1, 7)]) == {"p": (1, 0), "c": (1, 0)}

@@ -57,7 +57,7 @@ def answer(url: str, body: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def counted(url: str, name: str) -> int:
+def sum_counter(url: str, name: str) -> int:
     """Return the sum of a counter over its tables."""
     with urllib.request.urlopen(f"{url}/_/varz") as page:
         text = page.read().decode()
@@ -101,7 +101,8 @@ def test_samples_are_staged_in_a_real_database(postgres: Server, tmp_path: Path)
             expected[0] += expect.get("staged", 0)
             expected[1] += expect.get("duplicates", 0)
             found = [
-                counted(url, f"stage_{one}_total") for one in ("mutations", "duplicate_mutations")
+                sum_counter(url, f"stage_{one}_total")
+                for one in ("mutations", "duplicate_mutations")
             ]
             assert found == expected, told
     with psycopg.connect(staging) as connection:

@@ -48,7 +48,7 @@ class Feeds:
         """Run the command."""
         return penstock("reset", self.path, "--yes", *more)
 
-    def staged(self) -> list[bool]:
+    def read_marks(self) -> list[bool]:
         """Return for each staged row whether it is marked applied."""
         with psycopg.connect(self.staging) as sql:
             (name,) = sql.execute(
@@ -76,12 +76,12 @@ def feeds(tmp_path: Path, postgres: Server) -> Iterator[Feeds]:
 
 def test_everything_staged_is_applied_again(feeds: Feeds) -> None:
     """The directory is deleted, rows stay on both sides; a second time there is no directory."""
-    assert feeds.staged() == [True]
+    assert feeds.read_marks() == [True]
     done = feeds.reset()
     assert done.code == 0, done.err
     assert "all marks of what is applied of" in done.out
     assert f"penstock stage {feeds.path}" in done.out
-    assert (feeds.staged(), feeds.rows("orders")) == ([False], 1)
+    assert (feeds.read_marks(), feeds.rows("orders")) == ([False], 1)
     assert not (feeds.path.parent / "feeds").exists()
     assert feeds.reset().code == 0
 
@@ -90,7 +90,7 @@ def test_it_begins_with_nothing(feeds: Feeds) -> None:
     """Only the fed tables are emptied; then there is nothing to undo."""
     done = feeds.reset("--target")
     assert done.code == 0, done.err
-    assert (feeds.staged(), feeds.rows("orders"), feeds.rows("others")) == ([], 0, 1)
+    assert (feeds.read_marks(), feeds.rows("orders"), feeds.rows("others")) == ([], 0, 1)
     with staging_at(feeds.staging).open_session() as session:
         assert session.group_names() == ()
 

@@ -346,7 +346,7 @@ def test_two_that_advance_at_once_never_go_back(
 # -- leases --------------------------------------------------------------------------------------
 
 
-def acquired(session: PostgresStagingSession, *names: str, lifetime_s: float = 60) -> Lease:
+def acquire_lease(session: PostgresStagingSession, *names: str, lifetime_s: float = 60) -> Lease:
     """Return a lease that is free."""
     found = session.acquire(names, lifetime_s, "host")
     assert isinstance(found, Lease)
@@ -357,13 +357,13 @@ def test_a_lease_is_held_by_one_until_it_expires(
     session: PostgresStagingSession, other: PostgresStagingSession, clock: SetClock, url: str
 ) -> None:
     """Times have milliseconds; a session that waits is told until when."""
-    lease = acquired(session, *NAMES)
+    lease = acquire_lease(session, *NAMES)
     assert lease.expires == datetime(2026, 5, 1, 12, 1, 0, 123000, tzinfo=UTC)
     assert other.acquire(NAMES[:1], 60, "b") == lease.expires
     clock.now = lease.expires - timedelta(milliseconds=1)
     assert other.acquire(NAMES, 60, "b") == lease.expires
     clock.now = lease.expires
-    taken = acquired(other, *NAMES)
+    taken = acquire_lease(other, *NAMES)
     assert session.renew(lease, 60) is None
     session.release(lease)
     found = rows(url, "select name, expires, nonce, hostname from public.leases order by name")
@@ -373,18 +373,18 @@ def test_a_lease_is_held_by_one_until_it_expires(
 
 def test_all_names_or_none(session: PostgresStagingSession, other: PostgresStagingSession) -> None:
     """A set with one name that is held leaves no trace; released ones are free at once."""
-    lease = acquired(session, NAMES[1])
+    lease = acquire_lease(session, NAMES[1])
     assert other.acquire(NAMES, 60, "b") == lease.expires
-    acquired(session, NAMES[0])
+    acquire_lease(session, NAMES[0])
     session.release(lease)
-    acquired(other, NAMES[1])
+    acquire_lease(other, NAMES[1])
 
 
 def test_a_renewed_lease_lasts_longer(
     session: PostgresStagingSession, other: PostgresStagingSession, clock: SetClock
 ) -> None:
     """The lifetime counts from now; an expired lease that no session has taken is renewed, too."""
-    lease = acquired(session, *NAMES)
+    lease = acquire_lease(session, *NAMES)
     clock.now += timedelta(seconds=90)
     renewed = session.renew(lease, 60)
     assert renewed is not None
@@ -394,7 +394,7 @@ def test_a_renewed_lease_lasts_longer(
 
 def test_a_hijacked_lease_is_not_renewed(session: PostgresStagingSession, url: str) -> None:
     """One name of the set suffices, and the others keep their end."""
-    lease = acquired(session, *NAMES)
+    lease = acquire_lease(session, *NAMES)
     rows(url, f"update public.leases set nonce = gen_random_uuid() where name = '{NAMES[0]}'")
     assert session.renew(lease, 600) is None
     assert rows(url, "select distinct expires from public.leases") == [

@@ -92,7 +92,7 @@ class Staged:
 
 
 @pytest.fixture(params=ENGINES)
-def staged(
+def staged_source(
     request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
 ) -> Iterator[Staged]:
     """Staging with a source of each engine."""
@@ -116,19 +116,19 @@ def staged_of(engine: str, servers: SharedServers, folder: Path) -> Iterator[Sta
 
 
 @pytest.mark.promise
-def test_changes_wait_until_the_target_has_them(staged: Staged) -> None:
+def test_changes_wait_until_the_target_has_them(staged_source: Staged) -> None:
     """Each change has its key, its row and the old row; removals and changed keys are included."""
-    source = staged.source
+    source = staged_source.source
     source.run("create table item (id int primary key, name varchar(20), price decimal(8,2))")
     source.make_keyless("note", "line varchar(20)")
-    with staged.extracting() as extract, staged.consuming() as consume:
+    with staged_source.extracting() as extract, staged_source.consuming() as consume:
         source.run("insert into item values (1, 'ä', 2.50)")  # gsn 1
         source.run("update item set price = 3 where id = 1")
         source.run("insert into note values ('x')")
         source.run("update item set id = 7 where id = 1")  # gsn 4 and 5
         source.run("delete from item where id = 7")
-        consume.until(lambda: len(staged.rows("item")) == 5, "all is staged")
-        found = staged.rows("item")
+        consume.until(lambda: len(staged_source.rows("item")) == 5, "all is staged")
+        found = staged_source.rows("item")
         assert [(key, after, deletion) for key, after, _, _, deletion in found] == [
             ("[1]", {"id": 1, "name": "ä", "price": 2.5}, False),
             ("[1]", {"id": 1, "name": "ä", "price": 3.0}, False),
@@ -139,19 +139,19 @@ def test_changes_wait_until_the_target_has_them(staged: Staged) -> None:
         before = found[3][2]
         assert before is not None
         assert before["id"] == 1
-        consume.until(lambda: staged.rows("note") != [], "the table without a key, too")
-        assert [row[:2] for row in staged.rows("note")] == [("[]", {"line": "x"})]
-        assert not any(row[3] for row in staged.rows("item"))
-        consume.until(lambda: len(staged.waiting()) > 1, "checkpoints come")
-        assert all(staged.waiting())
-        staged.applies(3)
-        consume.until(lambda: staged.rows("item")[1][3], "what is applied is marked")
+        consume.until(lambda: staged_source.rows("note") != [], "the table without a key, too")
+        assert [row[:2] for row in staged_source.rows("note")] == [("[]", {"line": "x"})]
+        assert not any(row[3] for row in staged_source.rows("item"))
+        consume.until(lambda: len(staged_source.waiting()) > 1, "checkpoints come")
+        assert all(staged_source.waiting())
+        staged_source.applies(3)
+        consume.until(lambda: staged_source.rows("item")[1][3], "what is applied is marked")
         time.sleep(1)
-        assert [row[3] for row in staged.rows("item")] == [True, True, False, False, False]
-        assert staged.rows("note")[0][3]
-        staged.applies(6)
-        consume.until(lambda: all(row[3] for row in staged.rows("item")), "the rest")
-        consume.until(lambda: not any(staged.waiting()), "and the checkpoints")
+        assert [row[3] for row in staged_source.rows("item")] == [True, True, False, False, False]
+        assert staged_source.rows("note")[0][3]
+        staged_source.applies(6)
+        consume.until(lambda: all(row[3] for row in staged_source.rows("item")), "the rest")
+        consume.until(lambda: not any(staged_source.waiting()), "and the checkpoints")
         consume.stop()
         extract.stop()
 
@@ -159,33 +159,33 @@ def test_changes_wait_until_the_target_has_them(staged: Staged) -> None:
 @pytest.mark.promise
 @pytest.mark.spark
 @pytest.mark.timeout(400)
-def test_a_run_stages_what_its_load_has_not_applied(staged: Staged) -> None:
+def test_a_run_stages_what_its_load_has_not_applied(staged_source: Staged) -> None:
     """Changes of a paused table wait in the staging database; later they are marked."""
-    source, target, path = staged.source, staged.target, staged.path
+    source, target, path = staged_source.source, staged_source.target, staged_source.path
     source.run("create table item (id int primary key, n int)", "insert into item values (1, 0)")
     text = path.read_text().replace('mode = "change"', 'mode = "data+change"')
     path.write_text(text + '[spark]\nmaster = "local[2]"\n')
     table = f"{source.namespace}.item"
     with Process(path) as run:
-        run.until(lambda: copied(target) == [(1, 0)], "the table is copied", 240)
+        run.until(lambda: read_copied(target) == [(1, 0)], "the table is copied", 240)
         source.run("update item set n = 1 where id = 1")
-        run.until(lambda: staged.rows("item") != [], "it is staged")
-        run.until(lambda: staged.rows("item")[0][3], "and marked", 120)
-        assert copied(target) == [(1, 1)]
+        run.until(lambda: staged_source.rows("item") != [], "it is staged")
+        run.until(lambda: staged_source.rows("item")[0][3], "and marked", 120)
+        assert read_copied(target) == [(1, 1)]
         assert penstock("table", "pause", path, table).code == 0
         source.run("update item set n = 2 where id = 1", "insert into item values (2, 0)")
-        run.until(lambda: len(staged.rows("item")) == 3, "they wait")
+        run.until(lambda: len(staged_source.rows("item")) == 3, "they wait")
         time.sleep(3)
-        assert [row[3] for row in staged.rows("item")] == [True, False, False]
-        assert copied(target) == [(1, 1)]
+        assert [row[3] for row in staged_source.rows("item")] == [True, False, False]
+        assert read_copied(target) == [(1, 1)]
         assert penstock("table", "resume", path, table).code == 0
-        run.until(lambda: all(row[3] for row in staged.rows("item")), "they are marked", 120)
-        assert copied(target) == [(1, 2), (2, 0)]
-        run.until(lambda: not any(staged.waiting()), "the checkpoints, too")
+        run.until(lambda: all(row[3] for row in staged_source.rows("item")), "they are marked", 120)
+        assert read_copied(target) == [(1, 2), (2, 0)]
+        run.until(lambda: not any(staged_source.waiting()), "the checkpoints, too")
         run.stop()
 
 
-def copied(target: Place) -> list[Any]:
+def read_copied(target: Place) -> list[Any]:
     """Return the rows of the target; none if it has no table yet."""
     try:
         return target.run("select id, n from item order by id")
@@ -215,7 +215,7 @@ def test_what_is_read_again_changes_nothing(staged_postgres: Staged) -> None:
                     source.run(*statements, "commit")
                     time.sleep(0.02)
                 if point:
-                    assert consume.ended(60) == -9
+                    assert consume.wait_for_end(60) == -9
                 else:
                     while len(staged.rows("item")) < len(model):
                         assert consume.running, consume.err

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.each_server
 DDL = "create table t (id int, v text)"
 
 
-def _confirmed(server: Server) -> int:
+def _read_confirmed(server: Server) -> int:
     return int(
         server.execute(
             "select confirmed_flush_lsn - '0/0'::pg_lsn from pg_replication_slots"
@@ -118,9 +118,9 @@ def test_slot_moves_only_by_what_was_acknowledged(
         source.acknowledge(first.end.position)
         sql.execute("insert into t values (2)")
         second = collect(source, rows(1))
-        _until(lambda: _confirmed(postgres) == first.end.position)
+        _until(lambda: _read_confirmed(postgres) == first.end.position)
         assert second.end.position > first.end.position
-    assert _confirmed(postgres) == first.end.position
+    assert _read_confirmed(postgres) == first.end.position
     with streaming(source_url, tmp_path, start=first.end, shapes=shapes) as source:
         again = collect(source, rows(1))
     assert [(c.gsn, c.trx, c.after) for c in again.changes] == [(2, 2, {"id": 2, "v": None})]
@@ -162,7 +162,7 @@ def test_idle_position_comes_as_an_empty_run(
         )
         assert later.changes == []
         assert (later.end.gsn, later.end.trx) == (got.end.gsn, got.end.trx)
-        _until(lambda: _confirmed(postgres) >= target)
+        _until(lambda: _read_confirmed(postgres) >= target)
     postgres.execute("drop table noise")
 
 
@@ -246,13 +246,13 @@ def test_slot_that_somebody_advanced_is_a_gap(source_url: str, tmp_path: Path) -
             got = collect(source, rows(1), acknowledge=True)
         sql.execute("set synchronous_commit = on")
         sql.execute("insert into t values (2)")
-        _until(lambda: _released(source_url))
+        _until(lambda: _is_released(source_url))
         sql.execute("select pg_replication_slot_advance(%s, pg_current_wal_lsn())", (SLOT,))
         with pytest.raises(PositionGone), streaming(source_url, tmp_path, start=got.end):
             pass
 
 
-def _released(url: str) -> bool:
+def _is_released(url: str) -> bool:
     with connect(url, application_name="test") as sql:
         row = sql.execute(
             "select active from pg_replication_slots where slot_name = %s", (SLOT,)

@@ -50,7 +50,7 @@ def test_a_table_is_added_while_others_flow(pair: Pair) -> None:
     assert not any("again" in event for event in pair.process.events)
 
 
-def held(pair: Pair, table: str) -> bool:
+def is_held(pair: Pair, table: str) -> bool:
     """Return whether a copy into the target waits for a lock that the test holds."""
     return bool(
         count(
@@ -72,7 +72,7 @@ def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
     with psycopg.connect(pair.target_url) as holder:
         holder.execute("lock table big in share mode")
         request(pair, "add", "public.big")
-        pair.process.until(lambda: held(pair, "big"), "the copy waits for the lock")
+        pair.process.until(lambda: is_held(pair, "big"), "the copy waits for the lock")
         pair.run("update big set n = n + 1 where id % 3 = 0")
         pair.run("delete from big where id % 5 = 0")
         pair.run("update big set id = -id where id % 7 = 0")
@@ -81,7 +81,7 @@ def test_no_table_waits_for_a_copy_and_newer_images_win(pair: Pair) -> None:
         for _ in range(3):
             pair.run("update item set n = n + 1")
             pair.settle()
-        assert held(pair, "big")
+        assert is_held(pair, "big")
         assert line(pair, "public.big")["state"] == "copying"
         wrong = pair.differences("item")
         assert not wrong, wrong[:5]

@@ -43,7 +43,7 @@ create table child (
 ONE_ROW = "insert into {table} (id) values (5)"
 
 
-def made(
+def create_twice(
     url: str, namespaces: dict[str, str], servers: ServerPair, tables: Sequence[TableDefinition]
 ) -> list[str]:
     """Create tables, keys and foreign keys twice: the second time nothing is left to do."""
@@ -85,7 +85,7 @@ def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> N
         tables = postgres_catalog.captured_tables(connection, ["public.*"])
     database = database_of(landing)
     servers = ServerPair(source=server_of(source_url), target=server_of(landing))
-    notes = made(landing, {"public": database}, servers, tables)
+    notes = create_twice(landing, {"public": database}, servers, tables)
     assert notes == []
     mysql.execute("insert into parent (code) values ('a')", database)
     mysql.execute("insert into child (flag) values (default)", database)
@@ -113,7 +113,7 @@ def test_from_mysql(mysql: MySQLServer, mysql_url: str, target_url: str) -> None
     with mysql_catalog.open_catalog(mysql_url) as connection:
         tables = mysql_catalog.captured_tables(connection, [f"{database}.*"])
     servers = ServerPair(source=server_of(mysql_url), target=server_of(target_url))
-    assert made(target_url, {database: "Landing"}, servers, tables) == []
+    assert create_twice(target_url, {database: "Landing"}, servers, tables) == []
     with psycopg.connect(target_url, autocommit=True) as target:
         target.execute('set search_path = "Landing"')
         target.execute("insert into parent (code) values ('a')")
@@ -142,7 +142,7 @@ def test_within_the_family(mysql: MySQLServer, mysql_url: str, landing: str) -> 
     with mysql_catalog.open_catalog(mysql_url) as connection:
         tables = mysql_catalog.captured_tables(connection, [f"{database}.*"])
     servers = ServerPair(source=server_of(mysql_url), target=server_of(landing))
-    assert made(landing, {database: other}, servers, tables) == []
+    assert create_twice(landing, {database: other}, servers, tables) == []
     assert indexes(mysql, other, "child") == indexes(mysql, database, "child")
     for place in (database, other):
         mysql.execute("insert into parent (code) values ('a')", place)

@@ -14,7 +14,7 @@ from harness.servers.types_across import (
     Outcome,
     PostgresSide,
     carry,
-    lost,
+    find_lost,
     mysql_side,
     postgres_side,
 )
@@ -110,7 +110,7 @@ def outcomes(
             into = f"{mark}{place}{'t' if as_text else 'n'}"
             outcome = carry(source, target, f"t{place}", into, chosen, as_text=as_text)
             assert len(outcome.source) == len(values) + 1, "every value, and a NULL"
-            gone = {values[n] for n in lost(outcome) if n < len(values)}
+            gone = {values[n] for n in find_lost(outcome) if n < len(values)}
             yield name, outcome, gone
 
 

@@ -177,7 +177,7 @@ def test_mode_data_compares_what_is_there(source_url: str, target_url: str, tmp_
 # -- while the pipeline runs -----------------------------------------------------------------------
 
 
-def inserted(messages: list[tuple[bytes]]) -> list[tuple[str, str]]:
+def read_inserts(messages: list[tuple[bytes]]) -> list[tuple[str, str]]:
     """Return the rows of pgoutput insert messages of a table with two columns."""
     rows = []
     for (data,) in messages:
@@ -234,7 +234,7 @@ class MiniLoader(threading.Thread):
             (SLOT, None if until is None else str(Lsn(until)), PUBLICATION),
         ).fetchall()
         with target.transaction(), target.cursor() as cursor:
-            cursor.executemany("insert into t values (%s, %s)", inserted(messages))
+            cursor.executemany("insert into t values (%s, %s)", read_inserts(messages))
 
 
 def wait_for_a_row(url: str) -> None:

@@ -89,7 +89,7 @@ class Loaded:
         self.target = target
         self.place = place
 
-    def found(self, **more: Any) -> dict[str, tuple[int, int, int]]:
+    def find_differences(self, **more: Any) -> dict[str, tuple[int, int, int]]:
         """Return missing, surplus and different rows of the tables that are not equal."""
         self.result: VerifyResult = verify(self.config, **more)
         return {
@@ -152,12 +152,12 @@ def change_bag(loaded: Loaded, *, is_postgres: bool) -> None:
 
 def check(loaded: Loaded, *, is_postgres: bool) -> None:
     """Check that both sides are equal, differences are named, and repair fixes them."""
-    assert loaded.found() == {}
+    assert loaded.find_differences() == {}
     assert "SHA-256" in loaded.result.way
     assert all(table.source_rows > 90 for table in loaded.result.tables)
     change(loaded)
     change_bag(loaded, is_postgres=is_postgres)
-    found = loaded.found()
+    found = loaded.find_differences()
     assert found["t"] == (1, 1, 2)
     assert found["pair"] == (0, 0, 1)
     # A changed row without key counts as one missing and one surplus row.
@@ -170,7 +170,7 @@ def check(loaded: Loaded, *, is_postgres: bool) -> None:
     repaired = {one.table.name: one for one in verify(loaded.config, repair=True).repaired}
     assert (repaired["t"].deleted, repaired["t"].written) == (3, 3)
     assert (repaired["pair"].deleted, repaired["pair"].written) == (1, 1)
-    assert loaded.found() == {}
+    assert loaded.find_differences() == {}
     assert verify(loaded.config, repair=True).repaired == ()
 
 
@@ -192,12 +192,12 @@ def test_postgresql_to_mysql_and_mariadb(
         check(loaded, is_postgres=False)
         loaded.target("update t set n = n + 1")
         loaded.target("update t set n = 1 where n is null")
-        assert loaded.found()["t"] == (0, 0, 3001)
+        assert loaded.find_differences()["t"] == (0, 0, 3001)
         loaded.target("alter table pair drop column c")
         with pytest.raises(ColumnGone, match="no column c"):
-            loaded.found()
+            loaded.find_differences()
         loaded.target("drop table pair")
-        assert loaded.found() == {"t": (0, 0, 3001)}
+        assert loaded.find_differences() == {"t": (0, 0, 3001)}
         assert [table.name for table in loaded.result.not_compared] == ["pair"]
         assert not loaded.result.equal
     finally:
@@ -223,19 +223,19 @@ def test_mysql_and_mariadb_to_postgresql(
     loaded.target("update t set n = 0 where id = 5")
     loaded.target("alter table t add column own int")
     with pytest.raises(RepairRefused, match="own"):
-        loaded.found(repair=True)
+        loaded.find_differences(repair=True)
     loaded.target("alter table t drop column own")
     loaded.target("alter table t alter column s type bigint")
     with pytest.raises(TargetShapeDiffers, match="s is bigint"):
-        loaded.found(repair=True)
+        loaded.find_differences(repair=True)
     loaded.target("alter table t alter column s type smallint")
     loaded.target("create function stop() returns trigger language plpgsql as 'begin return null;"
                   " end'")  # fmt: skip
     loaded.target("create trigger stops before insert on t for each row execute function stop()")
     loaded.target("alter table t enable always trigger stops")
     with pytest.raises(RepairRefused, match="stops"):
-        loaded.found(repair=True)
-    assert loaded.found() == {"t": (0, 0, 1)}, "nothing was repaired in part"
+        loaded.find_differences(repair=True)
+    assert loaded.find_differences() == {"t": (0, 0, 1)}, "nothing was repaired in part"
 
 
 @pytest.mark.server("mysql")
@@ -273,11 +273,11 @@ def test_long_values_of_several_megabytes_are_compared_whole(
     load(config, spark)
     target = on_postgres(target_url, place)
     loaded = Loaded(config, lambda _: None, target, place)
-    assert loaded.found() == {}
+    assert loaded.find_differences() == {}
     target("update long_ones set a = set_byte(a, 8999999, 98)")
-    assert loaded.found() == {"long_ones": (0, 0, 1)}
+    assert loaded.find_differences() == {"long_ones": (0, 0, 1)}
     assert loaded.result.tables[0].table == TableName(place, "long_ones")
     target("update long_ones set a = set_byte(a, 8999999, 97), b = overlay(b placing 'e' from 9)")
-    assert loaded.found() == {"long_ones": (0, 0, 1)}
+    assert loaded.find_differences() == {"long_ones": (0, 0, 1)}
     verify(config, repair=True)
-    assert loaded.found() == {}
+    assert loaded.find_differences() == {}

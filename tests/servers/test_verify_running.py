@@ -109,7 +109,7 @@ class Pair:
         (self.config.layout.state / LOAD_LOCK).write_text("")
 
     @contextmanager
-    def written(self) -> Iterator[None]:
+    def run_writer(self) -> Iterator[None]:
         """Run a session that inserts, updates and deletes for the time of the block."""
         ended = threading.Event()
 
@@ -152,7 +152,7 @@ def pair(
     mysql.execute("drop database if exists wirekite")
 
 
-def arrived(pair: Pair) -> None:
+def wait_for_rows(pair: Pair) -> None:
     """Wait until rows of the writer are in the target."""
     deadline = time.monotonic() + 60
     while not pair.target("select count(*) from t where id > 1000")[0][0]:
@@ -166,8 +166,8 @@ def test_a_source_that_is_written_is_compared_at_one_place_of_its_binlog(pair: P
         stack.enter_context(pair.extracting())
         pair.source("insert into t values (1, 'one'), (2, 'two'), (3, 'three')")
         stack.enter_context(pair.loading())
-        with pair.written():
-            arrived(pair)
+        with pair.run_writer():
+            wait_for_rows(pair)
             for _ in range(3):
                 result = verify(pair.config, timeout_s=90)
                 assert result.equal, result
@@ -183,8 +183,8 @@ def test_a_source_that_is_written_is_compared_at_one_place_of_its_binlog(pair: P
                 ("different", "(1)"), ("missing", "(2)"), ("surplus", "(-5)")
             }  # fmt: skip
             assert by_name["bag"].equal
-            mended = verify(pair.config, timeout_s=90, repair=True)
-            assert [(one.deleted, one.written) for one in mended.repaired] == [(2, 2)]
+            repairing = verify(pair.config, timeout_s=90, repair=True)
+            assert [(one.deleted, one.written) for one in repairing.repaired] == [(2, 2)]
             assert verify(pair.config, timeout_s=90).equal
         again = verify(pair.config, timeout_s=90)
         assert again.equal

@@ -17,7 +17,7 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.host.waits import read_waits
 from penstock.ports.checks import Severity
-from plugins.doctor import found
+from plugins.doctor import find_by_code
 
 
 def test_the_open_transaction_is_named_while_it_is_waited_for(
@@ -46,9 +46,9 @@ def test_the_open_transaction_is_named_while_it_is_waited_for(
         shown = penstock("status", config.path, "--json").result["waits_for"]
         assert shown["holders"][0]["command"] == f"select pg_terminate_backend({pid});"
         config = load_config(config.path)
-        assert [one for one in found(config, "PG09") if one.severity is Severity.ERROR] == []
-        assert found(config, "PG10") == []
-        (finding,) = found(config, "PG18")
+        assert [one for one in find_by_code(config, "PG09") if one.severity is Severity.ERROR] == []
+        assert find_by_code(config, "PG10") == []
+        (finding,) = find_by_code(config, "PG18")
         assert "4711" in finding.what
         assert finding.command == f"select pg_terminate_backend({pid});"
         forgotten.rollback()

@@ -56,7 +56,7 @@ class Tracks:
 
 
 @contextmanager
-def tracked() -> Iterator[Tracks]:
+def track_threads() -> Iterator[Tracks]:
     """Follow the threads that begin in the block."""
     tracks = Tracks()
     threading.setprofile(tracks)
@@ -79,7 +79,11 @@ def extractor_of(place: Place, directory: Path, stop: Callable[[], bool]) -> Any
 def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
     """Follow updates, one after the other, on a pipeline that is already running."""
     ddl = "create table t (id int primary key, name varchar(50))"
-    with new_place(servers, engine) as source, new_place(servers, engine) as target, tracked() as t:
+    with (
+        new_place(servers, engine) as source,
+        new_place(servers, engine) as target,
+        track_threads() as t,
+    ):
         source.run(ddl)
         target.run(ddl)
         if isinstance(target, MySQLPlace):
@@ -104,7 +108,7 @@ def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
     return t
 
 
-def listed(engine: str) -> set[str]:
+def read_list(engine: str) -> set[str]:
     """Return the list in docs/internals.md, of common files and of this engine's own."""
     page = (ROOT / "docs/internals.md").read_text()
     section = page.split("## The files of one change")[1].split("\n## ")[0]
@@ -135,5 +139,5 @@ def test_one_change_passes_the_files_that_are_listed(
     """
     rounds = walk(shared_servers, engine, tmp_path).files()
     always, ever = set.intersection(*rounds), set.union(*rounds)
-    assert sorted(always - listed(kind)) == []
-    assert sorted(listed(kind) - ever - KERNELS[kind]) == []
+    assert sorted(always - read_list(kind)) == []
+    assert sorted(read_list(kind) - ever - KERNELS[kind]) == []

@@ -84,25 +84,27 @@ def running(
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def shared_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One browser for all tests."""
     with browser(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 
 @pytest.fixture
-def looked(running: tuple[Shop, WebProcess], opened: Browser) -> Iterator[Looked]:
+def visit(running: tuple[Shop, WebProcess], shared_browser: Browser) -> Iterator[Looked]:
     """All three; the test fails if the browser logged errors."""
-    yield Looked(*running, opened)
-    complaints = opened.complaints()
-    opened.open("about:blank")  # a page must not outlive its server: the next test has another
-    opened.complaints()
+    yield Looked(*running, shared_browser)
+    complaints = shared_browser.complaints()
+    shared_browser.open(
+        "about:blank"
+    )  # a page must not outlive its server: the next test has another
+    shared_browser.complaints()
     assert complaints == []
 
 
-def test_the_lag_is_a_plot_that_moves(looked: Looked) -> None:
+def test_the_lag_is_a_plot_that_moves(visit: Looked) -> None:
     """The curve is redrawn automatically, and the numbers beside it are those of the pipeline."""
-    seen = looked.show("replication")
+    seen = visit.show("replication")
     curve = "return document.querySelector('#lag-curve').getAttribute('d')"
     seen.until_text("[data-region=lag]", "now, at most")
     curves = [until(lambda: seen.run(curve), "a curve")]
@@ -114,17 +116,17 @@ def test_the_lag_is_a_plot_that_moves(looked: Looked) -> None:
     assert re.search(r"Source's end\s+[0-9A-F]+/[0-9A-F]+", positions)
     assert re.search(r"Extractor: change log\s+[0-9A-F]+/[0-9A-F]+", positions)
     assert re.search(r"Loader: target\s+[0-9A-F]+/[0-9A-F]+", positions)
-    kept = until(lambda: looked.facts()["source_keeps"], "what the source keeps")
+    kept = until(lambda: visit.facts()["source_keeps"], "what the source keeps")
     assert kept["size_bytes"] > 0
     assert kept["age_seconds"] is not None
-    until(lambda: looked.facts()["speeds"]["extracted_transactions"] > 1, "customers are seen")
-    until(lambda: looked.facts()["speeds"]["loaded_transactions"] > 1, "and loaded")
+    until(lambda: visit.facts()["speeds"]["extracted_transactions"] > 1, "customers are seen")
+    until(lambda: visit.facts()["speeds"]["loaded_transactions"] > 1, "and loaded")
     assert "per second now" in seen.text("[data-region=speeds]")
 
 
-def test_the_bulk_load_and_the_changes_by_kind_are_shown_exactly(looked: Looked) -> None:
+def test_the_bulk_load_and_the_changes_by_kind_are_shown_exactly(visit: Looked) -> None:
     """Loaded rows, and committed inserts, updates and deletes, are counted exactly."""
-    pair, seen = looked.shop.pair, looked.show("bulk")
+    pair, seen = visit.shop.pair, visit.show("bulk")
     loaded = seen.until_text("[data-region=bulk]", "done:")
     assert re.search(r"public\.orders\s+100 %\s+120.000", loaded)
     assert "4 of 4 steps are done" in loaded
@@ -134,7 +136,7 @@ def test_the_bulk_load_and_the_changes_by_kind_are_shown_exactly(looked: Looked)
     pair.run("truncate counted")
     seen.click("#tab-tables")
     seen.until_text("[data-region=tables]", "public.counted\tfollows changes\t30\t20\t10\t1")
-    assert "No error" in looked.show("errors").text("[data-region=errors]")
+    assert "No error" in visit.show("errors").text("[data-region=errors]")
 
 
 def run_doctor(seen: Browser) -> str:
@@ -144,13 +146,13 @@ def run_doctor(seen: Browser) -> str:
     seen.click("#doctor-button")
     until(lambda: seen.text("[data-region=doctor] .when") not in ("", before), "doctor has ended")
     assert "checks done" in seen.text("[data-region=doctor]")
-    assert seen.focused() == "doctor-button"
+    assert seen.read_focus() == "doctor-button"
     return seen.text("[data-region=doctor]")
 
 
-def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
+def test_doctor_and_verify_run_by_their_buttons(visit: Looked) -> None:
     """Findings appear as they come; a row that differs is named."""
-    pair, seen = looked.shop.pair, looked.show("doctor")
+    pair, seen = visit.shop.pair, visit.show("doctor")
     shown = run_doctor(seen)
     assert "0 errors" in shown
     assert "PG25" in shown
@@ -160,7 +162,7 @@ def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
     seen.click("#verify-button")
     seen.until_text("#announcer", "Verify: source and target are equal", 120)
     seen.until_text("[data-region=verify]", "Source and target are equal")
-    assert seen.focused() == "verify-button"
+    assert seen.read_focus() == "verify-button"
     pair.target.execute("update public.kept set note = 'spoiled' where id = 17")
     pair.target.execute("delete from public.kept where id = 18")
     try:
@@ -175,9 +177,9 @@ def test_doctor_and_verify_run_by_their_buttons(looked: Looked) -> None:
     assert "(18) in the source only" in shown
 
 
-def test_pause_and_resume_by_their_button(looked: Looked) -> None:
+def test_pause_and_resume_by_their_button(visit: Looked) -> None:
     """No row arrives between the two, and all of them after."""
-    pair, seen = looked.shop.pair, looked.show("replication")
+    pair, seen = visit.shop.pair, visit.show("replication")
     seen.until_text("[data-region=actions]", "Pause pipeline")  # as soon as the target has answered
     seen.click("#pause")
     seen.until_text("[data-region=summary]", "paused")
@@ -191,21 +193,21 @@ def test_pause_and_resume_by_their_button(looked: Looked) -> None:
     pair.settle()
 
 
-def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
+def test_the_page_is_used_with_the_keyboard_alone(visit: Looked) -> None:
     """Skip link, arrow keys between tabs, Enter and Space work; the focus stays in place."""
     first = "return document.querySelector('[data-tabs]').dataset.first"
     # During a start, which another test may have caused, the bulk load is in front.
-    until(lambda: looked.show("").run(first) == "replication", "the pipeline follows changes")
-    seen = looked.show("")
+    until(lambda: visit.show("").run(first) == "replication", "the pipeline follows changes")
+    seen = visit.show("")
     seen.keys(Keys.TAB)
     assert seen.run("return document.activeElement.className") == "skip"
     seen.keys(Keys.ENTER)
-    until(lambda: seen.focused() == "main", "the content has the focus")
+    until(lambda: seen.read_focus() == "main", "the content has the focus")
     for _ in range(6):
         seen.keys(Keys.TAB)
-        if seen.focused().startswith("tab-"):
+        if seen.read_focus().startswith("tab-"):
             break
-    assert seen.focused() == "tab-replication"
+    assert seen.read_focus() == "tab-replication"
     for key, tab in (
         (Keys.ARROW_RIGHT, "tables"),
         (Keys.END, "verify"),
@@ -214,15 +216,15 @@ def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
         (Keys.HOME, "bulk"),
     ):
         seen.keys(key)
-        assert seen.focused() == f"tab-{tab}"
+        assert seen.read_focus() == f"tab-{tab}"
         shown = [name for name in TABS if seen.one(f"#{name}").is_displayed()]
         assert shown == [tab]
         assert seen.one(f"#tab-{tab}").get_attribute("aria-selected") == "true"
     seen.keys(Keys.TAB)
-    assert seen.focused() == "bulk"  # the panel behind its tab
-    number = looked.facts()["read_at_us"]
-    until(lambda: looked.facts()["read_at_us"] > number + 2_000_000, "updates came")
-    assert seen.focused() == "bulk"
+    assert seen.read_focus() == "bulk"  # the panel behind its tab
+    number = visit.facts()["read_at_us"]
+    until(lambda: visit.facts()["read_at_us"] > number + 2_000_000, "updates came")
+    assert seen.read_focus() == "bulk"
     seen.run("document.querySelector('#hold').focus()")
     seen.keys(Keys.SPACE)
     assert seen.one("#hold").get_attribute("aria-pressed") == "true"
@@ -237,9 +239,9 @@ def test_the_page_is_used_with_the_keyboard_alone(looked: Looked) -> None:
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "320px"])
-def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int]) -> None:
+def test_pages_are_readable_for_everybody(visit: Looked, size: tuple[int, int]) -> None:
     """Pages have one h1, captions, names, contrast in both shades, and fit the screen."""
-    seen = looked.show("doctor", size)
+    seen = visit.show("doctor", size)
     run_doctor(seen)
     for shade in ("light", "dark"):
         seen.media("prefers-color-scheme", shade)
@@ -262,7 +264,7 @@ def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int])
         ".filter((e) => e.checkVisibility() && e.getBoundingClientRect().height < 36).length"
     )
     assert small == 0
-    seen.open(looked.web.url)
+    seen.open(visit.web.url)
     seen.until_text("[data-region=pipelines]", "following changes")
     assert seen.run(CONTRASTS) == []
     assert seen.run(OUTLINE)["wide"] <= 0
@@ -279,9 +281,9 @@ def nameless(seen: Browser, selector: str) -> int:
     raise AssertionError(f"{selector} is never there for long")
 
 
-def test_who_wants_calm_gets_it(looked: Looked) -> None:
+def test_who_wants_calm_gets_it(visit: Looked) -> None:
     """The plot stays still for seconds at a time with reduced motion."""
-    seen = looked.show("replication")
+    seen = visit.show("replication")
     seen.calm(True)
     try:
         seen.run(
@@ -294,12 +296,12 @@ def test_who_wants_calm_gets_it(looked: Looked) -> None:
         seen.calm(False)
 
 
-def test_the_facts_are_there_without_javascript(looked: Looked) -> None:
+def test_the_facts_are_there_without_javascript(visit: Looked) -> None:
     """All parts of the page follow each other without JavaScript, and forms work."""
-    seen = looked.browser
+    seen = visit.browser
     seen.scripts(False)
     try:
-        looked.show("bulk")
+        visit.show("bulk")
         page = str(seen.driver.page_source)
         assert "following changes" in page
         assert "public.orders" in page
@@ -357,33 +359,33 @@ class Hand:
 
 
 @pytest.fixture(params=[True, False], ids=["javascript", "plain"])
-def scripts(request: pytest.FixtureRequest, opened: Browser) -> Iterator[bool]:
+def scripts(request: pytest.FixtureRequest, shared_browser: Browser) -> Iterator[bool]:
     """Setting of the browser: with JavaScript and without."""
-    opened.scripts(request.param)
+    shared_browser.scripts(request.param)
     yield request.param
-    opened.scripts(True)
+    shared_browser.scripts(True)
 
 
-def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: bool) -> None:
+def test_every_button_of_a_pipeline_does_what_it_says(visit: Looked, scripts: bool) -> None:
     """Buttons of pipeline, tables, doctor and verify cause no error, and none is left out."""
-    pair, hand = looked.shop.pair, Hand(looked.browser, looked.page, scripts=scripts)
-    looked.browser.size(*DESKTOP)
+    pair, hand = visit.shop.pair, Hand(visit.browser, visit.page, scripts=scripts)
+    visit.browser.size(*DESKTOP)
 
     def product() -> str:
-        [found] = [one for one in looked.facts()["tables"] if one["table"] == "public.product"]
+        [found] = [one for one in visit.facts()["tables"] if one["table"] == "public.product"]
         return str(found["state"]) if not found["wanted"] else ""
 
     def comes_to(state: str) -> None:
         until(lambda: product() == state, f"public.product {state}")
         hand.go("tables")
-        assert re.search(rf"public\.product\s+{state}", looked.browser.text("#tables"))
+        assert re.search(rf"public\.product\s+{state}", visit.browser.text("#tables"))
 
     hand.go("replication")
     hand.press("pause")
-    until(lambda: looked.facts()["state"] == "paused", "the pipeline is paused")
+    until(lambda: visit.facts()["state"] == "paused", "the pipeline is paused")
     hand.go("replication")
     hand.press("resume")
-    until(lambda: looked.facts()["state"] == "following changes", "the pipeline goes on")
+    until(lambda: visit.facts()["state"] == "following changes", "the pipeline goes on")
     comes_to("follows changes")
     shown = hand.press("flow-public.product")
     assert "public.product" in shown
@@ -403,7 +405,7 @@ def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: b
     comes_to("follows changes")
     wrong = hand.press("add-table", types=("#add-name", "public.nothing"))
     assert "no table public.nothing" in wrong
-    assert all("409" in one for one in looked.browser.complaints())  # only that answer
+    assert all("409" in one for one in visit.browser.complaints())  # only that answer
     for kind in ("doctor", "verify"):
         hand.go(kind)
         hand.press(f"{kind}-button")
@@ -412,29 +414,33 @@ def test_every_button_of_a_pipeline_does_what_it_says(looked: Looked, scripts: b
     assert hand.there - hand.pressed <= {"doctor-stop", "verify-stop", "hold"}
 
 
-def test_what_runs_is_stopped_by_its_button(tmp_path: Path, opened: Browser, scripts: bool) -> None:
+def test_what_runs_is_stopped_by_its_button(
+    tmp_path: Path, shared_browser: Browser, scripts: bool
+) -> None:
     """Doctor and verify wait for silent servers; both are stopped between login and logout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://u@127.0.0.1:{silent.getsockname()[1]}/d?connect_timeout=60"
         path = write_pipeline(tmp_path, url, url, mode="change")
-        token = {"PENSTOCK_WEB_TOKEN": "a token that nobody guesses"}
+        token = {"PENSTOCK_WEB_TOKEN": "a token that is hard to guess"}
         with WebProcess(path, "--port", 0, environment=token) as web:
-            hand = Hand(opened, f"{web.url}/pipelines/shop", scripts=False)
+            hand = Hand(shared_browser, f"{web.url}/pipelines/shop", scripts=False)
             hand.go("")
             hand.press("log-in", types=("#token", token["PENSTOCK_WEB_TOKEN"]))
             hand.scripts = scripts
             for kind in ("doctor", "verify"):
                 hand.go(kind)
                 hand.press(f"{kind}-button")
-                until(lambda k=kind: opened.all(f"#{k}-stop"), "there is a button to stop it")
+                until(
+                    lambda k=kind: shared_browser.all(f"#{k}-stop"), "there is a button to stop it"
+                )
                 hand.press(f"{kind}-stop")
                 until(lambda k=kind: "Stopped" in look_at(hand, k), f"{kind} has stopped")
             hand.scripts = False
             hand.press("log-out")
-            assert opened.driver.current_url.endswith("/login")
+            assert shared_browser.driver.current_url.endswith("/login")
             assert hand.there - hand.pressed <= {"hold", "add-table"}  # pressed above
-            opened.open("about:blank")
-            opened.complaints()
+            shared_browser.open("about:blank")
+            shared_browser.complaints()
 
 
 def look_at(hand: Hand, kind: str) -> str:
@@ -451,7 +457,7 @@ def look_again(seen: Browser) -> str:
 
 
 def test_errors_are_shown_with_code_cause_and_next_command(
-    postgres: Server, tmp_path: Path, opened: Browser
+    postgres: Server, tmp_path: Path, shared_browser: Browser
 ) -> None:
     """The error that ended a process is shown, and the current problem."""
     source, target = postgres.make_database("source"), postgres.make_database("target")
@@ -459,18 +465,18 @@ def test_errors_are_shown_with_code_cause_and_next_command(
     (tmp_path / "shop").mkdir()
     assert penstock("extract", path, "--json").error["code"] == "CT20"
     with WebProcess(path, "--port", 0) as web:
-        opened.size(*DESKTOP)
-        opened.open(f"{web.url}/pipelines/shop#errors")
-        shown = opened.until_text("[data-region=errors]", "CT20")
+        shared_browser.size(*DESKTOP)
+        shared_browser.open(f"{web.url}/pipelines/shop#errors")
+        shown = shared_browser.until_text("[data-region=errors]", "CT20")
         assert "penstock extract" in shown
         assert 'Set mode = "data+change"' in shown
         postgres.drop_database(target)
-        shown = opened.until_text("[data-region=errors]", "does not exist")
+        shown = shared_browser.until_text("[data-region=errors]", "does not exist")
         assert "Now" in shown
-        opened.until_text("[data-region=troubles]", "Next:")
+        shared_browser.until_text("[data-region=troubles]", "Next:")
         assert web.stop(signal.SIGTERM) == 0
-    opened.open("about:blank")
-    opened.complaints()  # the stream was cut: the test wanted this
+    shared_browser.open("about:blank")
+    shared_browser.complaints()  # the stream was cut: the test wanted this
     postgres.drop_database(source)
 
 

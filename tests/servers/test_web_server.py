@@ -21,7 +21,7 @@ from penstock.control.pipeline.extras import FEATURES, WEB
 from penstock.host.process import process_alive
 from penstock.web.tasks import Stage, TaskKind, TaskRuns, Tasks
 
-TOKEN = "a token that nobody guesses"
+TOKEN = "a token that is hard to guess"
 
 
 @pytest.fixture
@@ -165,11 +165,11 @@ def test_a_task_ends_with_the_interface(
             fetch(f"{page}/tasks/{kind}", "POST", {"X-Penstock-Form": secret[1]})
             children = until(lambda: children_of(web.pid), "the task runs")
             assert (web.stop(number) == 0) is (number is signal.SIGTERM)
-            until(lambda of=children: gone(of), "the task has ended")
+            until(lambda of=children: are_gone(of), "the task has ended")
     silent.close()
 
 
-def gone(pids: list[int]) -> bool:
+def are_gone(pids: list[int]) -> bool:
     """Return whether none of them runs."""
     return not any(map(process_alive, pids))
 

@@ -45,7 +45,7 @@ def shop(postgres: Server, tmp_path: Path) -> Iterator[StagedShop]:
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> Iterator[Browser]:
+def checked_browser(tmp_path: Path) -> Iterator[Browser]:
     """A browser; the test fails if it logged errors."""
     with browser(tmp_path / "browser") as opened:
         yield opened
@@ -85,24 +85,24 @@ class Looked:
         return text_of(f"{self.web.url}/metrics")
 
 
-def test_pages_show_what_the_databases_say(shop: StagedShop, seen: Browser) -> None:
+def test_pages_show_what_the_databases_say(shop: StagedShop, checked_browser: Browser) -> None:
     """The other instance has its own directory: the process that works is not asked."""
     with (
         WebProcess(shop.file("one"), "--create", command="stage") as stage,
         WebProcess(shop.file("other"), "--port", 0) as web,
     ):
-        looked = Looked(shop, stage, web, seen)
-        seen.size(*DESKTOP)
+        looked = Looked(shop, stage, web, checked_browser)
+        checked_browser.size(*DESKTOP)
         before_any_checkpoint(looked)
-        applied(looked)
+        check_applied(looked)
         a_problem(looked)
         assert stage.stop() == 0
         # The facts stay when no process works any more.
         looked.show("apply").until_text("[data-region=stage-summary]", "no instance works")
-        assert "none works" in seen.text("[data-region=stage-summary]")
-        assert "no instance works on it" in seen.text("[data-region=stage-apply]")
+        assert "none works" in checked_browser.text("[data-region=stage-summary]")
+        assert "no instance works on it" in checked_browser.text("[data-region=stage-apply]")
         look_right(looked)
-        seen.open("about:blank")
+        checked_browser.open("about:blank")
         assert web.stop() == 0
         assert web.err == []
 
@@ -130,7 +130,7 @@ def before_any_checkpoint(looked: Looked) -> None:
     assert "checkpoint_committed_age_seconds{" not in metrics
 
 
-def applied(looked: Looked) -> None:
+def check_applied(looked: Looked) -> None:
     """Check that everything is applied and committed after a resolved timestamp."""
     shop, stage = looked.shop, looked.stage
     seen = looked.show("lag")

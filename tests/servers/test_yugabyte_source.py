@@ -35,7 +35,7 @@ BIG = "create table {}big (id int primary key, n int, body text)"
 
 
 @pytest.fixture
-def served(shared_servers: SharedServers, tmp_path: Path) -> Iterator[Based]:
+def served_source(shared_servers: SharedServers, tmp_path: Path) -> Iterator[Based]:
     """A source with existing rows, extracted and served in the dialect, with a base."""
     with new_place(shared_servers, FIRST) as place:
         place.run(ITEM.format(""))
@@ -63,7 +63,7 @@ def served(shared_servers: SharedServers, tmp_path: Path) -> Iterator[Based]:
 class Second:
     """The pipeline that has the served log as its source, and its processes."""
 
-    def __init__(self, served: Based, server: Server, folder: Path, **source: str) -> None:
+    def __init__(self, served_source: Based, server: Server, folder: Path, **source: str) -> None:
         """Write the pipeline's file; source has parameters of the URL."""
         folder.mkdir()
         self.folder, self.server = folder, server
@@ -71,11 +71,11 @@ class Second:
         query = "&".join(f"{key}={value}" for key, value in source.items())
         self.path = write_pipeline(
             folder,
-            f"yugabytedb://repl:s3cret@127.0.0.1:{served.port}/shop?{query}",
+            f"yugabytedb://repl:s3cret@127.0.0.1:{served_source.port}/shop?{query}",
             self.url,
             name="second",
             directory="second",
-            tables=[f"{served.place.namespace}.*"],
+            tables=[f"{served_source.place.namespace}.*"],
             sections={"changeExtractor": {**LIVELY, "publication": "p"}},
         )
         self.path.write_text(self.path.read_text() + '\n[spark]\nmaster = "local[1]"\n')
@@ -117,97 +117,104 @@ def lsn_type() -> str:
 
 
 @pytest.fixture
-def second(served: Based, postgres: Server, tmp_path: Path, lsn_type: str) -> Iterator[Second]:
+def second(
+    served_source: Based, postgres: Server, tmp_path: Path, lsn_type: str
+) -> Iterator[Second]:
     """Second pipeline, which is not started."""
-    made = Second(served, postgres, tmp_path / "second", lsn_type=lsn_type)
+    made = Second(served_source, postgres, tmp_path / "second", lsn_type=lsn_type)
     try:
         yield made
     finally:
         made.close()
 
 
-def slot(served: Based, column: str) -> str:
+def slot(served_source: Based, column: str) -> str:
     """Return a column of the second pipeline's slot, as the server shows it."""
-    ((found,),) = served.asked(
+    ((found,),) = served_source.query_catalog(
         f"select {column}::text from pg_replication_slots where slot_name <> 'probe'"
     )
     return str(found)
 
 
-def confirmed(served: Based) -> str:
+def read_confirmed(served_source: Based) -> str:
     """Return the position of the second pipeline's slot."""
-    return slot(served, "confirmed_flush_lsn")
+    return slot(served_source, "confirmed_flush_lsn")
 
 
-def end_of(served: Based, lsn_type: str) -> str:
+def end_of(served_source: Based, lsn_type: str) -> str:
     """Return the position at which a new slot of this kind begins: the log's end."""
-    served.commanded(f"CREATE_REPLICATION_SLOT probe LOGICAL yboutput NOEXPORT_SNAPSHOT {lsn_type}")
-    ((found,),) = served.asked(
+    served_source.run_command(
+        f"CREATE_REPLICATION_SLOT probe LOGICAL yboutput NOEXPORT_SNAPSHOT {lsn_type}"
+    )
+    ((found,),) = served_source.query_catalog(
         "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = 'probe'"
     )
-    served.commanded("DROP_REPLICATION_SLOT probe")
+    served_source.run_command("DROP_REPLICATION_SLOT probe")
     return str(found)
 
 
 @pytest.mark.parametrize("lsn_type", ["SEQUENCE", "HYBRID_TIME"])
 def test_tables_are_copied_and_followed_over_kills(
-    served: Based, second: Second, lsn_type: str
+    served_source: Based, second: Second, lsn_type: str
 ) -> None:
     """Snapshot and stream join without loss, even over a killed extractor and a killed server."""
-    place = served.place
+    place = served_source.place
     extractor = second.start("extract")
     handover = second.folder / "second" / "state" / "handover.json"
     extractor.until(lambda: handover.exists() and "captured" in handover.read_text(), "captured")
     fill(place, 100, 20)  # after the consistent point, before the tables are read
     loader = second.start("load")
     second.until_equal(place, loader)
-    assert slot(served, "yb_lsn_type") == lsn_type
+    assert slot(served_source, "yb_lsn_type") == lsn_type
     for first in (200, 300):
         extractor.send(signal.SIGKILL)
-        assert extractor.ended() != 0
+        assert extractor.wait_for_end() != 0
         fill(place, first, 20)
         place.run("update big set n = n + 1")  # the long column is not sent: ABSENT, not NULL
         extractor = second.start("extract")
         second.until_equal(place, loader)
     for first in (500, 600):  # the server is killed, too
-        assert served.server is not None
-        served.server.send(signal.SIGKILL)
-        assert served.server.ended() != 0
+        assert served_source.server is not None
+        served_source.server.send(signal.SIGKILL)
+        assert served_source.server.wait_for_end() != 0
         fill(place, first, 20)
         place.run(f"update item set id = id + 2000000 where id = {first + 5}")
-        served.serve()
+        served_source.serve()
         second.until_equal(place, loader)
     # The source is idle now: the slot's confirmed position still reaches the log's end.
     place.run("create table elsewhere (id int primary key)", "drop table elsewhere")
-    extractor.until(lambda: confirmed(served) == end_of(served, lsn_type), "all is confirmed")
-    before = int(slot(served, "yb_restart_commit_ht"))
     extractor.until(
-        lambda: int(slot(served, "yb_restart_commit_ht")) > before, "the restart time moves on"
+        lambda: read_confirmed(served_source) == end_of(served_source, lsn_type), "all is confirmed"
+    )
+    before = int(slot(served_source, "yb_restart_commit_ht"))
+    extractor.until(
+        lambda: int(slot(served_source, "yb_restart_commit_ht")) > before,
+        "the restart time moves on",
     )
     loader.stop()
     extractor.stop()
 
 
 def test_a_second_consumer_and_a_new_slot_are_refused(
-    served: Based, second: Second, postgres: Server, tmp_path: Path
+    served_source: Based, second: Second, postgres: Server, tmp_path: Path
 ) -> None:
     """Neither may take over the first one's slot; a recreated slot is not a continuation."""
     second.path.write_text(second.path.read_text().replace('"data+change"', '"change"'))
     extractor = second.start("extract")
     state = second.folder / "second" / "state" / "slot.json"
     extractor.until(state.exists, "the stream has begun")
-    other = Second(served, postgres, tmp_path / "other")
+    other = Second(served_source, postgres, tmp_path / "other")
     try:
         other.path.write_text(other.path.read_text().replace('"data+change"', '"change"'))
         thief = other.start("extract")
-        assert thief.ended() != 0
+        assert thief.wait_for_end() != 0
         assert thief.error["code"] == "PG74", thief.error
     finally:
         other.close()
     # A slot with a reader is not dropped.
     with pytest.raises(SlotReadLately, match="within the last minutes"):
         list(find_removals(load_config(second.path), None))
-    fill(served.place, 400, 5)
+    fill(served_source.place, 400, 5)
     extractor.stop()
     # Dropped and created again under the same name: the stream id shows it.
     places = StateFile(state, SlotPlace)
@@ -215,17 +222,17 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
     assert kept is not None
     places.save(replace(kept, stream_id="of-before"))
     again = second.start("extract")
-    assert again.ended() != 0
+    assert again.wait_for_end() != 0
     assert again.error["code"] == "YB20", again.error  # from doctor, before a start
     assert again.error["hint"]
     # The next command that such errors name removes slot and publication.
     places.save(kept)
     reset = second.start("reset", "--yes")
-    assert reset.ended() == 0, reset.err
-    assert served.asked("select slot_name from pg_replication_slots") == []
+    assert reset.wait_for_end() == 0, reset.err
+    assert served_source.query_catalog("select slot_name from pg_replication_slots") == []
 
 
-def test_it_ends_when_nothing_comes_any_more(served: Based, second: Second) -> None:
+def test_it_ends_when_nothing_comes_any_more(served_source: Based, second: Second) -> None:
     """An extraction with exitWhenIdle ends with all changes, not between them; the
     log has no end.
     """
@@ -238,15 +245,17 @@ def test_it_ends_when_nothing_comes_any_more(served: Based, second: Second) -> N
     began = time.monotonic()
     count = 0
     while time.monotonic() - began < 1.5 * QUIET_S:
-        served.place.run(f"insert into item values ({5000 + count}, 0, 'again')")
+        served_source.place.run(f"insert into item values ({5000 + count}, 0, 'again')")
         count += 1
         assert extractor.running
         time.sleep(1)
-    served.place.run("update item set id = id + 1000000 where id = 5000")
-    assert extractor.ended() == 0, extractor.err
+    served_source.place.run("update item set id = id + 1000000 where id = 5000")
+    assert extractor.wait_for_end() == 0, extractor.err
     log = second.folder / "second" / "log"
     assert (log / DONE_NAME).exists()
-    found = penstock.read_log(second.folder / "second").table(f"{served.place.namespace}.item")
+    found = penstock.read_log(second.folder / "second").table(
+        f"{served_source.place.namespace}.item"
+    )
     assert found.column("id").to_pylist() == [*range(5000, 5000 + count), 1_005_000]
     assert found.column("_op").to_pylist() == ["insert"] * count + ["update"]
     assert found.column("_before").to_pylist()[-1]["id"] == 5000, "an update of the key has it"

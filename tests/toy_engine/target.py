@@ -123,7 +123,7 @@ class ToyStager:
         after = applied
         for file in files:
             with self.opener.open(file) as segment:
-                steps += self._wanted(segment, applied, before)
+                steps += self._select_steps(segment, applied, before)
                 beats += [one for one in segment.markers() if one.kind is MarkerKind.HEARTBEAT]
                 after = applied_behind(segment)
                 if before != POSITION_MAX:
@@ -145,7 +145,7 @@ class ToyStager:
             ),
         )
 
-    def _wanted(self, segment: Segment, applied: Applied, before: int) -> Iterator[Step]:
+    def _select_steps(self, segment: Segment, applied: Applied, before: int) -> Iterator[Step]:
         options = self.options
         until = segment.transactions.first_from(before)
         for step in steps_of(segment):
@@ -201,7 +201,7 @@ class ToyTarget(ToyProgress):
 
     def _check(self, at: Applied) -> None:
         if not self.read_applied().is_at(at):
-            raise AppliedByAnother("somebody else has applied changes", hint="Stop it.")
+            raise AppliedByAnother("another loader has applied changes", hint="Stop it.")
 
     def apply(
         self, batch: Any, *, table_sync: TableSync | None = None, at: Applied | None = None

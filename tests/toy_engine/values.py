@@ -34,13 +34,14 @@ def images(rows: Sequence[Row | None], kind: pa.StructType) -> pa.Array:
 def texts(image: Any, columns: Sequence[Column]) -> list[dict[str, str | None]]:
     """Return a column of images as rows of texts."""
     listed = [
-        printed(values, column) for values, column in zip(image.flatten(), columns, strict=True)
+        print_column(values, column)
+        for values, column in zip(image.flatten(), columns, strict=True)
     ]
     names = [column.name for column in columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*listed, strict=True)]
 
 
-def printed(values: Any, column: Column) -> list[str | None]:
+def print_column(values: Any, column: Column) -> list[str | None]:
     """Return the texts of one column."""
     found = exact_texts(values, column.neutral)
     if column.neutral == "binary":

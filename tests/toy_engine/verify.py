@@ -40,7 +40,7 @@ class ToyDialect:
 
     def image(self, cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
         """See Dialect."""
-        return Image(key=_listed(key or cells), row=_listed(cells))
+        return Image(key=_list_cells(key or cells), row=_list_cells(cells))
 
     def is_long(self, _type_text: str) -> bool:
         """See Dialect: a text may have any length."""
@@ -82,7 +82,7 @@ class ToyDialect:
     select_rows = chosen_rows
 
 
-def _listed(cells: Sequence[ComparedCell]) -> str:
+def _list_cells(cells: Sequence[ComparedCell]) -> str:
     return json.dumps([[cell.name, cell.is_any, cell.is_long] for cell in cells])
 
 
@@ -183,7 +183,7 @@ class ToyVerifier:
         del sessions, part_bytes
         with closing(Store(config.source.url)) as store:
             end = store.end()
-            with _opened(store, lambda table: store.rows_at(end, table)) as reader:
+            with _open_reader(store, lambda table: store.rows_at(end, table)) as reader:
                 yield reader, SourcePoint(position=end.ordinal, text=str(end))
 
     @contextmanager
@@ -192,7 +192,7 @@ class ToyVerifier:
     ) -> Iterator[ToyVerifyReader]:
         """See Verifier."""
         del sessions, part_bytes
-        with closing(Store(url)) as store, _opened(store, store.rows) as reader:
+        with closing(Store(url)) as store, _open_reader(store, store.rows) as reader:
             yield reader
 
     def nudge(self, url: str) -> None:
@@ -216,7 +216,7 @@ class ToyVerifier:
 
 
 @contextmanager
-def _opened(store: Store, rows: Callable[[TableName], list[Row]]) -> Iterator[ToyVerifyReader]:
+def _open_reader(store: Store, rows: Callable[[TableName], list[Row]]) -> Iterator[ToyVerifyReader]:
     shapes = store.shapes()
     types = {name: {c[0]: c[1] for c in shape.columns} for name, shape in shapes.items()}
     reader = ToyVerifyReader(types, {name: rows(name) for name in shapes})

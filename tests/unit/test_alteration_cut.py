@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.pipelines.consume import write
-from harness.pipelines.log import ITEM, ITEM_2, Change, inserts, numbered, run_of
+from harness.pipelines.log import ITEM, ITEM_2, Change, inserts, number_rows, run_of
 from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.plan import Window, plan_batch
 from penstock.load.stage import view
@@ -22,7 +22,7 @@ PLAIN = Change(relation=ITEM_2, op=Op.INSERT, after=(7, "x", None))
 @pytest.mark.parametrize("first", [[MOVED], [PLAIN]], ids=["changed key", "insert"])
 def test_the_batch_ends_in_front_of_the_new_shape(tmp_path: Path, first: list[Change]) -> None:
     """The cut is right even if the first row has two numbers: no row has the next number."""
-    groups = numbered([inserts(2), [*first, PLAIN]], keys_have_two=True)
+    groups = number_rows([inserts(2), [*first, PLAIN]], keys_have_two=True)
     with write(tmp_path, *(run_of(group) for group in groups)) as segment:
         window = Window(gsn_after=0, gsn_upto=segment.end.gsn)
         plan = plan_batch([view(segment)], window)
@@ -37,7 +37,7 @@ def test_the_batch_ends_in_front_of_the_new_shape(tmp_path: Path, first: list[Ch
 def test_a_transaction_with_both_shapes_goes_into_the_next_batch_whole(tmp_path: Path) -> None:
     """The whole transaction moves, together with its first row, which has two numbers."""
     old = Change(relation=ITEM, op=Op.UPDATE, after=(9, "x"), before=(0,))
-    groups = numbered([inserts(2), [old, PLAIN]], keys_have_two=True)
+    groups = number_rows([inserts(2), [old, PLAIN]], keys_have_two=True)
     with write(tmp_path, *(run_of(group) for group in groups)) as segment:
         window = Window(gsn_after=0, gsn_upto=segment.end.gsn)
         plan = plan_batch([view(segment)], window)
@@ -49,7 +49,7 @@ def test_a_transaction_with_both_shapes_goes_into_the_next_batch_whole(tmp_path:
 def test_a_shape_without_rows_begins_the_next_batch(tmp_path: Path) -> None:
     """The rows before the shape are applied to the table as it was."""
     renamed = replace(ITEM_2, columns=(ITEM.columns[0], replace(ITEM.columns[1], name="title")))
-    (rows,) = numbered([inserts(2)])
+    (rows,) = number_rows([inserts(2)])
     end = run_of(rows).end
     with write(tmp_path, run_of(rows), Run(relations=(renamed,), end=end)) as segment:
         window = Window(gsn_after=0, gsn_upto=segment.end.gsn)

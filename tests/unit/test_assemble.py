@@ -293,14 +293,16 @@ def test_a_message_that_was_rolled_back_is_no_marker(tmp_path: Path) -> None:
     """A message in a savepoint that was rolled back is dropped, like a TRUNCATE."""
     bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True)
 
-    def said(xid: int, text: bytes) -> bytes:
+    def build_message(xid: int, text: bytes) -> bytes:
         body = struct.pack(">IBQ", xid, 1, 150) + b"app\0" + struct.pack(">I", len(text)) + text
         return message(b"M" + body)
 
     bench.feed(
-        stream(9, relation("id", xid=9), insert("a", xid=9), said(10, b"gone"), first=True),
+        stream(
+            9, relation("id", xid=9), insert("a", xid=9), build_message(10, b"gone"), first=True
+        ),
         abort(9, 10),
-        stream(9, said(9, b"stays"), first=False),
+        stream(9, build_message(9, b"stays"), first=False),
         stream_commit(9, 200, 210),
     )
     assert bench.rows() == [(1, 1, {"id": "a"})]
@@ -482,7 +484,7 @@ def test_notices_and_settings_pass(bench: Bench) -> None:
 def source(tmp_path: Path) -> PostgresSource:
     """A stream that is not connected: it returns what the test puts into it."""
     return PostgresSource(
-        "postgresql://nobody@nowhere/none",
+        "postgresql://unused@nowhere/none",
         options=StreamOptions(slot="s", publication="p", idle_flush_s=0.0),
         start=FlushPoint(position=0),
         shapes=PlainShapes(),
@@ -548,11 +550,11 @@ def test_a_block_of_a_transaction_in_progress_is_not_parsed(
     pieces: list[int] = []
     append = Spill.append
 
-    def noted(spill: Spill, data: memoryview) -> None:
+    def note_and_append(spill: Spill, data: memoryview) -> None:
         pieces.append(len(data))
         append(spill, data)
 
-    monkeypatch.setattr(Spill, "append", noted)
+    monkeypatch.setattr(Spill, "append", note_and_append)
     bench = Bench(tmp_path, FlushPoint(position=position), Limits())
     rows = [insert(str(number), xid=7) for number in range(500)]
     bench.feed(stream(7, relation("id", xid=7), *rows, first=True))

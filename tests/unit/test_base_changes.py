@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.base import OLD, Log, change, moved
+from harness.pipelines.base import OLD, Log, change, move_key
 from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,
     Change,
     commit_position,
-    dropped,
     inserts,
-    numbered,
+    make_drop_marker,
+    number_rows,
     run_of,
     truncate,
 )
@@ -53,7 +53,7 @@ def reload(gsn: int, trx: int, *names: str) -> Marker:
 
 def write(log: Log, *groups: Sequence[Change], markers: Sequence[Marker] = ()) -> None:
     """Write transactions of the log's first segment in one run; markers have its numbers."""
-    rows = [row for group in numbered(groups) for row in group]
+    rows = [row for group in number_rows(groups) for row in group]
     with log.writer() as writer:
         writer.write(run_of(rows, markers=markers))
         writer.flush()
@@ -92,11 +92,11 @@ def test_changes_from_before_the_copy_do_not_count(log: Log) -> None:
 
 def test_a_truncate_from_after_the_end_does_not_count(log: Log) -> None:
     """The open segment that a state holds grows after the state's end."""
-    first, second = numbered([inserts(1), inserts(1, first=1)])
+    first, second = number_rows([inserts(1), inserts(1, first=1)])
     with log.writer() as writer:
         writer.write(run_of(first))
         writer.flush()
-        with log.held() as state:
+        with log.hold_state() as state:
             writer.write(run_of(second, markers=[truncate(1, 2, "item")]))
             writer.flush()
             assert log.read(state, ITEM) == Counter([*OLD, (0, "note 0")])
@@ -109,7 +109,7 @@ def test_a_truncate_of_another_table_empties_no_other(log: Log) -> None:
     assert log.rows(ITEM) == Counter([*OLD, (0, "note 0")])
 
 
-@pytest.mark.parametrize("mark", [truncate, dropped, reload])
+@pytest.mark.parametrize("mark", [truncate, make_drop_marker, reload])
 def test_the_last_emptying_counts(log: Log, mark: Any) -> None:
     """Rows between two of them are gone too, as is the row right before the last one."""
     markers = [mark(1, 2, "item"), mark(2, 3, "item")]
@@ -140,7 +140,7 @@ def test_rows_of_two_shapes_are_not_mixed(log: Log) -> None:
 
 def test_the_newest_shape_is_by_version(log: Log) -> None:
     """A shape without rows does not replace the rows' shape if it was current before that one."""
-    (rows,) = numbered([[change(Op.INSERT, (1, "one"), ITEM_3)]])
+    (rows,) = number_rows([[change(Op.INSERT, (1, "one"), ITEM_3)]])
     run = run_of(rows)
     with log.writer() as writer:
         writer.write(Run(relations=(ITEM_2,)))
@@ -154,7 +154,7 @@ def test_a_shape_from_before_the_copy_is_no_news(tmp_path: Path) -> None:
     """The copy has a newer one, whose columns would be lost."""
     log = Log(tmp_path, {ITEM_2: [(*row, None) for row in OLD]})
     log.copied_at(2)
-    for number, rows in enumerate(numbered([inserts(1, OWN), inserts(1, OWN)])):
+    for number, rows in enumerate(number_rows([inserts(1, OWN), inserts(1, OWN)])):
         with log.writer() as writer:
             writer.write(replace(run_of(rows), relations=() if number else (ITEM,)))
             writer.flush()
@@ -171,7 +171,7 @@ def test_a_shape_of_a_statement_before_the_copy_is_no_news(
     log.copied_at(1)
     (table,) = log.manifest.tables
     assert int(table.ordinal)
-    (rows,) = numbered([inserts(1, OWN)])
+    (rows,) = number_rows([inserts(1, OWN)])
     with log.writer() as writer:
         shape = replace(ITEM_2, since=int(table.ordinal) + later)
         writer.write(replace(run_of(rows), relations=(shape,)))
@@ -183,7 +183,7 @@ def test_a_shape_of_a_statement_before_the_copy_is_no_news(
 
 def test_a_shape_without_rows_is_news(log: Log) -> None:
     """The table has its columns from then on, with or without rows."""
-    (rows,) = numbered([inserts(1, OWN)])
+    (rows,) = number_rows([inserts(1, OWN)])
     with log.writer() as writer:
         writer.write(replace(run_of(rows), relations=(ITEM_2,)))
         writer.flush()
@@ -197,11 +197,11 @@ def test_a_shape_without_rows_is_news(log: Log) -> None:
 def test_a_shape_from_after_the_end_does_not_count(log: Log) -> None:
     """A state has the columns of its moment."""
     groups = [inserts(1), inserts(1, OWN), [change(Op.INSERT, (1, "one", None), ITEM_2)]]
-    first, *later = numbered(groups)
+    first, *later = number_rows(groups)
     with log.writer() as writer:
         writer.write(run_of(first))
         writer.flush()
-        with log.held() as state:
+        with log.hold_state() as state:
             for rows in later:
                 writer.write(run_of(rows))
             writer.flush()
@@ -219,7 +219,7 @@ def test_a_shape_from_before_an_emptying_does_not_count(tmp_path: Path, key: Any
     log.write(inserts(1, first))
     with log.writer() as writer:
         number = writer.end.trx + 1
-        (rows,) = numbered([[*inserts(1, OWN)]])
+        (rows,) = number_rows([[*inserts(1, OWN)]])
         rows = [replace(row, gsn=writer.end.gsn + 1, trx=number) for row in rows]
         marks = [reload(writer.end.gsn, number, "item")]
         writer.write(replace(run_of(rows, markers=marks), relations=(other,)))
@@ -242,7 +242,7 @@ def test_changes_that_the_copy_has_already_change_nothing(tmp_path: Path) -> Non
     """
     log = Log(tmp_path, {ITEM: [(1, "copied"), (2, "moved"), (3, "new")]})
     log.copied_at(1, settled=3)
-    log.write([change(Op.INSERT, (1, "copied")), moved(9, (2, "moved"))])
+    log.write([change(Op.INSERT, (1, "copied")), move_key(9, (2, "moved"))])
     log.write([change(Op.DELETE, None, before=(1,)), change(Op.UPDATE, (3, None), absent=b"\2")])
     log.write(inserts(1))
     wanted = Counter([(2, "moved"), (3, "new"), (0, "note 0")])
@@ -258,9 +258,9 @@ def test_unsent_values_of_a_row_whose_key_changed_during_the_copy_are_not_guesse
     log = Log(tmp_path, {ITEM: [(1, "second"), (2, "first")]})
     log.copied_at(1, settled=2)
     swap = [
-        moved(1, (3, None), absent=b"\2"),
-        moved(2, (1, None), absent=b"\2"),
-        moved(3, (2, None), absent=b"\2"),
+        move_key(1, (3, None), absent=b"\2"),
+        move_key(2, (1, None), absent=b"\2"),
+        move_key(3, (2, None), absent=b"\2"),
     ]
     log.write(swap)
     log.write(inserts(1))
@@ -275,9 +275,9 @@ def test_unsent_values_of_a_moved_row_come_from_an_exact_copy(tmp_path: Path) ->
     log = Log(tmp_path, {ITEM: [(1, "first"), (2, "second")]})
     log.copied_at(1)
     swap = [
-        moved(1, (3, None), absent=b"\2"),
-        moved(2, (1, None), absent=b"\2"),
-        moved(3, (2, None), absent=b"\2"),
+        move_key(1, (3, None), absent=b"\2"),
+        move_key(2, (1, None), absent=b"\2"),
+        move_key(3, (2, None), absent=b"\2"),
     ]
     log.write(swap)
     assert log.rows(ITEM) == Counter([(1, "second"), (2, "first")])
@@ -302,7 +302,7 @@ def test_a_shape_without_rows_of_a_table_without_a_key_is_news(tmp_path: Path) -
     log = Log(tmp_path, {EVENT: [row, row]})
     renamed = replace(EVENT.columns[1], name="renamed")
     shape = replace(EVENT, columns=(EVENT.columns[0], renamed, *EVENT.columns[2:]), version=2)
-    (rows,) = numbered([inserts(1, OWN)])
+    (rows,) = number_rows([inserts(1, OWN)])
     with log.writer() as writer:
         writer.write(replace(run_of(rows), relations=(shape,)))
         writer.flush()
@@ -365,7 +365,7 @@ def test_a_base_that_moves_on_while_it_is_held_is_held_anew(
         return found
 
     monkeypatch.setattr(held_states, "load_manifest", load)
-    with log.held() as state:
+    with log.hold_state() as state:
         assert log.read(state, ITEM) == wanted
         assert state.manifest.segment == 1
         assert [path.name for path in state.directory.parent.iterdir()] == [state.directory.name]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.base import OLD, Log, change, moved
+from harness.pipelines.base import OLD, Log, change, move_key
 from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,
     commit_position,
-    dropped,
     inserts,
-    numbered,
+    make_drop_marker,
+    number_rows,
     run_of,
     truncate,
 )
@@ -41,8 +41,8 @@ def test_rows_stay_the_same_when_the_base_moves_on(log: Log) -> None:
     """Inserts, updates, deletes and changed keys are applied, also to rows that changed before."""
     log.write(inserts(3), [change(Op.UPDATE, (101, "new"))])
     log.write(
-        [change(Op.DELETE, None, before=(102,)), moved(103, (7, "seven"))],
-        [moved(7, (8, None), absent=b"\2"), moved(104, (103, None), absent=b"\2")],
+        [change(Op.DELETE, None, before=(102,)), move_key(103, (7, "seven"))],
+        [move_key(7, (8, None), absent=b"\2"), move_key(104, (103, None), absent=b"\2")],
     )
     wanted = log.rows(ITEM)
     assert wanted[8, "seven"] == 1
@@ -62,14 +62,16 @@ def test_rows_stay_the_same_when_the_base_moves_on(log: Log) -> None:
 
 def test_values_that_were_not_sent_come_from_the_base(log: Log) -> None:
     """Unsent values come from the base, also for a row whose key has changed meanwhile."""
-    log.write([moved(100, (1, None), absent=b"\2"), change(Op.UPDATE, (101, None), absent=b"\2")])
+    log.write(
+        [move_key(100, (1, None), absent=b"\2"), change(Op.UPDATE, (101, None), absent=b"\2")]
+    )
     wanted = log.rows(ITEM)
     assert wanted[1, "old 100"] == wanted[101, "old 101"] == 1
     log.step()
     assert log.rows(ITEM) == wanted
 
 
-@pytest.mark.parametrize("mark", [truncate, dropped])
+@pytest.mark.parametrize("mark", [truncate, make_drop_marker])
 def test_a_table_is_emptied(log: Log, mark: Callable[[int, int, str], Marker]) -> None:
     """Earlier rows are gone, later rows stay; a drop empties the table, too."""
     log.write(inserts(2), [change(Op.UPDATE, (100, "x"))])
@@ -125,7 +127,7 @@ def test_a_held_state_stays_what_it_is(log: Log) -> None:
     """Later rows are not in it, and files that the base drops are still there."""
     log.write([change(Op.UPDATE, (101, "new"))])
     wanted = log.rows(ITEM)
-    with log.held() as state:
+    with log.hold_state() as state:
         log.write([change(Op.UPDATE, (102, "later")), change(Op.DELETE, None, before=(103,))])
         log.step()
         (log.root / "log" / "0.ckt").unlink()
@@ -135,11 +137,11 @@ def test_a_held_state_stays_what_it_is(log: Log) -> None:
 
 def test_what_comes_into_the_same_segment_is_not_in_a_held_state(log: Log) -> None:
     """The open segment grows after the position."""
-    first, second = numbered([inserts(2), [change(Op.UPDATE, (0, "later"))]])
+    first, second = number_rows([inserts(2), [change(Op.UPDATE, (0, "later"))]])
     with log.writer() as writer:
         writer.write(run_of(first))
         writer.flush()
-        with log.held() as state:
+        with log.hold_state() as state:
             wanted = log.read(state, ITEM)
             writer.write(run_of(second))
             writer.flush()

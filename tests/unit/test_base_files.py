@@ -104,7 +104,7 @@ def test_a_base_is_complete_where_its_last_table_is() -> None:
 # -- shapes ----------------------------------------------------------------------------------------
 
 
-def numbered(shape: Relation, *ids: int) -> Relation:
+def number_columns(shape: Relation, *ids: int) -> Relation:
     """Return a shape whose columns have identities."""
     columns = [replace(one, id=number) for one, number in zip(shape.columns, ids, strict=True)]
     return replace(shape, columns=tuple(columns))
@@ -112,7 +112,7 @@ def numbered(shape: Relation, *ids: int) -> Relation:
 
 def test_a_column_is_known_by_its_identity() -> None:
     """A column that was dropped and added again under its name has no old values."""
-    old, again = numbered(ITEM, 1, 2), numbered(ITEM, 1, 3)
+    old, again = number_columns(ITEM, 1, 2), number_columns(ITEM, 1, 3)
     rows = batch_of(ITEM, (1, "old"))
     assert values(convert_rows(rows, old, again)) == [(1, None)]
     renamed = replace(old, columns=(old.columns[0], replace(old.columns[1], name="title")))
@@ -122,7 +122,7 @@ def test_a_column_is_known_by_its_identity() -> None:
 def test_a_column_of_copied_rows_is_known_by_its_name_at_that_time() -> None:
     """The log has its identity: it was renamed, or dropped and added again, after the copy."""
     rows, copied = batch_of(ITEM, (1, "old")), note_copied(ITEM, 70)
-    key, name = numbered(ITEM, 1, 2).columns
+    key, name = number_columns(ITEM, 1, 2).columns
     then = name.name
     for names, wanted in (
         (((0, then), (71, "title")), "old"),
@@ -139,8 +139,8 @@ def test_a_column_of_copied_rows_is_known_by_its_name_at_that_time() -> None:
 
 def test_nothing_is_noted_of_a_copy_whose_columns_have_identities() -> None:
     """Identities are more exact than names."""
-    assert note_copied(numbered(ITEM, 1, 2), 70) == numbered(ITEM, 1, 2)
-    assert copied_at(note_copied(numbered(ITEM, 1, 2), 70)) is None
+    assert note_copied(number_columns(ITEM, 1, 2), 70) == number_columns(ITEM, 1, 2)
+    assert copied_at(note_copied(number_columns(ITEM, 1, 2), 70)) is None
     assert copied_at(note_copied(ITEM, 70)) == 70
 
 
@@ -231,7 +231,9 @@ def test_zeros_of_two_signs_are_one_key_and_two_rows() -> None:
 TABLE = relation(("k", "integer", "int32"), ("a", "text", "string"), ("b", "text", "string"))
 
 
-def folded(*changes: Change, again: tuple[Change, ...] = (), **more: Any) -> list[dict[str, Any]]:
+def fold_changes(
+    *changes: Change, again: tuple[Change, ...] = (), **more: Any
+) -> list[dict[str, Any]]:
     """Return the net rows of changes for a target."""
     frames = [batch(TABLE, changes)]
     rows = FoldedRows(
@@ -246,14 +248,16 @@ def test_an_unsent_value_is_never_that_of_another_row() -> None:
     """The value is taken from the row's own changes, or from the target."""
     first = Change(op="U", gsn=1, after=(1, None, "y"), absent=frozenset({1}))
     second = Change(op="U", gsn=2, after=(2, "z", None), absent=frozenset({2}))
-    found = {row["k"]: (row["a"], row["b"], row["wk$absent"]) for row in folded(first, second)}
+    found = {
+        row["k"]: (row["a"], row["b"], row["wk$absent"]) for row in fold_changes(first, second)
+    }
     assert found == {1: (None, "y", b"\2"), 2: ("z", None, b"\4")}
 
 
 def test_an_unsent_value_of_an_inserted_row_is_an_error() -> None:
     """The row's key may be that of another row in the target."""
     with pytest.raises(LogInconsistent, match="unsent columns"):
-        folded(Change(op="I", gsn=1, after=(1, "x", None), absent=frozenset({2})))
+        fold_changes(Change(op="I", gsn=1, after=(1, "x", None), absent=frozenset({2})))
 
 
 def test_an_unsent_value_that_a_moved_row_may_have_elsewhere_is_marked() -> None:
@@ -275,4 +279,4 @@ def test_other_frames_at_the_second_reading_are_an_error() -> None:
     """The numbers of changes would refer to other rows."""
     one, two = (Change(op="I", gsn=n, after=(n, "x", "y")) for n in (1, 2))
     with pytest.raises(LogInconsistent, match="second reading"):
-        folded(one, two, again=(one,))
+        fold_changes(one, two, again=(one,))

@@ -35,9 +35,9 @@ class Target:
 
     is_closed = False
 
-    def __init__(self, refusals: list[PenstockError], *, mends: bool) -> None:
+    def __init__(self, refusals: list[PenstockError], *, is_resolved: bool) -> None:
         self.refusals = refusals
-        self.mends = mends
+        self.is_resolved = is_resolved
         self.applied = 0
 
     def apply_phases(self, _phases: object) -> None:
@@ -48,7 +48,7 @@ class Target:
 
     def resolve_refusal(self, _error: object, _merges: object) -> bool:
         """Return whether the reason is gone."""
-        return self.mends
+        return self.is_resolved
 
     def transaction(self) -> Any:
         """Return a context that does nothing."""
@@ -58,27 +58,31 @@ class Target:
         return lambda *_, **__: None
 
 
-def interrupted(count: int) -> list[PenstockError]:
+def make_interruptions(count: int) -> list[PenstockError]:
     """Return that many interruptions."""
     return [StatementInterrupted("deadlock") for _ in range(count)]
 
 
 @pytest.mark.parametrize(
-    ("refusals", "mends", "expected"),
+    ("refusals", "is_resolved", "expected"),
     [
         ([], False, None),
-        (interrupted(APPLY_ATTEMPTS_MAX - 1), False, None),
-        (interrupted(APPLY_ATTEMPTS_MAX), False, StatementInterrupted),
+        (make_interruptions(APPLY_ATTEMPTS_MAX - 1), False, None),
+        (make_interruptions(APPLY_ATTEMPTS_MAX), False, StatementInterrupted),
         ([ValueRefused("a label")], False, ValueRefused),
         ([ValueRefused("a label"), ValueRefused("a null")], True, None),
-        ([*interrupted(APPLY_ATTEMPTS_MAX - 1), ValueRefused("a label")], True, ValueRefused),
+        (
+            [*make_interruptions(APPLY_ATTEMPTS_MAX - 1), ValueRefused("a label")],
+            True,
+            ValueRefused,
+        ),
     ],
 )
 def test_a_batch_is_applied_once_or_its_error_is_raised(
-    refusals: list[PenstockError], mends: bool, expected: type[PenstockError] | None
+    refusals: list[PenstockError], is_resolved: bool, expected: type[PenstockError] | None
 ) -> None:
     """The error is raised after the last attempt, even if its reason could be removed."""
-    target: Any = Target(list(refusals), mends=mends)
+    target: Any = Target(list(refusals), is_resolved=is_resolved)
     clock: Any = Clock()
     if expected is None:
         apply_batch(target, STAGED, log_id="", clock=clock)
@@ -92,7 +96,7 @@ class Witness(Target):
     """Fake target that notes each call, and whether its transaction was open then."""
 
     def __init__(self) -> None:
-        super().__init__([], mends=False)
+        super().__init__([], is_resolved=False)
         self.is_open = False
         self.seen: list[tuple[str, bool]] = []
 

@@ -22,10 +22,10 @@ from harness.twins.binlog_feed import (
     TWO,
     after,
     bind,
+    catch_refusal,
     feed,
     inserts,
     number,
-    refused,
     row,
     rows_of,
 )
@@ -171,20 +171,20 @@ def test_inserts_without_all_columns_are_refused_unless_asked_for(kind: type[Dec
     """A missing value is the column's default, which the decoder does not know."""
     body = rows_body(TWO, WRITE, row(TWO, 3, "", present=[0]), after=[0])
     block = Log().begin().table(TWO).add(WRITE, body).commit().packets()
-    assert refused(lambda: feed(kind(), block)) == "defaulted"
+    assert catch_refusal(lambda: feed(kind(), block)) == "defaulted"
     decoder = kind(partial_inserts=True)
     feed(decoder, block)
     assert rows_of(decoder)[0]["absent"] == b"\2"
     nothing = rows_body(TWO, WRITE, b"", after=[])
     block = Log().begin().table(TWO).add(WRITE, nothing).packets()
-    assert refused(lambda: feed(kind(partial_inserts=True), block)) == "defaulted"
+    assert catch_refusal(lambda: feed(kind(partial_inserts=True), block)) == "defaulted"
 
 
 def test_a_row_that_cannot_be_identified_is_refused(decoder: Decoder) -> None:
     """A before image without the key does not identify a row."""
     body = rows_body(TWO, DELETE, row(TWO, 3, "x", present=[1]), before=[1])
     block = Log().begin().table(TWO).add(DELETE, body).packets()
-    assert refused(lambda: feed(decoder, block)) == "before"
+    assert catch_refusal(lambda: feed(decoder, block)) == "before"
 
 
 def test_rows_before_a_broken_one_are_kept(decoder: Decoder) -> None:
@@ -216,7 +216,7 @@ def test_rows_before_a_broken_one_are_kept(decoder: Decoder) -> None:
 def test_broken_rows_events_are_refused(decoder: Decoder, body: bytes, reason: str) -> None:
     """Lengths that exceed the event, another table's rows and short heads are refused."""
     block = Log().begin().table(TWO).add(WRITE, body).packets()
-    assert refused(lambda: feed(decoder, block)) == reason
+    assert catch_refusal(lambda: feed(decoder, block)) == reason
     assert decoder.take() == []
 
 
@@ -249,7 +249,7 @@ def test_digits_of_a_value_end_where_they_end(
     feed(decoder, block(last))
     assert len(after(decoder)) == 1
     decoder = kind()
-    assert refused(lambda: feed(decoder, block(beyond))) == "value"
+    assert catch_refusal(lambda: feed(decoder, block(beyond))) == "value"
     assert after(decoder) == []
 
 
@@ -401,5 +401,5 @@ def test_what_is_no_event_stops_before_it(decoder: Decoder) -> None:
         assert decoder.feed(block, 0, len(block), MANY) == 0
         assert decoder.stop is Stop.OTHER_FRAME
         assert decoder.message == payload
-    assert refused(lambda: decoder.feed(packet(b"\1"), 0, 5, MANY)) == "packet"
-    assert refused(lambda: decoder.feed(packet(b""), 0, 4, MANY)) == "packet"
+    assert catch_refusal(lambda: decoder.feed(packet(b"\1"), 0, 5, MANY)) == "packet"
+    assert catch_refusal(lambda: decoder.feed(packet(b""), 0, 4, MANY)) == "packet"

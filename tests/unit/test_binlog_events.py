@@ -176,7 +176,7 @@ def test_a_query_in_another_character_set() -> None:
     assert unknown.text == "flush tables"
 
 
-def unpacked(event: bytes) -> bytes:
+def unpack_payload(event: bytes) -> bytes:
     """Return all events inside a TRANSACTION_PAYLOAD event."""
     payload = Payload(event)
     inside = b""
@@ -188,7 +188,7 @@ def unpacked(event: bytes) -> bytes:
 def test_payloads_of_a_real_server() -> None:
     """Payloads are compressed with zstd; inner events have no checksums and end with the commit."""
     (event,) = of_kind("mysql-9.7", EventKind.TRANSACTION_PAYLOAD)
-    inside = unpacked(event)
+    inside = unpack_payload(event)
     kinds = [one[4] for one in file_events(b"\xfebin" + inside)]
     assert kinds[0] == EventKind.QUERY
     assert kinds[-1] == EventKind.XID
@@ -226,14 +226,14 @@ def zstd(data: bytes) -> bytes:
 def test_broken_payloads_are_refused(event: bytes) -> None:
     """Wrong sizes, streams that end early and unknown methods are refused."""
     with pytest.raises(BinlogBroken) as caught:
-        unpacked(event)
+        unpack_payload(event)
     assert caught.value.fields["reason"] == "payload"
 
 
 def test_payloads_may_be_stored_or_of_several_frames() -> None:
     """The format allows both."""
-    assert unpacked(payload(b"abc", b"abc", method=255)) == b"abc"
-    assert unpacked(payload(b"abcdef", zstd(b"abc") + zstd(b"def"))) == b"abcdef"
+    assert unpack_payload(payload(b"abc", b"abc", method=255)) == b"abc"
+    assert unpack_payload(payload(b"abcdef", zstd(b"abc") + zstd(b"def"))) == b"abcdef"
 
 
 def test_rows_that_mariadb_compressed() -> None:

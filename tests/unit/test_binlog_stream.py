@@ -31,10 +31,10 @@ from harness.twins.binlog_feed import (
     TWO,
     after,
     bind,
+    catch_refusal,
     feed,
     inserts,
     number,
-    refused,
     row,
     rows_of,
 )
@@ -100,7 +100,7 @@ def test_an_event_never_ends_before_the_one_in_front_of_it(decoder: Decoder) -> 
     """An event that ends too early would make the place wrong from there on, and the next start."""
     log = Log().begin(1).commit()
     again = b"".join(packet(b"\0" + event) for event in log.events[1:])
-    assert refused(lambda: feed(decoder, log.packets() + again)) == "place"
+    assert catch_refusal(lambda: feed(decoder, log.packets() + again)) == "place"
 
 
 def test_rotation_names_the_next_file(decoder: Decoder) -> None:
@@ -112,7 +112,7 @@ def test_rotation_names_the_next_file(decoder: Decoder) -> None:
     assert (decoder.file_name, decoder.file_number) == ("b.000008", 8)
     assert decoder.offset == following.offset
     block = Log().rotate("nonumber").packets()
-    assert refused(lambda: feed(type(decoder)(), block)) == "file_name"
+    assert catch_refusal(lambda: feed(type(decoder)(), block)) == "file_name"
 
 
 def test_heartbeats_pass(decoder: Decoder) -> None:
@@ -132,7 +132,7 @@ def test_a_wrong_checksum_is_an_error(decoder: Decoder) -> None:
     log = Log().begin().table(TWO).add(*inserts(TWO, row(TWO, 1, "a")))
     block = bytearray(log.packets())
     block[-10] ^= 4
-    assert refused(lambda: feed(decoder, bytes(block))) == "checksum"
+    assert catch_refusal(lambda: feed(decoder, bytes(block))) == "checksum"
     assert decoder.take() == []
 
 
@@ -155,7 +155,7 @@ def test_events_before_the_format_description_are_refused(decoder: Decoder) -> N
     """The decoder cannot know whether they have a checksum."""
     log = Log().begin()
     del log.events[0]
-    assert refused(lambda: feed(decoder, log.packets())) == "no_format"
+    assert catch_refusal(lambda: feed(decoder, log.packets())) == "no_format"
 
 
 @pytest.mark.parametrize("size", [0xFFFFFF - 200, 17 * 2**20, 2 * 0xFFFFFF])
@@ -215,11 +215,14 @@ def test_a_files_bytes_are_read_like_a_dump(decoder: Decoder) -> None:
     assert decoder.end_position == 6 << OFFSET_BITS | len(block)
     for start, reason in ((b"\xfdbin", "encrypted"), (b"junk", "magic")):
         decoder.start_file("b.000001")
-        assert refused(lambda start=start: decoder.feed_file(start, 0, 4, MANY)) == reason
+        assert catch_refusal(lambda start=start: decoder.feed_file(start, 0, 4, MANY)) == reason
     log = Log().add(EventKind.START_ENCRYPTION, bytes(17))
     decoder.start_file("b.000001")
     at = decoder.feed_file(log.file(), 0, len(log.file()), MANY)
-    assert refused(lambda: decoder.feed_file(log.file(), at, len(log.file()), MANY)) == "encrypted"
+    assert (
+        catch_refusal(lambda: decoder.feed_file(log.file(), at, len(log.file()), MANY))
+        == "encrypted"
+    )
 
 
 # --- transactions
@@ -296,7 +299,7 @@ def test_events_out_of_order_or_unknown_are_refused(
     decoder: Decoder, build: Callable[[Log], Log], reason: str
 ) -> None:
     """No event is skipped or guessed."""
-    assert refused(lambda: feed(decoder, build(Log()).packets())) == reason
+    assert catch_refusal(lambda: feed(decoder, build(Log()).packets())) == reason
 
 
 def test_unknown_events_that_may_be_ignored_are(decoder: Decoder) -> None:
@@ -433,7 +436,7 @@ def test_parked_events_hold_rows_alone(kind: type[Decoder]) -> None:
     decoder = kind()
     feed(decoder, Log().begin().packets())
     broken = Log(checksums=False).commit().events[-1]
-    assert refused(lambda: decoder.replay(broken, 0, len(broken), 1)) == "unknown_event"
+    assert catch_refusal(lambda: decoder.replay(broken, 0, len(broken), 1)) == "unknown_event"
 
 
 def test_reset_forgets_the_stream_and_keeps_the_rows(decoder: Decoder) -> None:
@@ -498,7 +501,7 @@ def test_what_says_where_the_stream_stands_is_refused_inside_a_payload(
 ) -> None:
     """No server writes such an event there, and it has no checksum."""
     log = Log(checksums=False).add(EventKind.TRANSACTION_PAYLOAD, payload_body(bare(event, body)))
-    assert refused(lambda: feed(decoder, log.packets())) == "unknown_event"
+    assert catch_refusal(lambda: feed(decoder, log.packets())) == "unknown_event"
     assert (decoder.offset, decoder.file_name) == (log.offset, "")
 
 
@@ -506,7 +509,7 @@ def test_a_payload_that_ends_inside_an_event_is_refused(decoder: Decoder) -> Non
     """No other event can follow it."""
     inner = bare(EventKind.XID, bytes(8))[:-1]
     block = Log().add(EventKind.TRANSACTION_PAYLOAD, payload_body(inner)).packets()
-    assert refused(lambda: feed(decoder, block)) == "event_length"
+    assert catch_refusal(lambda: feed(decoder, block)) == "event_length"
 
 
 def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
@@ -521,7 +524,7 @@ def test_partial_updates_need_the_document_before(decoder: Decoder) -> None:
     assert after(decoder) == [(1, '{"a": 2, "b": [true]}')]
     body = rows_body(table, kind, image(table, [number(1), None], [0]) + new, before=[0])
     block = Log().begin().table(table).add(kind, body).packets()
-    assert refused(lambda: feed(type(decoder)(), block)) == "before"
+    assert catch_refusal(lambda: feed(type(decoder)(), block)) == "before"
 
 
 def test_numbers_pass_for_rows_from_elsewhere(decoder: Decoder) -> None:

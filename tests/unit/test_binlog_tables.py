@@ -113,7 +113,7 @@ def body_of(text: str = "int") -> TableMap:
     return table_map(Table(kinds=(text,), name="t").body(), is_mariadb=False)
 
 
-def bound(source_type: str, **more: object) -> Relation:
+def bind_column(source_type: str, **more: object) -> Relation:
     """Return a relation of one column."""
     column = Column(name="c0", source_type=source_type, neutral="string", **more)  # type: ignore[arg-type]
     return Relation(schema="rec", name="t", columns=(column,))
@@ -160,20 +160,20 @@ def test_members_in_bytes_are_text(kind: str, monkeypatch: pytest.MonkeyPatch) -
 def test_another_type_is_a_mismatch(kind: str, source_type: str) -> None:
     """Types, lengths, digits, signs and members must be the same."""
     with pytest.raises(ShapeMismatch) as caught:
-        check_relation(body_of(kind), bound(source_type))
+        check_relation(body_of(kind), bind_column(source_type))
     assert caught.value.fields == {"table": "rec.t", "column": "c0"}
 
 
 def test_other_names_and_counts_are_a_mismatch() -> None:
     """A different nullability is a mismatch too."""
     table = body_of()
-    good = bound("int(11)")
+    good = bind_column("int(11)")
     check_relation(table, good)
     broken = [
         replace(good, name="other"),
         replace(good, columns=good.columns * 2),
         replace(good, columns=(replace(good.columns[0], name="d"),)),
-        bound("int", nullable=False),
+        bind_column("int", nullable=False),
     ]
     for relation in broken:
         with pytest.raises(ShapeMismatch):
@@ -182,15 +182,17 @@ def test_other_names_and_counts_are_a_mismatch() -> None:
 
 def test_neutral_types_that_cannot_hold_the_values_are_refused() -> None:
     """Text is allowed if the server's text is exact, bool for tinyint."""
-    good = replace(bound("int"), columns=(Column(name="c0", source_type="int", neutral="int32"),))
+    good = replace(
+        bind_column("int"), columns=(Column(name="c0", source_type="int", neutral="int32"),)
+    )
     assert len(cells(body_of(), good)) == 1
-    assert len(cells(body_of(), bound("int"))) == 1
+    assert len(cells(body_of(), bind_column("int"))) == 1
     for neutral in ("int16", "bool", "binary", "float64"):
         column = Column(name="c0", source_type="int", neutral=neutral)
         with pytest.raises(ShapeMismatch, match="cannot be kept"):
             cells(body_of(), replace(good, columns=(column,)))
     with pytest.raises(ShapeMismatch, match="cannot be kept"):
-        cells(body_of("double"), bound("double"))
+        cells(body_of("double"), bind_column("double"))
 
 
 def test_a_character_set_must_be_known() -> None:
@@ -198,11 +200,11 @@ def test_a_character_set_must_be_known() -> None:
     body = Table(kinds=("varchar(60)",), name="t").body()
     without = body[: body.index(b"\3\1\x2d")]  # cuts off the names too
     table = table_map(without, is_mariadb=False)
-    relation = bound("varchar(60)")
+    relation = bind_column("varchar(60)")
     with pytest.raises(ShapeMismatch, match="character set"):
         cells(table, relation)
     assert cells(table, relation, ["utf8mb4"])[0].charset == "utf8mb4"
-    assert cells(table, bound("varchar(80)"), ["utf8"])[0].charset == "utf8mb3"
+    assert cells(table, bind_column("varchar(80)"), ["utf8"])[0].charset == "utf8mb3"
 
 
 def test_members_that_the_catalogue_cannot_print_are_not_guessed() -> None:
@@ -211,11 +213,11 @@ def test_members_that_the_catalogue_cannot_print_are_not_guessed() -> None:
     """
     table = body_of("enum")
     told = replace(table, columns=(replace(table.columns[0], labels=("?", "a")),))
-    assert cells(told, bound("enum('?','a')"))[0].labels == ("?", "a")
+    assert cells(told, bind_column("enum('?','a')"))[0].labels == ("?", "a")
     silent = replace(table, columns=(replace(table.columns[0], labels=None),))
-    assert cells(silent, bound("enum('','a')"))[0].labels == ("", "a")
+    assert cells(silent, bind_column("enum('','a')"))[0].labels == ("", "a")
     with pytest.raises(ShapeMismatch, match="question mark") as caught:
-        cells(silent, bound("enum('?','a')"))
+        cells(silent, bind_column("enum('?','a')"))
     assert caught.value.fields == {"table": "rec.t", "column": "c0"}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.faults.disk import Disk
-from harness.pipelines.log import SOURCE, commit_position, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, commit_position, inserts, number_rows, run_of
 from penstock.load.job import cut
 from penstock.load.plan import Window, plan_batch
 from penstock.load.stage import _end, view
@@ -25,7 +25,7 @@ BEGIN = Applied()
 def segment(request: pytest.FixtureRequest) -> Segment:
     """Three transactions of two rows each, all in one rows frame or in one each."""
     disk = Disk()
-    groups = numbered([inserts(2, first=2 * n) for n in range(3)])
+    groups = number_rows([inserts(2, first=2 * n) for n in range(3)])
     runs: Sequence[Sequence[object]] = groups
     if request.param == "one frame":
         runs = [[row for group in groups for row in group]]

@@ -195,12 +195,12 @@ def test_chunks_of_an_earlier_job_are_repeated(
     load.ledger.put([plan_of("b", "now")])
     for _ in range(2):
         assert load.copy_round([TableName("s", "a"), TableName("s", "b")]) == []
-    load.ledger.put([plan_of("b", "anew")])
+    load.ledger.put([plan_of("b", "again")])
     assert load.copy_round([TableName("s", "b")]) == []
     assert jobs.repeated == [
         {"before": True, "now": False},
         {"before": True, "now": True},
-        {"anew": False},
+        {"again": False},
     ]
 
 

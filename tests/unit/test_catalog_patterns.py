@@ -159,10 +159,10 @@ def test_what_is_found() -> None:
 def test_what_is_replaced() -> None:
     """The new text may contain parts of the match, and backslashes."""
 
-    def replaced(text: str, pattern: str, new: str, *, every: bool = True) -> str:
+    def replace_text(text: str, pattern: str, new: str, *, every: bool = True) -> str:
         return replace_matches(text, pattern, new, ignore_case=False, every=every)
 
-    assert replaced("foobar", "(o)(b)", r"<\2\1\&>") == "fo<boob>ar"
-    assert replaced("a.b.c", r"\.", "-") == "a-b-c"
-    assert replaced("a.b.c", r"\.", "-", every=False) == "a-b.c"
-    assert replaced("ab", "(a)", r"\2\\x") == "\\xb"
+    assert replace_text("foobar", "(o)(b)", r"<\2\1\&>") == "fo<boob>ar"
+    assert replace_text("a.b.c", r"\.", "-") == "a-b-c"
+    assert replace_text("a.b.c", r"\.", "-", every=False) == "a-b.c"
+    assert replace_text("ab", "(a)", r"\2\\x") == "\\xb"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.log import ITEM, SOURCE, Change, inserts, numbered, run_of, truncate
+from harness.pipelines.log import ITEM, SOURCE, Change, inserts, number_rows, run_of, truncate
 from harness.pipelines.pipeline import pipeline
 from penstock.control.tables import change_counts
 from penstock.control.tables.change_counts import ChangeCounter, changes_between
@@ -35,7 +35,7 @@ def writer(config: Config) -> Writer:
     return Writer.open(config.layout.log, log_id=None, source=SOURCE, options=WriterOptions())
 
 
-def counted(counter: ChangeCounter) -> dict[str, int]:
+def read_counts(counter: ChangeCounter) -> dict[str, int]:
     """Return the table's counts so far."""
     found = counter.look().tables.get(NAME)
     return found.as_dict() if found else {}
@@ -44,34 +44,34 @@ def counted(counter: ChangeCounter) -> dict[str, int]:
 def test_kinds_are_counted_as_the_log_grows(config: Config) -> None:
     """The open segment counts up to its flush point; a closed segment counts once."""
     counter = ChangeCounter(config)
-    assert counted(counter) == {}
-    groups = numbered([MIXED, inserts(3, first=10), MIXED])
+    assert read_counts(counter) == {}
+    groups = number_rows([MIXED, inserts(3, first=10), MIXED])
     log = writer(config)
     log.write(run_of(groups[0], markers=[truncate(0, 1, "item")]))
     log.flush()
     first = {"insert": 2, "update": 1, "delete": 1, "truncate": 1}
-    assert counted(counter) == first
+    assert read_counts(counter) == first
     log.rotate()
-    assert counted(counter) == first
+    assert read_counts(counter) == first
     log.write(run_of(groups[1]))
     log.flush()
-    assert counted(counter) == {**first, "insert": 5}
+    assert read_counts(counter) == {**first, "insert": 5}
     log.rotate()
     log.write(run_of(groups[2]))
     log.flush()
     log.rotate()
     log.close()
     last = {"insert": 7, "update": 2, "delete": 2, "truncate": 1}
-    assert counted(counter) == last
-    assert counted(counter) == last
-    assert counted(ChangeCounter(config)) == last
+    assert read_counts(counter) == last
+    assert read_counts(counter) == last
+    assert read_counts(ChangeCounter(config)) == last
     assert counter.counts.gsn_first == 1
     assert counter.counts.complete
 
 
 def test_segments_that_have_gone_are_known_from_the_first_row_counted(config: Config) -> None:
     """Loaded and removed files cannot be counted; earlier counts are kept."""
-    groups = numbered([MIXED, inserts(3, first=10)])
+    groups = number_rows([MIXED, inserts(3, first=10)])
     log = writer(config)
     for group in groups:
         log.write(run_of(group))
@@ -82,22 +82,22 @@ def test_segments_that_have_gone_are_known_from_the_first_row_counted(config: Co
     before.look()
     (config.layout.log / "0.ckt").unlink()
     after = ChangeCounter(config)
-    assert counted(after)["insert"] == 3
+    assert read_counts(after)["insert"] == 3
     assert after.counts.gsn_first == 5
-    assert counted(before)["insert"] == 5
+    assert read_counts(before)["insert"] == 5
 
 
 def test_a_long_log_is_counted_in_pieces(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """One look reads a limited number of rows; the next looks read the rest."""
     monkeypatch.setattr(change_counts, "ROWS_OPENED_MAX", 4)
     log = writer(config)
-    for group in numbered([MIXED, MIXED, MIXED]):
+    for group in number_rows([MIXED, MIXED, MIXED]):
         log.write(run_of(group))
         log.flush()
         log.rotate()
     log.close()
     counter = ChangeCounter(config)
-    seen = [(counted(counter)["insert"], counter.counts.complete) for _ in range(4)]
+    seen = [(read_counts(counter)["insert"], counter.counts.complete) for _ in range(4)]
     assert seen == [(2, False), (4, False), (6, False), (6, True)]
 
 
@@ -106,7 +106,7 @@ def test_changes_of_one_table_between_two_places(config: Config) -> None:
     other = replace(ITEM, name="other", source_id=99)
     elsewhere = [replace(change, relation=other) for change in inserts(5)]
     with writer(config) as log:
-        for group in numbered([[*inserts(3), *elsewhere], inserts(4, first=10)]):
+        for group in number_rows([[*inserts(3), *elsewhere], inserts(4, first=10)]):
             log.write(run_of(group))
             log.flush()
             log.rotate()

@@ -26,7 +26,7 @@ from penstock.ports.verify import PART_BYTES, Hashes, Part, key_columns
 T = TableName("public", "t")
 
 
-def hashed(rows: Counter[tuple[int, int]], size: int) -> Iterator[Hashes]:
+def hash_rows(rows: Counter[tuple[int, int]], size: int) -> Iterator[Hashes]:
     """Return rows `(key, value)` as a server would send them, in arrays of `size` rows.
 
     Keys 0 and 1 share their first hash, so that the second one has to distinguish them.
@@ -49,7 +49,7 @@ def test_merge_counts_each_row_that_has_no_equal_on_the_other_side(
     target_size: int,
 ) -> None:
     """Missing, surplus and different add up to the difference of the two multisets, per key."""
-    found = merge(hashed(source, source_size), hashed(target, target_size), 1000)
+    found = merge(hash_rows(source, source_size), hash_rows(target, target_size), 1000)
     expected: Counter[tuple[str, int]] = Counter()
     for key in {k for k, _ in source | target}:
         only_source = sum(n for (k, _), n in (source - target).items() if k == key)
@@ -65,7 +65,7 @@ def test_merge_counts_each_row_that_has_no_equal_on_the_other_side(
 
 def test_counts_are_exact_beyond_what_is_named() -> None:
     """Only the first differences are named."""
-    found = merge(hashed(Counter({(i, 1): 1 for i in range(50)}), 7), iter(()), 3)
+    found = merge(hash_rows(Counter({(i, 1): 1 for i in range(50)}), 7), iter(()), 3)
     assert (found.missing, len(found.named or ())) == (50, 3)
 
 

@@ -43,7 +43,7 @@ def module_trees(root: Path) -> dict[str, tuple[ast.Module, bool]]:
     return found
 
 
-def imported(name: str, modules: Mapping[str, tuple[ast.Module, bool]]) -> Iterator[str]:
+def find_imports(name: str, modules: Mapping[str, tuple[ast.Module, bool]]) -> Iterator[str]:
     """Yield the modules that one imports, in functions and for annotations too."""
     tree, is_package = modules[name]
     for node in ast.walk(tree):
@@ -66,7 +66,7 @@ def find_circle(root: Path, left_out: frozenset[tuple[str, str]] = frozenset()) 
     """Return the modules of one circle of imports; empty if there is none."""
     modules = module_trees(root)
     graph = {
-        name: {target for target in imported(name, modules) if (name, target) not in left_out}
+        name: {target for target in find_imports(name, modules) if (name, target) not in left_out}
         for name in modules
     }
     try:
@@ -84,7 +84,7 @@ def test_no_modules_import_each_other() -> None:
 def test_the_list_of_exceptions_is_current() -> None:
     """Each exception is an import that exists."""
     modules = module_trees(SOURCES)
-    assert [pair for pair in TYPES_ALONE if pair[1] not in imported(pair[0], modules)] == []
+    assert [pair for pair in TYPES_ALONE if pair[1] not in find_imports(pair[0], modules)] == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from harness.pipelines.log import (
     batch_of,
     end_point,
     inserts,
-    numbered,
+    number_rows,
     run_of,
     truncate,
 )
@@ -47,14 +47,14 @@ def payload(parts: ckt.Parts) -> pa.Buffer:
     return pa.py_buffer(b"".join(bytes(memoryview(part)) for part in parts))
 
 
-def framed(kind: ckt.FrameKind, parts: ckt.Parts, offset: int = 4096) -> bytes:
+def build_frame(kind: ckt.FrameKind, parts: ckt.Parts, offset: int = 4096) -> bytes:
     """Return a whole frame."""
     return b"".join(bytes(memoryview(p)) for p in ckt.frame(kind, SALT, offset, parts))
 
 
 def test_a_frame_is_laid_out_as_documented() -> None:
     """A frame has a head of 16 bytes and a checksum over file id, offset, head and payload."""
-    data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"], offset=4096)
+    data = build_frame(ckt.FrameKind.MARKER, [b"abcdefgh"], offset=4096)
     kind, flags, reserved, crc, length = struct.unpack("<BBHIQ", data[:16])
     assert (kind, flags, reserved, length, data[16:]) == (4, 0, 0, 8, b"abcdefgh")
     covered = bytes.fromhex(FILE_ID.replace("-", "")) + struct.pack("<QBBHQ", 4096, 4, 0, 0, 8)
@@ -63,7 +63,7 @@ def test_a_frame_is_laid_out_as_documented() -> None:
 
 def test_every_flipped_bit_of_a_frame_is_noticed() -> None:
     """A flipped bit is noticed, and so is a frame at another place or with another file's salt."""
-    data = framed(ckt.FrameKind.MARKER, [b"abcdefgh"])
+    data = build_frame(ckt.FrameKind.MARKER, [b"abcdefgh"])
     assert ckt.verify_frame(data, SALT, 4096)[1].to_pybytes() == b"abcdefgh"
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
@@ -260,7 +260,7 @@ def test_a_source_identity_that_does_not_fit_the_header_is_refused() -> None:
 def test_batches_are_messages_that_pyarrow_reads(count: int, compression: str | None) -> None:
     """One encoder writes many batches, also slices; small ones stay uncompressed."""
     encoder = ckt.MessageEncoder(batch_schema(ITEM), compression)
-    whole = batch_of(ITEM, numbered([inserts(count + 3)])[0]).batch
+    whole = batch_of(ITEM, number_rows([inserts(count + 3)])[0]).batch
     for batch in (whole.slice(0, count), whole.slice(3), whole.slice(1, 1)):
         message = payload(encoder.encode(batch))
         assert message.size % 8 == 0
@@ -284,7 +284,7 @@ def segment_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed segment on the real disk."""
     directory = tmp_path_factory.mktemp("log")
     with Writer.open(directory, log_id=None, source=SOURCE) as log:
-        log.write(run_of(numbered([inserts(1000)])[0], markers=[truncate(10, 1, "item")]))
+        log.write(run_of(number_rows([inserts(1000)])[0], markers=[truncate(10, 1, "item")]))
         log.rotate()
     return directory / "0.ckt"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from harness.pipelines.cli import called, commands
+from harness.pipelines.cli import call_cli, commands
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.checks import every_check
 from penstock import cli
@@ -34,7 +34,7 @@ def test_every_command_of_the_design_is_there() -> None:
 
 def test_the_version_is_one_line_with_that_of_python(capsys: pytest.CaptureFixture[str]) -> None:
     """`penstock --version` prints what the report of a defect begins with."""
-    code, out, _ = called(capsys, "--version")
+    code, out, _ = call_cli(capsys, "--version")
     assert code == 0
     assert out == f"penstock {penstock.__version__}, Python {platform.python_version()}\n"
 
@@ -42,7 +42,7 @@ def test_the_version_is_one_line_with_that_of_python(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", [name for name, _ in commands(cli.cli)])
 def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Help says what it does, shows an example and the exit codes, and mentions --json."""
-    code, out, _ = called(capsys, *name.split(), "--help")
+    code, out, _ = call_cli(capsys, *name.split(), "--help")
     assert code == 0
     for wanted in ("Example:", f"penstock {name}", "Exit codes:", "--json"):
         assert wanted in out, wanted
@@ -54,7 +54,7 @@ def test_an_error_is_one_block_on_standard_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The block has code, message and hint; standard output is empty, exit code 1, no traceback."""
-    code, out, err = called(capsys, "doctor", str(tmp_path / "nowhere.toml"))
+    code, out, err = call_cli(capsys, "doctor", str(tmp_path / "nowhere.toml"))
     assert code == 1
     assert out == ""
     first, second = err.strip().splitlines()
@@ -67,7 +67,7 @@ def test_an_error_is_one_object_with_json(
 ) -> None:
     """Programs read the same fields from an object."""
     path = write_pipeline(tmp_path, "postgresql://u@h/d", "oracle://u@h/d")
-    code, out, err = called(capsys, "lag", str(path), "--json")
+    code, out, err = call_cli(capsys, "lag", str(path), "--json")
     assert (code, out) == (1, "")
     error = json.loads(err)
     assert error["code"] == "CF07"
@@ -86,7 +86,7 @@ def test_the_demo_tells_what_it_does(
         raise PenstockError("enough")
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
-    code, out, err = called(capsys, "demo", *options)
+    code, out, err = call_cli(capsys, "demo", *options)
     assert (code, "enough" in err) == (1, True), err
     if options:
         told = json.loads(out)
@@ -103,10 +103,10 @@ def test_wrong_usage_is_exit_code_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     """Wrong usage ends with 2, with and without --json."""
-    code, _, err = called(capsys, *arguments)
+    code, _, err = call_cli(capsys, *arguments)
     assert code == 2
     assert "Usage:" in err
-    code, _, err = called(capsys, *arguments, "--json")
+    code, _, err = call_cli(capsys, *arguments, "--json")
     assert code == 2
     assert json.loads(err)["code"] == "usage"
 
@@ -120,11 +120,11 @@ def test_an_unexpected_exception_has_a_code_too(
         raise ZeroDivisionError("here")
 
     monkeypatch.setattr("penstock.control.pipeline.config.load_config", broken)
-    code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))
+    code, _, err = call_cli(capsys, "lag", str(tmp_path / "x.toml"))
     assert code == 1
     assert err.startswith("error PS99: unexpected ZeroDivisionError: here")
     assert "Traceback" not in err
-    code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"), "--verbose")
+    code, _, err = call_cli(capsys, "lag", str(tmp_path / "x.toml"), "--verbose")
     assert code == 1
     assert "Traceback" in err
 
@@ -140,7 +140,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(
     monkeypatch.setattr("penstock.control.pipeline.config.load_config", broken)
     monkeypatch.setattr("penstock.cli.entry.os.dup2", lambda *_: None)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
-    code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))
+    code, _, err = call_cli(capsys, "lag", str(tmp_path / "x.toml"))
     assert (code, err) == (1, "")
 
 
@@ -165,7 +165,7 @@ def test_each_error_has_a_code_of_its_own_and_is_documented() -> None:
     shared = {code: names for code, names in found.items() if len(names) > 1}
     assert shared == {}
     assert {check.code for check in every_check()} & found.keys() == set(), (
-        "a finding is no error class"
+        "a finding and an error class share a code"
     )
     page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
     missing = sorted(code for code in found if code not in page)

@@ -49,7 +49,7 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture
-def wanted(tmp_path: Path, address: tuple[str, int]) -> Iterator[Wanted]:
+def wanted_state(tmp_path: Path, address: tuple[str, int]) -> Iterator[Wanted]:
     """The wanted state, which this process has."""
     with nonce_in(tmp_path) as (path, nonce):
         yield Wanted(
@@ -63,42 +63,42 @@ def wanted(tmp_path: Path, address: tuple[str, int]) -> Iterator[Wanted]:
     assert not list(tmp_path.iterdir())
 
 
-def lacks(wanted: Wanted) -> tuple[str, ...]:
+def lacks(wanted_state: Wanted) -> tuple[str, ...]:
     """Return what this process says that it lacks."""
-    [found] = examine(iter([wanted]))
+    [found] = examine(iter([wanted_state]))
     return found.lacks
 
 
-def test_nothing_is_lacking_here(wanted: Wanted) -> None:
+def test_nothing_is_lacking_here(wanted_state: Wanted) -> None:
     """The driver's own machine has everything that it has."""
-    assert lacks(wanted) == ()
+    assert lacks(wanted_state) == ()
 
 
-def test_where_spark_carries_the_log_the_directory_is_not_looked_at(wanted: Wanted) -> None:
+def test_where_spark_carries_the_log_the_directory_is_not_looked_at(wanted_state: Wanted) -> None:
     """No file in it is needed there."""
-    assert lacks(replace(wanted, nonce_path=None, nonce="other")) == ()
+    assert lacks(replace(wanted_state, nonce_path=None, nonce="other")) == ()
 
 
-def test_each_lack_is_named(wanted: Wanted, address: tuple[str, int]) -> None:
+def test_each_lack_is_named(wanted_state: Wanted, address: tuple[str, int]) -> None:
     """Versions, directory, files, servers: each has a sentence."""
-    assert wanted.nonce_path is not None
-    elsewhere = wanted.nonce_path.parent / "nowhere" / "x"
+    assert wanted_state.nonce_path is not None
+    elsewhere = wanted_state.nonce_path.parent / "nowhere" / "x"
     closed = ("127.0.0.1", 1)
     for changed, said in (
-        (replace(wanted, versions={"pyarrow": "0.1"}), "has pyarrow"),
-        (replace(wanted, versions={"no-such": "1"}), "(not installed), the driver 1"),
-        (replace(wanted, nonce="other"), "sees another directory"),
-        (replace(wanted, nonce_path=elsewhere), "No such file"),
-        (replace(wanted, files=("/no/ca.pem",)), "cannot read /no/ca.pem"),
+        (replace(wanted_state, versions={"pyarrow": "0.1"}), "has pyarrow"),
+        (replace(wanted_state, versions={"no-such": "1"}), "(not installed), the driver 1"),
+        (replace(wanted_state, nonce="other"), "sees another directory"),
+        (replace(wanted_state, nonce_path=elsewhere), "No such file"),
+        (replace(wanted_state, files=("/no/ca.pem",)), "cannot read /no/ca.pem"),
         (
-            replace(wanted, addresses={"target.url": (closed,)}),
+            replace(wanted_state, addresses={"target.url": (closed,)}),
             "cannot reach target.url: 127.0.0.1",
         ),
-        (replace(wanted, machine="another"), "look for source.url on itself"),
+        (replace(wanted_state, machine="another"), "look for source.url on itself"),
     ):
         [found] = lacks(changed)
         assert said in found
-    assert lacks(replace(wanted, addresses={"target.url": (closed, address)})) == ()
+    assert lacks(replace(wanted_state, addresses={"target.url": (closed, address)})) == ()
 
 
 @pytest.mark.parametrize(

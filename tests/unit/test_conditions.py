@@ -80,8 +80,8 @@ def stager() -> Stager:
     options = BatchOptions(
         url=URL, log_id="ours", namespaces={}, threads_max=1, extension="ckt", starts={}
     )
-    nobody: Any = None
-    return Stager(nobody, nobody, options)
+    unused: Any = None
+    return Stager(unused, unused, options)
 
 
 @pytest.mark.parametrize(("after", "last"), [(11, 20), (0, 9)])
@@ -167,7 +167,7 @@ def test_requests_of_another_command(config: Config, monkeypatch: pytest.MonkeyP
     lock = DirectoryLock(config.layout.state, table_requests.LOCK)
     try:
         with pytest.raises(table_requests.RequestsBusy), table_requests._lock(config):
-            pytest.fail("the lock is somebody else's")
+            pytest.fail("the lock is another session's")
     finally:
         lock.release()
 
@@ -213,8 +213,8 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
 def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
     """The process is restarted a limited number of times."""
     stop = supervisor.StopRequest()
-    nobody: Any = lambda *_, **__: None  # noqa: E731
-    watch = supervisor.Supervisor([], stop, on_event=nobody, on_tick=nobody)
+    unused: Any = lambda *_, **__: None  # noqa: E731
+    watch = supervisor.Supervisor([], stop, on_event=unused, on_tick=unused)
     with (tmp_path / "load.log").open("w") as log:
         half = supervisor.Half(name="load", arguments=[], diagnostics=log)
     half.started_s = supervisor.REAL_CLOCK.monotonic_s()

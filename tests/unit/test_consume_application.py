@@ -44,7 +44,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
     made.close()
 
 
-def saved(feed: Feed) -> Position | None:
+def read_saved(feed: Feed) -> Position | None:
     """Return the consumer's saved position."""
     return ConsumerState(feed.directory).load()
 
@@ -89,7 +89,7 @@ def test_true_saves_the_position_behind_the_last_event_read(feed: Feed) -> None:
     noting = Noting(take=4, answer=lambda call: call < 3)
     feed.run(noting)
     assert noting.gsns == list(range(1, 11))
-    assert saved(feed) == Position(segment=0, gsn=8, log_id=_log_id(feed))
+    assert read_saved(feed) == Position(segment=0, gsn=8, log_id=_log_id(feed))
     again = Noting()
     feed.run(again)
     assert again.gsns == [9, 10]
@@ -99,11 +99,11 @@ def test_false_saves_nothing(feed: Feed) -> None:
     """All events are repeated after a restart, and no link is removed."""
     for _ in range(3):
         feed.write(2)
-    before = saved(feed)
+    before = read_saved(feed)
     noting = Noting(answer=lambda _: False)
     feed.run(noting)
     assert noting.gsns == [1, 2, 3, 4, 5, 6]
-    assert saved(feed) == before
+    assert read_saved(feed) == before
     assert feed.links() == ["0.ckt", "1.ckt", "2.ckt"]
     again = Noting()
     feed.run(again)
@@ -156,7 +156,7 @@ def test_the_consumer_is_called_at_least_once_per_segment(feed: Feed) -> None:
     noting = Noting()
     feed.run(noting, takes=lambda table: table == TableName("public", "other"))
     assert (noting.gsns, noting.calls) == ([], 2)
-    assert saved(feed) == Position(segment=1, gsn=4, log_id=_log_id(feed))
+    assert read_saved(feed) == Position(segment=1, gsn=4, log_id=_log_id(feed))
 
 
 def test_rows_of_other_tables_move_the_position_alone(feed: Feed) -> None:
@@ -165,7 +165,7 @@ def test_rows_of_other_tables_move_the_position_alone(feed: Feed) -> None:
     noting = Noting()
     feed.run(noting, takes=lambda table: table.name == "other")
     assert (noting.gsns, noting.calls) == ([], 0)
-    assert saved(feed) == Position(segment=0, gsn=2, log_id=_log_id(feed))
+    assert read_saved(feed) == Position(segment=0, gsn=2, log_id=_log_id(feed))
 
 
 def test_batches_are_saved_like_events(feed: Feed) -> None:
@@ -474,20 +474,20 @@ def test_registering_again_changes_nothing(feed: Feed) -> None:
     """The position is kept; a registration that a crash interrupted is repeated."""
     feed.write(2)
     feed.run(Noting())
-    before = saved(feed)
+    before = read_saved(feed)
     feed.register(Start.BEGINNING)
-    assert saved(feed) == before
+    assert read_saved(feed) == before
     links.save_consumer(feed.directory, links.Consumer(start="now"))
     feed.write(2)
     feed.register()
-    assert saved(feed) == Position(segment=2, gsn=4, log_id=_log_id(feed))
+    assert read_saved(feed) == Position(segment=2, gsn=4, log_id=_log_id(feed))
 
 
 def test_without_a_loader_a_segment_goes_once_consumers_have_it(tmp_path: Path) -> None:
     """The last link is the consumer's; removing it frees the disk."""
     feed = Feed(tmp_path, keeping=KEEP_NONE)
     feed.write(1)
-    assert [p.name for p in (tmp_path / "log").glob("*.ckt")] == ["0.ckt"], "nobody has it"
+    assert [p.name for p in (tmp_path / "log").glob("*.ckt")] == ["0.ckt"], "it is not held"
     feed.register(Start.BEGINNING)
     feed.write(1)
     assert list((tmp_path / "log").glob("*.ckt")) == []

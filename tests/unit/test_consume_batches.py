@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipelines.consume import FULL, anything, is_full, write, written
+from harness.pipelines.consume import FULL, anything, is_full, write, write_segment
 from harness.pipelines.log import (
     ITEM,
     inserts,
-    numbered,
+    number_rows,
     plain_batches,
     plain_segment,
     run_of,
@@ -55,7 +55,7 @@ def plain(found: list[CdcBatch]) -> list[Any]:
 def test_a_batch_is_a_table_in_a_run(tmp_path: Path) -> None:
     """A batch has the columns of the log, and the time and position of each row's commit."""
     mixed = [change for pair in zip(inserts(2), inserts(2, FULL), strict=True) for change in pair]
-    with written(tmp_path, [mixed, inserts(1)]) as segment:
+    with write_segment(tmp_path, [mixed, inserts(1)]) as segment:
         ((piece, found),) = pieces(segment)
         assert shapes(found) == [
             ("public.item", [1, 3], False),
@@ -72,7 +72,7 @@ def test_a_batch_is_a_table_in_a_run(tmp_path: Path) -> None:
 def test_markers_cut_and_rows_of_a_reload_are_apart(tmp_path: Path) -> None:
     """Rows of a reload are apart, also if its transaction's rows share a frame with others."""
     reload = replace(truncate(2, 1, "item"), kind=MarkerKind.RELOAD)
-    with written(tmp_path, [inserts(4)], reload) as segment:
+    with write_segment(tmp_path, [inserts(4)], reload) as segment:
         (_, front), (piece, behind) = pieces(segment)
         assert piece.markers_before == (reload,)
         assert (shapes(front), shapes(behind)) == (
@@ -88,7 +88,7 @@ def test_markers_cut_and_rows_of_a_reload_are_apart(tmp_path: Path) -> None:
 
 def test_reading_goes_on_between_rows_read_again_and_others(tmp_path: Path) -> None:
     """Both are in one frame, and only the first were returned."""
-    first, second = numbered([inserts(2), inserts(2, first=2)])
+    first, second = number_rows([inserts(2), inserts(2, first=2)])
     reload = replace(truncate(0, 1, "item"), kind=MarkerKind.RELOAD)
     with write(tmp_path, run_of([*first, *second], markers=[reload])) as segment:
         ((piece, found),) = pieces(segment)
@@ -103,7 +103,7 @@ def test_reading_goes_on_between_rows_read_again_and_others(tmp_path: Path) -> N
 @given(transactions())
 def test_batches_have_the_rows_of_the_log(tmp_path_factory: Any, groups: Any) -> None:
     """All rows are there once, those of a table in order."""
-    with written(tmp_path_factory.mktemp("log"), groups) as segment:
+    with write_segment(tmp_path_factory.mktemp("log"), groups) as segment:
         ((_, found),) = pieces(segment)
         assert plain(found) == plain_segment(segment)
 
@@ -115,18 +115,20 @@ def test_reading_goes_on_behind_any_batch(
     """Stopped after any number of batches and resumed there, it neither misses nor repeats one."""
     last = len(groups[0])
     markers = [truncate(gsn, 1, "item") for gsn in sorted(places) if gsn <= last]
-    with written(tmp_path_factory.mktemp("log"), groups, *markers) as segment:
-        for takes in (anything, is_item):
-            whole = plain([batch for _, found in pieces(segment, takes=takes) for batch in found])
-            for stop in range(sum(len(found) for _, found in pieces(segment, takes=takes)) + 1):
+    with write_segment(tmp_path_factory.mktemp("log"), groups, *markers) as segment:
+        for is_wanted in (anything, is_item):
+            whole = plain(
+                [batch for _, found in pieces(segment, takes=is_wanted) for batch in found]
+            )
+            for stop in range(sum(len(found) for _, found in pieces(segment, takes=is_wanted)) + 1):
                 front: list[CdcBatch] = []
                 gsn = entries = 0
-                for piece in batches_of(segment, takes=takes, gsn_after=0):
+                for piece in batches_of(segment, takes=is_wanted, gsn_after=0):
                     front += itertools.islice(piece.events, stop - len(front))
                     gsn, entries = piece.events.place_read
                     if len(front) == stop:
                         break
-                rest = pieces(segment, takes=takes, gsn_after=gsn, entries_after=entries)
+                rest = pieces(segment, takes=is_wanted, gsn_after=gsn, entries_after=entries)
                 assert plain([*front, *(batch for _, found in rest for batch in found)]) == whole
 
 
@@ -137,7 +139,7 @@ def is_item(table: TableName) -> bool:
 
 def test_what_is_filtered_out_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The position moves on after it nevertheless."""
-    with written(tmp_path, [inserts(2), inserts(1, FULL), inserts(3)]) as segment:
+    with write_segment(tmp_path, [inserts(2), inserts(1, FULL), inserts(3)]) as segment:
         monkeypatch.setattr(Segment, "read_rows", lambda *_: pytest.fail("read"))
         ((piece, found),) = pieces(segment, takes=lambda _: False)
         assert (found, piece.gsn_end, piece.events.gsn_read) == ([], 6, 6)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.consumer import NAME, Feed, Noting, noted, plain_pipeline
+from harness.pipelines.consumer import NAME, Feed, Noting, plain_pipeline, read_notes
 from penstock.consume import run
 from penstock.consume.position import ConsumerState
 from penstock.control.consumers.consumer_process import NothingToConsume, consume
@@ -53,13 +53,13 @@ def test_a_signal_ends_it_in_order(feed: Feed, number: signal.Signals) -> None:
     feed.write(2)
     path = plain_pipeline(feed.root)
     process = start(path)
-    until(lambda: "2" in noted(feed.root))
+    until(lambda: "2" in read_notes(feed.root))
     feed.write(1, rotate=False)
-    until(lambda: "3" in noted(feed.root))
+    until(lambda: "3" in read_notes(feed.root))
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
-    assert noted(feed.root) == ["start", "1", "2", "3", "stop"]
+    assert read_notes(feed.root) == ["start", "1", "2", "3", "stop"]
     said = "the consumer is stopped"
     assert said in err
     assert said in (feed.root / "run" / f"consume-{NAME}.log").read_text()
@@ -76,7 +76,7 @@ def test_a_failure_leaves_the_state_and_says_what_to_do(feed: Feed) -> None:
     process = start(path, "--json")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert noted(feed.root) == ["start", "1", "stop"]
+    assert read_notes(feed.root) == ["start", "1", "stop"]
     error = json.loads(err.splitlines()[-1])
     assert error["code"] == "CN05"
     assert "told to fail" in error["error"]
@@ -96,7 +96,7 @@ def test_a_second_process_is_refused_and_a_stand_by_takes_over(feed: Feed) -> No
     feed.write(2)
     path = plain_pipeline(feed.root, "lockTimeout = 100")
     first = start(path)
-    until(lambda: "2" in noted(feed.root))
+    until(lambda: "2" in read_notes(feed.root))
     second = start(path)
     _, err = second.communicate(timeout=60)
     assert second.returncode == 1
@@ -110,11 +110,11 @@ def test_a_second_process_is_refused_and_a_stand_by_takes_over(feed: Feed) -> No
     first.kill()
     first.communicate()
     feed.write(1)
-    until(lambda: "3" in noted(feed.root))
+    until(lambda: "3" in read_notes(feed.root))
     standby.terminate()
     standby.communicate(timeout=30)
     assert standby.returncode == 0
-    assert noted(feed.root) == ["start", "1", "2", "start", "3", "stop"]
+    assert read_notes(feed.root) == ["start", "1", "2", "start", "3", "stop"]
 
 
 def test_a_class_that_is_not_there_ends_before_anything_is_made(feed: Feed) -> None:
@@ -157,13 +157,13 @@ def test_run_does_the_same_inside_a_program(feed: Feed) -> None:
     run(plain_pipeline(feed.root), NAME, noting, stop=lambda: 3 in noting.gsns)
     assert noting.seen == ["start", 1, 2, 3, "stop"]
     run(plain_pipeline(feed.root), NAME, stop=lambda: True)
-    assert noted(feed.root) == []
+    assert read_notes(feed.root) == []
 
 
 def test_a_pipeline_without_changes_has_no_consumers(feed: Feed) -> None:
     """The mode is data."""
     path = plain_pipeline(feed.root)
-    target = '[target]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
+    target = '[target]\nurl = "postgresql://unused@127.0.0.1:1/none"\n'
     path.write_text(path.read_text().replace("[source]", f'mode = "data"\n{target}[source]'))
     with pytest.raises(NothingToConsume):
         consume(load_config(path, {}), NAME)

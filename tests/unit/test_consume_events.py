@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipelines.consume import FULL, anything, is_full, written
+from harness.pipelines.consume import FULL, anything, is_full, write_segment
 from harness.pipelines.log import (
     COMMIT_TIME_US,
     EVENT,
@@ -24,7 +24,7 @@ from harness.pipelines.log import (
     SOURCE,
     Change,
     inserts,
-    numbered,
+    number_rows,
     run_of,
     transactions,
     truncate,
@@ -64,7 +64,7 @@ def events(segment: Segment, **options: Any) -> list[CdcEvent]:
     return [event for _, found in pieces(segment, **options) for event in found]
 
 
-def told(event: CdcEvent) -> tuple[Any, ...]:
+def describe_event(event: CdcEvent) -> tuple[Any, ...]:
     """Return what an event says of its row."""
     value = None if event.value is None else dict(event.value)
     before = None if event.before is None else dict(event.before)
@@ -78,9 +78,9 @@ def test_an_event_says_what_happened(tmp_path: Path) -> None:
         [Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02")],
         [Change(relation=ITEM, op=Op.DELETE, after=None, before=(1,))],
     ]
-    with written(tmp_path, groups) as segment:
+    with write_segment(tmp_path, groups) as segment:
         found = events(segment)
-    assert [told(event) for event in found] == [
+    assert [describe_event(event) for event in found] == [
         ("I", 1, (1,), {"id": 1, "note": None}, None, frozenset()),
         ("U", 2, (1,), {"id": 1}, None, frozenset({"note"})),
         ("D", 3, (1,), None, {"id": 1}, frozenset({"note"})),
@@ -105,7 +105,7 @@ def test_values_are_python_objects_or_as_they_are_in_the_log(tmp_path: Path) -> 
     )
     price = Change(relation=ITEM_2, op=Op.INSERT, after=(3, "", Decimal("-0.05")))
     empty = Change(relation=EVENT, op=Op.INSERT, after=(None,) * 6)
-    with written(tmp_path, [[change, price, empty]]) as segment:
+    with write_segment(tmp_path, [[change, price, empty]]) as segment:
         plain = [event.value for event in events(segment)]
         kept = [event.value for event in events(segment, keep_binary=True)]
     moment = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
@@ -148,8 +148,8 @@ def test_a_key_that_changes_is_a_row_that_goes_and_one_that_comes(tmp_path: Path
         [Change(relation=FULL, op=Op.UPDATE, after=(3, None), before=(2, "y"), absent=b"\x02")],
         [Change(relation=FULL, op=Op.UPDATE, after=(None, "y"), before=(3, "y"), absent=b"\x01")],
     ]
-    with written(tmp_path, groups) as segment:
-        found = [told(event) for event in events(segment)]
+    with write_segment(tmp_path, groups) as segment:
+        found = [describe_event(event) for event in events(segment)]
     assert found == [
         ("D", 1, (1,), None, {"id": 1}, frozenset({"note"})),
         ("I", 1, (2,), {"id": 2, "note": "x"}, {"id": 1}, frozenset()),
@@ -167,8 +167,8 @@ def test_a_changed_key_has_two_numbers(tmp_path: Path) -> None:
         [Change(relation=FULL, op=Op.UPDATE, after=(2, "y"), before=(2, "x"))],
         [Change(relation=FULL, op=Op.UPDATE, after=(3, None), before=(2, "y"), absent=b"\x02")],
     ]
-    with written(tmp_path, groups, keys_have_two=True) as segment:
-        found = [told(event) for event in events(segment)]
+    with write_segment(tmp_path, groups, keys_have_two=True) as segment:
+        found = [describe_event(event) for event in events(segment)]
         taken = [event.gsn for event in events(segment, takes=is_full)]
         (last, _) = pieces(segment)[-1]
     assert found == [
@@ -193,7 +193,7 @@ def test_a_table_is_emptied_in_front_of_both_rows_of_a_changed_key(tmp_path: Pat
     changed = Change(relation=ITEM, op=Op.UPDATE, after=(2, "x"), before=(1,))
     markers = [truncate(1, 1, "full"), truncate(3, 1, "item")]
     groups = [[*inserts(1), changed, *inserts(1)]]
-    with written(tmp_path, groups, *markers, keys_have_two=True) as segment:
+    with write_segment(tmp_path, groups, *markers, keys_have_two=True) as segment:
         found = [
             (len(piece.markers_before), [event.gsn for event in events], piece.gsn_end)
             for piece, events in pieces(segment)
@@ -211,7 +211,7 @@ def test_without_a_key_all_columns_are_the_key(tmp_path: Path) -> None:
         [Change(relation=KEYLESS, op=Op.UPDATE, after=(1, "x"), before=(1, None))],
         [Change(relation=KEYLESS, op=Op.DELETE, after=None, before=(1, "x"))],
     ]
-    with written(tmp_path, groups) as segment:
+    with write_segment(tmp_path, groups) as segment:
         found = [(event.op, event.key) for event in events(segment)]
     assert found == [
         ("I", (1, None)),
@@ -231,7 +231,7 @@ def test_nan_is_the_same_key_and_zeros_are_one(tmp_path: Path) -> None:
     groups = [
         [Change(relation=shape, op=Op.UPDATE, after=(a,), before=(b,)) for a, b in images],
     ]
-    with written(tmp_path, groups) as segment:
+    with write_segment(tmp_path, groups) as segment:
         assert [event.op for event in events(segment)] == ["U", "U", "D", "I", "D", "I"]
 
 
@@ -242,7 +242,7 @@ def test_a_key_that_was_not_sent_is_an_error_not_a_value(tmp_path: Path) -> None
         [Change(relation=bare, op=Op.DELETE, after=None, before=())],
         [Change(relation=ITEM, op=Op.UPDATE, after=(None, "x"), absent=b"\x01")],
     ]
-    with written(tmp_path, groups) as segment:
+    with write_segment(tmp_path, groups) as segment:
         gone, changed = events(segment)
     for event in (gone, changed):
         with pytest.raises(KeyNotSent) as error:
@@ -258,7 +258,7 @@ def test_tables_interleave_in_the_order_of_the_log(tmp_path: Path) -> None:
         *(Change(relation=FULL, op=Op.INSERT, after=(n, "y")) for n in range(3)),
     ]
     mixed = [change for pair in zip(changes[:3], changes[3:], strict=True) for change in pair]
-    with written(tmp_path, [mixed, mixed[::-1]]) as segment:
+    with write_segment(tmp_path, [mixed, mixed[::-1]]) as segment:
         found = [(event.gsn, event.table) for event in events(segment)]
         taken = [(event.gsn, event.table) for event in events(segment, takes=is_full)]
     names = [change.relation.full_name for change in (*mixed, *mixed[::-1])]
@@ -270,7 +270,7 @@ def test_what_is_filtered_out_is_not_read_and_moves_the_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames of other tables are not read; the piece ends after them."""
-    with written(tmp_path, [inserts(2), inserts(1, FULL), inserts(3)]) as segment:
+    with write_segment(tmp_path, [inserts(2), inserts(1, FULL), inserts(3)]) as segment:
         read: list[int] = []
         original = Segment.read_rows
         monkeypatch.setattr(
@@ -288,7 +288,7 @@ def test_markers_come_between_their_rows(tmp_path: Path) -> None:
     heartbeat = replace(truncate(1, 1), kind=MarkerKind.HEARTBEAT, tables=())
     markers = [truncate(2, 1, "item"), truncate(2, 1, "full", "item"), truncate(1, 1, "full")]
     last = truncate(4, 1, "item")
-    with written(tmp_path, [inserts(4)], heartbeat, *markers, last) as segment:
+    with write_segment(tmp_path, [inserts(4)], heartbeat, *markers, last) as segment:
         found = pieces(segment)
         assert [
             (len(piece.markers_before), [event.gsn for event in events], piece.gsn_end)
@@ -310,14 +310,14 @@ def test_rows_of_a_reload_are_said_to_be_resent(tmp_path: Path) -> None:
     """Later rows of the transaction in its table are resent, also if reading begins among them."""
     reload = replace(truncate(1, 1, "item"), kind=MarkerKind.RELOAD)
     groups = [[*inserts(3), *inserts(1, FULL)], inserts(1)]
-    with written(tmp_path, groups, reload) as segment:
+    with write_segment(tmp_path, groups, reload) as segment:
         assert [e.resent for e in events(segment)] == [False, True, True, False, False]
         assert [e.resent for e in events(segment, gsn_after=2)] == [True, False, False]
 
 
 def test_an_event_outlives_its_segment(tmp_path: Path) -> None:
     """A consumer that collects events may read their fields later."""
-    with written(tmp_path, [inserts(2), inserts(1)]) as segment:
+    with write_segment(tmp_path, [inserts(2), inserts(1)]) as segment:
         found = events(segment)
     assert [(event.position, event.key, event.source_xid) for event in found] == [
         (100, (0,), 701),
@@ -328,7 +328,7 @@ def test_an_event_outlives_its_segment(tmp_path: Path) -> None:
 
 def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> None:
     """Each look reads further."""
-    first, second = numbered([inserts(2), inserts(3)])
+    first, second = number_rows([inserts(2), inserts(3)])
     follower, opener = LogFollower(tmp_path / "log"), SegmentOpener()
 
     def look() -> tuple[list[int], int]:
@@ -352,7 +352,7 @@ def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> Non
 def test_an_iterator_that_is_left_says_where(tmp_path: Path) -> None:
     """gsn_read is that of the last returned event; the half of a key change is counted."""
     groups = [[*inserts(2), Change(relation=ITEM, op=Op.UPDATE, after=(9, "x"), before=(1,))]]
-    with written(tmp_path, groups) as segment:
+    with write_segment(tmp_path, groups) as segment:
         (piece,) = events_of(segment, takes=anything, gsn_after=0, keep_binary=False)
         places = [piece.events.place_read]
         for _ in piece.events:
@@ -361,7 +361,7 @@ def test_an_iterator_that_is_left_says_where(tmp_path: Path) -> None:
         assert piece.events.is_drained
         ((_, rest),) = pieces(segment, gsn_after=2, entries_after=1)
         assert [(event.op, event.key) for event in rest] == [("I", (9,))]
-    with written(tmp_path / "two", groups, keys_have_two=True) as segment:
+    with write_segment(tmp_path / "two", groups, keys_have_two=True) as segment:
         (piece,) = events_of(segment, takes=anything, gsn_after=0, keep_binary=False)
         places = [(event.gsn, piece.events.place_read) for event in piece.events]
         assert places == [(n, (n, 0)) for n in (1, 2, 3, 4)]
@@ -373,7 +373,7 @@ def test_an_iterator_that_is_left_says_where(tmp_path: Path) -> None:
 def test_events_are_the_changes_of_the_log(tmp_path_factory: Any, groups: Any, two: bool) -> None:
     """Each event says what `read_log` says of its change, whatever the log contains."""
     folder = tmp_path_factory.mktemp("log")
-    with written(folder, groups, keys_have_two=two) as segment:
+    with write_segment(folder, groups, keys_have_two=two) as segment:
         found = events(segment)
         own = [int(event.frame.gsns[event.row]) for event in found]
     changes = {change.gsn: change for change in read_log(folder)}
@@ -403,7 +403,7 @@ def test_events_are_the_changes_of_the_log(tmp_path_factory: Any, groups: Any, t
 @given(transactions(max_size=4), st.booleans())
 def test_reading_goes_on_behind_any_event(tmp_path_factory: Any, groups: Any, two: bool) -> None:
     """Stopped after any number of events and resumed there, it neither misses nor repeats one."""
-    with written(tmp_path_factory.mktemp("log"), groups, keys_have_two=two) as segment:
+    with write_segment(tmp_path_factory.mktemp("log"), groups, keys_have_two=two) as segment:
         whole = [(event.op, event.gsn) for event in events(segment)]
         for count in range(len(whole) + 1):
             (piece,) = events_of(segment, takes=anything, gsn_after=0, keep_binary=False)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.pipelines.consumer import Feed, Noting
-from harness.pipelines.log import dropped
+from harness.pipelines.log import make_drop_marker
 from penstock.consume.metadata import MetadataNotDrained
 
 
@@ -59,9 +59,9 @@ def test_a_table_that_was_dropped_is_told_at_its_place(feed: Feed, made_again: b
     """The drop is told after the last event, once, over a restart too; then a new table is told."""
     if made_again:
         feed.write(2)
-        feed.write(2, markers=(dropped(2, 2, "item"),))
+        feed.write(2, markers=(make_drop_marker(2, 2, "item"),))
     else:
-        feed.write(2, markers=(dropped(2, 1, "item"),))
+        feed.write(2, markers=(make_drop_marker(2, 1, "item"),))
 
     class Told(Noting):
         def on_cache_change(self, caches: Iterator[Any]) -> None:

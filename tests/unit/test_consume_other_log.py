@@ -29,7 +29,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
     made.close()
 
 
-def saved(feed: Feed) -> Position | None:
+def read_saved(feed: Feed) -> Position | None:
     """Return the consumer's saved position."""
     return ConsumerState(feed.directory).load()
 
@@ -55,7 +55,7 @@ def test_a_state_of_another_log_removes_and_gives_nothing(feed: Feed, segment: i
         f"the saved state in {state} belongs to change log another, and this one is {_log_id(feed)}"
     )
     assert f"penstock consumers remove FILE {NAME} --yes" in caught.value.hint
-    assert (saved(feed), noting.gsns) == (other, [])
+    assert (read_saved(feed), noting.gsns) == (other, [])
     assert feed.links() == ["0.ckt", "1.ckt", "2.ckt"]
 
 
@@ -77,7 +77,7 @@ def test_a_state_that_its_segment_cannot_have_is_refused(feed: Feed, gsn: int) -
     noting = Noting()
     with pytest.raises(ConsumerOfOtherLog, match="has gsn 2 to 4"):
         feed.run(noting)
-    assert (saved(feed), noting.gsns) == (other, [])
+    assert (read_saved(feed), noting.gsns) == (other, [])
 
 
 def test_links_of_another_log_are_refused_without_a_state(feed: Feed) -> None:
@@ -122,4 +122,4 @@ def test_a_state_without_a_log_id_is_compared_by_its_numbers(feed: Feed) -> None
     ConsumerState(feed.directory).save(other)
     with pytest.raises(ConsumerOfOtherLog, match="is of another log"):
         feed.run(Noting())
-    assert saved(feed) == other
+    assert read_saved(feed) == other

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.log import SOURCE, commit_position, inserts, numbered, run_of, truncate
+from harness.pipelines.log import SOURCE, commit_position, inserts, number_rows, run_of, truncate
 from penstock.consume.position import ConsumerState, Position
 from penstock.consume.snapshot import Made, Snapshot, place_behind
 from penstock.log import Writer
@@ -16,7 +16,9 @@ from penstock.log.links import LogPlace
 START = Position(segment=0, gsn=0)
 
 
-def found(place: LogPlace, ordinal: int, after: Position = START) -> tuple[int, int, int] | None:
+def find_place(
+    place: LogPlace, ordinal: int, after: Position = START
+) -> tuple[int, int, int] | None:
     """Return segment, gsn and markers of the place, or None if two looks did not find it."""
     looks = iter([False, False])
     at = place_behind(place, place.consumers / "c", after, ordinal, stop=lambda: next(looks, True))
@@ -31,26 +33,26 @@ def place(tmp_path: Path) -> LogPlace:
 
 def test_the_log_goes_on_with_the_first_transaction_behind_the_point(place: LogPlace) -> None:
     """The transaction may be in any segment, also inside a frame; markers before it are done."""
-    first, second, third, fourth = numbered([inserts(2), inserts(3), inserts(1), inserts(2)])
+    first, second, third, fourth = number_rows([inserts(2), inserts(3), inserts(1), inserts(2)])
     with Writer.open(place.log, log_id=None, source=SOURCE) as log:
         log.write(run_of([*first, *second], markers=[truncate(2, 1, "item")]))
         log.rotate()
         log.write(run_of(third))
         log.write(run_of(fourth, markers=[truncate(6, 4, "item")]))
         log.flush()
-        assert found(place, commit_position(1)) == (0, 0, 0)
-        assert found(place, commit_position(1) + 1) == (0, 2, 1)
-        assert found(place, commit_position(2)) == (0, 2, 1)
-        assert found(place, commit_position(3)) == (1, 5, 0)
-        assert found(place, commit_position(4)) == (1, 6, 0)
-        assert found(place, commit_position(4) + 50) == (1, 8, 0)  # the log is that far
-        assert found(place, commit_position(4) + 51) is None  # the log is not yet that far
-        assert found(place, commit_position(3), Position(segment=1, gsn=5)) == (1, 5, 0)
+        assert find_place(place, commit_position(1)) == (0, 0, 0)
+        assert find_place(place, commit_position(1) + 1) == (0, 2, 1)
+        assert find_place(place, commit_position(2)) == (0, 2, 1)
+        assert find_place(place, commit_position(3)) == (1, 5, 0)
+        assert find_place(place, commit_position(4)) == (1, 6, 0)
+        assert find_place(place, commit_position(4) + 50) == (1, 8, 0)  # the log is that far
+        assert find_place(place, commit_position(4) + 51) is None  # the log is not yet that far
+        assert find_place(place, commit_position(3), Position(segment=1, gsn=5)) == (1, 5, 0)
 
 
 def test_it_waits_until_the_log_is_that_far(place: LogPlace) -> None:
     """A transaction that is in the rows may still be on its way into the log."""
-    first, second = numbered([inserts(2), inserts(1)])
+    first, second = number_rows([inserts(2), inserts(1)])
     with Writer.open(place.log, log_id=None, source=SOURCE) as log:
         log.write(run_of(first))
         log.flush()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.pipelines.consumer import Feed, Noting
-from harness.pipelines.log import SOURCE, inserts, numbered, run_of, truncate
+from harness.pipelines.log import SOURCE, inserts, number_rows, run_of, truncate
 from penstock.consume.api import CdcConsumer
 from penstock.consume.calls import ConsumerFailed
 from penstock.consume.position import ConsumerState, Position
@@ -27,7 +27,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
     made.close()
 
 
-def saved(feed: Feed) -> Position | None:
+def read_saved(feed: Feed) -> Position | None:
     """Return the consumer's saved position."""
     return ConsumerState(feed.directory).load()
 
@@ -35,11 +35,11 @@ def saved(feed: Feed) -> Position | None:
 def test_a_marker_does_not_confirm_the_events_before_it(feed: Feed) -> None:
     """After False and on_truncate, a restart repeats the events, and the marker with them."""
     feed.write(2, markers=(truncate(2, 1, "item"),))
-    before = saved(feed)
+    before = read_saved(feed)
     noting = Noting(answer=lambda _: False)
     feed.run(noting)
     assert noting.seen == ["start", 1, 2, ("truncate", "public.item"), "stop"]
-    assert saved(feed) == before
+    assert read_saved(feed) == before
     again = Noting()
     feed.run(again)
     assert again.seen == noting.seen
@@ -62,9 +62,9 @@ def test_a_move_over_other_rows_does_not_confirm_the_events_before_it(feed: Feed
     """The end of the work confirms none either, where a position that moved alone is saved."""
     feed.write(1)
     feed.write(1, rotate=False)
-    before = saved(feed)
+    before = read_saved(feed)
     feed.run(Noting(answer=lambda _: False))
-    assert saved(feed) == before
+    assert read_saved(feed) == before
     assert feed.links() == ["0.ckt"]
 
 
@@ -104,7 +104,7 @@ def test_a_link_goes_only_once_its_segment_is_confirmed(feed: Feed) -> None:
 def test_parts_of_events_are_not_taken_for_parts_of_batches(feed: Feed) -> None:
     """A rewritten class gets the half-read segment again."""
     feed.write(2)
-    position = saved(feed)
+    position = read_saved(feed)
     assert position is not None
     half = replace(position, entries=9, unit="on_events")
     ConsumerState(feed.directory).save(half)
@@ -126,11 +126,11 @@ def test_a_snapshot_stays_until_the_consumer_is_past_it(feed: Feed) -> None:
     snapshot = Snapshot(feed.directory)
     snapshot.want()
     with Writer.open(snapshot.folder, log_id=None, source=SOURCE) as writer:
-        for trx in numbered([inserts(1), inserts(1)]):
+        for trx in number_rows([inserts(1), inserts(1)]):
             writer.write(run_of(trx))
             writer.rotate()
         rows_log = writer.log_id
-    position = saved(feed)
+    position = read_saved(feed)
     assert position is not None
     snapshot.begin(Made(log_id=rows_log, ordinal="1", begin=replace(position, segment=2, gsn=2)))
 

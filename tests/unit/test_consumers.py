@@ -50,7 +50,9 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
     made.close()
 
 
-def said(capsys: Capture, feed: Feed, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+def run_command(
+    capsys: Capture, feed: Feed, *arguments: str, code: int = 0
+) -> list[dict[str, Any]]:
     """Return what a command with --json printed; FILE stands for the pipeline file."""
     capsys.readouterr()
     path = str(feed.root / "shop.toml")
@@ -68,15 +70,15 @@ def test_a_consumer_is_added_and_listed_with_its_lag(feed: Feed, capsys: Capture
     """The lag is in events, bytes and seconds from the saved position; held disk space is shown
     too.
     """
-    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    (line,) = run_command(capsys, feed, "consumers", "ls", "FILE")
     assert (line["consumer"], line["state"]) == (NAME, "not registered")
-    assert said(capsys, feed, "consumers", "add", "FILE", NAME)[0]["new"] is True
-    assert said(capsys, feed, "consumers", "add", "FILE", NAME)[0]["new"] is False
+    assert run_command(capsys, feed, "consumers", "add", "FILE", NAME)[0]["new"] is True
+    assert run_command(capsys, feed, "consumers", "add", "FILE", NAME)[0]["new"] is False
     feed.write(3)
     feed.write(2)
     feed.run(Noting(take=4, answer=lambda call: call == 1))
     feed.write(1, rotate=False)
-    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    (line,) = run_command(capsys, feed, "consumers", "ls", "FILE")
     assert (line["state"], line["saved"], line["read"], line["segment"]) == ("stopped", 3, 5, 0)
     assert (line["lag_events"], line["links"], line["pid"]) == (3, 2, 0)
     sizes = {p.name: p.stat().st_size for p in (feed.root / "log").glob("*.ckt*")}
@@ -85,20 +87,20 @@ def test_a_consumer_is_added_and_listed_with_its_lag(feed: Feed, capsys: Capture
     assert line["held_bytes"] == 0, "the log has them as well"
     assert line["lag_seconds"] > 1e6, "the log's commits are of 2023"
     (feed.root / "log" / "0.ckt").unlink()
-    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    (line,) = run_command(capsys, feed, "consumers", "ls", "FILE")
     assert line["held_bytes"] == sizes["0.ckt"]
     feed.run(Noting())
-    (line,) = said(capsys, feed, "consumers", "ls", "FILE")
+    (line,) = run_command(capsys, feed, "consumers", "ls", "FILE")
     assert (line["lag_events"], line["lag_bytes"], line["lag_seconds"]) == (0, 0, 0.0)
 
 
 def test_the_load_is_listed_as_target(feed: Feed, capsys: Capture) -> None:
     """Links of the load are the names in log/; an unreachable target is shown without a failure."""
     path = feed.root / "shop.toml"
-    target = '[target]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n'
+    target = '[target]\nurl = "postgresql://unused@127.0.0.1:1/none"\n'
     path.write_text(path.read_text().replace("[source]", f'mode = "change"\n{target}[source]'))
     feed.write(2)
-    load, _ = said(capsys, feed, "consumers", "ls", "FILE")
+    load, _ = run_command(capsys, feed, "consumers", "ls", "FILE")
     assert (load["consumer"], load["links"], load["saved"]) == ("target", 1, None)
     assert load["error"]
     assert load["hint"]
@@ -124,13 +126,13 @@ def test_a_consumer_is_removed_with_all_that_it_holds(feed: Feed, capsys: Captur
         remove(config, NAME)
     lock.release()
     assert feed.links() == ["0.ckt"]
-    (error,) = said(capsys, feed, "consumers", "remove", "FILE", NAME, code=2)
+    (error,) = run_command(capsys, feed, "consumers", "remove", "FILE", NAME, code=2)
     assert "--yes" in error["error"]
-    said(capsys, feed, "consumers", "remove", "FILE", NAME, "--yes")
+    run_command(capsys, feed, "consumers", "remove", "FILE", NAME, "--yes")
     assert not feed.directory.exists()
-    (error,) = said(capsys, feed, "consumers", "remove", "FILE", NAME, "--yes", code=1)
+    (error,) = run_command(capsys, feed, "consumers", "remove", "FILE", NAME, "--yes", code=1)
     assert (error["code"], "consumers add" in error["hint"]) == ("CN12", True)
-    (error,) = said(capsys, feed, "consumers", "disable", "FILE", "nobody", code=1)
+    (error,) = run_command(capsys, feed, "consumers", "disable", "FILE", "nobody", code=1)
     assert error["code"] == "CN12"
 
 
@@ -153,38 +155,38 @@ def test_reset_waits_for_no_consumer(feed: Feed) -> None:
 def test_disable_and_enable_one_and_all(feed: Feed, capsys: Capture) -> None:
     """The file cdc.disabled does it; the extractor reports each segment that gets no link."""
     feed.register()
-    assert said(capsys, feed, "consumers", "disable", "FILE", NAME)
-    assert said(capsys, feed, "consumers", "ls", "FILE")[0]["state"] == "disabled"
+    assert run_command(capsys, feed, "consumers", "disable", "FILE", NAME)
+    assert run_command(capsys, feed, "consumers", "ls", "FILE")[0]["state"] == "disabled"
     feed.write(1)
-    said(capsys, feed, "consumers", "enable", "FILE", NAME)
+    run_command(capsys, feed, "consumers", "enable", "FILE", NAME)
     feed.write(1)
-    assert said(capsys, feed, "consumers", "disable", "FILE", "--all")
+    assert run_command(capsys, feed, "consumers", "disable", "FILE", "--all")
     assert (feed.root / "cdc" / "cdc.disabled").exists()
     structlog.reset_defaults()  # the commands have silenced it
     with structlog.testing.capture_logs() as logs:
         feed.write(1)
     assert DISABLED_WARNING in [line["event"] for line in logs]
-    assert said(capsys, feed, "consumers", "ls", "FILE")[0]["enabled"] is False
-    said(capsys, feed, "consumers", "enable", "FILE", "--all")
+    assert run_command(capsys, feed, "consumers", "ls", "FILE")[0]["enabled"] is False
+    run_command(capsys, feed, "consumers", "enable", "FILE", "--all")
     feed.write(1)
     assert feed.links() == ["1.ckt", "3.ckt"]
-    said(capsys, feed, "consumers", "disable", "FILE", code=2)
-    said(capsys, feed, "consumers", "disable", "FILE", NAME, "--all", code=2)
+    run_command(capsys, feed, "consumers", "disable", "FILE", code=2)
+    run_command(capsys, feed, "consumers", "disable", "FILE", NAME, "--all", code=2)
 
 
 def test_a_paused_consumer_is_given_nothing(feed: Feed, capsys: Capture) -> None:
     """The consumer's process stays, and continues when it is resumed."""
     feed.register()
     feed.write(2)
-    said(capsys, feed, "consumers", "pause", "FILE", NAME)
+    run_command(capsys, feed, "consumers", "pause", "FILE", NAME)
     path = feed.root / "shop.toml"
     process = subprocess.Popen([*_program(), "consume", str(path), NAME], stderr=subprocess.DEVNULL)
-    _until(lambda: said(capsys, feed, "consumers", "ls", "FILE")[0]["pid"] != 0)
+    _until(lambda: run_command(capsys, feed, "consumers", "ls", "FILE")[0]["pid"] != 0)
     time.sleep(0.5)
-    assert said(capsys, feed, "consumers", "ls", "FILE")[0]["state"] == "paused"
-    assert not [line for line in _noted(feed) if line.isdigit()]
-    said(capsys, feed, "consumers", "resume", "FILE", NAME)
-    _until(lambda: "2" in _noted(feed))
+    assert run_command(capsys, feed, "consumers", "ls", "FILE")[0]["state"] == "paused"
+    assert not [line for line in _read_notes(feed) if line.isdigit()]
+    run_command(capsys, feed, "consumers", "resume", "FILE", NAME)
+    _until(lambda: "2" in _read_notes(feed))
     process.terminate()
     assert process.wait(30) == 0
 
@@ -201,7 +203,7 @@ def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Ca
         feed.write(1)
     with pytest.raises(SegmentsMissed, match=r"\[lastSegment=1, nextSegment=4\]"):
         feed.run(Noting())
-    (found,) = said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
+    (found,) = run_command(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
     assert found["message"] == (
         "segments were missing: 2 links before the gap and the saved state were deleted"
     )
@@ -210,7 +212,7 @@ def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Ca
     noting = Noting()
     feed.run(noting)
     assert noting.gsns == [5, 6]
-    (found,) = said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
+    (found,) = run_command(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
     assert found["message"] == "no segment is missing: nothing was deleted"
     assert ConsumerState(feed.directory).load() is not None
 
@@ -228,7 +230,7 @@ def test_a_state_of_another_log_lets_no_link_be_deleted(feed: Feed, capsys: Capt
         delete_lost(config, NAME)
     assert ConsumerState(feed.directory).load() == other
     assert feed.links() == ["0.ckt", "2.ckt"]
-    said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes", code=1)
+    run_command(capsys, feed, "delete-lost-segment-links", "FILE", "--yes", code=1)
 
 
 def test_links_that_were_skipped_up_to_now_are_lost_too(feed: Feed) -> None:
@@ -268,7 +270,7 @@ def test_links_that_are_missed_in_front_are_a_hole_too(
     (feed.directory / "0.ckt").unlink()
     with pytest.raises(SegmentsMissed, match=r"greater then saved state.*\[state=0, segment="):
         feed.run(Noting())
-    (found,) = said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
+    (found,) = run_command(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
     assert found["message"] == (
         "segments were missing: 0 links before the gap and the saved state were deleted"
     )
@@ -286,32 +288,32 @@ def test_a_consumer_at_the_edge_of_a_segment_has_lost_nothing(feed: Feed) -> Non
     config = load_config(feed.root / "shop.toml", {})
     state = ConsumerState(feed.directory)
 
-    def kept() -> bool:
+    def is_kept() -> bool:
         before = state.load()
         (lost,) = delete_lost(config, NAME)
         return (lost.is_found, state.load()) == (False, before) and before is not None
 
     feed.register()
-    assert kept(), "nothing was ever written"
+    assert is_kept(), "nothing was ever written"
     feed.write(2, rotate=False)
     feed.run(Noting())
-    assert kept(), "the open segment is read to its end"
+    assert is_kept(), "the open segment is read to its end"
     feed.writer.rotate()
-    assert kept(), "and closed: its link is the one that it goes on with"
+    assert is_kept(), "and closed: its link is the one that it goes on with"
     feed.write(1, rotate=False)
     feed.run(Noting())
     assert feed.links() == []
-    assert kept(), "no link is left, and the open segment follows"
+    assert is_kept(), "no link is left, and the open segment follows"
     links.make_link(feed.directory, feed.root / "log" / "0.ckt")
-    assert kept(), "a crash made a link again"
+    assert is_kept(), "a crash made a link again"
     feed.writer.rotate()
     feed.write(1)
     assert feed.links() == ["1.ckt", "2.ckt"]
-    assert kept(), "several links follow"
+    assert is_kept(), "several links follow"
     links.disable(feed.directory)
     feed.run(Noting())
     feed.write(1)
-    assert kept(), "disabled, it waits"
+    assert is_kept(), "disabled, it waits"
 
 
 def test_a_hole_behind_a_snapshot_is_a_hole_of_the_log(feed: Feed) -> None:
@@ -400,7 +402,7 @@ def _program() -> list[str]:
     return this_program()
 
 
-def _noted(feed: Feed) -> list[str]:
+def _read_notes(feed: Feed) -> list[str]:
     path = feed.root / "noted.txt"
     return path.read_text().splitlines() if path.exists() else []
 

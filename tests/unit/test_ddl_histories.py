@@ -37,7 +37,7 @@ SCRIPT = Script(
 )
 
 
-def written(source: str, seed: int) -> Script:
+def write_history(source: str, seed: int) -> Script:
     """Return a whole history whose statements all succeed."""
     author = Author(source, seed)
     setup = author.write_setup()
@@ -50,8 +50,8 @@ def written(source: str, seed: int) -> Script:
 @pytest.mark.parametrize("source", KINDS)
 def test_a_seed_writes_the_same_history_again(source: str) -> None:
     """Two authors of one seed write one script; another seed gives another script."""
-    assert written(source, 5) == written(source, 5)
-    assert written(source, 5) != written(source, 6)
+    assert write_history(source, 5) == write_history(source, 5)
+    assert write_history(source, 5) != write_history(source, 6)
 
 
 @pytest.mark.parametrize("source", KINDS)
@@ -71,7 +71,7 @@ def test_only_the_wanted_statements_are_drawn(source: str) -> None:
 def test_every_feature_is_drawn(source: str) -> None:
     """All methods that the tables of weights name exist, and some histories reach them."""
     assert all(hasattr(Author, f"_{name}") for name in {**ROWS, **ALTERS, **WHOLE})
-    text = "\n".join(written(source, seed).text for seed in range(400)).lower()
+    text = "\n".join(write_history(source, seed).text for seed in range(400)).lower()
     words = {
         POSTGRES: ("using", "add value", "replica identity", "rename column", "set not null"),
         MYSQL: ("convert to", "temporary", "auto_increment", "collate", "after `", "enum("),

@@ -198,7 +198,7 @@ def test_status_and_lag_are_plain_text_without_a_terminal() -> None:
     assert msgspec.json.encode(status(gsn=1).as_dict())
 
 
-def shown(view: LineView, clock: Hands, mode: HandoverMode) -> None:
+def show_run(view: LineView, clock: Hands, mode: HandoverMode) -> None:
     """Show a run from its first step to its end."""
     view.show(status(bulk=bulk(100), steps=1, mode=mode))
     clock.now_s += 1
@@ -212,7 +212,7 @@ def shown(view: LineView, clock: Hands, mode: HandoverMode) -> None:
 def test_lines_tell_each_step_once_and_numbers_at_intervals() -> None:
     """Steps are shown when they happen; rates and lag every five seconds at most."""
     clock, out = Hands(), io.StringIO()
-    shown(LineView(console(out), clock=clock), clock, HandoverMode.PAUSE)
+    show_run(LineView(console(out), clock=clock), clock, HandoverMode.PAUSE)
     text = out.getvalue()
     for number in range(1, 5):
         assert text.count(f"handover {number} of 4") == 1
@@ -224,7 +224,7 @@ def test_lines_tell_each_step_once_and_numbers_at_intervals() -> None:
 def test_a_handover_that_stops_nothing_is_one_line() -> None:
     """The line shows where changes begin and what follows; nothing was stopped or is resumed."""
     clock, out = Hands(), io.StringIO()
-    shown(LineView(console(out), clock=clock), clock, HandoverMode.SNAPSHOT)
+    show_run(LineView(console(out), clock=clock), clock, HandoverMode.SNAPSHOT)
     text = out.getvalue()
     assert "handover" not in text
     line = "position step 2: tables are copied as of it, changes from it on follow them"
@@ -343,7 +343,7 @@ def test_tables_that_do_not_follow_are_shown() -> None:
     out = io.StringIO()
     show_status(found, console(out))
     assert out.getvalue().index("public.odd refused") < out.getvalue().index("public.item paused")
-    assert "public.odd refused: PG12 no key; next: Add one." in drawn(found, 120)
+    assert "public.odd refused: PG12 no key; next: Add one." in draw_view(found, 120)
 
 
 def test_schema_changes_that_were_applied_are_reported_once() -> None:
@@ -368,15 +368,15 @@ def test_a_resumed_run_says_that_spark_is_starting() -> None:
     """The view says so until a job can run; a report of an earlier process has no effect."""
     line = "Spark is starting; changes are applied when it is there"
     done, starting = bulk(1000, "done"), LoaderState(pid=12, is_spark_starting=True)
-    assert line in drawn(status(gsn=9, bulk=done, steps=4, loader=starting), 120)
+    assert line in draw_view(status(gsn=9, bulk=done, steps=4, loader=starting), 120)
     out = io.StringIO()
     LineView(console(out), clock=Hands()).show(status(gsn=9, bulk=done, steps=4, loader=starting))
     assert out.getvalue().count(line) == 1
     for other in (LoaderState(pid=12), LoaderState(pid=11, is_spark_starting=True), None):
-        assert line not in drawn(status(gsn=9, bulk=done, steps=4, loader=other), 120)
+        assert line not in draw_view(status(gsn=9, bulk=done, steps=4, loader=other), 120)
 
 
-def drawn(found: Status, width: int) -> str:
+def draw_view(found: Status, width: int) -> str:
     """Return what the live view shows on a screen of this width."""
     view = LiveView(Console(file=io.StringIO(), force_terminal=True, width=width), clock=Hands())
     view.close()
@@ -400,7 +400,7 @@ def long_names() -> Status:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_goes_beyond_the_screen(width: int) -> None:
     """The terminal would break it, and leave pieces when the view is redrawn."""
-    text = drawn(long_names(), width)
+    text = draw_view(long_names(), width)
     assert max(map(len, text.splitlines())) <= width
     for wanted in ("bulk load", "extracted", "refused", "paused", "change log"):
         assert wanted in text
@@ -417,9 +417,9 @@ def test_no_line_goes_beyond_the_screen(width: int) -> None:
 @pytest.mark.parametrize("width", [60, 80, 99, 120])
 def test_the_line_of_the_whole_bulk_load_is_not_cut(width: int) -> None:
     """The number of loaded tables was once cut to `10…` at 80 columns."""
-    text = drawn(status(bulk=many_tables(big_done=False, small_done=1)), width)
+    text = draw_view(status(bulk=many_tables(big_done=False, small_done=1)), width)
     assert "1 of 11 tables" in text
-    for found in (text, drawn(long_names(), width)):
+    for found in (text, draw_view(long_names(), width)):
         (line,) = [line for line in found.splitlines() if line.startswith("  bulk load")]
         assert "…" not in line
 

@@ -56,7 +56,7 @@ def config(folder: Path, sections: dict[str, dict[str, object]]) -> Config:
     return load_config(path)
 
 
-def found(folder: Path, class_: str, **options: object) -> list[Finding]:
+def find_findings(folder: Path, class_: str, **options: object) -> list[Finding]:
     """Return the findings for one consumer."""
     section = {"class": class_}
     more = {"consumers.search.options": options} if options else {}
@@ -67,8 +67,8 @@ def test_classes_that_are_good_are_not_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Output of their module does not get into doctor's output."""
-    assert found(tmp_path, "doctored_consumers:Good", index="a") == []
-    assert found(tmp_path, "doctored_consumers:making", index="a") == []
+    assert find_findings(tmp_path, "doctored_consumers:Good", index="a") == []
+    assert find_findings(tmp_path, "doctored_consumers:making", index="a") == []
     assert capsys.readouterr().out == ""
 
 
@@ -88,7 +88,7 @@ def test_a_class_that_would_end_at_its_start(
     tmp_path: Path, class_: str, options: dict[str, object], said: str
 ) -> None:
     """The finding is a warning with the consumer's name: the load runs without it."""
-    (finding,) = found(tmp_path, class_, **options)
+    (finding,) = find_findings(tmp_path, class_, **options)
     assert (finding.code, finding.severity) == ("PK22", "W")
     assert said in finding.what
     assert "consumer search" in finding.why

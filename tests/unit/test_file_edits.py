@@ -44,14 +44,14 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     """A source whose log follows item and bag."""
     made = Source(ITEM, BAG)
 
-    def followed(_: Config) -> Followed | None:
+    def find_followed(_: Config) -> Followed | None:
         return None if made.followed is None else Followed(names=frozenset(made.followed))
 
     def present(_: Config, tables: Collection[TableName], __: Followed) -> set[TableName]:
         return made.present & set(tables)
 
-    monkeypatch.setattr(file_edits, "followed_tables", followed)
-    monkeypatch.setattr("penstock.control.doctor.directory_checks.followed_tables", followed)
+    monkeypatch.setattr(file_edits, "followed_tables", find_followed)
+    monkeypatch.setattr("penstock.control.doctor.directory_checks.followed_tables", find_followed)
     monkeypatch.setattr(file_edits, "_present", present)
     return made
 
@@ -79,7 +79,7 @@ def begin_log(config: Config) -> None:
     )
 
 
-def loaded(config: Config, *tables: TableName, finished: bool = True) -> None:
+def write_load_ledger(config: Config, *tables: TableName, finished: bool = True) -> None:
     """Write the ledger of a bulk load into the directory."""
     plans = [
         TablePlan(
@@ -206,17 +206,17 @@ def test_a_log_that_leaves_no_table_out_refuses(
 def test_a_mode_that_loses_rows_is_refused(source: Source, tmp_path: Path) -> None:
     """Mode changes between a bulk load and a log, and between a log and none, would lose rows."""
     config, _ = start(tmp_path, BOTH, mode="data")
-    loaded(config, ITEM)
+    write_load_ledger(config, ITEM)
     for mode in ("data+change", "change"):
         with pytest.raises(EditRefused, match="loaded in mode data"):
             start(tmp_path, BOTH, mode=mode)
         found = list(check_edits(pipeline(tmp_path, *URLS, tables=BOTH, mode=mode)))
         assert [(one.code, str(one.severity)) for one in found] == [("PK26", "E")]
     write_handover(config, Handover())
-    loaded(config, ITEM, finished=False)
+    write_load_ledger(config, ITEM, finished=False)
     with pytest.raises(EditRefused, match="not finished"):
         start(tmp_path, BOTH, mode="change")
-    loaded(config, ITEM)
+    write_load_ledger(config, ITEM)
     begin_log(config)
     start(tmp_path, BOTH, mode="change")
     start(tmp_path, BOTH, mode="data+change")
@@ -228,13 +228,15 @@ def test_another_place_for_the_same_rows_is_refused(source: Source, tmp_path: Pa
     """The rows are in one place, and [target.map] would send their changes to another one."""
     config, _ = start(tmp_path, BOTH)
     write_handover(config, Handover())
-    loaded(config, ITEM)
+    write_load_ledger(config, ITEM)
     source.followed = None
     start(tmp_path, BOTH, sections={"target.map": {"later": "elsewhere"}})
     with pytest.raises(EditRefused, match=r"public\.item"):
         start(tmp_path, BOTH, sections={"target.map": {"public": "other"}})
     source.followed = {BAG}
-    loaded(config)  # in mode change there is no bulk load, and the log says what is followed
+    write_load_ledger(
+        config
+    )  # in mode change there is no bulk load, and the log says what is followed
     with pytest.raises(EditRefused, match=r"public\.bag"):
         start(tmp_path, BOTH, sections={"target.map": {"public": "other"}})
 

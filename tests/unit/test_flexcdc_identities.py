@@ -15,7 +15,7 @@ from penstock.model.sections import ChangelogNames, FlexCdcSettings
 from penstock.ports.changelog import OWN_COLUMNS
 
 SETTINGS = FlexCdcSettings(
-    dest="mysql://nobody@127.0.0.1:1",
+    dest="mysql://unused@127.0.0.1:1",
     auto_changelog=True,
     changelog_names=ChangelogNames.PLAIN,
 )
@@ -57,7 +57,7 @@ def shape(version: int, source_id: int = 1, **columns: int) -> Relation:
     )
 
 
-def started(session: MemorySession) -> Changelogs:
+def start_changelogs(session: MemorySession) -> Changelogs:
     """Return the changelogs as a new process finds them."""
     state = State(session, SETTINGS.names)
     state.require()
@@ -88,7 +88,7 @@ def put(session: MemorySession, **values: str) -> None:
     session.driver.execute(f"insert into {table} ({listed}) values ({marks})", [*values.values()])
 
 
-def got(session: MemorySession, listed: str) -> list[tuple[Any, ...]]:
+def read_changelog(session: MemorySession, listed: str) -> list[tuple[Any, ...]]:
     """Return the rows of the changelog."""
     table = session.quote(SETTINGS.database, "public_item")
     return [tuple(row) for row in session.driver.execute(f"select {listed} from {table}")]
@@ -96,61 +96,61 @@ def got(session: MemorySession, listed: str) -> list[tuple[Any, ...]]:
 
 def test_a_column_renamed_across_a_restart_keeps_its_images(session: Dying) -> None:
     """Only the state tables tell the new process which column it was."""
-    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    start_changelogs(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
-    started(session).ensure(shape(2, id=1, b=2), drops=True)
+    start_changelogs(session).ensure(shape(2, id=1, b=2), drops=True)
     assert columns(session) == ["id", "b"]
-    assert got(session, "b") == [("old",)]
+    assert read_changelog(session, "b") == [("old",)]
 
 
 @pytest.mark.parametrize("dies_after", range(1, 6))
 def test_names_swapped_across_restarts(session: Dying, dies_after: int) -> None:
     """Wherever the process dies in between, each column has its own images in the end."""
-    started(session).ensure(shape(1, id=1, a=2, b=3), drops=True)
+    start_changelogs(session).ensure(shape(1, id=1, a=2, b=3), drops=True)
     put(session, a="a", b="b")
     swapped = shape(2, id=1, a=3, b=2)
     session.left = dies_after
     try:
-        started(session).ensure(swapped, drops=True)
+        start_changelogs(session).ensure(swapped, drops=True)
     except Crash:
         session.left = None
-        started(session).ensure(swapped, drops=True)
+        start_changelogs(session).ensure(swapped, drops=True)
     assert sorted(columns(session)) == ["a", "b", "id"]
-    assert got(session, "a, b") == [("b", "a")]
+    assert read_changelog(session, "a, b") == [("b", "a")]
 
 
 def test_a_name_used_again_has_no_old_images(session: Dying) -> None:
     """A dropped column stays for a while, and another one takes its name."""
-    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    start_changelogs(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
-    started(session).ensure(shape(2, id=1), drops=False)
-    started(session).ensure(shape(3, id=1, a=3), drops=False)
-    assert got(session, "a") == [(None,)]
+    start_changelogs(session).ensure(shape(2, id=1), drops=False)
+    start_changelogs(session).ensure(shape(3, id=1, a=3), drops=False)
+    assert read_changelog(session, "a") == [(None,)]
 
 
 def test_a_name_used_again_in_another_case_has_no_old_images(session: Dying) -> None:
     """A destination that ignores case cannot have both columns under these names."""
-    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    start_changelogs(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
-    started(session).ensure(shape(2, id=1, A=3), drops=True)
+    start_changelogs(session).ensure(shape(2, id=1, A=3), drops=True)
     assert columns(session) == ["id", "A"]
-    assert got(session, "A") == [(None,)]
+    assert read_changelog(session, "A") == [(None,)]
 
 
 def test_a_column_in_another_case_keeps_its_images(session: Dying) -> None:
     """A column of a recreated table, which is identified by name alone, keeps them, too."""
-    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    start_changelogs(session).ensure(shape(1, id=1, a=2), drops=True)
     put(session, id="1", a="old")
-    started(session).ensure(shape(2, id=1, A=2), drops=True)
+    start_changelogs(session).ensure(shape(2, id=1, A=2), drops=True)
     assert columns(session) == ["id", "A"]
-    started(session).ensure(shape(3, source_id=7, id=8, a=9), drops=True)
+    start_changelogs(session).ensure(shape(3, source_id=7, id=8, a=9), drops=True)
     assert columns(session) == ["id", "a"]
-    assert got(session, "a") == [("old",)]
+    assert read_changelog(session, "a") == [("old",)]
 
 
 def test_a_name_taken_over_in_the_middle_of_a_transaction(session: Dying) -> None:
     """Existing rows still have the dropped column, whose name another one has now."""
-    found = started(session)
+    found = start_changelogs(session)
     before, after = shape(1, id=1, a=2, b=3), shape(2, id=1, a=3)
     found.ensure(before, drops=True)
     fitting = found.fit_to(before, after)
@@ -165,8 +165,8 @@ def test_a_name_taken_over_in_the_middle_of_a_transaction(session: Dying) -> Non
 
 def test_a_table_created_again_has_identities_of_its_own(session: Dying) -> None:
     """The table's columns are those of the same names, whatever their numbers are."""
-    started(session).ensure(shape(1, id=1, a=2), drops=True)
-    started(session).ensure(shape(2, source_id=7, nr=1, a=3), drops=False)
+    start_changelogs(session).ensure(shape(1, id=1, a=2), drops=True)
+    start_changelogs(session).ensure(shape(2, source_id=7, nr=1, a=3), drops=False)
     assert columns(session) == ["id", "a", "nr"]
 
 
@@ -174,7 +174,7 @@ def test_a_state_of_an_earlier_version_gets_the_column(session: Dying) -> None:
     """The state begins without identities, which are stored with the first shape."""
     mvlogs = SETTINGS.names.table(SETTINGS.names.mvlogs)
     assert IDENTITIES not in (session.shape(mvlogs) or {})
-    found = started(session)
+    found = start_changelogs(session)
     assert IDENTITIES in (session.shape(mvlogs) or {})
     found.ensure(shape(1, id=1, a=2), drops=True)
     (stored,) = State(session, SETTINGS.names).mvlogs()

@@ -17,7 +17,7 @@ from harness.pipelines.log import (
     Row,
     announced_batch,
     end_point,
-    numbered,
+    number_rows,
     run_of,
     truncate,
 )
@@ -82,7 +82,7 @@ def write(
                 position=(end.trx + row.trx) * 100,
                 change=row.change,
             )
-            for rows in numbered(group)
+            for rows in number_rows(group)
             for row in rows
         ]
         flex.feed.writer.write(run_of(rows, markers=markers))
@@ -269,9 +269,9 @@ def test_every_image_comes_once_wherever_a_run_ends(
     together: bool,
 ) -> None:
     """Some runs are stopped after a few looks or fail while they write, then one run completes."""
-    whole = _filled(tmp_path_factory.mktemp("whole"), log, bulk, together)
+    whole = _fill_log(tmp_path_factory.mktemp("whole"), log, bulk, together)
     whole.run()
-    parts = _filled(tmp_path_factory.mktemp("parts"), log, bulk, together)
+    parts = _fill_log(tmp_path_factory.mktemp("parts"), log, bulk, together)
     for count in stops:
         _run_partly(parts, images_max, count)
     parts.run()
@@ -281,7 +281,9 @@ def test_every_image_comes_once_wherever_a_run_ends(
     assert (place.segment, place.trx) == (other.segment, other.trx)
 
 
-def _filled(folder: Path, log: list[list[list[Change]]], bulk: bool, together: bool) -> MemoryFlex:
+def _fill_log(
+    folder: Path, log: list[list[list[Change]]], bulk: bool, together: bool
+) -> MemoryFlex:
     """Write these segments to a log; the last one stays open."""
     flex = MemoryFlex(folder, changelog_names=ChangelogNames.PLAIN, bulk_insert=bulk)
     links.enable(flex.links)

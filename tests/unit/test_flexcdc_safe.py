@@ -17,11 +17,11 @@ failure_sleep_time = 0.2
 failure_log_file = failures.log
 failure_email_address = keeper@example.org
 [source]
-user = nobody
+user = unused
 host = 127.0.0.1
 port = 1
 [dest]
-user = nobody
+user = unused
 host = 127.0.0.1
 port = 1
 """

@@ -20,7 +20,7 @@ from penstock.ports.target import Counts
 TWO = relation(("id", "integer", "int32"), ("v", "text", "string"))
 
 
-def folded(
+def fold_changes(
     shape: Relation, *changes: Change, in_key_order: bool = False
 ) -> tuple[list[dict[str, Any]], Counts]:
     """Return the merge rows and counts of these changes in one frame."""
@@ -42,20 +42,22 @@ def change(op: str, gsn: int, **more: Any) -> Change:
 
 def test_inserted_and_deleted_in_one_batch_leaves_nothing() -> None:
     """A queue table costs the target nothing for rows that were inserted and deleted."""
-    rows, counts = folded(TWO, change("I", 1, after=(1, "a")), change("D", 2, before=(1, None)))
+    rows, counts = fold_changes(
+        TWO, change("I", 1, after=(1, "a")), change("D", 2, before=(1, None))
+    )
     assert rows == []
     assert counts == Counts(changes=2)
 
 
 def test_deleted_and_inserted_again_is_one_upsert() -> None:
     """The last image counts, and the key is not deleted."""
-    rows, _ = folded(TWO, change("D", 1, before=(1, None)), change("I", 2, after=(1, "b")))
+    rows, _ = fold_changes(TWO, change("D", 1, before=(1, None)), change("I", 2, after=(1, "b")))
     assert [(row["wk$n"], row["id"], row["v"]) for row in rows] == [(1, 1, "b")]
 
 
 def test_origin_key_is_named_where_the_target_must_fill() -> None:
     """After two key changes in a row, the origin is the key before the batch."""
-    rows, counts = folded(
+    rows, counts = fold_changes(
         TWO,
         change("U", 1, after=(2, None), before=(1, None), absent=frozenset([1])),
         change("U", 2, after=(3, None), before=(2, None), absent=frozenset([1])),
@@ -87,7 +89,7 @@ def test_composite_keys_of_all_kinds() -> None:
         changes.append(change("I", place + 2, after=(*key, place + 1)))
     again = len(changes) + 1
     changes.append(change("U", again, after=(*base, 99)))
-    rows, counts = folded(shape, *changes)
+    rows, counts = fold_changes(shape, *changes)
     assert counts.upserts == len(kinds) + 1
     assert sorted(row["v"] for row in rows) == [*range(1, len(kinds) + 1), 99]
 
@@ -119,7 +121,7 @@ def test_rows_in_order_of_keys_of_any_kind(neutral: str, keys: list[Any], width:
         *[change("D", i + 1, before=(*pair, None)) for i, pair in enumerate(pairs[:half])],
         *[change("I", half + i + 1, after=(*pair, 1)) for i, pair in enumerate(pairs[half:])],
     ]
-    rows, _ = folded(shape, *changes, in_key_order=True)
+    rows, _ = fold_changes(shape, *changes, in_key_order=True)
     kind = int if neutral == "uint32" else lambda kept: kept  # it waits as text
     found = [(row["v"] or 0, *[kind(row[f"k{i}"]) for i in range(width)]) for row in rows]
     assert found == sorted(found)
@@ -154,7 +156,7 @@ def test_wide_tables_keep_their_bits_separate() -> None:
     """Column 17 of 20 was not sent."""
     shape = relation(*[(f"c{i}", "integer", "int32") for i in range(20)])
     values = tuple(range(20))
-    rows, _ = folded(shape, change("U", 1, after=values, absent=frozenset([17])))
+    rows, _ = fold_changes(shape, change("U", 1, after=values, absent=frozenset([17])))
     bits = rows[0]["wk$absent"]
     assert [i for i in range(20) if bits[i // 8] >> (i % 8) & 1] == [17]
     assert rows[0]["c17"] is None
@@ -187,7 +189,7 @@ def test_wide_tables_keep_their_bits_separate() -> None:
 def test_contradictions_stop_the_load(changes: list[Change]) -> None:
     """No batch is better than a wrong one."""
     with pytest.raises(LogInconsistent) as caught:
-        folded(TWO, *changes)
+        fold_changes(TWO, *changes)
     assert "public.t" in caught.value.message
 
 
@@ -195,7 +197,7 @@ def test_table_without_a_key_needs_whole_images() -> None:
     """An update without before image identifies no row there."""
     shape = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL)
     with pytest.raises(LogInconsistent):
-        folded(shape, change("U", 1, after=(1,)))
+        fold_changes(shape, change("U", 1, after=(1,)))
 
 
 def test_frames_must_be_the_same_at_the_second_reading() -> None:
@@ -213,11 +215,11 @@ def test_cut_takes_a_range_of_rows() -> None:
     """The cut is limited by number on both sides, and by a table's first transaction."""
     frame = batch(TWO, [change("I", gsn, after=(gsn, ""), trx=gsn // 2) for gsn in (2, 4, 6, 8)])
 
-    def kept(**bounds: int) -> list[int]:
+    def cut_gsns(**bounds: int) -> list[int]:
         found: list[int] = cut(frame, **bounds).column("gsn").to_pylist()
         return found
 
-    assert kept(gsn_after=2, gsn_upto=7) == [4, 6]
-    assert kept(gsn_after=0, gsn_upto=9, trx_from=3) == [6, 8]
-    assert kept(gsn_after=0, gsn_upto=4, trx_from=3) == []
-    assert kept(gsn_after=9, gsn_upto=20) == []
+    assert cut_gsns(gsn_after=2, gsn_upto=7) == [4, 6]
+    assert cut_gsns(gsn_after=0, gsn_upto=9, trx_from=3) == [6, 8]
+    assert cut_gsns(gsn_after=0, gsn_upto=4, trx_from=3) == []
+    assert cut_gsns(gsn_after=9, gsn_upto=20) == []

@@ -12,7 +12,7 @@ from penstock.ports.handover import STEPS, Do, Handover, HandoverPhase, Seen, de
 POSITION = "0/16B3740"
 
 
-def paused(phase: HandoverPhase, *, slot_position: str = POSITION) -> Handover:
+def make_paused(phase: HandoverPhase, *, slot_position: str = POSITION) -> Handover:
     """Return a handover in mode pause."""
     return Handover(mode=HandoverMode.PAUSE, phase=phase, slot_position=slot_position)
 
@@ -30,7 +30,8 @@ def test_a_slot_left_by_a_killed_run_is_used_where_it_stands() -> None:
     """The check whether it is ours comes afterwards."""
     assert decide(Handover(), Seen(slot_exists=True)) is Do.ADOPT_SLOT
     assert (
-        decide(paused(HandoverPhase.NEW, slot_position=""), Seen(slot_exists=True)) is Do.ADOPT_SLOT
+        decide(make_paused(HandoverPhase.NEW, slot_position=""), Seen(slot_exists=True))
+        is Do.ADOPT_SLOT
     )
 
 
@@ -50,26 +51,29 @@ def test_the_snapshot_is_released_when_the_bulk_load_is_done() -> None:
 
 def test_pause_mode_goes_through_the_four_steps_in_the_documents_order() -> None:
     """The slot is created while replaying; then come pause, capture, bulk load, start, resume."""
-    new = paused(HandoverPhase.NEW, slot_position="")
+    new = make_paused(HandoverPhase.NEW, slot_position="")
     assert decide(new, Seen()) is Do.MAKE_SLOT
-    assert decide(paused(HandoverPhase.NEW), Seen(slot_exists=True)) is Do.PAUSE
-    assert decide(paused(HandoverPhase.STOPPED), Seen(slot_exists=True, paused=True)) is Do.CAPTURE
-    captured = paused(HandoverPhase.CAPTURED)
+    assert decide(make_paused(HandoverPhase.NEW), Seen(slot_exists=True)) is Do.PAUSE
+    assert (
+        decide(make_paused(HandoverPhase.STOPPED), Seen(slot_exists=True, paused=True))
+        is Do.CAPTURE
+    )
+    captured = make_paused(HandoverPhase.CAPTURED)
     held = Seen(slot_exists=True, paused=True, snapshot_held=True)
     assert decide(captured, held) is Do.WAIT
     loaded = Seen(slot_exists=True, paused=True, snapshot_held=True, bulk_finished=True)
     assert decide(captured, loaded) is Do.LET_EXTRACT
     started = Seen(slot_exists=True, slot_active=True, paused=True, bulk_finished=True)
     assert decide(captured, started) is Do.NOTE_START
-    assert decide(paused(HandoverPhase.STARTED), started) is Do.RESUME
+    assert decide(make_paused(HandoverPhase.STARTED), started) is Do.RESUME
 
 
 def test_pause_mode_after_a_kill() -> None:
     """The snapshot is created again if still paused; all is repeated if replaying again."""
-    captured = paused(HandoverPhase.CAPTURED)
+    captured = make_paused(HandoverPhase.CAPTURED)
     assert decide(captured, Seen(slot_exists=True, paused=True)) is Do.CAPTURE
     assert decide(captured, Seen(slot_exists=True, paused=False)) is Do.PAUSE
-    assert decide(paused(HandoverPhase.NEW, slot_position=""), Seen(paused=True)) is Do.UNPAUSE
+    assert decide(make_paused(HandoverPhase.NEW, slot_position=""), Seen(paused=True)) is Do.UNPAUSE
 
 
 @pytest.mark.parametrize("mode", list(HandoverMode))

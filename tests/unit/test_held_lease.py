@@ -43,7 +43,7 @@ class Database:
             raise StagingUnusable("away", hint="Start it.")
         if self.renews == "defect":
             self.renews = "yes"
-            raise KeyError("nobody foresaw it")
+            raise KeyError("not foreseen")
         self.renewed_count += 1
         return lease if self.renews == "yes" else None
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.pq import DiagnosticField
 
-from harness.pipelines.cli import called, commands
+from harness.pipelines.cli import call_cli, commands
 from penstock import cli
 from penstock.codec.types import Engine, parse_choices
 from penstock.control.status.log_view import LogNotFound, find_log
@@ -61,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(hint: str) -> list[str]:
+def parse_hint(hint: str) -> list[str]:
     """Return the arguments of the `penstock` command in a hint."""
     found = re.search(r"penstock ([^`]+)", hint)
     assert found, hint
@@ -94,7 +94,7 @@ def refused_commands(file: str, capsys: pytest.CaptureFixture[str]) -> dict[str,
             continue
         takes_names = any(one.name == "names" for one in command.params)
         arguments = [*name.split(), file, *(["public.item"] if takes_names else [])]
-        _, _, told = called(capsys, *arguments)
+        _, _, told = call_cli(capsys, *arguments)
         if "error CF12" in told:
             hints[name] = told.partition("next: ")[2].strip()
     return hints
@@ -108,8 +108,8 @@ def test_a_command_about_a_source_names_one_that_takes_the_file(
     assert {"extract", "load", "verify", "plan", "table ls", "table add"} <= hints.keys()
     for name, hint in hints.items():
         following = "stage" if name in ("extract", "load") else "status"
-        assert typed(hint) == [following, "stage.toml"], name
-        assert is_parsed(typed(hint))
+        assert parse_hint(hint) == [following, "stage.toml"], name
+        assert is_parsed(parse_hint(hint))
 
 
 def test_a_command_about_one_source_names_a_merged_pipeline(
@@ -120,7 +120,7 @@ def test_a_command_about_one_source_names_a_merged_pipeline(
     assert {"verify", "table ls", "table add"} <= hints.keys()
     assert "reset" not in hints, "a merge is taken back as any pipeline"
     for name, hint in hints.items():
-        arguments = typed(hint)
+        arguments = parse_hint(hint)
         assert arguments[: len(name.split())] == name.split()
         assert str(folder / "s0.toml") in arguments
         assert is_parsed(arguments), name
@@ -195,6 +195,6 @@ def test_init_names_the_file_that_it_writes(
 ) -> None:
     """Errors in the file to be written once named a draft.toml that does not exist."""
     urls = ("postgresql://u@127.0.0.1:1/d", "postgresql://u@127.0.0.1:1/t")
-    _, _, told = called(capsys, "init", *urls, "--tables", "item", "--file", "mine.toml")
+    _, _, told = call_cli(capsys, "init", *urls, "--tables", "item", "--file", "mine.toml")
     assert "mine.toml line 8, [source]" in told
     assert "draft" not in told

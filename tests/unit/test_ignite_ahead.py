@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.ignite.recordings import cdc_of, data_segment, entry_bytes
-from harness.ignite.source import made
+from harness.ignite.source import make_work_directory
 from penstock.codec.ignite.errors import WalBroken
 from penstock.engines.ignite.directory import NodeDirectory, open_directory
 from penstock.host.files import REAL_FILES, FileMissing
@@ -19,10 +19,12 @@ SEGMENTS = {n: data_segment([[entry_bytes()] * (n + 1)], number=n) for n in rang
 
 def directory_of(folder: Path) -> NodeDirectory:
     """Return a node's directory with segments."""
-    return open_directory(f"ignite://{made(folder, SEGMENTS, 'words')}?consistentId=n")
+    return open_directory(
+        f"ignite://{make_work_directory(folder, SEGMENTS, 'words')}?consistentId=n"
+    )
 
 
-def waited(directory: NodeDirectory) -> None:
+def wait_until_read(directory: NodeDirectory) -> None:
     """Wait until the next segment is read."""
     assert directory._ahead is not None
     directory._ahead._thread.join()
@@ -50,16 +52,16 @@ def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     read: list[str] = []
     whole = type(REAL_FILES).read_whole
 
-    def noted(files: Any, path: Path) -> bytes:
+    def note_read(files: Any, path: Path) -> bytes:
         if tmp_path in path.parents:  # not a thread of another test that is still running
             read.append(path.name)
         return whole(files, path)
 
-    monkeypatch.setattr(type(REAL_FILES), "read_whole", noted)
+    monkeypatch.setattr(type(REAL_FILES), "read_whole", note_read)
     for segment, data in SEGMENTS.items():
         held = directory.read_segment(segment, ahead=directory.check)
         assert held == (data, len(data) if segment else 0, None)
-        waited(directory)
+        wait_until_read(directory)
     assert sorted(read) == [f"{n:016}.wal" for n in range(3)]
     with pytest.raises(FileMissing):
         directory.read_segment(3)
@@ -72,7 +74,7 @@ def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path, count: Count)
     path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
     path.write_bytes(SEGMENTS[1][:29])
     assert count(directory, 0) == 1
-    waited(directory)
+    wait_until_read(directory)
     path.write_bytes(SEGMENTS[1])
     assert count(directory, 1) == 2
 
@@ -82,7 +84,7 @@ def test_a_segment_that_is_gone_is_missing(tmp_path: Path, count: Count) -> None
     """The segment is missing although it was read ahead."""
     directory = directory_of(tmp_path)
     assert count(directory, 0) == 1
-    waited(directory)
+    wait_until_read(directory)
     (cdc_of(tmp_path / "work", "n") / f"{1:016}.wal").unlink()
     with pytest.raises(FileMissing):
         count(directory, 1)
@@ -95,12 +97,12 @@ def test_what_is_broken_is_told_in_its_turn(tmp_path: Path, count: Count) -> Non
     path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
     path.write_bytes(SEGMENTS[1][:-1] + b"?")
     assert count(directory, 0) == 1
-    waited(directory)
+    wait_until_read(directory)
     with pytest.raises(WalBroken, match="checksum"):
         count(directory, 1)
     path.write_bytes(b"?" + SEGMENTS[1][1:])
     assert count(directory, 0) == 1
-    waited(directory)
+    wait_until_read(directory)
     with pytest.raises(WalBroken, match="header of a segment"):
         count(directory, 1)
 
@@ -109,6 +111,6 @@ def test_from_a_place_further_on(tmp_path: Path) -> None:
     """Only later changes are returned, although the segment was read ahead."""
     directory = directory_of(tmp_path)
     assert at_once(directory, 1) == 2
-    waited(directory)
+    wait_until_read(directory)
     _, found, scanned = directory.scan(2, len(SEGMENTS[2]), lambda _: None, reads_ahead=False)
     assert (len(found), scanned.entry_count) == (0, 0)

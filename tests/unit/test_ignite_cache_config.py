@@ -11,14 +11,14 @@ from penstock.codec.ignite.cache_config import CacheConfig, QueryEntity, read_ca
 from penstock.codec.ignite.errors import CacheConfigBroken, CacheConfigUnknown
 
 
-def stored(cache: str, recording: str = "one", node: str = "node_1") -> bytes:
+def read_cache_file(cache: str, recording: str = "one", node: str = "node_1") -> bytes:
     """Return a cache's file."""
     return files_of(recording)[f"db/{node}/cache-{cache}/cache_data.dat"]
 
 
 def config_of(cache: str, recording: str = "one") -> CacheConfig:
     """Return a cache's configuration."""
-    return read_cache_config(stored(cache, recording), cache)
+    return read_cache_config(read_cache_file(cache, recording), cache)
 
 
 def test_sql_table_with_every_type_has_its_columns_in_order() -> None:
@@ -89,7 +89,7 @@ def test_schema_is_named_as_in_sql(given: str | None, schema: str) -> None:
 
 def test_damaged_files_are_named_or_read() -> None:
     """Each cut raises an error that names the file; a changed byte never raises another error."""
-    data = stored("typed")
+    data = read_cache_file("typed")
     for length in range(0, len(data), 37):
         with pytest.raises(CacheConfigBroken) as caught:
             read_cache_config(data[:length], "here")
@@ -116,8 +116,8 @@ def test_other_serialized_objects_are_no_configuration() -> None:
         (b"\x00\x07backups", b"\x00\x07bockups", "backups"),
         (b"cache.QueryEntity", b"cache.QueryEntitz", "QueryEntity"),
     ):
-        data = stored("typed").replace(was, becomes)
-        assert data != stored("typed")
+        data = read_cache_file("typed").replace(was, becomes)
+        assert data != read_cache_file("typed")
         with pytest.raises(CacheConfigUnknown, match=named) as caught:
             read_cache_config(data, "here")
         assert caught.value.hint
@@ -127,5 +127,5 @@ def test_a_field_that_a_release_lacks_is_told() -> None:
     """An entity's own class may be missing, and then no value is guessed."""
     found: QueryEntity = config_of("typed").entities[0]
     assert found.has_implicit_key is False
-    data = stored("typed").replace(b"query.QueryEntityEx", b"query.QueryEntityEy")
+    data = read_cache_file("typed").replace(b"query.QueryEntityEx", b"query.QueryEntityEy")
     assert read_cache_config(data, "here").entities == (found,)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.ignite.source import made
+from harness.ignite.source import make_work_directory
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_errors import ConfigValueInvalid
 from penstock.control.pipeline.followed import followed_tables
@@ -54,8 +54,8 @@ def pipeline(
     folder: Path, *, address: str = ADDRESS, target: bool = True, tables: str = "*"
 ) -> Config:
     """A pipeline over a node with the caches `one` and `two`."""
-    work = made(folder, {}, "one", "two")
-    more = '[target]\nurl = "postgresql://nobody@127.0.0.1:1/none"\n' if target else ""
+    work = make_work_directory(folder, {}, "one", "two")
+    more = '[target]\nurl = "postgresql://unused@127.0.0.1:1/none"\n' if target else ""
     file = folder / "node.toml"
     file.write_text(
         f'[pipeline]\nname = "node"\ndirectory = "{folder / "p"}"\n'
@@ -66,7 +66,7 @@ def pipeline(
     return load_config(file)
 
 
-def begun(config: Config, known: dict[str, KeptShape] | None = None) -> Captures:
+def begin_captures(config: Config, known: dict[str, KeptShape] | None = None) -> Captures:
     """Begin like the extractor. known: what is kept of caches."""
     files = StateDirectory(config)
     shapes = Shapes(files=files)
@@ -91,7 +91,7 @@ def ask(config: Config, cache: str, capture: Capture) -> TableRequest:
 def knows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Tell of which caches the columns are known."""
 
-    def said(*names: str) -> None:
+    def know_caches(*names: str) -> None:
         shapes = Shapes(files=None)  # type: ignore[arg-type]
         shapes.take(dict.fromkeys(names, SCANNED))
         relations = [shapes.known_relation(name, 7) for name in names]
@@ -100,7 +100,7 @@ def knows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 f"penstock.engines.ignite.{module}.known_relations", lambda _: relations
             )
 
-    return said
+    return know_caches
 
 
 def test_what_is_made_later_waits_to_be_asked_for(
@@ -109,7 +109,7 @@ def test_what_is_made_later_waits_to_be_asked_for(
     """The log gets its shape when its table can be created, and the next start knows of it."""
     config = pipeline(tmp_path)
     knows("one")
-    first = begun(config)
+    first = begin_captures(config)
     assert [first.takes(name) for name in ("one", "two")] == [True, False]
     known = followed_tables(config)
     assert known is not None
@@ -125,7 +125,7 @@ def test_what_is_made_later_waits_to_be_asked_for(
     assert scans == ["two"]
     assert first.takes("two")
     assert read_answers(config).is_done(request)
-    again = begun(config)
+    again = begin_captures(config)
     assert [again.takes(name) for name in ("one", "two")] == [True, True]
     assert list(again.tend()) == []
 
@@ -139,7 +139,7 @@ def test_without_rows_to_copy_the_patterns_decide(
         folder = tmp_path / str(number)
         folder.mkdir()
         config = pipeline(folder, address=address, target=target)
-        found = begun(config)
+        found = begin_captures(config)
         assert found.takes("one")
         assert found.takes("made later")
         assert followed_tables(config) is None
@@ -155,9 +155,9 @@ def test_removed_and_added_again(
     """The request may also be written while no process runs."""
     config = pipeline(tmp_path)
     knows("one", "two")
-    begun(config)
+    begin_captures(config)
     request = ask(config, "two", Capture.REMOVED)
-    found = begun(config)
+    found = begin_captures(config)
     assert [found.takes(name) for name in ("one", "two")] == [True, False]
     assert read_answers(config).is_done(request)
     ask(config, "two", Capture.ADDED)
@@ -173,7 +173,7 @@ def test_what_cannot_be_captured(
     """
     config = pipeline(tmp_path)
     knows("one")
-    found = begun(config)
+    found = begin_captures(config)
     for cache, rows, said in (("nowhere", SCANNED, "no cache"), ("two", None, "no row")):
         monkeypatch.setattr(
             captures,

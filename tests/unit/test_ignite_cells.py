@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness.ignite.recordings import types_of, walked
+from harness.ignite.recordings import types_of, walk_entries
 from penstock.codec.ignite import _marshal, cells, marshal, wal
 from penstock.codec.ignite.cells import Cell, cell_of, read_cells
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
@@ -185,7 +185,7 @@ def test_columns_are_those_of_the_decoded_values(read: Read) -> None:
     types_found = types_of("one")
     entries = [
         one
-        for one in walked("one", (wal.Walk, wal.Entry), marshal.decode)
+        for one in walk_entries("one", (wal.Walk, wal.Entry), marshal.decode)
         if one.cache_id == cache_id("typed") and one.has_value
     ]
     known = types_found.find(entries[0].value.type_id)

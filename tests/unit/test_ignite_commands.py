@@ -41,7 +41,7 @@ def node(work: Path, *segments: int, name: str = "node_1") -> Path:
     return made
 
 
-def left(directory: Path) -> tuple[list[int], bool]:
+def read_left(directory: Path) -> tuple[list[int], bool]:
     """Return the present segments, and whether a place is saved."""
     there = sorted(int(path.stem) for path in directory.glob("*.wal"))
     assert (directory / f"{5:016}.wal.tmp").exists()
@@ -49,7 +49,7 @@ def left(directory: Path) -> tuple[list[int], bool]:
     return there, (directory / "state" / "cdc-wal-state.bin").exists()
 
 
-def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+def call_ignite(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Return exit code, output and errors of `penstock ignite ...`."""
     code = 0
     try:
@@ -80,15 +80,15 @@ def test_lost_segments_are_deleted(capsys: pytest.CaptureFixture[str], tmp_path:
     """The published example loses its saved place, too; the second call deletes nothing."""
     directory = node(tmp_path / "work", 2, 3, 8, 10, 11)
     file = node_pipeline(tmp_path, tmp_path / "work")
-    found = called(capsys, "delete-lost-segment-links", file, "--yes")
+    found = call_ignite(capsys, "delete-lost-segment-links", file, "--yes")
     assert found == (0, "node_1: Lost segment CDC links successfully removed.\n", "")
-    assert left(directory) == ([10, 11], False)
+    assert read_left(directory) == ([10, 11], False)
     (directory / "state" / "cdc-wal-state.bin").write_bytes(b"\0" * 16)
-    code, out, _ = called(capsys, "delete-lost-segment-links", file, "--yes", "--json")
+    code, out, _ = call_ignite(capsys, "delete-lost-segment-links", file, "--yes", "--json")
     assert code == 0
     wanted = {"message": "Lost segment CDC links were not found.", "node": "node_1", "segments": []}
     assert json.loads(out) == wanted
-    assert left(directory) == ([10, 11], True)
+    assert read_left(directory) == ([10, 11], True)
 
 
 def test_one_node_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -96,12 +96,14 @@ def test_one_node_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     first, second = (node(tmp_path / "w", 1, 3, name=name) for name in ("node_1", "node_2"))
     file = node_pipeline(tmp_path, tmp_path / "w")
     file.write_text(file.read_text().replace("?consistentId=node-1", ""))
-    code, out, _ = called(capsys, "delete-lost-segment-links", file, "--yes", "--node-id", "node-2")
+    code, out, _ = call_ignite(
+        capsys, "delete-lost-segment-links", file, "--yes", "--node-id", "node-2"
+    )
     assert (code, out.split(":")[0]) == (0, "node_2")
-    assert (left(first), left(second)) == (([1, 3], True), ([3], False))
-    code, out, _ = called(capsys, "delete-lost-segment-links", file, "--yes")
+    assert (read_left(first), read_left(second)) == (([1, 3], True), ([3], False))
+    code, out, _ = call_ignite(capsys, "delete-lost-segment-links", file, "--yes")
     assert [line.split(":")[0] for line in out.splitlines()] == ["node_1", "node_2"]
-    assert left(first) == ([3], False)
+    assert read_left(first) == ([3], False)
 
 
 def test_a_directory_that_is_read_is_left_alone(
@@ -117,7 +119,7 @@ def test_a_directory_that_is_read_is_left_alone(
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        code, out, err = called(capsys, "delete-lost-segment-links", file, "--yes")
+        code, out, err = call_ignite(capsys, "delete-lost-segment-links", file, "--yes")
         child.communicate(b"")
     assert (code, out) == (1, "")
     assert (
@@ -125,14 +127,14 @@ def test_a_directory_that_is_read_is_left_alone(
         f"folder. Make sure a CDC app is shut down [dir={directory}, reason=Failed to acquire file "
         f"lock [holder=[consumerId=cdc.lock, proc=7@there], time=0 sec, path={directory / 'lock'}]]"
     ) in err
-    assert left(directory) == ([1, 3], True)
+    assert read_left(directory) == ([1, 3], True)
 
 
 def test_no_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The error has the published text and shows which directories are there."""
     node(tmp_path / "work", 1, 3)
     file = node_pipeline(tmp_path, tmp_path / "work", "other")
-    code, _, err = called(capsys, "delete-lost-segment-links", file, "--yes")
+    code, _, err = call_ignite(capsys, "delete-lost-segment-links", file, "--yes")
     assert code == 1
     assert "error IG60: CDC is not configured." in err
     assert "node_1" in err
@@ -145,10 +147,10 @@ def test_it_asks(
     directory = node(tmp_path / "work", 1, 3)
     file = node_pipeline(tmp_path, tmp_path / "work")
     monkeypatch.setattr("click.confirm", lambda _question: False)
-    code, out, _ = called(capsys, "delete-lost-segment-links", file)
+    code, out, _ = call_ignite(capsys, "delete-lost-segment-links", file)
     assert (code, out) == (1, "nothing was changed\n")
-    assert called(capsys, "delete-lost-segment-links", file, "--json")[0] == 2
-    assert left(directory) == ([1, 3], True)
+    assert call_ignite(capsys, "delete-lost-segment-links", file, "--json")[0] == 2
+    assert read_left(directory) == ([1, 3], True)
 
 
 class _Dies(RealFiles):
@@ -166,7 +168,7 @@ def test_a_crash_leaves_nothing_that_stops_consumers(tmp_path: Path) -> None:
     directory = node(tmp_path, 1, 3)
     with pytest.raises(KeyboardInterrupt):
         delete_below_hole(directory, _Dies())
-    assert left(directory) == ([1, 3], False)
+    assert read_left(directory) == ([1, 3], False)
     assert delete_below_hole(directory) == [1]
 
 
@@ -187,25 +189,25 @@ def test_resend_calls_control_sh(
     wanted = "--cdc resend --caches a,b --enable-experimental --yes"
     script = control(tmp_path, 0, "Successfully resent all cache data to CDC.")
     monkeypatch.setenv("IGNITE_HOME", str(tmp_path))
-    found = called(capsys, "resend", file, "--caches", "a, b,")
+    found = call_ignite(capsys, "resend", file, "--caches", "a, b,")
     assert found == (0, f"{wanted}\nSuccessfully resent all cache data to CDC.\n", "")
     monkeypatch.delenv("IGNITE_HOME")
     more = ("--", "--host", "far", "--port", "10801")
-    _, out, _ = called(
+    _, out, _ = call_ignite(
         capsys, "resend", file, "--caches", "a,b", "--control", script, "--json", *more
     )
     assert json.loads(out.splitlines()[0]) == {"line": f"--host far --port 10801 {wanted}"}
     file.write_text(file.read_text().replace("node-1", "node-1&address=near:10802,other"))
     options = ("--caches", "a,b", "--control", script)
-    _, out, _ = called(capsys, "resend", file, *options)
+    _, out, _ = call_ignite(capsys, "resend", file, *options)
     assert out.splitlines()[0] == f"--host near --port 10802 {wanted}"
     one, two = "ignite:///a?consistentId=a", "ignite:///b?consistentId=b&address=near"
     text = file.read_text()
     file.write_text(re.sub("url = .*", f'url = ["{one}", "{two}"]', text))
-    _, out, _ = called(capsys, "resend", file, *options)
+    _, out, _ = call_ignite(capsys, "resend", file, *options)
     assert out.splitlines()[0] == f"--host near --port 10800 {wanted}"
     file.write_text(text)
-    _, out, _ = called(capsys, "resend", file, *options, *more)
+    _, out, _ = call_ignite(capsys, "resend", file, *options, *more)
     assert out.splitlines()[0] == f"--host far --port 10801 {wanted}"
 
 
@@ -225,7 +227,7 @@ def test_what_control_sh_ends_with(
     file = node_pipeline(tmp_path, tmp_path)
     text = "CDC cache data resend cancelled. Rebalance sheduled [topVer=3]"
     script = control(tmp_path, status, text)
-    found, out, err = called(capsys, "resend", file, "--caches", "a", "--control", script)
+    found, out, err = call_ignite(capsys, "resend", file, "--caches", "a", "--control", script)
     assert found == code
     assert text in out
     assert wanted in err
@@ -240,20 +242,20 @@ def test_resend_that_cannot_begin(
     monkeypatch.delenv("IGNITE_HOME", raising=False)
     with pytest.raises(UsageWrong):
         next(resend((), "", None, ()))
-    code, _, err = called(capsys, "resend", file, "--caches", " , ")
+    code, _, err = call_ignite(capsys, "resend", file, "--caches", " , ")
     assert code == 2
     assert "Caches are not specified." in err
-    code, _, err = called(capsys, "resend", file, "--caches", "a")
+    code, _, err = call_ignite(capsys, "resend", file, "--caches", "a")
     assert code == 1
     assert "error IG62" in err
     assert "IGNITE_HOME" in err
-    code, _, err = called(capsys, "resend", file, "--caches", "a", "--control", tmp_path)
+    code, _, err = call_ignite(capsys, "resend", file, "--caches", "a", "--control", tmp_path)
     assert code == 1
     assert f"{tmp_path} cannot be run" in err
     file.write_text(
         '[pipeline]\nname = "a"\ndirectory = "a"\n[source]\n'
         'url = "postgresql://u@h/d"\ntables = ["*.*"]\n'
     )
-    code, _, err = called(capsys, "resend", file, "--caches", "a")
+    code, _, err = call_ignite(capsys, "resend", file, "--caches", "a")
     assert code == 2
     assert "is not Apache Ignite" in err

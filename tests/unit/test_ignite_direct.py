@@ -28,7 +28,7 @@ from harness.ignite.recordings import (
     plain_event,
     record_bytes,
     sorted_call,
-    unpacked,
+    unpack_recording,
 )
 from penstock.consume import run as run_consumer
 from penstock.consume.direct import EntryNotRestored
@@ -45,7 +45,7 @@ from penstock.ports.direct import DirectListing, LogPlace
 ACTIVE = state._MODE_HEAD + b"CDC_UTILITY_ACTIVE"
 
 
-def made(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> Path:
+def make_work(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> Path:
     """Return a work directory with these segments, of a node that does not run."""
     work = tmp_path / "work"
     for folder in ("db/n", "db/wal/cdc/n/state", "db/marshaller", "db/binary_meta/n"):
@@ -57,7 +57,7 @@ def made(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> 
     return work
 
 
-def consumed(tmp_path: Path, work: Path, **more: Any) -> Calls:
+def consume_all(tmp_path: Path, work: Path, **more: Any) -> Calls:
     """Run a consumer on a directory to its end."""
     calls = Calls(cdc_of(work, "n"), **more)
     run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls, stop=calls.has_enough)
@@ -78,7 +78,7 @@ def test_calls_and_state_are_those_of_the_utility(
     tmp_path: Path, recording: str, name: str, node: str, per_call: int
 ) -> None:
     """The node was active first; the order of callbacks, events, and every saved byte are equal."""
-    work = unpacked(recording, tmp_path / "work")
+    work = unpack_recording(recording, tmp_path / "work")
     cdc = cdc_of(work, node.replace("-", "_"))
     calls = Calls(cdc, per_call)
     run_consumer(node_pipeline(tmp_path, work, node), "all", calls)
@@ -93,7 +93,7 @@ def test_calls_and_state_are_those_of_the_utility(
 
 def test_nothing_is_lost_between_starts(tmp_path: Path) -> None:
     """A consumer that ends after each call resumes after it; after False, with the same events."""
-    work = unpacked("one", tmp_path / "work")
+    work = unpack_recording("one", tmp_path / "work")
     file = node_pipeline(tmp_path, work)
     events: list[dict[str, Any]] = []
     for start in range(60):
@@ -107,7 +107,7 @@ def test_nothing_is_lost_between_starts(tmp_path: Path) -> None:
 
 def test_tables_are_caches(tmp_path: Path) -> None:
     """Names may have wildcards; changes of other caches move the state, too."""
-    work = unpacked("one", tmp_path / "work")
+    work = unpack_recording("one", tmp_path / "work")
     more = 'tables = ["pers*", "SQL_PUBLIC_*"]\n'
     calls = Calls(cdc_of(work))
     run_consumer(node_pipeline(tmp_path, work, more=more), "all", calls)
@@ -118,20 +118,20 @@ def test_tables_are_caches(tmp_path: Path) -> None:
 def test_entries_of_one_record(tmp_path: Path) -> None:
     """The state says which is next; a state after the last entry is reported."""
     data = data_segment([[entry_bytes(key=bytes([1, n])) for n in range(5)]])
-    work = made(tmp_path, {0: data})
-    first = consumed(tmp_path, work, per_call=3, calls=1)
+    work = make_work(tmp_path, {0: data})
+    first = consume_all(tmp_path, work, per_call=3, calls=1)
     assert [event["key"] for event in first.events] == [["int", n] for n in range(3)]
     assert first.told[-1]["state"] == struct.pack(">qii", 0, 29, 3).hex()
-    again = consumed(tmp_path, work)
+    again = consume_all(tmp_path, work)
     assert [event["key"] for event in again.events] == [["int", 3], ["int", 4]]
     CdcState(cdc_of(work, "n")).save_place(LogPlace(0, 29, 9))
     with pytest.raises(EntryNotRestored, match=r"\[idx=9, rec=29\]: segment 0 has 5 entries"):
-        consumed(tmp_path, work)
+        consume_all(tmp_path, work)
 
 
 def test_encrypted_caches_are_told_of(tmp_path: Path) -> None:
     """Each is reported once by name, and counted in the status file; others are passed on."""
-    work = unpacked("forms", tmp_path / "work")
+    work = unpack_recording("forms", tmp_path / "work")
     calls = Calls(cdc_of(work), 1)
     with structlog.testing.capture_logs() as logs:
         file = node_pipeline(tmp_path, work, more='tables = ["shown"]\n')
@@ -149,9 +149,9 @@ def test_an_encrypted_group_that_is_not_known(tmp_path: Path) -> None:
     """The group is reported by number; a record without a number is reported as such."""
     secret = struct.pack("<iqBii", 1, 9, 1, 5, 0) + b"k"
     more = [record_bytes(71, secret), record_bytes(71, secret), record_bytes(71, b"")]
-    work = made(tmp_path, {0: data_segment([[entry_bytes()]], more=more)})
+    work = make_work(tmp_path, {0: data_segment([[entry_bytes()]], more=more)})
     with structlog.testing.capture_logs() as logs:
-        assert len(consumed(tmp_path, work).events) == 1
+        assert len(consume_all(tmp_path, work).events) == 1
     warnings = [log["event"] for log in logs if log["log_level"] == "warning"]
     told = [text.split("[")[1] for text in warnings if "encrypted cache" in text]
     assert told == ["cache=not known, grpId=5]", "cache=not told, grpId=0]"]
@@ -160,7 +160,7 @@ def test_an_encrypted_group_that_is_not_known(tmp_path: Path) -> None:
 def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:
     """The gap is inside the listing, or after the saved state."""
     segments = {n: data_segment([[entry_bytes()]], number=n) for n in (1, 2, 4)}
-    work = made(tmp_path, segments)
+    work = make_work(tmp_path, segments)
     calls = Calls(cdc_of(work, "n"))
     with pytest.raises(SegmentsMissed) as caught:
         run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls)
@@ -171,13 +171,13 @@ def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:
     (cdc_of(work, "n") / f"{4:016}.wal").unlink()
     CdcState(cdc_of(work, "n")).save_place(LogPlace(0, 29, 0))
     with pytest.raises(SegmentsMissed, match=r"\[state=\(0, 29, 0\), segment=1\]"):
-        consumed(tmp_path, work)
+        consume_all(tmp_path, work)
 
 
 def test_segments_that_are_younger_than_the_saved_state_are_kept(tmp_path: Path) -> None:
     """The node's disk was replaced, or its files deleted: its numbers begin again."""
     segments = {n: data_segment([[entry_bytes()]], number=n) for n in range(3)}
-    work = made(tmp_path, segments)
+    work = make_work(tmp_path, segments)
     state = CdcState(cdc_of(work, "n"))
     state.save_place(LogPlace(2, 29, 0))
     saved = cdc_of(work, "n") / "state" / "cdc-wal-state.bin"
@@ -192,13 +192,13 @@ def test_segments_that_are_younger_than_the_saved_state_are_kept(tmp_path: Path)
     assert error.value.hint.endswith(f"rm {saved}")
     assert (calls.events, len(list(cdc_of(work, "n").glob("*.wal")))) == ([], 3)
     os.utime(younger, (before_s, before_s))
-    consumed(tmp_path, work)
+    consume_all(tmp_path, work)
     assert [path.name for path in cdc_of(work, "n").glob("*.wal")] == [f"{2:016}.wal"]
 
 
 def test_a_number_that_appears_late_is_a_hole(tmp_path: Path) -> None:
     """A running consumer does not skip segments of another life of the node."""
-    work = made(tmp_path, {n: data_segment([[entry_bytes()]], number=n) for n in (5, 6)})
+    work = make_work(tmp_path, {n: data_segment([[entry_bytes()]], number=n) for n in (5, 6)})
     listing = DirectListing(
         open_directory(f"ignite://{work}?consistentId=n"),
         lambda text, last, following: SegmentsMissed(text, last=last, next=following),
@@ -206,7 +206,7 @@ def test_a_number_that_appears_late_is_a_hole(tmp_path: Path) -> None:
     listing.load()
     assert listing.new() == [5, 6]
     assert listing.new() == []
-    made(tmp_path, {0: data_segment([[entry_bytes()]])})
+    make_work(tmp_path, {0: data_segment([[entry_bytes()]])})
     with pytest.raises(SegmentsMissed, match=r"\[lastSegment=6, nextSegment=0\]"):
         listing.new()
 
@@ -222,14 +222,14 @@ def test_a_node_that_is_active_itself(tmp_path: Path) -> None:
         1: data_segment([[entry_bytes(key=b"\x01\x01")]], number=1, more=[node_state(1, 29)]),
         2: data_segment([[entry_bytes(key=b"\x01\x02")]], number=2, more=[record_bytes(80, b"")]),
     }
-    work = made(tmp_path, {n: segments[n] for n in (0, 1)}, active=False)
-    passive = consumed(tmp_path, work)
+    work = make_work(tmp_path, {n: segments[n] for n in (0, 1)}, active=False)
+    passive = consume_all(tmp_path, work)
     assert passive.events == []
     assert passive.told[-1]["state"] == struct.pack(">qii", 1, 29, 0).hex()
     assert passive.told[-1]["mode"] == ""
     assert [path.name for path in cdc_of(work, "n").glob("*.wal")] == [f"{1:016}.wal"]
-    made(tmp_path, {2: segments[2]}, active=False)
-    active = consumed(tmp_path, work)
+    make_work(tmp_path, {2: segments[2]}, active=False)
+    active = consume_all(tmp_path, work)
     assert [event["key"] for event in active.events] == [["int", 1], ["int", 2]]
     assert active.told[-1]["mode"] == ACTIVE.hex()
 
@@ -237,8 +237,8 @@ def test_a_node_that_is_active_itself(tmp_path: Path) -> None:
 def test_a_segment_without_changes_moves_the_state(tmp_path: Path) -> None:
     """The consumer is called once; the place is after its last record."""
     data = data_segment([], more=[record_bytes(46, b"x")])
-    work = made(tmp_path, {0: data})
-    calls = consumed(tmp_path, work)
+    work = make_work(tmp_path, {0: data})
+    calls = consume_all(tmp_path, work)
     assert [call["events"] for call in calls.told if "events" in call] == [[]]
     assert calls.told[-1]["state"] == struct.pack(">qii", 0, len(data), 0).hex()
 
@@ -246,7 +246,7 @@ def test_a_segment_without_changes_moves_the_state(tmp_path: Path) -> None:
 def test_a_broken_segment_ends_it_with_its_place(tmp_path: Path) -> None:
     """Events before it are passed on and saved; none is invented at the break."""
     data = data_segment([[entry_bytes()], [entry_bytes()]])
-    work = made(tmp_path, {0: data[:-1] + b"\0"})
+    work = make_work(tmp_path, {0: data[:-1] + b"\0"})
     calls = Calls(cdc_of(work, "n"), 1)
     with pytest.raises(Exception, match=rf"{0:016}\.wal, offset \d+: the checksum") as caught:
         run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls)
@@ -256,7 +256,7 @@ def test_a_broken_segment_ends_it_with_its_place(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     """Java respects the lock, which is on byte 0; the holder's name follows it."""
-    work = made(tmp_path, {})
+    work = make_work(tmp_path, {})
     cdc = cdc_of(work, "n")
     code = (
         "import sys; from pathlib import Path; from penstock.engines.ignite.lock import CdcLock\n"
@@ -270,12 +270,12 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         text = (cdc / "lock").read_bytes()
         assert text.startswith(f"\0[consumerId=cdc.lock, proc={other.pid}@".encode())
         with pytest.raises(DirectoryTaken, match="Can't acquire lock for Change Data Capture"):
-            consumed(tmp_path, work)
+            consume_all(tmp_path, work)
         other.communicate()
     lock = CdcLock(cdc)
     assert f"proc={os.getpid()}@" in lock.path.read_text()
     lock.release()
-    assert consumed(tmp_path, work).told[-1]["call"] == "stop"
+    assert consume_all(tmp_path, work).told[-1]["call"] == "stop"
 
 
 def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
         def on_types(self, types: Iterator[Any]) -> None:
             next(types)
 
-    work = unpacked("one", tmp_path / "work")
+    work = unpack_recording("one", tmp_path / "work")
     with pytest.raises(MetadataNotDrained, match="Consumer should handle all changed types"):
         run_consumer(node_pipeline(tmp_path, work), "all", Lazy(cdc_of(work)))
     assert not (cdc_of(work) / "state/penstock-types.json").exists()
@@ -293,16 +293,16 @@ def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
 
 def test_caches_that_go_are_told_once(tmp_path: Path) -> None:
     """Caches of a group are told by their own names."""
-    work = made(tmp_path, {})
+    work = make_work(tmp_path, {})
     for path in ("cache-person/cache_data.dat", "cacheGroup-g/onecache_data.dat"):
         (work / "db/n" / path).parent.mkdir()
         (work / "db/n" / path).write_bytes(b"java")
-    calls = consumed(tmp_path, work)
+    calls = consume_all(tmp_path, work)
     changes = [call["caches"] for call in calls.told if call["call"] == "onCacheChange"]
     assert sorted(changes[0]) == [[-991716523, "person"], [110182, "one"]]
     assert not any(changes[1:])
     (work / "db/n/cache-person/cache_data.dat").unlink()
-    calls = consumed(tmp_path, work)
+    calls = consume_all(tmp_path, work)
     assert [call["caches"] for call in calls.told if call["call"] == "onCacheDestroy"] == [
         [-991716523]
     ]
@@ -310,7 +310,7 @@ def test_caches_that_go_are_told_once(tmp_path: Path) -> None:
 
 def test_state_files(tmp_path: Path) -> None:
     """A file that is too short counts as missing, as for Ignite; another mode is reported."""
-    work = made(tmp_path, {}, active=False)
+    work = make_work(tmp_path, {}, active=False)
     log = open_directory(f"ignite://{work}")
     folder = cdc_of(work, "n") / "state"
     assert log.load_place() is None
@@ -335,7 +335,7 @@ def test_state_files(tmp_path: Path) -> None:
 
 def test_directories_that_are_not_there(tmp_path: Path) -> None:
     """The error has the published text, and says which one is missing."""
-    work = made(tmp_path, {})
+    work = make_work(tmp_path, {})
     text = r"Can't find the folder to read WAL segments from! \[workDir="
     with pytest.raises(CdcDirectoryMissing, match=text) as caught:
         open_directory(f"ignite://{work}?consistentId=other-1")
@@ -374,7 +374,7 @@ def test_direct_needs_a_directory(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     """`penstock consume` passes the events to a class beside the file."""
-    work = unpacked("two", tmp_path / "work")
+    work = unpack_recording("two", tmp_path / "work")
     file = node_pipeline(tmp_path, work, "node-2")
     (tmp_path / "seen.py").write_text(
         "from penstock.consume import CdcConsumer\n"

@@ -19,8 +19,8 @@ from harness.ignite.recordings import (
     data_segment,
     entry_bytes,
     node_pipeline,
-    sealed,
-    unpacked,
+    seal_record,
+    unpack_recording,
 )
 from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.config import load_config
@@ -42,7 +42,7 @@ sys.stdin.read()
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
     """The work directory of a node without faults: its segments are archived and linked."""
-    work = unpacked("one", tmp_path / "work")
+    work = unpack_recording("one", tmp_path / "work")
     archive = work / "db/wal/archive/node_1"
     shutil.copytree(cdc_of(work), archive, copy_function=os.link)
     (work / "db/wal/node_1").mkdir()
@@ -56,7 +56,7 @@ def node(tmp_path: Path) -> Path:
     return work
 
 
-def found(work: Path, *codes: str, patterns: str = "*") -> list[Finding]:
+def find_findings(work: Path, *codes: str, patterns: str = "*") -> list[Finding]:
     """Return what doctor finds about a node."""
     file = node_pipeline(work.parent, work)
     file.write_text(file.read_text().replace('tables = ["*"]', f'tables = ["{patterns}"]'))
@@ -66,7 +66,7 @@ def found(work: Path, *codes: str, patterns: str = "*") -> list[Finding]:
 
 def one(work: Path, code: str, severity: Severity, *said: str) -> Finding:
     """Return the only finding, which contains these words."""
-    [finding] = found(work)
+    [finding] = find_findings(work)
     assert (finding.code, finding.severity) == (code, severity), finding
     text = f"{finding.what}; {finding.why}; {finding.command}"
     for words in said:
@@ -79,7 +79,7 @@ def segments(work: Path) -> list[int]:
     return sorted(int(path.stem) for path in cdc_of(work).glob("*.wal"))
 
 
-def added(work: Path, number: int, *, is_linked: bool = True, **more: object) -> Path:
+def add_segment(work: Path, number: int, *, is_linked: bool = True, **more: object) -> Path:
     """Add an archived segment."""
     path = work / "db/wal/archive/node_1" / f"{number:016}.wal"
     path.write_bytes(data_segment([], number=number, **more))
@@ -90,7 +90,7 @@ def added(work: Path, number: int, *, is_linked: bool = True, **more: object) ->
 
 def test_a_node_without_faults(node: Path) -> None:
     """The node has no finding."""
-    assert found(node) == []
+    assert find_findings(node) == []
     assert examine(load_config(node_pipeline(node.parent, node))).errors == ()
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_changed(node: Path) -> None:
         return {str(one): one.read_bytes() for one in node.rglob("*") if one.is_file()}
 
     before = there()
-    found(node)
+    find_findings(node)
     assert there() == before
 
 
@@ -164,32 +164,32 @@ def test_links_over_file_systems(node: Path, tmp_path: Path) -> None:
 def test_links_are_skipped(node: Path) -> None:
     """The archive grows, and the CDC directory does not."""
     newest = segments(node)[-1]
-    added(node, newest + 1, is_linked=False)
+    add_segment(node, newest + 1, is_linked=False)
     one(node, "IG05", Severity.WARNING, f"archived segment {newest + 1}", "cdc.disabled")
     (cdc_of(node) / f"{newest:016}.wal").unlink()  # the saved place counts, too
     one(node, "IG05", Severity.WARNING, f"archived segment {newest + 1}")
     CdcState(cdc_of(node)).drop_place()
-    found_of = {finding.code: finding.severity for finding in found(node)}
+    found_of = {finding.code: finding.severity for finding in find_findings(node)}
     assert found_of["IG05"] is Severity.ERROR  # otherwise the gap would stay unnoticed
 
 
 def test_a_hole(node: Path) -> None:
     """The gap is between segments, or after the saved place; a gap in read segments is ignored."""
     newest = segments(node)[-1]
-    added(node, newest + 2)
+    add_segment(node, newest + 2)
     wanted = f"{newest} is followed by {newest + 2}"
-    holes = [one for one in found(node) if one.code == "IG06"]
+    holes = [one for one in find_findings(node) if one.code == "IG06"]
     assert [one.severity for one in holes] == [Severity.ERROR]
     assert wanted in holes[0].what
     assert "penstock ignite delete-lost-segment-links node.toml" in holes[0].command
     CdcState(cdc_of(node)).save_place(LogPlace(newest + 2, 29, 0))
-    assert found(node) == []
+    assert find_findings(node) == []
 
 
 def test_lag(node: Path) -> None:
     """An hour is worth a warning; less is information."""
     newest = segments(node)[-1]
-    path = added(node, newest + 1)
+    path = add_segment(node, newest + 1)
     finding = one(node, "IG07", Severity.INFO, "1 segment,", "0 minutes")
     assert finding.command == ""
     os.utime(path, (0, path.stat().st_mtime - 7300))
@@ -214,7 +214,7 @@ def test_another_reader(node: Path) -> None:
     with holding(node, "-c", HOLDER) as pid:
         one(node, "IG08", Severity.WARNING, f"process {pid} reads", "proc=7@there")
         one(node, "IG08", Severity.WARNING, f"kill {pid}")
-    assert found(node) == []
+    assert find_findings(node) == []
 
 
 def test_a_reader_of_ours(node: Path, tmp_path: Path) -> None:
@@ -232,10 +232,10 @@ def test_a_reader_of_ours(node: Path, tmp_path: Path) -> None:
 def test_mode(node: Path) -> None:
     """Without the record that ends the mode, consumers would wait for ever."""
     (cdc_of(node) / "state" / "cdc-mode.bin").unlink()
-    assert found(node) == []  # the first segment has the record
+    assert find_findings(node) == []  # the first segment has the record
     for path in (*cdc_of(node).glob("*.wal"), *(node / "db/wal/archive/node_1").iterdir()):
         path.unlink()
-    added(node, 7)
+    add_segment(node, 7)
     CdcState(cdc_of(node)).save_place(LogPlace(7, 29, 0))
     one(node, "IG09", Severity.WARNING, "IGNITE_NODE_ACTIVE", "restart the node")
     (cdc_of(node) / "state" / "cdc-mode.bin").write_bytes(b"nonsense")
@@ -247,7 +247,7 @@ def test_form_of_segments(node: Path) -> None:
     newest = segments(node)[-1]
     path = cdc_of(node) / f"{newest:016}.wal"
     path.unlink()
-    path.write_bytes(sealed(struct.pack("<BqiQi", 5, newest, 0, 0xB0D045ACE7ED045A, 1)))
+    path.write_bytes(seal_record(struct.pack("<BqiQi", 5, newest, 0, 0xB0D045ACE7ED045A, 1)))
     one(node, "IG10", Severity.ERROR, "serializer version 1", path.name)
     path.write_bytes(b"")
     one(node, "IG10", Severity.ERROR, "its header has 29")
@@ -255,8 +255,8 @@ def test_form_of_segments(node: Path) -> None:
 
 def test_no_cache_of_that_name(node: Path) -> None:
     """A pattern may have no cache."""
-    assert found(node, patterns="person") == []
-    [finding] = found(node, patterns="persons")
+    assert find_findings(node, patterns="person") == []
+    [finding] = find_findings(node, patterns="persons")
     assert (finding.code, finding.severity) == ("IG12", Severity.WARNING)
     assert "called persons" in finding.what
 
@@ -266,7 +266,7 @@ def test_a_segment_that_stays_open(node: Path) -> None:
     active = node / "db/wal/node_1" / f"{0:016}.wal"
     newest = max(path.stat().st_mtime for path in (node / "db/wal/archive/node_1").iterdir())
     os.utime(active, (0, newest + SILENT_S_MAX - 1))
-    assert found(node) == []
+    assert find_findings(node) == []
     os.utime(active, (0, newest + 2 * SILENT_S_MAX))
     one(node, "IG13", Severity.WARNING, "for 10 minutes", "walForceArchiveTimeout")
 

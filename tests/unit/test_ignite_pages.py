@@ -6,13 +6,13 @@ import struct
 
 import pytest
 
-from harness.ignite.recordings import segments_of, shown, types_of
+from harness.ignite.recordings import segments_of, show_value, types_of
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.errors import ValueBroken
 from penstock.codec.ignite.pages import Entry, end_of, entries_of
 
 
-def sent(kind: int, data: bytes) -> bytes:
+def wrap_value(kind: int, data: bytes) -> bytes:
     """Return a value as a node sends it: objects are wrapped, bytes are an array."""
     if kind == marshal.OBJECT:
         return b"\x1b" + struct.pack("<i", len(data)) + data + struct.pack("<i", 0)
@@ -23,11 +23,11 @@ def sent(kind: int, data: bytes) -> bytes:
 
 def page_of(entries: list[Entry]) -> bytes:
     """Return a page with these entries which says that there are more."""
-    cells = b"".join(sent(one[0], one[1]) + sent(one[2], one[3]) for one in entries)
+    cells = b"".join(wrap_value(one[0], one[1]) + wrap_value(one[2], one[3]) for one in entries)
     return struct.pack("<i", len(entries)) + cells + b"\x01"
 
 
-def recorded(name: str) -> list[Entry]:
+def read_recording(name: str) -> list[Entry]:
     """Return each put of a recording."""
     decode = marshal.decoder(types_of(name))
     found = []
@@ -42,7 +42,7 @@ def recorded(name: str) -> list[Entry]:
 @pytest.mark.parametrize("name", ["one", "full"])
 def test_values_have_the_bytes_of_the_log(name: str) -> None:
     """One decoder reads both, for every type, field and form that a real node wrote."""
-    entries = recorded(name)
+    entries = read_recording(name)
     assert len({value[:1] for _, _, _, value in entries}) > 20
     found, at = entries_of(page_of(entries), 0)
     assert len(found) == len(entries)
@@ -54,7 +54,7 @@ def test_values_have_the_bytes_of_the_log(name: str) -> None:
             continue
         assert (key_kind, key) == sent_as[:2]
         assert value == sent_as[3]
-        assert shown(marshal.decode(value, kind, types)) == shown(
+        assert show_value(marshal.decode(value, kind, types)) == show_value(
             marshal.decode(sent_as[3], sent_as[2], types)
         )
 
@@ -70,7 +70,7 @@ def test_object_within_a_larger_one_is_read_where_it_begins() -> None:
 
 def test_pages_that_end_early_are_refused() -> None:
     """No byte after the end is read, and no error but ours is raised."""
-    page = page_of(recorded("one")[-40:])
+    page = page_of(read_recording("one")[-40:])
     for length in range(4, len(page) - 1, 7):
         with pytest.raises(ValueBroken):
             entries_of(page[:length], 0)

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from harness.ignite.recordings import Calls, cdc_of, data_segment, entry_bytes, node_pipeline
-from harness.ignite.source import extract, made, rows_of, source_pipeline
+from harness.ignite.source import extract, make_work_directory, rows_of, source_pipeline
 from penstock.codec.ignite.plain_dates import with_plain_dates
 from penstock.codec.ignite.types import cache_id
 from penstock.codec.ignite.values import BinaryObject, Date, JavaList, JavaMap, SqlDate, Timestamp
@@ -34,7 +34,7 @@ def segment_of(*caches: str, number: int = 0) -> bytes:
 # -- destroyed caches ------------------------------------------------------------------------
 
 
-def consumed(tmp_path: Path, work: Path, tables: str, more: str = "") -> tuple[Calls, list[str]]:
+def consume_all(tmp_path: Path, work: Path, tables: str, more: str = "") -> tuple[Calls, list[str]]:
     """Run a consumer on a node's directory to its end, and note its warnings."""
     calls = Calls(cdc_of(work, "n"))
     file = node_pipeline(tmp_path, work, "n", more=f"tables = [{tables}]\n{more}")
@@ -46,16 +46,16 @@ def consumed(tmp_path: Path, work: Path, tables: str, more: str = "") -> tuple[C
 @pytest.mark.parametrize("tables", ['"orders"', '"*", "!words"', '"orders", "or*"'])
 def test_changes_of_a_destroyed_cache_that_is_named_come(tmp_path: Path, tables: str) -> None:
     """The log has the cache's id, which follows from its name."""
-    work = made(tmp_path, {0: segment_of("orders", "words", "orders")}, "words")
-    calls, warnings = consumed(tmp_path, work, tables)
+    work = make_work_directory(tmp_path, {0: segment_of("orders", "words", "orders")}, "words")
+    calls, warnings = consume_all(tmp_path, work, tables)
     assert [event["cacheId"] for event in calls.events] == [GONE, GONE]
     assert not warnings
 
 
 def test_changes_of_a_destroyed_cache_that_no_name_tells_are_warned_of(tmp_path: Path) -> None:
     """There is one warning: the name is not known any more."""
-    work = made(tmp_path, {0: segment_of("orders", "words", "orders")}, "words")
-    calls, warnings = consumed(tmp_path, work, '"wor*", "ord*"')
+    work = make_work_directory(tmp_path, {0: segment_of("orders", "words", "orders")}, "words")
+    calls, warnings = consume_all(tmp_path, work, '"wor*", "ord*"')
     assert [event["cacheId"] for event in calls.events] == [cache_id("words")]
     assert [text for text in warnings if f"[cacheId={GONE}]" in text] == warnings
     assert len(warnings) == 1
@@ -66,7 +66,7 @@ def test_a_cache_that_is_destroyed_while_its_changes_are_read_keeps_its_name(
 ) -> None:
     """Later changes of the cache still match a wildcard."""
     segments = {n: segment_of("orders", number=n) for n in range(2)}
-    work = made(tmp_path, segments, "orders")
+    work = make_work_directory(tmp_path, segments, "orders")
 
     class Destroying(Calls):
         def on_events(self, events: Any) -> bool:
@@ -81,7 +81,9 @@ def test_a_cache_that_is_destroyed_while_its_changes_are_read_keeps_its_name(
 
 def test_a_log_has_the_changes_of_a_destroyed_cache_that_is_named(tmp_path: Path) -> None:
     """Changes have its name, and columns from their values; other such caches give a warning."""
-    work = made(tmp_path, {0: segment_of("orders", "words", "others", "others")}, "words")
+    work = make_work_directory(
+        tmp_path, {0: segment_of("orders", "words", "others", "others")}, "words"
+    )
     path = source_pipeline(tmp_path, work, "n", tables='"orders", "wor*"')
     with structlog.testing.capture_logs() as logs:
         extract(path)
@@ -94,11 +96,11 @@ def test_a_log_knows_the_caches_that_it_has_rows_of(tmp_path: Path) -> None:
     """After a restart, too, a wildcard matches changes that were unread when the cache was
     destroyed.
     """
-    work = made(tmp_path, {0: segment_of("orders")}, "orders")
+    work = make_work_directory(tmp_path, {0: segment_of("orders")}, "orders")
     path = source_pipeline(tmp_path, work, "n", tables='"ord*"')
     extract(path)
     rmtree(work / "db/n/cache-orders")
-    made(tmp_path, {1: segment_of("orders", number=1)})
+    make_work_directory(tmp_path, {1: segment_of("orders", number=1)})
     extract(path)
     assert [row.table for row in rows_of(load_config(path))] == ["orders"] * 2
 
@@ -117,7 +119,7 @@ def test_a_log_knows_the_caches_that_it_has_rows_of(tmp_path: Path) -> None:
 )
 def test_two_readers_of_a_directory_are_refused(tmp_path: Path, more: str, other: str) -> None:
     """Each would remove segments that the other one has not read."""
-    path = node_pipeline(tmp_path, made(tmp_path, {}), "n", more=more)
+    path = node_pipeline(tmp_path, make_work_directory(tmp_path, {}), "n", more=more)
     path.write_text(path.read_text().replace("[pipeline]", '[pipeline]\nmode = "change"'))
     with pytest.raises(ConfigValueInvalid, match=f"cannot be true: {other}") as caught:
         load_config(path)
@@ -127,18 +129,18 @@ def test_two_readers_of_a_directory_are_refused(tmp_path: Path, more: str, other
 def test_any_number_of_consumers_reads_a_change_log(tmp_path: Path) -> None:
     """The consumers set direct = false."""
     more = 'direct = false\n[consumers.two]\nclass = "m:C"\ndirect = false\n'
-    config = load_config(node_pipeline(tmp_path, made(tmp_path, {}), "n", more=more))
+    config = load_config(node_pipeline(tmp_path, make_work_directory(tmp_path, {}), "n", more=more))
     assert set(config.consumers) == {"all", "two"}
 
 
 def test_the_lock_excludes_within_one_process(tmp_path: Path) -> None:
     """Two consumers in threads of one program are two readers."""
-    cdc = cdc_of(made(tmp_path, {}), "n")
+    cdc = cdc_of(make_work_directory(tmp_path, {}), "n")
     lock = CdcLock(cdc)
     with pytest.raises(BlockingIOError):
         CdcLock(cdc)
     with pytest.raises(DirectoryTaken):
-        consumed(tmp_path, cdc.parents[3], '"*"')
+        consume_all(tmp_path, cdc.parents[3], '"*"')
     lock.release()
     lock.release()
     CdcLock(cdc).release()
@@ -146,7 +148,7 @@ def test_the_lock_excludes_within_one_process(tmp_path: Path) -> None:
 
 def test_a_look_at_the_holder_does_not_let_others_in(tmp_path: Path) -> None:
     """A POSIX lock is released when its process closes any descriptor of the file."""
-    cdc = cdc_of(made(tmp_path, {}), "n")
+    cdc = cdc_of(make_work_directory(tmp_path, {}), "n")
     code = (
         "import sys; from pathlib import Path; from penstock.engines.ignite.lock import CdcLock\n"
         f"CdcLock(Path({str(cdc)!r}))"
@@ -174,7 +176,7 @@ def test_a_look_at_the_holder_does_not_let_others_in(tmp_path: Path) -> None:
 )
 def test_keys_that_a_direct_consumer_would_ignore_are_errors(tmp_path: Path, line: str) -> None:
     """The keys belong to a change log and its links."""
-    work = made(tmp_path, {})
+    work = make_work_directory(tmp_path, {})
     with pytest.raises(ConfigValueInvalid, match=f"{line.split()[0]} has no effect"):
         load_config(node_pipeline(tmp_path, work, "n", more=f"{line}\n"))
     load_config(node_pipeline(tmp_path, work, "n", more=f"{line}\ndirect = false\n"))
@@ -227,7 +229,7 @@ def test_keep_binary_holds_for_a_direct_consumer(tmp_path: Path, line: str, kind
     """Values are those of Ignite by default."""
     date = b"\x0b" + MS.to_bytes(8, "little")
     data = data_segment([[entry_bytes(cache=cache_id("words"), value=date)]])
-    work = made(tmp_path, {0: data}, "words")
+    work = make_work_directory(tmp_path, {0: data}, "words")
     seen: list[Any] = []
 
     class Seeing(Calls):

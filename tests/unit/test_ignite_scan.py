@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.ignite.recordings import segments_of, types_of, unpacked
+from harness.ignite.recordings import segments_of, types_of, unpack_recording
 from penstock.codec.errors import CellUnfit
 from penstock.codec.ignite import marshal
 from penstock.codec.ignite.changes import changes_of
@@ -49,7 +49,7 @@ def entry(key: bytes, value: bytes, types: Types) -> ScanEntry:
     return ScanEntry(NUMBER, (marshal.REGULAR, key, kind, value), marshal.decoder(types))
 
 
-def learned(entries: list[ScanEntry], types: Types) -> KeptShape:
+def learn_shape(entries: list[ScanEntry], types: Types) -> KeptShape:
     """Return the shape that holds these entries."""
     shapes = Shapes(files=InMemory())
     zeros = np.zeros(len(entries), np.int64)
@@ -59,7 +59,7 @@ def learned(entries: list[ScanEntry], types: Types) -> KeptShape:
     return shapes.all_kept()[CACHE]
 
 
-def fixed(kept: KeptShape, types: Types, *, skips: bool) -> FixedRows:
+def fix_rows(kept: KeptShape, types: Types, *, skips: bool) -> FixedRows:
     """Return rows of these entries in that shape."""
     order = [one.name for one in kept.columns]
     return FixedRows(CACHE, kept, types, order=order, zone="UTC", backups=False, skips=skips)
@@ -74,17 +74,17 @@ def test_rows_without_a_place_are_left_to_the_log() -> None:
     """One row among many has another type: the others are each read once, and the shape stays."""
     types = Types()
     entries = [entry(number(at), text(f"w{at}"), types) for at in range(40)]
-    kept = learned(entries, types)
+    kept = learn_shape(entries, types)
     before = msgspec.json.encode(kept)
     entries[13] = entry(number(13), number(7), types)
     entries[39] = entry(text("a key"), text("x"), types)
-    rows = fixed(kept, types, skips=True)
+    rows = fix_rows(kept, types, skips=True)
     found = values_of(rows.columns(entries))
     assert found == [(at, f"w{at}") for at in range(39) if at != 13]
     assert rows.skipped == 2
     assert msgspec.json.encode(kept) == before
     with pytest.raises(ShapeUnfit):
-        fixed(kept, types, skips=False).columns(entries)
+        fix_rows(kept, types, skips=False).columns(entries)
 
 
 def person(type_id: int, schema: int, fields: bytes, places: list[int]) -> bytes:
@@ -107,9 +107,9 @@ def test_a_field_that_was_added_counts_when_it_has_a_value() -> None:
         schemas={5: ("a",), 6: ("a", "b")},
     )
     plain = person(7, 5, number(1), [24])
-    kept = learned([entry(number(1), plain, Types({7: first}.get))], Types({7: first}.get))
+    kept = learn_shape([entry(number(1), plain, Types({7: first}.get))], Types({7: first}.get))
     types = Types({7: later}.get)
-    rows = fixed(kept, types, skips=True)
+    rows = fix_rows(kept, types, skips=True)
     more = person(7, 6, number(2) + number(3), [24, 29])
     null = person(7, 6, number(4) + b"\x65", [24, 29])
     for _ in range(2):
@@ -151,7 +151,7 @@ def lines_of(pages: Pages, kept: KeptShape, **more: Any) -> ScannedLines:
 def test_a_row_that_the_log_does_not_have_begins_its_table_anew() -> None:
     """The pipeline does not fail: the table is planned again, with the shape that it needs."""
     types = Types()
-    kept = learned([entry(number(1), text("one"), types)], types)
+    kept = learn_shape([entry(number(1), text("one"), types)], types)
     good = lines_of(Pages((number(1), text("one"))), kept)
     assert b"".join(good) == b"1\tone\n"
     assert good.row_count == 1
@@ -165,7 +165,7 @@ def test_a_row_that_the_log_does_not_have_begins_its_table_anew() -> None:
 def test_times_finer_than_the_target_are_refused_or_left_out() -> None:
     """The statement of the change path does the same."""
     types = Types()
-    kept = learned([entry(number(1), text("one"), types)], types)
+    kept = learn_shape([entry(number(1), text("one"), types)], types)
     fine, coarse = "2024-02-29 12:00:00.1234567+00", "2024-02-29 12:00:00.5+00"
     pages = Pages((number(1), text(coarse)), (number(2), text(fine)))
     with pytest.raises(CellUnfit, match="nanoseconds") as caught:
@@ -187,7 +187,7 @@ def test_ranges_hold_each_partition_once() -> None:
 
 def test_the_point_is_behind_what_is_archived(tmp_path: Path) -> None:
     """The node must have left changes to others; before, the point is at the first segment."""
-    work = unpacked("one", tmp_path)
+    work = unpack_recording("one", tmp_path)
     directory = open_directory(f"ignite://{work}?consistentId=node-1")
     last = segments_of("one")[-1][0]
     assert capture(directory) == position_of(LogPlace(last + 1, 0, 0))
@@ -200,7 +200,7 @@ def test_the_point_is_behind_what_is_archived(tmp_path: Path) -> None:
 
 def test_the_point_of_a_node_that_gives_its_changes_is_the_first_segment(tmp_path: Path) -> None:
     """The stop record is in a later one, which has to be read."""
-    work = unpacked("one", tmp_path)
+    work = unpack_recording("one", tmp_path)
     directory = open_directory(f"ignite://{work}?consistentId=node-1")
     first = directory.segments()[0]
     for segment in directory.segments()[:-1]:
@@ -213,7 +213,7 @@ def test_the_point_of_a_node_that_gives_its_changes_is_the_first_segment(tmp_pat
 
 def test_the_node_ends_at_its_last_change(tmp_path: Path) -> None:
     """The numbers in the files count, not their names; an incomplete record is not waited for."""
-    work = unpacked("one", tmp_path)
+    work = unpack_recording("one", tmp_path)
     url = IgniteUrl.parse(f"ignite://{work}?consistentId=node-1")
     directory = open_directory(f"ignite://{work}?consistentId=node-1")
     assert node_end(url, directory) is None

@@ -10,7 +10,14 @@ import pytest
 
 from harness.ignite.cluster import CACHE_NAME, Cluster, Directories, Record, segment_of
 from harness.ignite.recordings import cdc_of
-from harness.ignite.source import Row, extract, folded, made, rows_of, source_pipeline
+from harness.ignite.source import (
+    Row,
+    extract,
+    fold_rows,
+    make_work_directory,
+    rows_of,
+    source_pipeline,
+)
 from penstock.codec.ignite.wal import Version
 from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.config import load_config
@@ -76,7 +83,7 @@ class World:
         values = {
             key: value for key, (_, value) in self.cluster.values.items() if value is not None
         }
-        found = folded(rows).get(CACHE_NAME, {})
+        found = fold_rows(rows).get(CACHE_NAME, {})
         assert {key: row["_val"] for (key,), row in found.items()} == values
         last: dict[int, int] = {}
         for row in rows:  # values increase; a resend repeats one
@@ -330,7 +337,7 @@ def test_one_node_resends_behind_a_newer_change(
     ]
     new = [Record(1, Version(2, 1, 1, 0), 14)]
     every = [[*newer, *resent, *new]] if segments == 1 else [newer, [*resent, *new]]
-    work = made(tmp_path, {0: segment_of(every[0], 0)}, CACHE_NAME)
+    work = make_work_directory(tmp_path, {0: segment_of(every[0], 0)}, CACHE_NAME)
     file = source_pipeline(tmp_path, work, "n")
     extract(file, flush_rows=flush_rows)
     if segments == 2:
@@ -338,7 +345,7 @@ def test_one_node_resends_behind_a_newer_change(
         extract(file, flush_rows=flush_rows)
     rows = rows_of(load_config(file))
     assert [row.values["_key"] for row in rows] == [1, 2, 3, 1]
-    found = folded(rows)[CACHE_NAME]
+    found = fold_rows(rows)[CACHE_NAME]
     assert {key: row["_val"] for (key,), row in found.items()} == {1: 14, 3: 31}
 
 
@@ -360,7 +367,7 @@ def test_versions_that_cannot_be_used(tmp_path: Path) -> None:
     world.archive(0, 1)
     world.extract()
     kept = load_config(world.file).layout.state / FILE_NAME
-    kept.write_bytes(b"this is no SQLite file, and long enough to be looked at" * 20)
+    kept.write_bytes(b"this is not a SQLite file, and long enough to be looked at" * 20)
     with pytest.raises(VersionsBroken):
         world.extract()
     for path in kept.parent.glob(f"{FILE_NAME}*"):

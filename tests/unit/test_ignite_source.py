@@ -18,15 +18,15 @@ from harness.ignite.recordings import (
     data_segment,
     entry_bytes,
     files_of,
-    sealed,
+    seal_record,
     types_of,
-    unpacked,
-    walked,
+    unpack_recording,
+    walk_entries,
 )
 from harness.ignite.source import (
     extract,
-    folded,
-    made,
+    fold_rows,
+    make_work_directory,
     near,
     number,
     plain,
@@ -72,7 +72,7 @@ def word(key: int, value: str | None, **more: Any) -> bytes:
 def last_values(name: str, node_name: str) -> dict[int, dict[bytes, Any]]:
     """Return the last entries of a recording by cache and marshalled key, of primary copies."""
     found: dict[int, dict[bytes, Any]] = {}
-    for entry in walked(name, KERNELS[1], KERNELS[0], node_name):
+    for entry in walk_entries(name, KERNELS[1], KERNELS[0], node_name):
         if entry.primary:
             table = found.setdefault(entry.cache_id, {})
             table.pop(entry.key_bytes, None)
@@ -90,10 +90,10 @@ def test_what_the_log_leaves_is_what_the_entries_leave(
     tmp_path: Path, recording: str, node_name: str, consistent_id: str
 ) -> None:
     """Each cache is compared by row and field; the node was active at first."""
-    work = unpacked(recording, tmp_path / "work")
+    work = unpack_recording(recording, tmp_path / "work")
     path = source_pipeline(tmp_path, work, consistent_id, tables='"*", "!place"')
     extract(path)
-    tables = folded(rows_of(load_config(path)))
+    tables = fold_rows(rows_of(load_config(path)))
     expected = last_values(recording, node_name)
     caches = {one.split("/")[2][6:] for one in files_of(recording) if f"db/{node_name}/c" in one}
     caches -= {"ignite-sys-cache", "place"}
@@ -136,15 +136,15 @@ def test_rows_read_at_once_are_those_of_decoded_values(
         decode = marshal.decoder(types_of(recording, node_name))
         read = first._plain.of
 
-        def noted(*given: Any, read: Any = read) -> Any:
+        def count_and_read(*given: Any, read: Any = read) -> Any:
             found = read(*given)
             counts[found is not None] += len(given[3])
             return found
 
-        monkeypatch.setattr(first._plain, "of", noted)
+        monkeypatch.setattr(first._plain, "of", count_and_read)
         monkeypatch.setattr(second._plain, "of", lambda *_: None)
         caches: dict[int, list[Any]] = {}
-        for entry in walked(recording, wal.wal_kernel(), marshal.decode, node_name):
+        for entry in walk_entries(recording, wal.wal_kernel(), marshal.decode, node_name):
             caches.setdefault(entry.cache_id, []).append(entry)
         caches.pop(cache_id("place"), None)
         for cache, entries in caches.items():
@@ -180,15 +180,15 @@ def test_a_second_type_with_the_same_fields_is_not_taken_for_the_first() -> None
         head = struct.pack("<BBHiiiii", 103, 1, 0x2B, type_id, 9, 30, 5, 29)
         value = head + b"\x03\x05\0\0\0\x18"
         data = data_segment([[entry_bytes(key=number(1), value=value, kind=100)]])
-        walk = wal.Walk(data, number=0, name="0.wal", begin=0, decode=decoded(types))
-        entries = changes_of(list(walk), decoded(types))
+        walk = wal.Walk(data, number=0, name="0.wal", begin=0, decode=make_decoder(types))
+        entries = changes_of(list(walk), make_decoder(types))
         numbers = np.arange(1, dtype=np.int64)
         after = maker.rows("c", entries, numbers, numbers).batch.column("after")[0].as_py()
         names.append(after.get("_type"))
     assert names == [None, None, "Second", "Second", "First"]
 
 
-def decoded(types: dict[int, BinaryType]) -> Any:
+def make_decoder(types: dict[int, BinaryType]) -> Any:
     """Return the decoder for a walk."""
     known = Types(types.get)
     return lambda data, kind: marshal.decode(data, kind, known)
@@ -196,7 +196,7 @@ def decoded(types: dict[int, BinaryType]) -> Any:
 
 def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> None:
     """Columns are those of CREATE TABLE, with later additions."""
-    work = unpacked("one", tmp_path / "work")
+    work = unpack_recording("one", tmp_path / "work")
     path = source_pipeline(tmp_path, work, tables='"typed", "SQL_PUBLIC_*"')
     before = read_captured(load_config(path), dropped=())
     extract(path)
@@ -217,8 +217,10 @@ def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> No
 
 def test_a_cache_that_was_made_again_begins_with_truncate(tmp_path: Path) -> None:
     """Rows of its first life do not belong to the second."""
-    work = unpacked("one", tmp_path / "work")
-    entries = [e for e in walked("one", KERNELS[1], KERNELS[0]) if e.cache_id == cache_id("again")]
+    work = unpack_recording("one", tmp_path / "work")
+    entries = [
+        e for e in walk_entries("one", KERNELS[1], KERNELS[0]) if e.cache_id == cache_id("again")
+    ]
     born_s = (entries[0].time_ms + entries[1].time_ms) / 2000
     os.utime(work / "db/node_1/cache-again/cache_data.dat", (born_s, born_s))  # unchanged, in ms
     path = source_pipeline(tmp_path, work, tables='"again"')
@@ -236,7 +238,7 @@ def test_a_cache_that_was_made_again_begins_with_truncate(tmp_path: Path) -> Non
 
 def test_a_cache_whose_node_came_back_keeps_its_rows(tmp_path: Path) -> None:
     """The cache's files begin again there, yet the cache is the same."""
-    work = unpacked("two", tmp_path / "work")
+    work = unpack_recording("two", tmp_path / "work")
     path = source_pipeline(tmp_path, work, "node-2", source="includeBackups = true")
     extract(path)
     assert all(row.op != "T" for row in rows_of(load_config(path)))
@@ -255,7 +257,9 @@ def test_changes_of_a_transaction_are_one_where_its_last_is(tmp_path: Path) -> N
         ]
     )
     second = data_segment([[word(8, "h", near=near(9))]], number=1)
-    path = source_pipeline(tmp_path, made(tmp_path, {0: first, 1: second}, "words"), "n")
+    path = source_pipeline(
+        tmp_path, make_work_directory(tmp_path, {0: first, 1: second}, "words"), "n"
+    )
     extract(path)
     rows = rows_of(load_config(path))
     assert [row.values["_key"] for row in rows] == [3, 1, 4, 2, 5, 6, 7, 8]
@@ -268,7 +272,7 @@ def test_a_piece_never_ends_inside_a_transaction(
     """Wherever the log is cut, reading resumes without loss or repetition."""
     monkeypatch.setattr(node, "PIECE_ENTRIES_MAX", 1)
     records = [[word(n, f"v{n}", near=near(n % 3 + 1) if n % 2 else b"\0")] for n in range(12)]
-    work = made(tmp_path, {0: data_segment(records)}, "words")
+    work = make_work_directory(tmp_path, {0: data_segment(records)}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path, flush_rows=1)
     rows = rows_of(load_config(path))
@@ -282,7 +286,7 @@ def test_a_piece_never_ends_inside_a_transaction(
 def test_a_log_goes_on_where_it_ends(tmp_path: Path) -> None:
     """The log continues in the middle of a segment, whatever was saved at the node."""
     segments = {n: data_segment([[word(n, f"v{n}")]], number=n) for n in range(4)}
-    work = made(tmp_path, {0: segments[0], 1: segments[1]}, "words")
+    work = make_work_directory(tmp_path, {0: segments[0], 1: segments[1]}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
     state = CdcState(cdc_of(work, "n"))
@@ -300,7 +304,7 @@ def test_a_log_goes_on_where_it_ends(tmp_path: Path) -> None:
 def test_a_segment_is_there_until_the_log_has_it(tmp_path: Path) -> None:
     """Before a flush no segment is removed, and no state saved."""
     segments = {n: data_segment([[word(n, f"v{n}")]], number=n) for n in range(3)}
-    work = made(tmp_path, segments, "words")
+    work = make_work_directory(tmp_path, segments, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path, stop=lambda: True)
     assert len(list(cdc_of(work, "n").glob("*.wal"))) == 3
@@ -310,7 +314,7 @@ def test_a_segment_is_there_until_the_log_has_it(tmp_path: Path) -> None:
 def test_a_hole_ends_the_extraction_before_what_is_behind_it(tmp_path: Path) -> None:
     """The error has the commands that continue after it."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in (0, 2)}
-    path = source_pipeline(tmp_path, made(tmp_path, segments, "words"), "n")
+    path = source_pipeline(tmp_path, make_work_directory(tmp_path, segments, "words"), "n")
     with pytest.raises(NodeSegmentsMissed) as error:
         extract(path)
     assert "penstock ignite delete-lost-segment-links" in error.value.hint
@@ -322,7 +326,7 @@ def test_a_hole_ends_the_extraction_before_what_is_behind_it(tmp_path: Path) -> 
 def test_a_log_goes_on_behind_a_hole_that_was_accepted(tmp_path: Path) -> None:
     """The command that deletes segments below the gap deletes the saved state: that is the sign."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(6)}
-    work = made(tmp_path, {0: segments[0]}, "words")
+    work = make_work_directory(tmp_path, {0: segments[0]}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
     for n in (1, 4, 5):
@@ -338,7 +342,7 @@ def test_a_log_goes_on_behind_a_hole_that_was_accepted(tmp_path: Path) -> None:
 def test_a_log_without_saved_state_goes_on_where_it_ends(tmp_path: Path) -> None:
     """No segment is missing: this happens after a crash before the first save."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(2)}
-    work = made(tmp_path, {0: segments[0]}, "words")
+    work = make_work_directory(tmp_path, {0: segments[0]}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
     CdcState(cdc_of(work, "n")).drop_place()
@@ -355,12 +359,14 @@ def test_a_log_does_not_go_on_with_a_node_whose_disk_was_replaced(
 
     saved: the place that Ignite's own utility has saved meanwhile.
     """
-    work = made(tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words")
+    work = make_work_directory(
+        tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words"
+    )
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
     shutil.rmtree(cdc_of(work, "n"))
     new = {n: data_segment([[word(n, "new")]], number=n) for n in range(3)}
-    made(tmp_path, new, "words")
+    make_work_directory(tmp_path, new, "words")
     if saved is not None:
         CdcState(cdc_of(work, "n")).save_place(saved)
     with pytest.raises(DirectoryOfOtherLog, match="disk was replaced") as error:
@@ -372,11 +378,13 @@ def test_a_log_does_not_go_on_with_a_node_whose_disk_was_replaced(
 
 def test_a_replaced_disk_is_seen_before_its_first_segment(tmp_path: Path) -> None:
     """The extraction would otherwise wait until the numbers reach the previous ones."""
-    work = made(tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words")
+    work = make_work_directory(
+        tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words"
+    )
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
     shutil.rmtree(cdc_of(work, "n"))
-    made(tmp_path, {}, "words")
+    make_work_directory(tmp_path, {}, "words")
     with pytest.raises(DirectoryOfOtherLog):
         extract(path)
 
@@ -384,7 +392,7 @@ def test_a_replaced_disk_is_seen_before_its_first_segment(tmp_path: Path) -> Non
 def test_a_node_that_another_log_has_read_since_is_refused(tmp_path: Path) -> None:
     """Two pipelines that alternate on a node would each lose what the other one has read."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(3)}
-    work = made(tmp_path, {0: segments[0]}, "words")
+    work = make_work_directory(tmp_path, {0: segments[0]}, "words")
     paths = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -400,7 +408,7 @@ def test_a_node_that_another_log_has_read_since_is_refused(tmp_path: Path) -> No
 def test_a_log_whose_next_segment_is_gone_does_not_go_on(tmp_path: Path) -> None:
     """Another reader has read the directory meanwhile, and saved its own state."""
     segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}
-    work = made(tmp_path, {0: segments[0]}, "words")
+    work = make_work_directory(tmp_path, {0: segments[0]}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
     (cdc_of(work, "n") / f"{0:016}.wal").unlink()
@@ -413,13 +421,13 @@ def test_a_log_whose_next_segment_is_gone_does_not_go_on(tmp_path: Path) -> None
 def test_backups_come_when_they_are_asked_for(tmp_path: Path) -> None:
     """A column says from which copy a row is."""
     data = data_segment([[word(1, "primary"), word(2, "backup", flags=0)]])
-    work = made(tmp_path, {0: data}, "words")
+    work = make_work_directory(tmp_path, {0: data}, "words")
     path = source_pipeline(tmp_path, work, "n")
     extract(path)
     assert [row.values["_val"] for row in rows_of(load_config(path))] == ["primary"]
     more = tmp_path / "more"
     more.mkdir()
-    work = made(more, {0: data}, "words")
+    work = make_work_directory(more, {0: data}, "words")
     path = source_pipeline(more, work, "n", source="includeBackups = true")
     extract(path)
     shown = [(row.values["_val"], row.values["_primary"]) for row in rows_of(load_config(path))]
@@ -430,7 +438,7 @@ def test_a_value_of_another_type_widens_its_column(tmp_path: Path) -> None:
     """The table gets a new version, and the log continues."""
     long, low = struct.pack("<Bq", 4, 2**40), struct.pack("<Bb", 1, -5)
     entries = [low, number(70_000), long, text("a word"), struct.pack("<Bd", 6, 0.5)]
-    path = source_pipeline(tmp_path, made(tmp_path, {}, "words"), "n")
+    path = source_pipeline(tmp_path, make_work_directory(tmp_path, {}, "words"), "n")
     for n, value in enumerate(entries):
         data = data_segment([[entry_bytes(key=number(n), value=value, cache=CACHE)]], number=n)
         (cdc_of(tmp_path / "work", "n") / f"{n:016}.wal").write_bytes(data)
@@ -448,7 +456,7 @@ def test_a_value_of_another_type_widens_its_column(tmp_path: Path) -> None:
 
 def test_versions_stay_when_nothing_changes(tmp_path: Path) -> None:
     """Versions stay the same over restarts."""
-    path = source_pipeline(tmp_path, made(tmp_path, {}, "words"), "n")
+    path = source_pipeline(tmp_path, make_work_directory(tmp_path, {}, "words"), "n")
     for n in range(3):
         data = data_segment([[word(n, "x")]], number=n)
         (cdc_of(tmp_path / "work", "n") / f"{n:016}.wal").write_bytes(data)
@@ -458,7 +466,7 @@ def test_versions_stay_when_nothing_changes(tmp_path: Path) -> None:
 
 def test_a_key_that_is_no_tables_key_is_refused_by_its_name(tmp_path: Path) -> None:
     """The other caches continue without it."""
-    work = unpacked("one", tmp_path / "work")
+    work = unpack_recording("one", tmp_path / "work")
     with pytest.raises(KeyNotUsable) as error:
         extract(source_pipeline(tmp_path, work, tables='"place"'))
     assert '"!place"' in error.value.hint
@@ -474,7 +482,7 @@ def test_an_own_key_of_the_engine_is_refused_elsewhere(tmp_path: Path) -> None:
 
 def test_a_time_zone_that_there_is_not_is_refused(tmp_path: Path) -> None:
     """The zone is refused before anything is read."""
-    work = made(tmp_path, {}, "words")
+    work = make_work_directory(tmp_path, {}, "words")
     with pytest.raises(TimeZoneUnknown):
         extract(source_pipeline(tmp_path, work, "n", source='timeZone = "Europe/Atlantis"'))
 
@@ -494,7 +502,7 @@ def test_groups_that_were_made_are_found_in_their_place(tmp_path: Path) -> None:
     later = struct.pack("<iq", 5, 2 << 48 | 0xFFFF << 32 | 5) + bytes(49)
     data = data_segment([[word(1, "x")]])
     for body in (later, first):
-        data += sealed(struct.pack("<Bqii", 60, 0, len(data), 21 + len(body)) + body)
+        data += seal_record(struct.pack("<Bqii", 60, 0, len(data), 21 + len(body)) + body)
     at, found = 29, []
     while True:
         record, at = wal.wal_kernel()[2](data, at, 0, wal.TREE_KINDS, "x")
@@ -545,7 +553,7 @@ class Noted(CdcConsumer):
 def test_a_consumer_reads_the_log_of_a_node(tmp_path: Path) -> None:
     """The consumer reads changes of the log with `direct = false`, not of the directory."""
     records = [[word(1, "a")], [word(2, "b", near=near(7))], [word(1, None)]]
-    work = made(tmp_path, {0: data_segment(records)}, "words")
+    work = make_work_directory(tmp_path, {0: data_segment(records)}, "words")
     more = '[consumers.all]\nclass = "none:None"\ncheckFrequency = 20\ndirect = false\n'
     path = source_pipeline(tmp_path, work, "n", source=more)
     register_configured(load_config(path))
@@ -560,7 +568,7 @@ def test_a_consumer_reads_the_log_of_a_node(tmp_path: Path) -> None:
 
 def test_changes_of_an_encrypted_cache_are_no_silent_gap(tmp_path: Path) -> None:
     """The extraction ends with its name; without that cache the others continue."""
-    work = unpacked("forms", tmp_path / "work")
+    work = unpack_recording("forms", tmp_path / "work")
     with pytest.raises(CacheEncrypted) as error:
         extract(source_pipeline(tmp_path, work))
     assert '"!hidden"' in error.value.hint
@@ -578,7 +586,7 @@ def test_from_every_end_of_a_piece_the_rest_comes_once(
     records = [
         [word(n, f"v{n}", near=near(open_ones[n]) if n in open_ones else b"\0")] for n in range(14)
     ]
-    work = made(tmp_path, {0: data_segment(records)}, "words")
+    work = make_work_directory(tmp_path, {0: data_segment(records)}, "words")
 
     def keys_from(place: LogPlace | None) -> list[tuple[list[int], LogPlace | None]]:
         reader = node.NodeReader(open_directory(f"ignite://{work}?consistentId=n"), takes=bool)

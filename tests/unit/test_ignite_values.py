@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.ignite.recordings import files_of, types_of, walked
+from harness.ignite.recordings import files_of, types_of, walk_entries
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
 from penstock.codec.ignite.errors import TypeUnknown, ValueBroken
 from penstock.codec.ignite.types import BinaryType, Types, cache_id, id_of, java_hash, schema_id
@@ -198,7 +198,7 @@ def test_a_type_that_grows_is_looked_up_again(decode: Decode) -> None:
 
 def forms(decode: Decode) -> list[Any]:
     """Return the values of the recorded cache `form`, in the order of `Forms.java`."""
-    found = walked("forms", (wal.Walk, wal.Entry), decode)
+    found = walk_entries("forms", (wal.Walk, wal.Entry), decode)
     return [entry.value for entry in found if entry.cache_id == cache_id("form")]
 
 

@@ -13,10 +13,10 @@ from harness.ignite.recordings import (
     events_of,
     plain_event,
     record_bytes,
-    sealed,
+    seal_record,
     segments_of,
     shown_entry,
-    walked,
+    walk_entries,
 )
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
 from penstock.codec.ignite.errors import WalBroken, WalUnsupported
@@ -56,7 +56,7 @@ def test_events_are_those_of_the_utility(
 ) -> None:
     """Events are puts, removals, transactions, SQL, every type, with compact and full footers."""
     decode = marshal.decode if kernel is TWIN else _marshal.decode
-    found = [shown_entry(entry) for entry in walked(recording, kernel, decode, node)]
+    found = [shown_entry(entry) for entry in walk_entries(recording, kernel, decode, node)]
     wanted = [plain_event(event) for event in events_of(calls)]
     assert len(found) == len(wanted) > 40
     for mine, theirs in zip(found, wanted, strict=True):
@@ -78,10 +78,10 @@ def test_segments_have_the_header_that_is_checked() -> None:
         wal.check_header(b"\x06" + data[1:], 1, "a.wal")
     older = struct.pack("<BqiQi", 5, 1, 0, wal.MAGIC, 1)
     with pytest.raises(WalUnsupported, match="serializer version 1"):
-        wal.check_header(sealed(older), 1, "a.wal")
+        wal.check_header(seal_record(older), 1, "a.wal")
     compacted = struct.pack("<BqiQi", 5, 1, 0, wal.MAGIC_COMPACTED, 2)
     with pytest.raises(WalUnsupported, match="compacted"):
-        wal.check_header(sealed(compacted), 1, "a.wal")
+        wal.check_header(seal_record(compacted), 1, "a.wal")
 
 
 @BOTH

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from harness.pipelines.log import COMMIT_TIME_US, SOURCE, inserts, numbered, run_of
+from harness.pipelines.log import COMMIT_TIME_US, SOURCE, inserts, number_rows, run_of
 from harness.pipelines.pipeline import pipeline
 from harness.pipelines.readings import lag as shown_lag
 from harness.pipelines.readings import reading, status
@@ -183,7 +183,7 @@ def config(tmp_path: Path) -> Config:
     return pipeline(tmp_path, URL, URL, mode="change")
 
 
-def truncated(trx: int, *, gsn: int) -> Run:
+def make_truncate(trx: int, *, gsn: int) -> Run:
     """Return a transaction that only has a TRUNCATE."""
     at, commit_us = trx * 100, COMMIT_TIME_US + trx
     marker = Marker(
@@ -202,9 +202,9 @@ def truncated(trx: int, *, gsn: int) -> Run:
 def with_log(config: Config) -> LogEnd:
     """Write rows into a closed segment, and a TRUNCATE into the open one."""
     with Writer.open(config.layout.log, log_id=None, source=SOURCE) as writer:
-        writer.write(run_of(numbered([inserts(3)])[0]))
+        writer.write(run_of(number_rows([inserts(3)])[0]))
         writer.rotate()
-        writer.write(truncated(2, gsn=3))
+        writer.write(make_truncate(2, gsn=3))
         writer.flush()
         return read_log_end(config)
 
@@ -220,7 +220,7 @@ def test_a_truncate_is_outstanding_too(config: Config) -> None:
     source = replace(
         SOURCE_IDLE, position=208, confirmed=208, now_us=COMMIT_TIME_US + 2 + 5_000_000
     )
-    found = assessed(config, source=source, target=TargetState(applied=applied))
+    found = assess_states(config, source=source, target=TargetState(applied=applied))
     assert (found.seconds, found.at_most, found.rows) == (5.0, False, 0)
 
 
@@ -243,7 +243,7 @@ def test_what_came_into_the_log_meanwhile_is_not_taken_for_applied(
     with_log(config)
     log = read_log_end(config)
     ahead = replace(SOURCE_IDLE, position=900, confirmed=900, now_us=log.end.commit_time_us + 9)
-    found = assessed(config, source=ahead, log=log)
+    found = assess_states(config, source=ahead, log=log)
     assert (found.seconds, found.at_most) == (9e-6, True)
 
     config.layout.run.mkdir(parents=True)
@@ -266,7 +266,7 @@ def test_the_open_segments_end_is_what_its_writer_says_is_durable(
     """The segment is not scanned then; the mark of another file of its number does not count."""
     directory = config.layout.log
     with Writer.open(directory, log_id=None, source=SOURCE) as writer:
-        one, two = numbered([inserts(3), inserts(2)])
+        one, two = number_rows([inserts(3), inserts(2)])
         writer.write(run_of(one))
         writer.flush()
         said = (directory / DURABLE_NAME).read_bytes()
@@ -285,7 +285,7 @@ def test_the_open_segments_end_is_what_its_writer_says_is_durable(
         assert read_log_end(config).end.trx == 2
 
 
-def assessed(
+def assess_states(
     config: Config,
     *,
     source: SourceState = SOURCE_IDLE,
@@ -300,28 +300,28 @@ def assessed(
 def test_what_cannot_be_known_is_unknown_with_the_reason(config: Config, tmp_path: Path) -> None:
     """Reasons are a missing first run, slot or tables of ours, another log, or a gap."""
     idle = replace(SOURCE_IDLE, position=208, confirmed=208)
-    before = assessed(config, source=idle, target=TargetState(present=False))
+    before = assess_states(config, source=idle, target=TargetState(present=False))
     assert (before.seconds, before.unknown) == (None, "nothing is extracted yet")
     log = with_log(config)
-    assert assessed(config, source=idle).seconds == 0
-    slotless = assessed(config, source=replace(idle, slot_exists=False))
+    assert assess_states(config, source=idle).seconds == 0
+    slotless = assess_states(config, source=replace(idle, slot_exists=False))
     assert slotless.seconds is None
     assert "slot" in slotless.unknown
-    absent = assessed(config, source=idle, target=TargetState(present=False))
+    absent = assess_states(config, source=idle, target=TargetState(present=False))
     assert (absent.seconds, absent.unknown) == (None, "nothing is loaded yet")
     ahead = TargetState(applied=Applied(segment=5, gsn=90, trx=80))
-    another = assessed(config, source=idle, target=ahead)
+    another = assess_states(config, source=idle, target=ahead)
     assert another.seconds is None
     assert "another" in another.unknown
     (config.layout.log / "0.ckt").unlink()
-    hole = assessed(config, source=idle, log=log, target=TargetState())
+    hole = assess_states(config, source=idle, log=log, target=TargetState())
     assert hole.seconds is None
     assert "does not have" in hole.unknown
     loads = pipeline(tmp_path, URL, URL, mode="data+change")
-    loading = assessed(loads, source=idle)
+    loading = assess_states(loads, source=idle)
     assert (loading.seconds, loading.unknown) == (None, "the tables are not loaded yet")
     write_ledger(loads.layout.state, Ledger(finished=True))
-    assert assessed(loads, source=idle).seconds == 0
+    assert assess_states(loads, source=idle).seconds == 0
 
 
 def test_a_target_that_went_on_since_the_log_was_read_is_not_of_another_log(
@@ -331,7 +331,7 @@ def test_a_target_that_went_on_since_the_log_was_read_is_not_of_another_log(
     log = with_log(config)
     idle = replace(SOURCE_IDLE, position=208, confirmed=208)
     earlier = replace(log, end=replace(log.end, trx=1))
-    assert assessed(config, source=idle, log=earlier).seconds == 0
+    assert assess_states(config, source=idle, log=earlier).seconds == 0
 
 
 # -- as it is shown ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from penstock.model import FlushPoint, Marker, MarkerKind
 from penstock.ports.target import Applied
 
 
-def observed(values: list[float]) -> Histogram:
+def observe_values(values: list[float]) -> Histogram:
     """Return a histogram of these values."""
     found = Histogram()
     for value in values:
@@ -33,7 +33,7 @@ def observed(values: list[float]) -> Histogram:
 def test_buckets_are_those_of_prometheus() -> None:
     """Buckets are cumulative, an upper bound belongs to its bucket, and the last one counts all."""
     values = [0.0, 0.01, 0.0101, 3600.0, 3601.0, 9999.0]
-    found = observed(values)
+    found = observe_values(values)
     assert found.cumulative() == [
         *((str(bound), sum(value <= bound for value in values)) for bound in BOUNDS_S),
         ("+Inf", 6),
@@ -48,7 +48,7 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
     assert Histogram().quantile(0.5) is None
     chance = random.Random(1)
     values = [chance.expovariate(1.0) for _ in range(2000)]
-    found = observed(values)
+    found = observe_values(values)
     for share in (0.01, 0.5, 0.9, 0.99):
         true = sorted(values)[round(share * len(values)) - 1]
         told = found.quantile(share)
@@ -56,12 +56,12 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
         low = max((bound for bound in BOUNDS_S if bound < true), default=0.0)
         high = min(bound for bound in BOUNDS_S if bound >= true)
         assert low <= told <= high
-    assert observed([9999.0]).quantile(0.5) == BOUNDS_S[-1]
+    assert observe_values([9999.0]).quantile(0.5) == BOUNDS_S[-1]
 
 
 def test_two_clocks_give_nothing_below_zero() -> None:
     """The source's clock may be ahead."""
-    found = observed([-5.0])
+    found = observe_values([-5.0])
     assert (found.sum_s, found.last_s, found.cumulative()[0][1]) == (0.0, 0.0, 1)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.faults.disk import Disk
-from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, inserts, number_rows, run_of
 from penstock.log import Writer, load_state, open_segment
 from penstock.log.reader import check_link
 from penstock.log.recovery import ChainBroken
@@ -17,24 +17,24 @@ from penstock.log.state import save_state
 from penstock.model import FlushPoint
 
 LOG = Path("/log")
-GROUPS = numbered([inserts(3), inserts(2, first=3)])
+GROUPS = number_rows([inserts(3), inserts(2, first=3)])
 
 
-def opened(disk: Disk) -> Writer:
+def open_writer(disk: Disk) -> Writer:
     """Open a writer on a simulated disk."""
     return Writer.open(LOG, log_id=None, source=SOURCE, files=disk)
 
 
-def begun() -> Disk:
+def begin_log() -> Disk:
     """Return a log without a segment."""
     disk = Disk()
-    opened(disk).close()
+    open_writer(disk).close()
     return disk
 
 
-def filled(disk: Disk, *, closed: bool) -> Disk:
+def fill_log(disk: Disk, *, closed: bool) -> Disk:
     """Close segment 0, flush segment 1 and perhaps close it, too; the process is gone."""
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     log.rotate()
     log.write(run_of(GROUPS[1]))
@@ -45,7 +45,7 @@ def filled(disk: Disk, *, closed: bool) -> Disk:
     return disk
 
 
-def moved(disk: Disk, **changes: int) -> None:
+def move_end(disk: Disk, **changes: int) -> None:
     """Set the state's end to another place."""
     state = load_state(LOG, disk)
     assert state is not None
@@ -69,41 +69,41 @@ def put(disk: Disk, name: str, other: Disk) -> None:
 )
 def test_a_state_that_does_not_end_where_the_last_segment_does(changes: dict[str, int]) -> None:
     """Only an idle source moves it."""
-    disk = filled(Disk(), closed=True)
-    moved(disk, **changes)
+    disk = fill_log(Disk(), closed=True)
+    move_end(disk, **changes)
     with pytest.raises(ChainBroken):
-        opened(disk)
-    disk = filled(Disk(), closed=True)
-    moved(disk, position=1)
-    opened(disk).close()
+        open_writer(disk)
+    disk = fill_log(Disk(), closed=True)
+    move_end(disk, position=1)
+    open_writer(disk).close()
 
 
 def test_an_open_segment_that_begins_before_the_state_ends() -> None:
     """The segment would repeat what the log already has."""
-    disk = filled(Disk(), closed=False)
-    moved(disk, position=1)
+    disk = fill_log(Disk(), closed=False)
+    move_end(disk, position=1)
     with pytest.raises(ChainBroken):
-        opened(disk)
+        open_writer(disk)
 
 
 @pytest.mark.parametrize(("name", "closed"), [("1.ckt", True), ("1.ckt_", False)])
 def test_a_segment_of_a_twin_does_not_fit(name: str, closed: bool) -> None:
     """A twin has the same log and places, but another process wrote it: a restored copy."""
-    first = begun()
+    first = begin_log()
     second = copy.deepcopy(first)
-    filled(first, closed=closed)
-    filled(second, closed=closed)
+    fill_log(first, closed=closed)
+    fill_log(second, closed=closed)
     put(first, name, second)
     with pytest.raises(ChainBroken):
-        opened(first)
+        open_writer(first)
 
 
 def test_readers_see_each_break_of_the_chain() -> None:
     """Another file precedes it, or the segment ends elsewhere."""
-    first = begun()
+    first = begin_log()
     second = copy.deepcopy(first)
     for disk in (first, second):
-        filled(disk, closed=True)
+        fill_log(disk, closed=True)
     with (
         open_segment(LOG / "0.ckt", files=first) as one,
         open_segment(LOG / "0.ckt", files=second) as other,

@@ -50,7 +50,7 @@ def changes(relation: Relation, *rows: dict[str, Any]) -> Changes:
     return Changes(relation, pa.RecordBatch.from_pylist(list(rows), schema=schema))
 
 
-def staged(*found: Changes, before: Hlc = ZERO) -> dict[str, list[tuple[Any, ...]]]:
+def stage_changes(*found: Changes, before: Hlc = ZERO) -> dict[str, list[tuple[Any, ...]]]:
     """Return time, key and images of the mutations, by table."""
     made = mutations(
         found, assign_times(found, before), lambda relation: StagedTable(GROUP, relation.name)
@@ -68,7 +68,7 @@ def _image(text: bytes | None) -> Any:
 
 def test_each_change_has_a_time_of_its_own_in_the_order_of_the_log() -> None:
     """Times increase between tables, too, and when clocks are set back."""
-    found = staged(
+    found = stage_changes(
         changes(TABLE, change(1, "I", {"id": 1, "n": "a"}, us=5),
                 change(4, "I", {"id": 2, "n": "b"}, us=4, trx=2)),
         changes(KEYLESS, change(2, "I", {"id": 1, "n": "a"}, us=5),
@@ -80,7 +80,7 @@ def test_each_change_has_a_time_of_its_own_in_the_order_of_the_log() -> None:
 
 def test_updates_removals_and_changed_keys() -> None:
     """A changed key is a removal and a row; a column that was not sent is absent."""
-    found = staged(
+    found = stage_changes(
         changes(
             TABLE,
             change(1, "U", {"id": 1, "n": "b"}, {"id": 1, "n": "a"}),
@@ -110,13 +110,13 @@ def test_times_are_the_same_however_often_the_log_is_read(
     rows = [
         change(gsn, "I", {"id": gsn, "n": ""}, us=us, trx=gsn) for gsn, us in enumerate(commits, 1)
     ]
-    whole = staged(changes(TABLE, *rows))["t"]
+    whole = stage_changes(changes(TABLE, *rows))["t"]
     assert [row[0] for row in whole] == sorted({row[0] for row in whole})
     pieces, last = [], ZERO
     while rows:
         count = data.draw(st.integers(1, len(rows)))
         piece, rows = changes(TABLE, *rows[:count]), rows[count:]
-        pieces += staged(piece, before=last)["t"]
+        pieces += stage_changes(piece, before=last)["t"]
         last = assign_times([piece], last).last
     assert pieces == whole
 

@@ -16,7 +16,7 @@ from harness.pipelines.log import (
     announced_batch,
     end_point,
     inserts,
-    numbered,
+    number_rows,
     run_of,
     truncate,
 )
@@ -27,21 +27,21 @@ from penstock.log.cut import CutPlace, parse_cut_name
 from penstock.model import Run
 
 LOG = Path("/log")
-GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5), inserts(1, first=9)])
+GROUPS = number_rows([inserts(3), inserts(2, first=3), inserts(4, first=5), inserts(1, first=9)])
 
 
-def opened(disk: Disk, resend_from: int | None = None) -> Writer:
+def open_writer(disk: Disk, resend_from: int | None = None) -> Writer:
     """Open a writer on a simulated disk."""
     return Writer.open(LOG, log_id=None, source=SOURCE, resend_from=resend_from, files=disk)
 
 
-def crashed(*, torn_bytes: int = 0) -> Disk:
+def crash_writer(*, torn_bytes: int = 0) -> Disk:
     """Write a flushed transaction and an unflushed one after it, as a crash leaves them.
 
     torn_bytes: that many bytes of its rows are missing too.
     """
     disk = Disk()
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     log.flush()
     log.write(run_of(GROUPS[1]))
@@ -73,8 +73,8 @@ def test_names_of_cut_files() -> None:
 @pytest.mark.parametrize("resend_from", [0, end_point(1, 3).position])
 def test_what_the_source_sends_again_is_not_kept(resend_from: int) -> None:
     """The source says so before the cut: the slot is at or before the log's last flush point."""
-    disk = crashed()
-    with opened(disk, resend_from) as log:
+    disk = crash_writer()
+    with open_writer(disk, resend_from) as log:
         assert log.resume == end_point(1, 3)
         assert log.cut_files == ()
     assert cuts(disk) == []
@@ -85,9 +85,9 @@ def test_what_the_source_may_not_have_any_more_is_kept(resend_from: int | None) 
     """Every byte is kept and readable, and check reports it; it is deleted once the log has it
     again.
     """
-    disk = crashed()
+    disk = crash_writer()
     before = disk.content(LOG / "0.ckt_")
-    with opened(disk, resend_from) as log:
+    with open_writer(disk, resend_from) as log:
         assert log.resume == end_point(1, 3)
         (path,) = log.cut_files
         at = parse_cut_name(path.name)
@@ -108,10 +108,10 @@ def test_what_the_source_may_not_have_any_more_is_kept(resend_from: int | None) 
 
 def test_a_torn_tail_is_passed_by_the_next_row() -> None:
     """The bytes after its last whole frame are unknown: the log must have more than those."""
-    disk = crashed(torn_bytes=8)
-    with opened(disk) as log:
+    disk = crash_writer(torn_bytes=8)
+    with open_writer(disk) as log:
         assert len(log.cut_files) == 1
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert len(log.cut_files) == 1
         log.write(Run(end=end_point(1, 3)))
         log.flush()
@@ -124,7 +124,7 @@ def test_a_torn_tail_is_passed_by_the_next_row() -> None:
 def test_a_marker_behind_the_last_row_waits_for_the_next_row() -> None:
     """The marker's transaction has no row: row numbers do not tell whether the log has it."""
     disk = Disk()
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     log.flush()
     emptied = Run(
@@ -134,7 +134,7 @@ def test_a_marker_behind_the_last_row_waits_for_the_next_row() -> None:
     log.flush()
     disk.process_died()
     disk.open_append(LOG / "0.ckt_").truncate(len(disk.content(LOG / "0.ckt_")) - FLUSH_FRAME_BYTES)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert len(log.cut_files) == 1
         log.write(emptied)
         log.flush()
@@ -147,13 +147,13 @@ def test_a_marker_behind_the_last_row_waits_for_the_next_row() -> None:
 def test_a_file_without_any_flush_point_is_kept_whole() -> None:
     """No part of it stays in the log, so all of it is cut."""
     disk = Disk()
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     log.flush()
     disk.process_died()
     disk.open_append(LOG / "0.ckt_").truncate(len(disk.content(LOG / "0.ckt_")) - FLUSH_FRAME_BYTES)
     before = disk.content(LOG / "0.ckt_")
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume.position == 0
         assert disk.content(log.cut_files[0]) == before
     assert cuts(disk) == ["0.ckt_.cut-4096-0"]
@@ -161,7 +161,7 @@ def test_a_file_without_any_flush_point_is_kept_whole() -> None:
 
 def test_power_cut_at_every_operation_of_a_start_that_keeps() -> None:
     """The segment's bytes are at every moment complete, in the segment or in the cut file."""
-    base = crashed()
+    base = crash_writer()
     base.power_cut()  # the present content is durable
     before = base.content(LOG / "0.ckt_")
     tail = before[-200:]
@@ -170,14 +170,14 @@ def test_power_cut_at_every_operation_of_a_start_that_keeps() -> None:
         disk = copy.deepcopy(base)
         disk.operation_count, disk.cut_at = 0, at
         try:
-            opened(disk).close()
+            open_writer(disk).close()
             break
         except PowerCut:
             disk.is_off, disk.cut_at = False, None
         disk.power_cut()
         names = [name for name in disk.listdir(LOG) if name.startswith("0.ckt_")]
         assert any(disk.content(LOG / name).endswith(tail) for name in names), names
-        with opened(disk) as log:
+        with open_writer(disk) as log:
             assert log.resume == end_point(1, 3)
             assert len(log.cut_files) == 1
             assert disk.content(log.cut_files[0]).endswith(tail)
@@ -188,7 +188,7 @@ def test_power_cut_at_every_operation_of_a_start_that_keeps() -> None:
 
 def test_a_full_disk_cuts_nothing() -> None:
     """Without room for the kept bytes the start fails, and the next one finds all of them."""
-    base = crashed()
+    base = crash_writer()
     before = base.content(LOG / "0.ckt_")
     for at in range(2):
         disk = copy.deepcopy(base)
@@ -196,16 +196,16 @@ def test_a_full_disk_cuts_nothing() -> None:
         writes = [n for n, line in enumerate(_trace_of_a_start(base)) if line.startswith("write")]
         disk.fail_at = (writes[at], errno.ENOSPC)
         with pytest.raises(DiskFull):
-            opened(disk)
+            open_writer(disk)
         assert disk.content(LOG / "0.ckt_") == before
         disk.fail_at = None
         disk.process_died()
-        with opened(disk) as log:
+        with open_writer(disk) as log:
             assert len(log.cut_files) == 1
 
 
 def _trace_of_a_start(base: Disk) -> list[str]:
     disk = copy.deepcopy(base)
     known = len(disk.trace)
-    opened(disk).close()
+    open_writer(disk).close()
     return disk.trace[known:]

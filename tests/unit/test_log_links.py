@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.faults.disk import Disk
-from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, inserts, number_rows, run_of
 from penstock.host.state_of_log import StateOfOtherLog
 from penstock.log import SegmentMissing, Writer, WriterOptions, links, next_segments, open_segment
 
-GROUPS = numbered([inserts(2, first=2 * n) for n in range(12)])
+GROUPS = number_rows([inserts(2, first=2 * n) for n in range(12)])
 
 
 def rotate_once(log: Writer) -> None:

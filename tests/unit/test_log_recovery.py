@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.faults.disk import Disk
-from harness.pipelines.log import FLUSH_FRAME_BYTES, SOURCE, end_point, inserts, numbered, run_of
+from harness.pipelines.log import FLUSH_FRAME_BYTES, SOURCE, end_point, inserts, number_rows, run_of
 from penstock.codec import ckt
 from penstock.codec.ckt import HEADER_REGION_SIZE, FrameKind
 from penstock.host import faults
@@ -31,10 +31,10 @@ from penstock.log.recovery import ChainBroken, LeftoverUnexpected
 from penstock.model import FlushPoint
 
 LOG = Path("/log")
-GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
+GROUPS = number_rows([inserts(3), inserts(2, first=3), inserts(4, first=5)])
 
 
-def opened(disk: Disk) -> Writer:
+def open_writer(disk: Disk) -> Writer:
     """Open a writer on a simulated disk."""
     return Writer.open(LOG, log_id=None, source=SOURCE, files=disk)
 
@@ -42,7 +42,7 @@ def opened(disk: Disk) -> Writer:
 def left_over(*, flushes: int = 2) -> Disk:
     """Return a disk with a closed segment, an open one of some flushes, and a dead process."""
     disk = Disk()
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     log.rotate()
     log.write(run_of(GROUPS[1]))
@@ -74,7 +74,7 @@ def test_a_tail_torn_at_any_byte_is_cut_at_the_last_flush_point() -> None:
             continue
         disk = copy.deepcopy(base)
         disk.open_append(LOG / "1.ckt_").truncate(size)
-        with opened(disk) as log:
+        with open_writer(disk) as log:
             assert log.resume == (end_point(3, 9) if size == second else end_point(2, 5))
         assert not [f for f in check(LOG, files=disk) if f.severity == "error"]
 
@@ -87,7 +87,7 @@ def test_damage_to_durable_bytes_of_an_open_segment_is_corruption_not_a_torn_tai
     disk.flip(LOG / "1.ckt_", (rows.offset_bytes + 100) * 8)
     before = disk.content(LOG / "1.ckt_")
     with pytest.raises(SegmentCorrupt, match=f"byte {rows.offset_bytes}"):
-        opened(disk)
+        open_writer(disk)
     assert disk.content(LOG / "1.ckt_") == before
     assert (SegmentCorrupt.code, "1.ckt_") in [(f.code, f.file) for f in check(LOG, files=disk)]
 
@@ -97,7 +97,7 @@ def test_a_damaged_header_in_front_of_rows_is_corruption() -> None:
     disk = left_over()
     disk.flip(LOG / "1.ckt_", 30 * 8)
     with pytest.raises(SegmentCorrupt):
-        opened(disk)
+        open_writer(disk)
 
 
 @pytest.mark.parametrize("size", [0, 8, 4095, 4096])
@@ -107,7 +107,7 @@ def test_an_open_segment_without_anything_in_it_is_discarded(size: int) -> None:
     content = disk.content(LOG / "1.ckt_")[:size]
     disk.unlink(LOG / "1.ckt_")
     disk.create(LOG / "1.ckt_").append([content])
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == end_point(1, 3)
         assert log.segment_number == 1
     assert "1.ckt_" not in disk.listdir(LOG)
@@ -118,12 +118,12 @@ def test_state_is_made_again_from_the_segments() -> None:
     for flushes, expected in ((0, end_point(1, 3)), (1, end_point(2, 5))):
         disk = left_over(flushes=flushes)
         disk.unlink(LOG / "LOG.json")
-        with opened(disk) as log:
+        with open_writer(disk) as log:
             assert log.resume == expected
     disk = left_over()
     disk.unlink(LOG / "LOG.json")
     disk.unlink(LOG / "0.ckt")
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == end_point(3, 9)
         assert [closed.number for closed in log.recovered] == [1]
 
@@ -133,20 +133,20 @@ def test_a_damaged_state_file_is_refused() -> None:
     disk = left_over()
     disk.flip(LOG / "LOG.json", 40 * 8)
     with pytest.raises(CheckpointCorrupt):
-        opened(disk)
+        open_writer(disk)
 
 
 def test_a_state_older_than_the_segments_gives_way() -> None:
     """Segments are newer in a directory that was put together from copies."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.rotate()
         old = disk.content(LOG / "LOG.json")
         log.write(run_of(GROUPS[1]))
         log.rotate()
     disk.replace(LOG / "LOG.json", old)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == end_point(2, 5)
         assert log.segment_number == 2
 
@@ -154,11 +154,11 @@ def test_a_state_older_than_the_segments_gives_way() -> None:
 def test_the_log_goes_on_after_the_loader_removed_every_segment() -> None:
     """Numbers and positions are in the state if removeFiles is set."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.rotate()
     disk.unlink(LOG / "0.ckt")
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == end_point(1, 3)
         log.write(run_of(GROUPS[1]))
         closed = log.rotate()
@@ -169,7 +169,7 @@ def test_the_log_goes_on_after_the_loader_removed_every_segment() -> None:
 def test_a_crash_between_state_and_name_is_finished() -> None:
     """The state says that 0 is closed; the file still has its old name."""
     disk = Disk()
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     with faults.arming("log.rename.before:1:error"), pytest.raises(faults.FaultInjected):
         log.rotate()
@@ -178,7 +178,7 @@ def test_a_crash_between_state_and_name_is_finished() -> None:
     assert state is not None
     assert state.number_next == 1
     assert "0.ckt_" in disk.listdir(LOG)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert [closed.number for closed in log.recovered] == [0]
         assert log.resume == end_point(1, 3)
 
@@ -189,24 +189,24 @@ def test_files_that_do_not_belong_there_stop_the_start() -> None:
     disk = left_over()
     disk.create(LOG / "5.ckt_").append([content])
     with pytest.raises(LeftoverUnexpected):
-        opened(disk)
+        open_writer(disk)
     disk = left_over()
     disk.unlink(LOG / "1.ckt_")
     other = left_over()
     disk.create(LOG / "1.ckt_").append([other.content(LOG / "1.ckt_")])
     with pytest.raises((ChainBroken, LogForeign)):
-        opened(disk)
+        open_writer(disk)
     disk = left_over()
     disk.create(LOG / "0.ckt_").append([disk.content(LOG / "0.ckt")])
     with pytest.raises(SegmentPresent):
-        opened(disk)
+        open_writer(disk)
 
 
 def test_left_overs_of_replaced_files_are_removed() -> None:
     """A crash inside a replacement leaves a temporary file."""
     disk = left_over()
     disk.create(LOG / "LOG.json.77.tmp")
-    with opened(disk):
+    with open_writer(disk):
         assert "LOG.json.77.tmp" not in disk.listdir(LOG)
 
 
@@ -216,7 +216,7 @@ def test_a_flush_point_vouches_for_what_was_synced_before_it(buffer_bytes: int) 
     disk = Disk()
     options = WriterOptions(buffer_size_bytes_max=buffer_bytes)
     sizes = [HEADER_REGION_SIZE]
-    groups = numbered([inserts(2, first=2 * n) for n in range(3)])
+    groups = number_rows([inserts(2, first=2 * n) for n in range(3)])
     with Writer.open(LOG, log_id=None, source=SOURCE, options=options, files=disk) as log:
         for group in groups:
             log.write(run_of(group))
@@ -248,9 +248,9 @@ def test_what_continues_a_log(gsn: int, trx: int, position: int, expected: bool)
 def test_bytes_that_a_failed_sync_may_have_lost_are_written_again() -> None:
     """Such bytes can be read, yet the disk has none of them: a later sync succeeds without them."""
 
-    def written(fail_at: tuple[int, int] | None) -> Disk:
+    def write_and_fail(fail_at: tuple[int, int] | None) -> Disk:
         disk = Disk()
-        log = opened(disk)
+        log = open_writer(disk)
         log.write(run_of(GROUPS[0]))
         log.flush()
         log.write(run_of(GROUPS[1]))
@@ -263,11 +263,11 @@ def test_bytes_that_a_failed_sync_may_have_lost_are_written_again() -> None:
         disk.process_died()
         return disk
 
-    trace = written(None).trace
+    trace = write_and_fail(None).trace
     last = max(number for number, one in enumerate(trace) if one.startswith("fdatasync"))
-    disk = written((last, errno.EIO))
-    wanted = opened(disk).resume
+    disk = write_and_fail((last, errno.EIO))
+    wanted = open_writer(disk).resume
     assert wanted.gsn == 5, "the process that starts reads what was written"
     disk.power_cut()
-    assert opened(disk).resume == wanted
+    assert open_writer(disk).resume == wanted
     assert check(LOG, files=disk) == []

@@ -16,7 +16,7 @@ from harness.pipelines.log import (
     SOURCE,
     Change,
     inserts,
-    numbered,
+    number_rows,
     plain_rows,
     plain_segment,
     run_of,
@@ -44,7 +44,7 @@ LOG = Path("/log")
 
 def make_log(disk: Disk, segments: int = 3, *, leave_open: bool = False) -> None:
     """Write segments of a transaction of two rows each; with leave_open two flushes in another."""
-    groups = numbered([inserts(2, first=2 * n) for n in range(segments + 2 * leave_open)])
+    groups = number_rows([inserts(2, first=2 * n) for n in range(segments + 2 * leave_open)])
     with Writer.open(LOG, log_id=None, source=SOURCE, files=disk) as log:
         for group in groups[:segments]:
             log.write(run_of(group))
@@ -230,7 +230,7 @@ def test_an_open_segment_is_read_up_to_its_last_flush_point() -> None:
 def test_a_file_moved_away_can_still_be_read(tmp_path: Path) -> None:
     """DoneDirectory may keep it under any name."""
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as log:
-        log.write(run_of(numbered([inserts(2)])[0]))
+        log.write(run_of(number_rows([inserts(2)])[0]))
         log.rotate()
     shutil.move(tmp_path / "log" / "0.ckt", tmp_path / "kept")
     with open_segment(tmp_path / "kept") as segment:
@@ -250,7 +250,7 @@ def test_index_tells_what_frames_hold_without_reading_them(disk: Disk) -> None:
     ]
     other = Disk()
     with Writer.open(LOG, log_id=None, source=SOURCE, files=other) as log:
-        log.write(run_of(numbered([changes])[0], markers=[truncate(4, 1, "item")]))
+        log.write(run_of(number_rows([changes])[0], markers=[truncate(4, 1, "item")]))
         closed = log.rotate()
     assert closed is not None
     assert (closed.gsn_first, closed.gsn_last, closed.marker_count) == (1, 5, 1)
@@ -279,7 +279,7 @@ def test_index_tells_what_frames_hold_without_reading_them(disk: Disk) -> None:
 def test_relations_without_rows_keep_their_place_and_never_follow_a_later_version() -> None:
     """A shape that is older than one with rows in the segment would look like a change back."""
     disk = Disk()
-    groups = numbered([inserts(2), [Change(relation=ITEM_2, op=Op.INSERT, after=(1, "", None))]])
+    groups = number_rows([inserts(2), [Change(relation=ITEM_2, op=Op.INSERT, after=(1, "", None))]])
     with Writer.open(LOG, log_id=None, source=SOURCE, files=disk) as log:
         log.write(run_of(groups[0]))
         log.write(Run(relations=(EVENT,), end=FlushPoint(position=155, gsn=2, trx=1)))
@@ -298,7 +298,7 @@ def test_rows_after_a_number_are_cut_inside_a_batch(disk: Disk) -> None:
         for gsn in range(2, 5):
             batches = list(segment.rows(gsn_after=gsn))
             assert sum(rows.batch.num_rows for rows in batches) == 4 - gsn
-        assert expected == plain_rows(numbered([inserts(2, first=2 * n) for n in range(3)])[1])
+        assert expected == plain_rows(number_rows([inserts(2, first=2 * n) for n in range(3)])[1])
 
 
 def test_check_is_content_with_a_whole_log_and_one_being_written() -> None:

@@ -13,7 +13,7 @@ from harness.pipelines.log import (
     announced_batch,
     end_point,
     inserts,
-    numbered,
+    number_rows,
     plain_rows,
     plain_segment,
     run_of,
@@ -27,7 +27,7 @@ from penstock.log.tail import LogFollower, SegmentOpener
 from penstock.model import Run
 
 LOG = Path("/log")
-GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
+GROUPS = number_rows([inserts(3), inserts(2, first=3), inserts(4, first=5)])
 
 
 class Tail(SegmentOpener):
@@ -38,7 +38,7 @@ class Tail(SegmentOpener):
         self.find = LogFollower(LOG, files=disk).find
 
 
-def opened(disk: Disk) -> Writer:
+def open_writer(disk: Disk) -> Writer:
     """Open a writer of the log in LOG."""
     return Writer.open(LOG, log_id=None, source=SOURCE, files=disk)
 
@@ -58,7 +58,7 @@ def test_each_flush_shows_more_and_what_is_not_flushed_is_not_there() -> None:
     """The same reader looks repeatedly, as in a loader."""
     disk = Disk()
     tail = Tail(disk)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert read(tail) is None, "nothing was written"
         log.write(run_of(GROUPS[0]))
         assert read(tail) is None, "nothing was flushed"
@@ -81,7 +81,7 @@ def test_nothing_is_shown_before_it_is_synced(monkeypatch: pytest.MonkeyPatch) -
     disk = Disk()
     tail = Tail(disk)
     seen: list[Any] = []
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         log.write(run_of(GROUPS[1]))
@@ -99,7 +99,7 @@ def test_a_truncate_alone_is_news() -> None:
     """A TRUNCATE has no row, but a transaction."""
     disk = Disk()
     tail = Tail(disk)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         file = tail.find(number=0, trx_after=0)
@@ -118,7 +118,7 @@ def test_a_file_that_is_closed_between_finding_and_reading() -> None:
     """The file has another name then, and more rows: the reader reads what was found."""
     disk = Disk()
     tail = Tail(disk)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         file = tail.find(number=0, trx_after=0)
@@ -138,7 +138,7 @@ def test_an_idle_source_is_no_news() -> None:
     """The position moves on in the open segment, without a transaction."""
     disk = Disk()
     tail = Tail(disk)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         before = log.flush()
         end = type(before)(
@@ -156,7 +156,7 @@ def test_damage_is_reported_and_not_read() -> None:
     """A flipped bit in the durable part is SegmentCorrupt, also at the next look."""
     disk = Disk()
     tail = Tail(disk)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         durable = read_durable(LOG, disk)
@@ -172,7 +172,7 @@ def test_a_damaged_mark_says_nothing(bit: int) -> None:
     """Only freshness is lost: closed segments are still read, the next flush repairs it."""
     disk = Disk()
     tail = Tail(disk)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         disk.flip(LOG / DURABLE_NAME, bit)
@@ -186,14 +186,14 @@ def test_the_mark_of_another_file_is_refused() -> None:
     """The number is the same, the file is not: an operator put the directory together."""
     disk = Disk()
     tail = Tail(disk)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         file = tail.find(number=0, trx_after=0)
         assert file is not None
         disk.unlink(LOG / "0.ckt_")
     disk.unlink(LOG / "LOG.json")
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         with pytest.raises(SegmentCorrupt, match="another segment"):
@@ -203,7 +203,7 @@ def test_the_mark_of_another_file_is_refused() -> None:
 def test_the_mark_is_a_file_of_the_log() -> None:
     """`penstock log check` knows it."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.rotate()
     assert disk.exists(LOG / DURABLE_NAME)

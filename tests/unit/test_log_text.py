@@ -18,7 +18,7 @@ from harness.pipelines.log import (
     SOURCE,
     Change,
     inserts,
-    numbered,
+    number_rows,
     run_of,
     truncate,
 )
@@ -30,7 +30,7 @@ from penstock.model import Column, Marker, MarkerKind, Op, Relation, Run
 LOG = Path("/log")
 
 
-def printed(run: Run, options: WriterOptions | None = None) -> list[str]:
+def print_run(run: Run, options: WriterOptions | None = None) -> list[str]:
     """Return the lines of a log of this run."""
     disk = Disk()
     with Writer.open(LOG, log_id=None, source=SOURCE, options=options, files=disk) as log:
@@ -49,7 +49,7 @@ def test_each_operation_prints_what_the_source_sent() -> None:
         Change(relation=ITEM, op=Op.DELETE, after=None, before=(2,)),
         Change(relation=ITEM_2, op=Op.INSERT, after=(3, "", Decimal("-0.05"))),
     ]
-    assert printed(run_of(numbered([changes])[0])) == [
+    assert print_run(run_of(number_rows([changes])[0])) == [
         "0\tR\tpublic\titem\tid integer\tnote text",
         "1\tI\tpublic\titem\t1\t\\N",
         "2\tU\tpublic\titem\t1\t\\A",
@@ -79,7 +79,7 @@ def test_values_of_every_kind_print_exactly() -> None:
             relation=EVENT, op=Op.INSERT, after=(-(2**55), b"", False, 0.1, 10**6, b"\xab" * 16)
         ),
     ]
-    found = [line.split("\t")[4:] for line in printed(run_of(numbered([changes])[0]))[1:]]
+    found = [line.split("\t")[4:] for line in print_run(run_of(number_rows([changes])[0]))[1:]]
     assert found == [
         [
             "2023-11-14 22:13:20.12+00",
@@ -109,7 +109,7 @@ def test_values_cannot_be_taken_for_separators_or_words() -> None:
         columns=(Column(name="e\\f", source_type="text", neutral="string"),),
     )
     changes = [Change(relation=odd, op=Op.INSERT, after=(text,)) for text in ("\\N", "\\A", "\t")]
-    assert printed(run_of(numbered([changes])[0])) == [
+    assert print_run(run_of(number_rows([changes])[0])) == [
         "0\tR\ta\\tb\tc\\nd\te\\\\f text",
         "1\tI\ta\\tb\tc\\nd\t\\\\N",
         "2\tI\ta\\tb\tc\\nd\t\\\\A",
@@ -119,7 +119,7 @@ def test_values_cannot_be_taken_for_separators_or_words() -> None:
 
 def test_markers_stand_in_their_places() -> None:
     """A truncate has a line per table; others have tables and details as JSON."""
-    group = numbered([inserts(2)])[0]
+    group = number_rows([inserts(2)])[0]
     ddl = Marker(
         kind=MarkerKind.DDL,
         gsn=2,
@@ -130,7 +130,7 @@ def test_markers_stand_in_their_places() -> None:
         data={"sql": "alter\n"},
     )
     run = run_of(group, markers=[truncate(1, 1, "item", "other"), ddl])
-    assert printed(run) == [
+    assert print_run(run) == [
         "0\tR\tpublic\titem\tid integer\tnote text",
         "1\tI\tpublic\titem\t0\tnote 0",
         "1\tT\tpublic\titem\t{}",
@@ -142,12 +142,12 @@ def test_markers_stand_in_their_places() -> None:
 
 def test_begin_and_commit_enclose_their_rows_with_process_commits() -> None:
     """A transaction that starts with a truncate is enclosed too, and one in a run of several."""
-    groups = numbered([inserts(1), inserts(2, first=1)])
+    groups = number_rows([inserts(1), inserts(2, first=1)])
     rows = [row for group in groups for row in group]
     run = run_of(rows, markers=[truncate(1, 2, "item")])
-    assert not {line.split("\t")[1] for line in printed(run)} & {"B", "C"}
+    assert not {line.split("\t")[1] for line in print_run(run)} & {"B", "C"}
     wanted = WriterOptions(process_commits=True)
-    assert [line.split("\t")[:2] for line in printed(run, wanted)] == [
+    assert [line.split("\t")[:2] for line in print_run(run, wanted)] == [
         ["0", "R"],
         ["0", "B"],
         ["1", "I"],
@@ -158,8 +158,8 @@ def test_begin_and_commit_enclose_their_rows_with_process_commits() -> None:
         ["3", "I"],
         ["3", "C"],
     ]
-    assert printed(run, wanted)[1] == "0\tB\t\t\t1\t701"
-    assert printed(run, wanted)[-1] == "3\tC\t\t\t2\t0xc8\t2023-11-14 22:13:20.000002+00"
+    assert print_run(run, wanted)[1] == "0\tB\t\t\t1\t701"
+    assert print_run(run, wanted)[-1] == "3\tC\t\t\t2\t0xc8\t2023-11-14 22:13:20.000002+00"
 
 
 @given(st.dates())

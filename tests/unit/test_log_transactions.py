@@ -21,7 +21,7 @@ from harness.pipelines.log import (
     commit_position,
     end_point,
     inserts,
-    numbered,
+    number_rows,
     run_of,
 )
 from penstock.codec import ckt
@@ -36,7 +36,7 @@ from penstock.ports.positions import has_wide_positions
 LOG = Path("/log")
 
 
-def written(runs: Sequence[Run], source: dict[str, str] | None = None) -> Disk:
+def write_log(runs: Sequence[Run], source: dict[str, str] | None = None) -> Disk:
     """Write a log of a closed segment with a flush point after each run that ends a transaction."""
     disk = Disk()
     with Writer.open(LOG, log_id=None, source=source or SOURCE, files=disk) as log:
@@ -48,7 +48,7 @@ def written(runs: Sequence[Run], source: dict[str, str] | None = None) -> Disk:
     return disk
 
 
-def dated(segment: Segment) -> list[tuple[int, int, int]]:
+def read_times(segment: Segment) -> list[tuple[int, int, int]]:
     """Return gsn, position and time of every row."""
     found = []
     for rows in segment.rows():
@@ -62,7 +62,7 @@ def dated(segment: Segment) -> list[tuple[int, int, int]]:
     return sorted(found)
 
 
-def placed(group: Sequence[Any], positions: Sequence[int]) -> Run:
+def place_rows(group: Sequence[Any], positions: Sequence[int]) -> Run:
     """Return rows whose transactions were committed at these positions, as one run that ends."""
     announced = transactions_batch(
         [(at, at + 1, COMMIT_TIME_US + number, 0) for number, at in enumerate(positions, 1)]
@@ -78,10 +78,10 @@ def placed(group: Sequence[Any], positions: Sequence[int]) -> Run:
 )
 def test_positions_of_16_bytes_come_back_and_are_found(positions: list[int], asked: int) -> None:
     """Positions above 64 bits are found, and several transactions at one position."""
-    groups = numbered([inserts(2, first=2 * n) for n in range(len(positions))])
-    disk = written([placed([row for group in groups for row in group], positions)])
+    groups = number_rows([inserts(2, first=2 * n) for n in range(len(positions))])
+    disk = write_log([place_rows([row for group in groups for row in group], positions)])
     with open_segment(LOG / "0.ckt", files=disk) as segment:
-        assert dated(segment) == [
+        assert read_times(segment) == [
             (row.gsn, positions[row.trx - 1], COMMIT_TIME_US + row.trx)
             for group in groups
             for row in group
@@ -100,7 +100,7 @@ def test_positions_of_16_bytes_come_back_and_are_found(positions: list[int], ask
 
 def test_rows_of_a_giant_transaction_are_dated_by_its_end() -> None:
     """The transaction's rows are in frames long before the frame that has its commit."""
-    groups = numbered([inserts(1), inserts(3, first=1), inserts(1, first=4)])
+    groups = number_rows([inserts(1), inserts(3, first=1), inserts(1, first=4)])
     giant = groups[1]
     runs = [
         run_of([*groups[0], giant[0]], ended=False),
@@ -110,8 +110,8 @@ def test_rows_of_a_giant_transaction_are_dated_by_its_end() -> None:
             transactions=run_of([giant[2], *groups[2]]).transactions,
         ),
     ]
-    with open_segment(LOG / "0.ckt", files=written(runs)) as segment:
-        assert [position for _, position, _ in dated(segment)] == [100, 200, 200, 200, 300]
+    with open_segment(LOG / "0.ckt", files=write_log(runs)) as segment:
+        assert [position for _, position, _ in read_times(segment)] == [100, 200, 200, 200, 300]
         assert [segment.transactions.first_from(at) for at in (100, 101, 200, 201, 301)] == [
             1,
             2,
@@ -124,29 +124,29 @@ def test_rows_of_a_giant_transaction_are_dated_by_its_end() -> None:
 
 def test_an_open_segment_has_the_transactions_of_all_that_is_durable() -> None:
     """A reader that follows it finds them at every flush point."""
-    groups = numbered([inserts(2, first=2 * n) for n in range(3)])
+    groups = number_rows([inserts(2, first=2 * n) for n in range(3)])
     disk = Disk()
     with Writer.open(LOG, log_id=None, source=SOURCE, files=disk) as log:
         for number, group in enumerate(groups, 1):
             log.write(run_of(group))
             log.flush()
             with open_segment(LOG / "0.ckt_", files=disk) as segment:
-                found = {position for _, position, _ in dated(segment)}
+                found = {position for _, position, _ in read_times(segment)}
                 assert found == {commit_position(n) for n in range(1, number + 1)}
         log.write(run_of(groups[0][:0]))
 
 
 def test_an_engine_with_wide_positions_is_read_by_python() -> None:
     """Single ones are numbers, a table has 16 bytes, since no Arrow number holds them."""
-    groups = numbered([inserts(1), inserts(1, first=1)])
+    groups = number_rows([inserts(1), inserts(1, first=1)])
     wide = [2**64, 2**127 + 5]
-    disk = written([placed([*groups[0], *groups[1]], wide)], {"engine": "one of tomorrow"})
+    disk = write_log([place_rows([*groups[0], *groups[1]], wide)], {"engine": "one of tomorrow"})
     log = ChangeLog(LOG, is_wide=has_wide_positions, files=disk)
     assert [change.position for change in log] == wide
     table = log.table("public.item")
     assert table.schema.field("_position").type == POSITION
     assert table.column("_position").to_pylist() == [to_bytes(one) for one in wide]
-    narrow = written([placed([*groups[0], *groups[1]], [7, 8])])
+    narrow = write_log([place_rows([*groups[0], *groups[1]], [7, 8])])
     read = ChangeLog(LOG, is_wide=has_wide_positions, files=narrow)
     column = read.table("public.item").column("_position")
     assert (column.type, column.to_pylist()) == (pa.uint64(), [7, 8])
@@ -160,7 +160,7 @@ def test_a_transaction_that_is_missing_is_damage(
     missing: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever frame is missing, no row is returned without a position, and none is skipped."""
-    groups = numbered([inserts(2, first=2 * n) for n in range(3)])
+    groups = number_rows([inserts(2, first=2 * n) for n in range(3)])
     write = Writer._write_transactions
 
     def some(log: Writer, batch: pa.RecordBatch, first: int) -> None:
@@ -185,8 +185,8 @@ def test_a_transaction_that_is_missing_is_damage(
 def test_positions_that_fall_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table's start is looked up in them: in a wrong order rows would be skipped."""
     monkeypatch.setattr("penstock.log.sequence.never_fall", lambda _: True)
-    groups = numbered([inserts(1), inserts(1, first=1), inserts(1, first=2)])
-    disk = written([placed([row for group in groups for row in group], [100, 300, 200])])
+    groups = number_rows([inserts(1), inserts(1, first=1), inserts(1, first=2)])
+    disk = write_log([place_rows([row for group in groups for row in group], [100, 300, 200])])
     with (
         open_segment(LOG / "0.ckt", files=disk) as segment,
         pytest.raises(SegmentCorrupt, match="positions fall"),
@@ -197,8 +197,8 @@ def test_positions_that_fall_are_damage(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_row_of_a_transaction_that_the_segment_does_not_have_is_damage() -> None:
     """The segment invents no position for rows that are not its own."""
-    groups = numbered([inserts(2), inserts(2, first=2)])
-    with open_segment(LOG / "0.ckt", files=written([run_of(groups[0])])) as segment:
+    groups = number_rows([inserts(2), inserts(2, first=2)])
+    with open_segment(LOG / "0.ckt", files=write_log([run_of(groups[0])])) as segment:
         with pytest.raises(SegmentCorrupt, match="transactions are missing"):
             segment.add_commit(batch_of(ITEM, groups[1]).batch)
         assert segment.add_commit(batch_of(ITEM, []).batch).num_rows == 0

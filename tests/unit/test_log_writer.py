@@ -24,7 +24,7 @@ from harness.pipelines.log import (
     batch_of,
     end_point,
     inserts,
-    numbered,
+    number_rows,
     plain_rows,
     plain_segment,
     run_of,
@@ -48,7 +48,7 @@ from penstock.log.writer import TransactionOpen
 from penstock.model import FlushPoint, Marker, MarkerKind, Op, Relation, Run
 
 LOG = Path("/log")
-GROUPS = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
+GROUPS = number_rows([inserts(3), inserts(2, first=3), inserts(4, first=5)])
 
 
 class Hands:
@@ -67,7 +67,7 @@ class Hands:
         self.seconds += seconds
 
 
-def opened(disk: Disk, **options: object) -> Writer:
+def open_writer(disk: Disk, **options: object) -> Writer:
     """Open a writer on a simulated disk."""
     made = WriterOptions(**options)  # type: ignore[arg-type]
     return Writer.open(LOG, log_id=None, source=SOURCE, options=made, files=disk)
@@ -79,7 +79,7 @@ def opened(disk: Disk, **options: object) -> Writer:
 def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None:
     """Rows, footer, state and name become durable in this order; then a new file opens."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         disk.trace.clear()
         log.rotate()
@@ -105,7 +105,7 @@ def test_steps_of_a_rotation_come_in_the_order_that_recovery_relies_on() -> None
 def test_a_flush_is_one_write_and_one_fdatasync() -> None:
     """A flush covers all runs since the last one, and none does nothing. Then readers are told."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         log.write(run_of(GROUPS[1]))
@@ -120,7 +120,7 @@ def test_a_flush_is_one_write_and_one_fdatasync() -> None:
 def test_the_next_segment_is_opened_by_data_only() -> None:
     """An idle log has no open file and creates no empty segments."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.rotate() is None
         log.write(run_of(GROUPS[0]))
         assert log.segment_number == 0
@@ -133,7 +133,7 @@ def test_the_next_segment_is_opened_by_data_only() -> None:
             assert log.rotate() is None
         assert not log.due()
     assert sorted(disk.listdir(LOG)) == ["0.ckt", "DURABLE", "LOG.json"]
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == FlushPoint(position=504, gsn=3, trx=1)
         log.write(run_of([]))
         log.write(replace(run_of(GROUPS[1]), end=FlushPoint(position=600, gsn=5, trx=2)))
@@ -146,13 +146,13 @@ def test_the_next_segment_is_opened_by_data_only() -> None:
 def test_a_position_that_moves_while_a_segment_is_open_is_a_flush_point_in_it() -> None:
     """Recovery returns the newest one, wherever it was kept."""
     disk = Disk()
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     log.flush()
     log.write(Run(end=FlushPoint(position=400, gsn=3, trx=1)))
     assert log.flush().position == 400
     disk.power_cut()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == FlushPoint(position=400, gsn=3, trx=1)
         assert [c.number for c in log.recovered] == [0]
 
@@ -161,7 +161,7 @@ def test_rotation_is_due_by_operations_size_or_time_and_only_at_a_commit() -> No
     """Document 000 says: after about 150,000 operations or the flush interval, at a COMMIT."""
     hands = Hands()
     disk = Disk()
-    with opened(disk, operation_count_max=4, flush_interval_s=5.0, clock=hands) as log:
+    with open_writer(disk, operation_count_max=4, flush_interval_s=5.0, clock=hands) as log:
         assert not log.due()
         hands.sleep(60)
         assert not log.due(), "an empty log is never due"
@@ -179,14 +179,14 @@ def test_rotation_is_due_by_operations_size_or_time_and_only_at_a_commit() -> No
         assert not log.due()
         log.write(run_of(GROUPS[2][2:]))
         assert log.due()
-    with opened(Disk(), segment_size_bytes_max=6000) as log:
+    with open_writer(Disk(), segment_size_bytes_max=6000) as log:
         log.write(run_of(GROUPS[0]))
         assert log.due() == (log.segment_size_bytes >= 6000)
 
 
 def test_flush_rotate_and_done_are_refused_inside_a_transaction() -> None:
     """A flush point there would make half a transaction look complete."""
-    with opened(Disk()) as log:
+    with open_writer(Disk()) as log:
         log.write(run_of(GROUPS[0][:1], ended=False))
         assert not log.at_commit
         for act in (log.flush, log.rotate, log.finish):
@@ -199,8 +199,8 @@ def test_flush_rotate_and_done_are_refused_inside_a_transaction() -> None:
 def test_a_giant_transaction_is_written_out_in_bounded_pieces() -> None:
     """Memory holds at most the stated buffer and one frame, not the transaction."""
     disk = Disk()
-    rows = numbered([inserts(5000)])[0]
-    with opened(disk, buffer_size_bytes_max=10_000, compression=None) as log:
+    rows = number_rows([inserts(5000)])[0]
+    with open_writer(disk, buffer_size_bytes_max=10_000, compression=None) as log:
         for start in range(0, 5000, 100):
             log.write(run_of(rows[start : start + 100], ended=start == 4900))
             unwritten = log.segment_size_bytes - len(disk.content(LOG / "0.ckt_"))
@@ -215,7 +215,7 @@ def test_a_giant_transaction_is_written_out_in_bounded_pieces() -> None:
 def test_a_large_transaction_that_never_ends_leaves_nothing() -> None:
     """After a crash inside it the open file is deleted, and the number is used again."""
     disk = Disk()
-    log = opened(disk, buffer_size_bytes_max=100)
+    log = open_writer(disk, buffer_size_bytes_max=100)
     for row in GROUPS[0][:2]:
         log.write(run_of([row], ended=False))
     assert len(disk.content(LOG / "0.ckt_")) > 5000
@@ -230,7 +230,7 @@ def test_a_large_transaction_that_never_ends_leaves_nothing() -> None:
 def test_rewind_forgets_what_no_flush_point_covers() -> None:
     """The source's connection broke: the transaction is sent again from its start."""
     disk = Disk()
-    with opened(disk, buffer_size_bytes_max=10) as log:
+    with open_writer(disk, buffer_size_bytes_max=10) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         log.write(run_of(GROUPS[1][:1], ended=False))
@@ -245,7 +245,7 @@ def test_rewind_forgets_what_no_flush_point_covers() -> None:
 def test_each_segment_repeats_the_relations_it_uses() -> None:
     """A segment is readable alone."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         for group in GROUPS:
             log.write(run_of(group))
             log.rotate()
@@ -257,7 +257,7 @@ def test_each_segment_repeats_the_relations_it_uses() -> None:
 def test_a_shape_without_rows_is_content() -> None:
     """A column added to a table without new rows must reach the target."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(Run(relations=(EVENT,), end=FlushPoint(position=50)))
         closed = log.rotate()
     assert closed is not None
@@ -289,15 +289,15 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
     wrong = [
         run_of(second),  # rows are missing
         run_of(first[1:]),
-        announced(rows=run_of(first).rows, end=end_point(1, 4)),  # announces more than it has
-        announced(rows=run_of(first).rows, end=end_point(0, 3)),
-        announced(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
-        announced(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
-        announced(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # has rows twice
-        announced(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
+        announce_run(rows=run_of(first).rows, end=end_point(1, 4)),  # announces more than it has
+        announce_run(rows=run_of(first).rows, end=end_point(0, 3)),
+        announce_run(rows=(batch_of(ITEM, [first[0], first[2], first[1]]),), end=end_point(1, 3)),
+        announce_run(rows=(batch_of(ITEM, first[:2]), batch_of(EVENT, [])), end=end_point(1, 2)),
+        announce_run(rows=run_of(first[:2]).rows * 2, end=end_point(1, 4)),  # has rows twice
+        announce_run(markers=(truncate(1, 1, "item"),), end=end_point(1, 0)),
     ]
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         disk.trace.clear()
         for run in wrong:
             with pytest.raises(RunInvalid):
@@ -306,7 +306,9 @@ def test_runs_that_do_not_continue_the_log_are_refused_before_anything_is_writte
         log.write(run_of(first))
         with pytest.raises(RunInvalid, match="transaction 1"):
             log.write(
-                announced(rows=run_of(numbered([inserts(4)])[0][3:]).rows, end=end_point(2, 4))
+                announce_run(
+                    rows=run_of(number_rows([inserts(4)])[0][3:]).rows, end=end_point(2, 4)
+                )
             )
         with pytest.raises(RunInvalid, match="position"):
             log.write(Run(end=FlushPoint(position=10, gsn=3, trx=1)))
@@ -333,7 +335,7 @@ def test_only_an_update_with_its_old_key_may_leave_one_number_out() -> None:
         rows((2, change), (2, two)),
         rows((2, change), (4, plain)),
     ]
-    with opened(Disk()) as log:
+    with open_writer(Disk()) as log:
         for run in wrong:
             with pytest.raises(RunInvalid):
                 log.write(run)
@@ -341,7 +343,7 @@ def test_only_an_update_with_its_old_key_may_leave_one_number_out() -> None:
         log.rotate()
 
 
-def announced(**more: Any) -> Run:
+def announce_run(**more: Any) -> Run:
     """Return a run that announces transaction 1."""
     return Run(transactions=announced_batch([1]), **more)
 
@@ -358,7 +360,7 @@ def test_every_transaction_is_announced_once_in_order_before_anything_is_written
         replace(both, transactions=None, end=None),  # two at once are open
     ]
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         disk.trace.clear()
         for run in wrong:
             with pytest.raises(RunInvalid):
@@ -376,9 +378,9 @@ def test_every_transaction_is_announced_once_in_order_before_anything_is_written
 
 def test_rows_of_interleaved_tables_may_come_in_any_order() -> None:
     """One run has a batch per table; together they have no gap."""
-    rows = numbered([[*inserts(2), change_of(EVENT), *inserts(2), change_of(EVENT)]])[0]
+    rows = number_rows([[*inserts(2), change_of(EVENT), *inserts(2), change_of(EVENT)]])[0]
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         run = run_of(rows)
         log.write(replace(run, rows=run.rows[::-1]))
         log.rotate()
@@ -395,7 +397,7 @@ def test_heartbeats_between_transactions_are_markers_like_others() -> None:
     """Heartbeats have the numbers of what precedes them."""
     disk = Disk()
     beat = Marker(kind=MarkerKind.HEARTBEAT, gsn=3, trx=1, position=160, commit_time_us=1)
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.write(Run(markers=(beat,), end=FlushPoint(position=160, gsn=3, trx=1)))
         log.rotate()
@@ -442,18 +444,18 @@ def test_a_given_log_id_must_be_the_one_that_is_there() -> None:
     wanted = "9b0e2b2e-6a5e-4c9a-9a53-2f3c33a1d1aa"
     with Writer.open(LOG, log_id=wanted, source=SOURCE, files=disk) as log:
         assert log.log_id == wanted
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.log_id == wanted
     with pytest.raises(LogForeign, match="log id"):
         Writer.open(LOG, log_id="another", source=SOURCE, files=disk)
-    with opened(disk):
+    with open_writer(disk):
         pass  # the failed start released the lock
 
 
 def test_a_log_behind_what_the_source_was_told_to_forget_is_an_error() -> None:
     """The server would silently start after the log's end."""
     disk = Disk()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         log.write(run_of(GROUPS[0]))
         log.flush()
         log.check_acknowledged(150)
@@ -468,7 +470,7 @@ def test_a_log_behind_what_the_source_was_told_to_forget_is_an_error() -> None:
 def test_after_any_failure_the_writer_refuses_to_go_on(number: int, kind: type) -> None:
     """A repeated fdatasync succeeds although it has written nothing."""
     disk = Disk()
-    log = opened(disk)
+    log = open_writer(disk)
     log.write(run_of(GROUPS[0]))
     disk.fail_at = (disk.operation_count + 1, number)
     with pytest.raises(kind):
@@ -478,10 +480,10 @@ def test_after_any_failure_the_writer_refuses_to_go_on(number: int, kind: type) 
             act()
     assert log.durable == FlushPoint(position=0)
     log.close()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == end_point(1, 3)
     disk.power_cut()
-    with opened(disk) as log:
+    with open_writer(disk) as log:
         assert log.resume == end_point(1, 3)
 
 

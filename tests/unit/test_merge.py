@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness.pipelines.log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
+from harness.pipelines.log import ITEM, ITEM_2, Change, batch_of, number_rows, truncate
 from harness.pipelines.merged import (
     BASE_US,
     FACTS,
@@ -169,13 +169,13 @@ def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> N
     """A log that resumes continues after what is merged; its earlier transactions are late."""
     first, second = log_at(tmp_path, "s1", (10, 20, 90, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
-    first.opened().finish()
+    first.open_writer().finish()
     first.close()
     second.end()
     merge([first, second], tmp_path / "all").run()
     assert [image[0] for image in images(tmp_path / "all")] == [1000, 2000, 1001, 2001, 2002]
     first.write(1, rotates=True)
-    first.opened().finish()
+    first.open_writer().finish()
     first.close()
     merge([first, second], tmp_path / "all").run()
     assert images(tmp_path / "all")[-1][0] == 1002
@@ -188,7 +188,7 @@ def test_what_others_have_gone_past_is_late(tmp_path: Path) -> None:
     """A log that had ended resumes with a commit that is only later than its own last one."""
     first, second = log_at(tmp_path, "s1", (10, 20, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
-    first.opened().finish()
+    first.open_writer().finish()
     first.close()
     second.end()
     merge([first, second], tmp_path / "all").run()
@@ -279,7 +279,7 @@ def test_a_truncate_of_one_log_is_refused_where_others_have_rows(tmp_path: Path)
     """The affected rows are unknown. With ofOneLog = leave it is left out, and counted."""
     first, second = log_at(tmp_path, "s1", (10,)), log_at(tmp_path, "s2", (15, 30))
     first.write(1)
-    writer = first.opened()
+    writer = first.open_writer()
     marker = replace(truncate(1, 2, "item"), position=200, commit_time_us=BASE_US + 20)
     writer.write(_empty(marker))
     writer.flush()
@@ -306,7 +306,7 @@ def _empty(marker: Marker) -> Run:
 
 def rows_batch(relation: Relation, *changes: Change) -> pa.RecordBatch:
     """Return some changes as a batch."""
-    return batch_of(relation, numbered([list(changes)])[0]).batch
+    return batch_of(relation, number_rows([list(changes)])[0]).batch
 
 
 def test_a_column_is_there_from_the_first_log_to_the_last() -> None:

@@ -97,8 +97,8 @@ def test_a_shape_in_a_segment_without_transactions_is_read(log: LogOf, is_follow
         assert read_all(source) == [1]
         assert source.shapes(1) == [ITEM]
         assert source.number_of(1) == 1
-        log.opened().write(Run(relations=(ITEM_2,), end=log.opened().durable))
-        log.opened().rotate()
+        log.open_writer().write(Run(relations=(ITEM_2,), end=log.open_writer().durable))
+        log.open_writer().rotate()
         if is_followed:
             log.write(1, rotates=True)
         assert read_all(source) == ([2] if is_followed else [])
@@ -122,7 +122,7 @@ def test_a_segment_that_is_closed_while_a_merge_begins_is_read(
             write()
         return real(*args)
 
-    log.opened()
+    log.open_writer()
     monkeypatch.setattr(inputs, "load_state", load)
     with closing(read_from(log)) as source:
         assert read_all(source) == [1]
@@ -189,7 +189,7 @@ def made_anew(log: LogOf) -> None:
     log.close()
     shutil.rmtree(log.directory / "log")
     log.written = 0
-    log.opened()
+    log.open_writer()
 
 
 def test_a_log_that_was_made_anew_is_refused_before_it_has_a_segment(log: LogOf) -> None:
@@ -316,7 +316,7 @@ def test_an_extraction_has_ended_when_all_of_it_was_read(log: LogOf) -> None:
 # -- a beginning with bases ------------------------------------------------------------------------
 
 
-def based(log: LogOf) -> Any:
+def build_base(log: LogOf) -> Any:
     """Return the place of a log with a base of its beginning."""
     table = BaseTable(schema="public", name="item", relations=(ITEM,))
     made = Manifest(log_id=log_id_of(log), number=1, segment=0, gsn=0, tables=(table,))
@@ -337,7 +337,7 @@ def test_a_beginning_is_no_later_than_its_earliest_state(tmp_path: Path) -> None
     logs = [log_at(tmp_path, 3, name=name) for name in ("s1", "s2")]
     for count, one in enumerate(logs, 1):
         one.write(count, rotates=True)
-    state, held = begin_merge([based(one) for one in logs], join_us=5)
+    state, held = begin_merge([build_base(one) for one in logs], join_us=5)
     ends = [kept.end for _, kept in held]
     assert state.watermark_us == ends[0].commit_time_us < ends[1].commit_time_us
     assert state.settles_us == ends[1].commit_time_us + 5
@@ -354,7 +354,7 @@ def test_states_are_let_go_where_one_log_has_none(tmp_path: Path) -> None:
     logs = [log_at(tmp_path, 3, name=name) for name in ("s1", "s2")]
     for one in logs:
         one.write(1, rotates=True)
-    places = [based(logs[0]), with_holder(logs[1])]
+    places = [build_base(logs[0]), with_holder(logs[1])]
     with pytest.raises(BaseNotReady, match="s2"):
         begin_merge(places, join_us=5)
     assert list((logs[0].directory / "base" / "held" / "m").iterdir()) == []

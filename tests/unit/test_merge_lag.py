@@ -63,7 +63,7 @@ def since(config: Config) -> int | None:
     return None if us is None else us - BASE_US
 
 
-def merged(config: Config, *found: InputState) -> None:
+def save_merged(config: Config, *found: InputState) -> None:
     """Save the merge's place in its logs."""
     file = StateFile(config.layout.state / STATE_FILE, list[MergeState])
     file.save([MergeState(trx=1, inputs=found)])
@@ -75,9 +75,9 @@ def test_the_lag_is_that_of_the_log_that_is_furthest_behind(tmp_path: Path, conf
     assert since(config) == 10
     (config.layout.state).mkdir(parents=True, exist_ok=True)
     state = InputState(name="s1", number=2, segment=0, reached=Reached(trx=1))
-    merged(config, replace(state, name="s0", reached=Reached(trx=1)), state)
+    save_merged(config, replace(state, name="s0", reached=Reached(trx=1)), state)
     assert since(config) == 20
-    merged(config, *(replace(state, name=f"s{n}", reached=Reached(trx=2)) for n in range(3)))
+    save_merged(config, *(replace(state, name=f"s{n}", reached=Reached(trx=2)) for n in range(3)))
     assert since(config) is None
     for log in logs:
         assert len(list_segments(log.links)) == 1  # looking removes nothing
@@ -99,7 +99,7 @@ def test_a_log_that_has_ended_lags_no_more(tmp_path: Path, config: Config) -> No
     """All of it is merged, whatever its files say."""
     log_at(tmp_path, "s0", 10, 20)
     config.layout.state.mkdir(parents=True, exist_ok=True)
-    merged(config, InputState(name="s0", number=1, segment=0, is_over=True))
+    save_merged(config, InputState(name="s0", number=1, segment=0, is_over=True))
     facts(tmp_path / "s0", lag_bytes=5, watermark_us=BASE_US + 3)
     assert since(config) is None
 
@@ -130,7 +130,7 @@ def test_what_is_merged_meanwhile_is_looked_up_again(
 
     def read(source: MergeInput) -> Any:
         if source.name == "s0" and next(misses, False):
-            merged(config, state)
+            save_merged(config, state)
             raise FileMissing("it is merged", path="0.ckt")
         return real(source)
 

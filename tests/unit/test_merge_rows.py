@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.pipelines.log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
+from harness.pipelines.log import ITEM, ITEM_2, Change, batch_of, number_rows, truncate
 from harness.pipelines.merged import BASE_US, OPTIONS, OWN, SECTION, LogOf, merge
 from penstock.codec.ckt import FrameKind
 from penstock.extract import extractor
@@ -82,7 +82,7 @@ def log_of(
 
 
 @contextmanager
-def merged(directory: Path) -> Iterator[list[Segment]]:
+def open_merged(directory: Path) -> Iterator[list[Segment]]:
     """Yield the segments of a merged log."""
     found = list(open_chain(list_segments(directory / "log")))
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def merged(directory: Path) -> Iterator[list[Segment]]:
 def story(directory: Path) -> list[Any]:
     """Return the keys of rows, and markers as texts, in order."""
     found: list[Any] = []
-    with merged(directory) as opened:
+    with open_merged(directory) as opened:
         for one in (one for segment in opened for one in segment.in_order()):
             if isinstance(one, Marker):
                 found.append(f"{one.data.get('prefix', one.kind.value)} {one.gsn} {one.trx}")
@@ -182,7 +182,7 @@ def test_rows_of_one_table_of_several_logs_are_in_order(tmp_path: Path) -> None:
     first = log_of(tmp_path, "s1", (10, 30), [[insert(1, "a")], [insert(3, "c")]])
     second = log_of(tmp_path, "s2", (20, 40), [[insert(2, "b")], [insert(4, "d")]])
     merge([first, second], tmp_path / "all", options=ONE_SEGMENT).run()
-    with merged(tmp_path / "all") as opened:
+    with open_merged(tmp_path / "all") as opened:
         batches = [rows.batch for segment in opened for rows in segment.rows()]
     assert max(batch.num_rows for batch in batches) > 2
     for name, wanted in (("gsn", [1, 2, 3, 4]), ("trx", [1, 2, 3, 4])):
@@ -197,7 +197,7 @@ def test_a_joined_transaction_is_that_of_its_last_part(tmp_path: Path) -> None:
     first = log_of(tmp_path, "s1", (10, 20), [[insert(1, "a")], [insert(2, "b")]], None, {1: part})
     second = log_of(tmp_path, "s2", (25, 60), [[insert(3, "c")], [insert(4, "d")]], None, {0: part})
     merge([first, second], tmp_path / "all", options=ONE_SEGMENT).run()
-    with merged(tmp_path / "all") as opened:
+    with open_merged(tmp_path / "all") as opened:
         found = [
             segment.transactions.find(trx)
             for segment in opened
@@ -223,7 +223,7 @@ def test_transactions_end_where_their_rows_do(tmp_path: Path) -> None:
     log = log_of(tmp_path, "s1", (10, 20, 30), rows)
     merge([log], tmp_path / "all", options=ONE_SEGMENT).run()
     ended, seen = 0, 0
-    with merged(tmp_path / "all") as opened:
+    with open_merged(tmp_path / "all") as opened:
         for entry in (entry for segment in opened for entry in segment.entries):
             if entry.kind == FrameKind.ROWS:
                 seen = max(seen, entry.trx_last)
@@ -243,14 +243,14 @@ def test_a_table_without_rows_gets_its_shape(
     if is_giant:
         monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 0.01)
     log = LogOf(tmp_path / "s1", [(10, None)], [[insert(1, "a")]])
-    writer = log.opened()
+    writer = log.open_writer()
     writer.write(replace(log._run(range(1)), relations=(OWN,)))
     writer.flush()
     writer.rotate()
     writer.finish()
     log.close()
     merge([log], tmp_path / "all").run()
-    with merged(tmp_path / "all") as opened:
+    with open_merged(tmp_path / "all") as opened:
         found = [(table.name, table.rows) for segment in opened for table in segment.tables]
     assert sorted(found) == [("item", 1), ("own", 0)]
 
@@ -266,7 +266,7 @@ def test_a_row_without_a_column_leaves_it_as_another_log_wrote_it() -> None:
     )
     into = replace(own, columns=(*own.columns, price), version=2)
     change = Change(relation=ITEM, op=Op.UPDATE, after=(1, "a"))
-    found = convert_rows(batch_of(ITEM, numbered([[change]])[0]).batch, own, into)
+    found = convert_rows(batch_of(ITEM, number_rows([[change]])[0]).batch, own, into)
     assert found.column("absent").to_pylist() == [b"\4"]
 
 
@@ -306,7 +306,7 @@ def queue(name: str, *times: int, ended: bool = False, reached: Reached = Reache
     return found
 
 
-def given(*queues: InputQueue) -> list[tuple[int, int]]:
+def take_transactions(*queues: InputQueue) -> list[tuple[int, int]]:
     """Return the next transactions: input and time of each."""
     order = Order(list(queues), join_us=30, skew_us=8, weight_max=100)
     found = order.next()
@@ -319,8 +319,12 @@ def given(*queues: InputQueue) -> list[tuple[int, int]]:
 
 def test_of_equal_times_the_first_logs_transaction_comes_first() -> None:
     """Only what no log can precede is returned: the second one may have more at its last time."""
-    assert given(queue("s1", 10, 20), queue("s2", 10, 20)) == [(0, 10), (1, 10), (0, 20)]
-    assert given(queue("s1", 20), queue("s2", 10)) == [(1, 10)]
+    assert take_transactions(queue("s1", 10, 20), queue("s2", 10, 20)) == [
+        (0, 10),
+        (1, 10),
+        (0, 20),
+    ]
+    assert take_transactions(queue("s1", 20), queue("s2", 10)) == [(1, 10)]
 
 
 def test_what_a_log_has_given_out_is_not_undercut() -> None:

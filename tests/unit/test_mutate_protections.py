@@ -29,7 +29,7 @@ MUTANTS = read_mutants()
 def test_a_mistake_fits_the_source(mutant: Mutant) -> None:
     """A developer who moves a protection also moves its mistake, or it is never planted again."""
     text = (SOURCE / mutant.file).read_text(encoding="utf-8")
-    changed = mutant.applied(text)
+    changed = mutant.apply_to(text)
     assert changed != text
     if not mutant.is_kernel:
         compile(changed, mutant.file, "exec")
@@ -42,7 +42,7 @@ def test_a_mistake_fits_the_source(mutant: Mutant) -> None:
 @pytest.mark.parametrize("defect", read_mutants([DEFECTS]), ids=lambda defect: defect.name)
 def test_a_defect_for_the_ddl_fuzzer_fits_the_source(defect: Mutant) -> None:
     """A change of how schema changes are followed keeps the defect, or comes with another one."""
-    changed = defect.applied((SOURCE / defect.file).read_text(encoding="utf-8"))
+    changed = defect.apply_to((SOURCE / defect.file).read_text(encoding="utf-8"))
     compile(changed, defect.file, "exec")
     assert {"--source", "--target"} <= set(defect.tests.split())
 

@@ -22,10 +22,10 @@ from harness.twins.mysql_assemble import (
     Followed,
     Following,
     T,
+    build_stream,
     definition,
     mark_at,
     prepare_body,
-    sent,
     whole_log,
 )
 from penstock.codec.mysql.binlog_events import EventKind
@@ -64,7 +64,7 @@ def test_a_whole_log_comes_in_order(following: Following) -> None:
     """A log has rows, markers, new shapes; XA's prepared rows are at their commit."""
     logs, ends = whole_log()
     found = following.follow(
-        lambda begin: sent(logs, begin),
+        lambda begin: build_stream(logs, begin),
         mark=mark_at(1 << 40 | 4),
         durable=FlushPoint(position=1 << 40 | 4),
     )
@@ -120,7 +120,7 @@ def test_rows_behind_a_savepoint_are_undone(
             log.add(event[4], event[19:])
     log.begin(2).table(T).add(*inserts(T, row(T, 20, "b"))).commit()
     found = following.follow(
-        lambda begin: sent([log], begin),
+        lambda begin: build_stream([log], begin),
         mark=mark_at(1 << 40 | 4),
         durable=FlushPoint(position=1 << 40 | 4),
         limits=Limits(row_count=row_limit),
@@ -143,7 +143,7 @@ def test_rows_behind_a_transaction_that_a_crash_cut_off_are_read(
     log.add(EventKind.QUERY, query_body(first)).table(T).add(*inserts(T, row(T, 1, "a")))
     second.begin(2).table(T).add(*inserts(T, row(T, 2, "b"))).commit()
     found = following.follow(
-        lambda begin: sent([log, second], begin),
+        lambda begin: build_stream([log, second], begin),
         mark=mark_at(1 << 40 | 4),
         durable=FlushPoint(position=1 << 40 | 4),
     )
@@ -155,7 +155,7 @@ def test_a_savepoint_that_is_not_there_stops_the_extraction(following: Following
     """The undone rows cannot be determined."""
     log = Log().begin().table(T).add(*inserts(T, row(T, 1, "a")))
     log.add(EventKind.QUERY, query_body("ROLLBACK TO `a`")).commit()
-    found = following.broken(lambda begin: sent([log], begin), mark=mark_at(1 << 40 | 4))
+    found = following.broken(lambda begin: build_stream([log], begin), mark=mark_at(1 << 40 | 4))
     assert found.rows == []
 
 
@@ -172,14 +172,17 @@ def test_going_on_anywhere_gives_the_rest_and_nothing_twice(
             folder = tmp_path / f"{cut}-{early}"
             one = Following(folder, following.kind)
             before = one.follow(
-                lambda begin, cut=cut: sent(logs, begin)[: _upto(logs, cut)],  # type: ignore[misc]
+                lambda begin, cut=cut: build_stream(logs, begin)[: _upto(logs, cut)],  # type: ignore[misc]
                 mark=mark_at(1 << 40 | 4),
                 durable=FlushPoint(position=1 << 40 | 4),
             )
-            kept = _kept(before, early)
+            kept = _find_kept(before, early)
             durable = _durable(before, cut)
             after = one.follow(
-                lambda begin: sent(logs, begin), mark=kept, durable=durable, notes=before.notes
+                lambda begin: build_stream(logs, begin),
+                mark=kept,
+                durable=durable,
+                notes=before.notes,
             )
             assert before.rows + after.rows == ROWS, (cut, early)
             assert after.marks[-1].gtids.endswith(":1-11") if after.marks else True
@@ -189,7 +192,7 @@ def test_going_on_anywhere_gives_the_rest_and_nothing_twice(
 
 def _upto(logs: list[Log], cut: int) -> int:
     """Return how many bytes of the whole stream end at a position."""
-    whole, rest = sent(logs, 1 << 40 | 4), sent(logs, cut)
+    whole, rest = build_stream(logs, 1 << 40 | 4), build_stream(logs, cut)
     number = cut >> 40
     head = len(packet(b"\0" + fake_rotate(f"binlog.{number:06d}")))
     if cut & (1 << 40) - 1 > 4:
@@ -205,7 +208,7 @@ def _durable(before: Followed, cut: int) -> FlushPoint:
     return FlushPoint(position=cut, gsn=gsn, trx=trx)
 
 
-def _kept(before: Followed, early: int) -> StreamMark:
+def _find_kept(before: Followed, early: int) -> StreamMark:
     """Return the last mark at or before a position, or the very first place."""
     marks = [*before.marks, *(mark for _, mark in before.idle)]
     fit = [mark for mark in marks if mark.position <= early]
@@ -216,7 +219,7 @@ def test_small_blocks_and_runs_make_no_difference(following: Following) -> None:
     """A giant transaction is passed on in pieces; packets may be torn anywhere."""
     logs, _ = whole_log()
     found = following.follow(
-        lambda begin: sent(logs, begin),
+        lambda begin: build_stream(logs, begin),
         mark=mark_at(1 << 40 | 4),
         durable=FlushPoint(position=1 << 40 | 4),
         block_bytes=37,
@@ -230,7 +233,7 @@ def test_another_server_counts_on_behind_the_old_one(following: Following) -> No
     logs, ends = whole_log()
     durable = FlushPoint(position=900 << 40 | 77, gsn=10, trx=4)
     found = following.follow(
-        lambda _: sent(logs, 1 << 40 | 4),
+        lambda _: build_stream(logs, 1 << 40 | 4),
         mark=mark_at(900 << 40 | 77),
         durable=durable,
         shift=None,
@@ -250,7 +253,7 @@ def test_a_log_that_ends_inside_a_transaction_is_refused(following: Following) -
     logs, ends = whole_log()
     with pytest.raises(StreamUnexpected, match="inside a transaction"):
         following.follow(
-            lambda begin: sent(logs, begin),
+            lambda begin: build_stream(logs, begin),
             mark=mark_at(1 << 40 | 4),
             durable=FlushPoint(position=ends[1] - 5, gsn=1, trx=1),
         )
@@ -261,7 +264,7 @@ def test_what_was_prepared_before_the_log_begins_stops_it(following: Following) 
     logs, ends = whole_log()
     with pytest.raises(PreparedUnseen):
         following.follow(
-            lambda begin: sent(logs, begin),
+            lambda begin: build_stream(logs, begin),
             mark=mark_at(ends[5]),
             durable=FlushPoint(position=ends[5]),
         )
@@ -274,7 +277,7 @@ def test_an_alter_is_reported_when_the_catalogue_is_sure(following: Following) -
     logs[0].add(EventKind.GTID, gtid_body(1))
     logs[0].add(EventKind.QUERY, query_body("alter table t add c2 int not null default 9"))
     found = following.follow(
-        lambda begin: sent(logs, begin),
+        lambda begin: build_stream(logs, begin),
         mark=mark_at(1 << 40 | 4),
         durable=FlushPoint(position=1 << 40 | 4),
     )
@@ -293,7 +296,7 @@ def test_statements_as_text_stop_by_name(following: Following, text: str) -> Non
     logs[0].begin(1).add(EventKind.QUERY, query_body(text)).commit()
     with pytest.raises(PenstockError, match="logged as text"):
         following.follow(
-            lambda begin: sent(logs, begin),
+            lambda begin: build_stream(logs, begin),
             mark=mark_at(1 << 40 | 4),
             durable=FlushPoint(position=1 << 40 | 4),
         )
@@ -301,7 +304,7 @@ def test_statements_as_text_stop_by_name(following: Following, text: str) -> Non
     logs[0].begin(1).add(EventKind.QUERY, query_body(text, schema="else")).commit()
     if "rec" not in text:  # tables of another database are ignored
         following.follow(
-            lambda begin: sent(logs, begin),
+            lambda begin: build_stream(logs, begin),
             mark=mark_at(1 << 40 | 4),
             durable=FlushPoint(position=1 << 40 | 4),
         )
@@ -315,7 +318,7 @@ def test_what_is_whole_in_front_of_an_error_is_given_out(following: Following) -
     end = 1 << 40 | log.offset
     log.begin(2).table(T).add(*inserts(T, row(T, 2, "b")))
     log.add(EventKind.QUERY, query_body("delete from t"))
-    found = following.broken(lambda begin: sent(logs, begin), mark=mark_at(1 << 40 | 4))
+    found = following.broken(lambda begin: build_stream(logs, begin), mark=mark_at(1 << 40 | 4))
     assert found.rows == [(1, 1, "I", (1, "a"))]
     assert found.runs[-1].end == FlushPoint(position=end, gsn=1, trx=1)
     assert found.marks[-1].gtids.endswith(":1")
@@ -338,7 +341,7 @@ def test_a_visit_stands_in_front_of_the_transaction_at_its_position(
 
         visit = Visit(steps=steps)
         followed = following.follow(
-            lambda begin: sent(logs, begin),
+            lambda begin: build_stream(logs, begin),
             mark=mark_at(ends[0]),
             durable=FlushPoint(position=ends[0]),
             block_bytes=block_bytes,
@@ -376,7 +379,7 @@ def test_a_visit_stands_behind_events_that_are_passed_over(following: Following)
         seen.append((assembler.end.position, assembler.decoder.gsn))
 
     following.follow(
-        lambda begin: sent([log], begin),
+        lambda begin: build_stream([log], begin),
         mark=mark_at(begin),
         durable=FlushPoint(position=begin),
         visit=Visit(steps=steps),
@@ -395,7 +398,7 @@ def test_a_snapshot_in_front_of_what_was_given_out_is_not_waited_for(following: 
         seen.append([assembler.place_of(position) for position in wanted])
 
     following.follow(
-        lambda begin: sent(logs, begin),
+        lambda begin: build_stream(logs, begin),
         mark=mark_at(ends[0]),
         durable=FlushPoint(position=ends[0]),
         visit=Visit(steps=steps),
@@ -415,7 +418,7 @@ def test_a_visit_that_was_left_lets_go_of_what_it_holds(following: Following) ->
             seen.append("let go")
 
     following.follow(
-        lambda begin: sent(logs, begin),
+        lambda begin: build_stream(logs, begin),
         mark=mark_at(ends[0]),
         durable=FlushPoint(position=ends[0]),
         visit=Visit(steps=steps),

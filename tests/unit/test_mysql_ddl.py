@@ -22,7 +22,7 @@ def query(text: str, *, sql_mode: int = 0) -> Query:
     )
 
 
-def told(text: str, **more: object) -> list[tuple[str, str, str]]:
+def read_effects(text: str, **more: object) -> list[tuple[str, str, str]]:
     """Return (what, table, new name) of each effect."""
     return [
         (one.doing.value, one.table.name if one.table else "", one.to.name if one.to else "")
@@ -102,7 +102,7 @@ def test_statements_are_recognised_by_their_words(
     text: str, expected: list[tuple[str, str, str]]
 ) -> None:
     """Comments, quotes and lists are handled; a statement that is not understood is reported so."""
-    assert told(text) == expected
+    assert read_effects(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_what_is_asked_of_rows_is_reported(text: str, expected: list[tuple[str, 
 
 def test_quotes_mean_names_or_strings_as_the_session_had_it() -> None:
     """Under ANSI_QUOTES double quotes enclose names."""
-    assert told('drop table "t"', sql_mode=4) == [("dropped", "t", "")]
-    assert told('drop table "t"') == [("unknown", "", "")]
+    assert read_effects('drop table "t"', sql_mode=4) == [("dropped", "t", "")]
+    assert read_effects('drop table "t"') == [("unknown", "", "")]
 
 
 def test_comments_for_other_servers_are_no_code() -> None:
@@ -194,7 +194,7 @@ def test_comments_for_other_servers_are_no_code() -> None:
     assert effects_of(query("/*!80000 drop table a */"), server=MARIA) == ()
 
 
-def added(text: str) -> list[tuple[str, str, str]]:
+def read_added(text: str) -> list[tuple[str, str, str]]:
     """Return (name, definition or NULL, why its value is unclear) of the added columns."""
     (effect,) = [one for one in effects_of(query(text), server=NEW) if one.added] or [
         Effect(doing=Doing.ALTERED)
@@ -244,7 +244,7 @@ def test_added_columns_tell_what_the_server_is_asked(
     text: str, expected: list[tuple[str, str, str]]
 ) -> None:
     """The definition decides the value of existing rows; if it cannot, the text says why."""
-    assert added(f"alter table t {text}") == expected
+    assert read_added(f"alter table t {text}") == expected
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ SENTENCES: list[tuple[int, str, type[PenstockError]]] = [
         "GTID_MODE = OFF instead of ON.",
         r.LogOff,
     ),
-    (FATAL, "Something that nobody has said before", r.DumpRefused),
+    (FATAL, "Something that no server has said before", r.DumpRefused),
     (1227, "Access denied; you need (at least one of) the REPLICATION SLAVE privilege(s)",
      PrivilegeMissing),
     (1045, "Access denied for user 'u'@'h'", PrivilegeMissing),

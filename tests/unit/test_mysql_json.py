@@ -63,7 +63,7 @@ def test_documents_of_the_small_form() -> None:
     assert json_text(member) == '{"k": 65535}'
 
 
-def nested(depth: int) -> Any:
+def nest_arrays(depth: int) -> Any:
     """Return arrays in arrays."""
     value: Any = 1
     for _ in range(depth):
@@ -89,7 +89,7 @@ def nested(depth: int) -> Any:
         bytes((0,)) + struct.pack("<HHHHBH", 1, 12, 11, 9, 6, 65535) + b"k",
         encode_json({"a": 1, "b": 2}).replace(b"b", b"a"),
         encode_json({"a": 1, "b": 2}).replace(b"b", b"A"),
-        encode_json(nested(101)),
+        encode_json(nest_arrays(101)),
         encode_json(Opaque(246, b"\x0a\x04\0")),
         encode_json(Opaque(12, bytes(7))),
         encode_json(Opaque(12, b"\xff" * 8)),
@@ -104,7 +104,7 @@ def test_broken_documents_are_refused(data: bytes) -> None:
 
 def test_the_deepest_document() -> None:
     """The document has a hundred levels, which is the servers' limit."""
-    assert parse_json(encode_json(nested(100))) == nested(100)
+    assert parse_json(encode_json(nest_arrays(100))) == nest_arrays(100)
 
 
 @pytest.mark.parametrize(

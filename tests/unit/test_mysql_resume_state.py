@@ -31,7 +31,7 @@ def mark(text: str, *, shift: int = 0, gtids: str = "u:1") -> StreamMark:
     )
 
 
-def opened(folder: Path) -> ResumeStates:
+def open_states(folder: Path) -> ResumeStates:
     """Return what a start finds."""
     run = folder / "run"
     run.mkdir(exist_ok=True)
@@ -41,11 +41,11 @@ def opened(folder: Path) -> ResumeStates:
 def test_the_exact_place_wins_over_the_durable_one(tmp_path: Path) -> None:
     """A killed process leaves both; the place is found whichever flush became durable."""
     first, second, third = (mark(f"binlog.000001:{offset}") for offset in (100, 200, 300))
-    before = opened(tmp_path)
+    before = open_states(tmp_path)
     before.save(first, "server")
     before.before_flush(second)
     before.before_flush(third)
-    after = opened(tmp_path)
+    after = open_states(tmp_path)
     assert after.at(second.position) == second
     assert after.at(third.position) == third
     assert after.at(third.position + 50) == first
@@ -57,16 +57,16 @@ def test_the_exact_place_wins_over_the_durable_one(tmp_path: Path) -> None:
 def test_a_torn_exact_file_is_as_none(tmp_path: Path, damage: bytes) -> None:
     """The file is written without waiting for the disk: a machine's crash may leave any bytes."""
     first, second = mark("binlog.000001:100"), mark("binlog.000001:200")
-    before = opened(tmp_path)
+    before = open_states(tmp_path)
     before.save(first, "server")
     before.before_flush(second)
     (tmp_path / "run" / EXACT_FILE).write_bytes(damage)
-    assert opened(tmp_path).at(second.position) == first
+    assert open_states(tmp_path).at(second.position) == first
 
 
 def test_positions_are_named_as_the_server_of_that_time_does(tmp_path: Path) -> None:
     """Files count on when another server takes over, and are shown with their own names."""
-    standings = opened(tmp_path)
+    standings = open_states(tmp_path)
     assert standings.text(0) == ""
     old, new = mark("mysql-bin.000120:4711"), mark("binlog.000003:157", shift=118)
     standings.save(old, "a")
@@ -74,4 +74,4 @@ def test_positions_are_named_as_the_server_of_that_time_does(tmp_path: Path) -> 
     assert standings.text(old.position) == "mysql-bin.000120:4711"
     assert standings.text(new.position) == "binlog.000003:157"
     assert str(physical(new)) == "binlog.000003:157"
-    assert opened(tmp_path).last == standings.last
+    assert open_states(tmp_path).last == standings.last

@@ -68,7 +68,7 @@ class Live:
         return value
 
 
-def shaped(*columns: tuple[str, str]) -> TableDefinition:
+def build_table(*columns: tuple[str, str]) -> TableDefinition:
     """Return the table with other columns: names and types."""
     kinds = {"int": "int32", "bigint": "int64"}
     return replace(
@@ -165,19 +165,19 @@ def test_a_function_that_wrote_as_text_may_have_written_anywhere(statement: str)
 
 def test_a_renamed_column_keeps_its_identity() -> None:
     """Columns that swap names keep theirs, and so does one that takes a dropped one's name."""
-    renamed = shaped(("id", "int"), ("w", "varchar(9)"))
+    renamed = build_table(("id", "int"), ("w", "varchar(9)"))
     assert ids_after("alter table t rename column v to w", renamed) == [
         ("id", 1, None),
         ("w", 2, None),
     ]
-    swapped = shaped(("v", "int"), ("id", "varchar(9)"))
+    swapped = build_table(("v", "int"), ("id", "varchar(9)"))
     swap = "alter table t rename column id to v, rename column v to id"
     assert ids_after(swap, swapped) == [("v", 1, None), ("id", 2, None)]
 
 
 def test_a_column_dropped_and_added_again_is_another_one() -> None:
     """Both have one type and are in one statement: existing rows have the default."""
-    now = shaped(("id", "int"), ("v", "int"))
+    now = build_table(("id", "int"), ("v", "int"))
     assert ids_after("alter table t drop column v, add column v int default 3", now) == [
         ("id", 1, None),
         ("v", 3, "3"),
@@ -191,7 +191,7 @@ def test_a_column_tells_since_when_it_has_had_its_names() -> None:
         "alter table t drop column id, add column c int",
         "alter table t rename column w to v, rename column c to w",
         now=replace(
-            shaped(("v", "varchar(9)"), ("w", "int")), identity=Identity.FULL, primary_key=()
+            build_table(("v", "varchar(9)"), ("w", "int")), identity=Identity.FULL, primary_key=()
         ),
     )
     relation = book.refresh(NAME, place(20))
@@ -233,7 +233,7 @@ def test_a_table_whose_capture_begins_is_known_from_there_on() -> None:
 
 def test_another_case_of_a_name_is_a_rename() -> None:
     """MODIFY has the name in another case: the server uses the new spelling."""
-    now = shaped(("id", "int"), ("V", "varchar(9)"))
+    now = build_table(("id", "int"), ("V", "varchar(9)"))
     assert ids_after("alter table t modify V varchar(9)", now)[1] == ("V", 2, None)
 
 
@@ -257,7 +257,7 @@ def test_a_table_whose_rows_are_not_known_awaits_a_reload(
     statement: str, columns: tuple[tuple[str, str], ...], reason: str
 ) -> None:
     """The table is not refused: its shape says so, and after a new read its rows are known."""
-    now = shaped(*(columns or (("id", "int"), ("v", "varchar(9)"), ("c", "int"))))
+    now = build_table(*(columns or (("id", "int"), ("v", "varchar(9)"), ("c", "int"))))
     book = book_of(statement, now=now)
     relation = book.refresh(NAME, place(20))
     assert relation is not None
@@ -359,7 +359,7 @@ def test_a_new_name_that_is_not_captured_stops_by_name() -> None:
 def test_a_recreated_column_of_another_type_is_another_column() -> None:
     """A target could not convert its values, and need not: no row is left."""
     for kind, numbers in (("varchar(20)", [1, 2]), ("year", [1, 3])):
-        now = shaped(("id", "int"), ("v", kind))
+        now = build_table(("id", "int"), ("v", kind))
         book = book_of("drop table t", "create table t (id int primary key, v int)", now=now)
         relation = book.refresh(NAME, place(20))
         assert relation is not None

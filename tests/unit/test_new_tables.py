@@ -27,7 +27,7 @@ URLS = ("postgresql://u@h/s", "postgresql://u@h/t")
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[TableName]]:
+def next_look(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[TableName]]:
     """The tables that the next look finds; the table `bag` cannot be followed."""
     found: dict[str, set[TableName]] = {"new": set(), "gone": set()}
 
@@ -50,11 +50,11 @@ def make(folder: Path, policy: str, tables: Sequence[str] = ("public.*",)) -> Co
 
 
 def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
-    seen: dict[str, set[TableName]], tmp_path: Path
+    next_look: dict[str, set[TableName]], tmp_path: Path
 ) -> None:
     """One table is copied, the other is left out with its reason, also of what a start checks."""
     config = make(tmp_path, "add")
-    seen["new"] = {ITEM, BAG}
+    next_look["new"] = {ITEM, BAG}
     after = new_table_watch.settle_new_tables(config)
     request = read_requests(config).of(ITEM)
     assert request.capture is Capture.ADDED
@@ -64,16 +64,16 @@ def test_one_that_cannot_be_followed_keeps_no_other_from_being_added(
     assert not Selection.parse(after.source.tables).takes(BAG)
     line = line_of(None, read_requests(config).of(BAG), CaptureAnswers())
     assert (line.state, line.code, line.hint) == ("left out", "CT60", "give it one")
-    seen["new"], seen["gone"] = set(), {BAG}
+    next_look["new"], next_look["gone"] = set(), {BAG}
     new_table_watch.settle_new_tables(after)
     assert read_requests(config).of(BAG) == TableRequest(table=BAG)
 
 
-def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
+def test_leave_and_stop(next_look: dict[str, set[TableName]], tmp_path: Path) -> None:
     """The table is left out until it is added; one that the file names is wanted in any case."""
     config = make(tmp_path, "leave", ("public.*", "public.item"))
     other = TableName("public", "other")
-    seen["new"] = {ITEM, other}
+    next_look["new"] = {ITEM, other}
     new_table_watch.settle_new_tables(config)
     assert read_requests(config).of(ITEM).capture is Capture.ADDED
     assert read_requests(config).of(other).code == "CT69"
@@ -81,28 +81,28 @@ def test_leave_and_stop(seen: dict[str, set[TableName]], tmp_path: Path) -> None
         new_table_watch.settle_new_tables(make(tmp_path, "stop", ("public.*", "public.item")))
 
 
-def test_only_what_stays_is_taken_in(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
+def test_only_what_stays_is_taken_in(next_look: dict[str, set[TableName]], tmp_path: Path) -> None:
     """A table that is gone at the next look is ignored."""
     config = make(tmp_path, "add")
     watch = NewTableWatch(config, lambda: None)
-    seen["new"] = {ITEM}
+    next_look["new"] = {ITEM}
     watch.look()
-    seen["new"] = set()
+    next_look["new"] = set()
     watch.look()
     assert read_requests(config) == TableRequests()
     for _ in range(2):
-        seen["new"] = {ITEM}
+        next_look["new"] = {ITEM}
         watch.look()
     assert read_requests(config).of(ITEM).capture is Capture.ADDED
 
 
-def test_a_removed_table_is_not_new(seen: dict[str, set[TableName]], tmp_path: Path) -> None:
+def test_a_removed_table_is_not_new(next_look: dict[str, set[TableName]], tmp_path: Path) -> None:
     """The user has decided meanwhile, and the decision counts."""
     config = make(tmp_path, "add")
     table_requests.put_request(
         config, ITEM, lambda last, number: replace(last, capture=Capture.REMOVED, capture_id=number)
     )
-    seen["new"] = {ITEM}
+    next_look["new"] = {ITEM}
     new_table_watch.settle_new_tables(load_config(config.path))
     assert read_requests(config).of(ITEM).capture is Capture.REMOVED
 

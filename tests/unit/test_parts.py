@@ -24,7 +24,7 @@ OF_ONE_SIDE = {
 }
 
 
-def declared() -> Iterator[tuple[str, str, Any]]:
+def find_declared() -> Iterator[tuple[str, str, Any]]:
     """Yield constant, name and type of each declared part."""
     ports = [f"ports.{one.name}" for one in iter_modules(penstock.ports.__path__)]
     for name in (*ports, *SHARED):
@@ -35,8 +35,8 @@ def declared() -> Iterator[tuple[str, str, Any]]:
 
 
 # What only engines of shared logs have under the name that all have for progress.
-DECLARED = [one for one in declared() if one[0] != "SHARED_PROGRESS_PART"]
-OF_SHARED_LOGS = [one for one in declared() if one[0] == "SHARED_PROGRESS_PART"]
+DECLARED = [one for one in find_declared() if one[0] != "SHARED_PROGRESS_PART"]
+OF_SHARED_LOGS = [one for one in find_declared() if one[0] == "SHARED_PROGRESS_PART"]
 
 
 def members_of(protocol: type) -> set[str]:

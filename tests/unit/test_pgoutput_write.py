@@ -24,7 +24,7 @@ from penstock.model import Column, Identity
 NO_TIME = POSTGRES_EPOCH_US  # the time in frames of the builders
 
 
-def typed(source_type: str, **more: object) -> Column:
+def make_column(source_type: str, **more: object) -> Column:
     """Return a column of a type as it is printed."""
     return column("c", "string", source_type=source_type, **more)
 
@@ -103,23 +103,23 @@ def test_keepalive(reply_now: bool) -> None:
 @pytest.mark.parametrize(
     ("one", "expected"),
     [
-        (typed("bigint", type_oid=20), (20, -1)),
-        (typed("numeric(12,2)", type_oid=1700, typmod=786438), (1700, 786438)),
-        (typed("numeric(12,2)"), (1700, 786438)),
-        (typed("numeric(5,-2)"), (1700, (5 << 16 | 0x7FE) + 4)),
-        (typed("numeric"), (1700, -1)),
-        (typed("character varying(7)"), (1043, 11)),
-        (typed("character(7)"), (1042, 11)),
-        (typed("timestamp(3) with time zone"), (1184, 3)),
-        (typed("timestamp(0) without time zone"), (1114, 0)),
-        (typed("timestamp with time zone"), (1184, -1)),
-        (typed("interval(6)"), (1186, 0x7FFF0006)),
-        (typed("bit(5)"), (1560, 5)),
-        (typed("bytea"), (17, -1)),
-        (typed("public.mood", type_oid=16_400), (25, -1)),
-        (typed("public.price", type_oid=16_401, base_type="numeric(12,2)"), (1700, 786438)),
-        (typed("integer[]"), (25, -1)),
-        (typed("tinyint(1)"), (25, -1)),
+        (make_column("bigint", type_oid=20), (20, -1)),
+        (make_column("numeric(12,2)", type_oid=1700, typmod=786438), (1700, 786438)),
+        (make_column("numeric(12,2)"), (1700, 786438)),
+        (make_column("numeric(5,-2)"), (1700, (5 << 16 | 0x7FE) + 4)),
+        (make_column("numeric"), (1700, -1)),
+        (make_column("character varying(7)"), (1043, 11)),
+        (make_column("character(7)"), (1042, 11)),
+        (make_column("timestamp(3) with time zone"), (1184, 3)),
+        (make_column("timestamp(0) without time zone"), (1114, 0)),
+        (make_column("timestamp with time zone"), (1184, -1)),
+        (make_column("interval(6)"), (1186, 0x7FFF0006)),
+        (make_column("bit(5)"), (1560, 5)),
+        (make_column("bytea"), (17, -1)),
+        (make_column("public.mood", type_oid=16_400), (25, -1)),
+        (make_column("public.price", type_oid=16_401, base_type="numeric(12,2)"), (1700, 786438)),
+        (make_column("integer[]"), (25, -1)),
+        (make_column("tinyint(1)"), (25, -1)),
     ],
     ids=lambda value: value.source_type if isinstance(value, Column) else "",
 )

@@ -29,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> type[Decoder]:
     return DECODERS[request.param]
 
 
-def decoded(kind: type[Decoder], neutral: str, texts: list[bytes], **more: Any) -> pa.Array:
+def decode_texts(kind: type[Decoder], neutral: str, texts: list[bytes], **more: Any) -> pa.Array:
     """Decode texts as rows of a one-column table; return the column as an Arrow array."""
     decoder = kind()
     decoder.bind(1, relation(column("v", neutral, **more), before=()))
@@ -344,9 +344,9 @@ def test_each_form(kind: type[Decoder], neutral: str, text: str) -> None:
 
 def test_negative_zero_and_nan_keep_their_bits(kind: type[Decoder]) -> None:
     """-0 stays negative; every NaN is the quiet one."""
-    wide = decoded(kind, "float64", [b"-0", b"NaN", b"0.0", b"-0.0e5"]).view(pa.uint64())
+    wide = decode_texts(kind, "float64", [b"-0", b"NaN", b"0.0", b"-0.0e5"]).view(pa.uint64())
     assert wide.to_pylist() == [1 << 63, 0x7FF8 << 48, 0, 1 << 63]
-    single = decoded(kind, "float32", [b"-0", b"NaN"]).view(pa.uint32())
+    single = decode_texts(kind, "float32", [b"-0", b"NaN"]).view(pa.uint32())
     assert single.to_pylist() == [1 << 31, 0x7FC00000]
 
 
@@ -356,7 +356,7 @@ def test_floats_come_back_from_their_shortest_text(kind: type[Decoder]) -> None:
     bits = [dice.getrandbits(64) for _ in range(20_000)]
     values = [struct.unpack("<d", struct.pack("<Q", number))[0] for number in bits]
     values = [value for value in values if math.isfinite(value)]
-    array = decoded(kind, "float64", [repr(value).encode() for value in values])
+    array = decode_texts(kind, "float64", [repr(value).encode() for value in values])
     assert array.to_pylist() == values
 
 
@@ -372,9 +372,9 @@ def test_floats_near_the_middle_round_once(kind: type[Decoder]) -> None:
             text = f"{shortened}e{len(digits) - len(shortened) - 25}"
             texts.append(text.encode())
             expected.append(float(text))
-    assert decoded(kind, "float64", texts).to_pylist() == expected
+    assert decode_texts(kind, "float64", texts).to_pylist() == expected
     singles = [read_float32(text) for text in texts]
-    assert decoded(kind, "float32", texts).to_pylist() == singles
+    assert decode_texts(kind, "float32", texts).to_pylist() == singles
 
 
 def test_singles_are_the_nearest_by_exact_arithmetic() -> None:
@@ -408,7 +408,7 @@ def test_every_day_from_4713_bc_counts_up_by_one(kind: type[Decoder]) -> None:
         for month, length in enumerate(lengths, 1):
             for day in range(1, length + 1):
                 texts.append(f"{shown}-{month:02d}-{day:02d}{'' if year > 0 else ' BC'}".encode())
-    days = decoded(kind, "date", texts).view(pa.int32()).to_pylist()
+    days = decode_texts(kind, "date", texts).view(pa.int32()).to_pylist()
     steps = {later - earlier for earlier, later in itertools.pairwise(days)}
     jumps = sorted(step for step in steps if step != 1)
     assert len(jumps) == 3  # between the four ranges of years, and not elsewhere
@@ -417,13 +417,13 @@ def test_every_day_from_4713_bc_counts_up_by_one(kind: type[Decoder]) -> None:
 
 def test_text_of_unknown_encoding_is_kept_raw(kind: type[Decoder]) -> None:
     """A text column of a SQL_ASCII database may have any bytes."""
-    array = decoded(kind, "binary", [b"\xff\x00\\x", b""], source_type="text", type_oid=25)
+    array = decode_texts(kind, "binary", [b"\xff\x00\\x", b""], source_type="text", type_oid=25)
     assert array.to_pylist() == [b"\xff\x00\\x", b""]
 
 
 def test_a_domain_over_bytea_is_hex(kind: type[Decoder]) -> None:
     """The base type decides, whatever the domain's oid is."""
-    array = decoded(
+    array = decode_texts(
         kind, "binary", [b"\\x4142"], source_type="public.d", base_type="bytea", type_oid=99_999
     )
     assert array.to_pylist() == [b"AB"]

@@ -56,7 +56,7 @@ def segment(
     )
 
 
-def emptied(kind: MarkerKind, gsn: int, *tables: TableName) -> Marker:
+def make_emptying(kind: MarkerKind, gsn: int, *tables: TableName) -> Marker:
     """Return a truncate or reload."""
     return Marker(
         kind=kind,
@@ -122,7 +122,10 @@ def test_truncate_makes_earlier_rows_void() -> None:
                 frame(1, 1, 40),
                 frame(2, 2, 99),
                 shapes={1: (0, A1), 2: (1, B1)},
-                markers=(emptied(MarkerKind.TRUNCATE, 30, A), emptied(MarkerKind.TRUNCATE, 99, B)),
+                markers=(
+                    make_emptying(MarkerKind.TRUNCATE, 30, A),
+                    make_emptying(MarkerKind.TRUNCATE, 99, B),
+                ),
             )
         ],
         Window(gsn_after=0, gsn_upto=100),
@@ -133,7 +136,7 @@ def test_truncate_makes_earlier_rows_void() -> None:
 
 def test_marker_at_the_applied_row_counts_again_and_older_ones_do_not() -> None:
     """The marker follows that row; applied twice it has the same effect."""
-    markers = tuple(emptied(MarkerKind.TRUNCATE, gsn, A) for gsn in (9, 10))
+    markers = tuple(make_emptying(MarkerKind.TRUNCATE, gsn, A) for gsn in (9, 10))
     plan = plan_batch(
         [segment(frame(1, 1, 100), shapes={1: (0, A1)}, markers=markers)],
         Window(gsn_after=10, gsn_upto=100),
@@ -155,7 +158,7 @@ def test_reload_with_a_new_shape_is_one_barrier() -> None:
                 frame(2, 25, 60),
                 frame(3, 61, 98),
                 shapes={1: (0, A1), 2: (24, B1), 3: (60, A2)},
-                markers=(emptied(MarkerKind.RELOAD, 24, A),),
+                markers=(make_emptying(MarkerKind.RELOAD, 24, A),),
             )
         ],
         Window(gsn_after=0, gsn_upto=100),
@@ -190,7 +193,7 @@ def test_rows_and_shapes_from_before_a_tables_start_do_not_count() -> None:
                 frame(1, 1, 40),
                 frame(3, 51, 98),
                 shapes={1: (0, A1), 3: (50, A2)},
-                markers=(emptied(MarkerKind.TRUNCATE, 20, A),),
+                markers=(make_emptying(MarkerKind.TRUNCATE, 20, A),),
             )
         ],
         Window(gsn_after=0, gsn_upto=100, starts={A: 450}),
@@ -263,14 +266,14 @@ def test_changes_that_a_copy_may_have_are_marked() -> None:
     one = segment(frame(1, 1, 5), frame(2, 6, 9), end=9, shapes={1: (0, A1), 2: (0, B1)})
     late = segment(frame(1, 10, 12), number=1, start=9, end=12, shapes={1: (9, A1)})
 
-    def told(window: Window, *segments: SegmentView) -> dict[str, bool]:
+    def plan_overlaps(window: Window, *segments: SegmentView) -> dict[str, bool]:
         return {task.table.name: task.overlaps for task in plan_batch(segments, window).tasks}
 
     window = Window(gsn_after=0, gsn_upto=9, settled={A: 40})
-    assert told(window, one) == {"a": True, "b": False}
-    assert told(replace(window, settled={A: 10}), one) == {"a": False, "b": False}
-    assert told(replace(window, only=B), one) == {"b": True}
-    assert told(replace(window, gsn_after=9, gsn_upto=12), late) == {"a": False}
+    assert plan_overlaps(window, one) == {"a": True, "b": False}
+    assert plan_overlaps(replace(window, settled={A: 10}), one) == {"a": False, "b": False}
+    assert plan_overlaps(replace(window, only=B), one) == {"b": True}
+    assert plan_overlaps(replace(window, gsn_after=9, gsn_upto=12), late) == {"a": False}
 
 
 def test_rows_of_a_relation_that_a_segment_does_not_describe_stop_the_plan() -> None:
@@ -298,7 +301,7 @@ def test_rows_that_await_a_reload_are_left_out() -> None:
                 frame(2, 11, 20),
                 frame(3, 21, 30),
                 shapes={1: (0, A1), 2: (10, waiting), 3: (20, known)},
-                markers=(emptied(MarkerKind.RELOAD, 20, A),),
+                markers=(make_emptying(MarkerKind.RELOAD, 20, A),),
             )
         ],
         Window(gsn_after=0, gsn_upto=30),

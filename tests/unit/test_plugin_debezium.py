@@ -15,7 +15,7 @@ from harness.pipelines.plugin_calls import COMMIT_TIME, FakeInstance, send
 from penstock.consume.plugins import DebeziumFile
 
 
-def opened(
+def open_plugin(
     directory: Path, key: tuple[str, ...] = ("id",), **settings: str
 ) -> tuple[DebeziumFile, FakeInstance]:
     """Return the plugin with a file `out`."""
@@ -33,7 +33,7 @@ def events(directory: Path) -> list[dict[str, Any]]:
 
 def test_the_envelope(tmp_path: Path) -> None:
     """Each kind of change has op, before, after, source and transaction."""
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     send(
         plugin, instance, 7, 10,
         ("insert", {"id": 1, "v": 1}), ("update_before", {"id": 1, "v": 1}),
@@ -65,11 +65,11 @@ def test_the_envelope(tmp_path: Path) -> None:
 
 def test_a_changed_key_is_a_delete_and_a_creation(tmp_path: Path) -> None:
     """A tombstone for the old key is between them, unless the setting disables it."""
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     images = [("update_before", {"id": 1}), ("update_after", {"id": 2})]
     send(plugin, instance, 1, 0, *images)
     plugin.plugin_deinit(instance)
-    plugin, instance = opened(tmp_path, tombstones_on_delete="0")
+    plugin, instance = open_plugin(tmp_path, tombstones_on_delete="0")
     send(plugin, instance, 2, 2, *images)
     assert [(e["key"], e["value"] and e["value"]["op"]) for e in events(tmp_path)] == [
         ({"id": 1}, "d"), ({"id": 1}, None), ({"id": 2}, "c"), ({"id": 1}, "d"), ({"id": 2}, "c"),
@@ -78,7 +78,7 @@ def test_a_changed_key_is_a_delete_and_a_creation(tmp_path: Path) -> None:
 
 def test_a_table_without_a_key_and_an_update_without_the_old_row(tmp_path: Path) -> None:
     """The key is null, and there is no tombstone; before is null."""
-    plugin, instance = opened(tmp_path, ())
+    plugin, instance = open_plugin(tmp_path, ())
     send(plugin, instance, 1, 0, ("update_after", {"id": 2}), ("delete", {"id": 2}))
     found = [(e["key"], e["value"]["op"], e["value"]["before"]) for e in events(tmp_path)]
     assert found == [(None, "u", None), (None, "d", {"id": 2})]
@@ -86,7 +86,7 @@ def test_a_table_without_a_key_and_an_update_without_the_old_row(tmp_path: Path)
 
 def test_values_are_as_debezium_has_them(tmp_path: Path) -> None:
     """Days and microseconds count from 1970, moments with a zone are in UTC, decimals are text."""
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     zone = datetime.timezone(datetime.timedelta(hours=2))
     row = {
         "id": 1, "date": datetime.date(1970, 1, 11), "before": datetime.date(1969, 12, 31),
@@ -107,7 +107,7 @@ def test_values_are_as_debezium_has_them(tmp_path: Path) -> None:
 def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
     """Any part of it may be in the file, although the times at which it is written differ."""
     images = [("delete", {"id": 1}), ("insert", {"id": 1}), ("delete", {"id": 1})]
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     last = send(plugin, instance, 1, 0, *images)
     before = (tmp_path / "out").stat().st_size
     send(plugin, instance, 2, last, *images)
@@ -117,7 +117,7 @@ def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
     for size in range(before, len(whole) + 1, 7):
         (tmp_path / "out").write_bytes(whole)
         os.truncate(tmp_path / "out", size)
-        plugin, instance = opened(tmp_path)
+        plugin, instance = open_plugin(tmp_path)
         send(plugin, instance, 2, last, *images)
         plugin.plugin_deinit(instance)
         found = [(e["key"], e["value"] and e["value"]["op"]) for e in events(tmp_path)]

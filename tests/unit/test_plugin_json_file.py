@@ -19,7 +19,7 @@ from penstock.consume.plugins.settings import PluginSettingInvalid
 from penstock.host import faults
 
 
-def opened(directory: Path, **settings: str) -> tuple[JsonFile, FakeInstance]:
+def open_plugin(directory: Path, **settings: str) -> tuple[JsonFile, FakeInstance]:
     """Return the plugin with a file `out`."""
     instance = FakeInstance(directory, {"json_file": {"path": "out", **settings}})
     plugin = JsonFile()
@@ -34,7 +34,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 def test_lines_have_the_published_keys(tmp_path: Path) -> None:
     """Keys are columns, the action, and with metadata the origin; a rollback leaves no line."""
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     send(plugin, instance, 7, 10, ("insert", {"id": 9}), commit=False)
     send(
         plugin, instance, 7, 10,
@@ -53,7 +53,7 @@ def test_lines_have_the_published_keys(tmp_path: Path) -> None:
 
 def test_without_metadata_and_with_a_filter(tmp_path: Path) -> None:
     """The filter's tables are skipped; lines only have the action."""
-    plugin, instance = opened(tmp_path, add_metadata="0", filter="shop.secret, shop.other")
+    plugin, instance = open_plugin(tmp_path, add_metadata="0", filter="shop.secret, shop.other")
     send(plugin, instance, 1, 0, ("insert", {"id": 1}), table="secret")
     send(plugin, instance, 2, 1, ("insert", {"id": 2}))
     assert lines(tmp_path) == [{"id": 2, "MYSQL_ACTION": "I"}]
@@ -61,7 +61,7 @@ def test_without_metadata_and_with_a_filter(tmp_path: Path) -> None:
 
 def test_values_are_exact(tmp_path: Path) -> None:
     """No value is rounded, and each one is JSON."""
-    plugin, instance = opened(tmp_path, add_metadata="0")
+    plugin, instance = open_plugin(tmp_path, add_metadata="0")
     row = {
         "int": 2**63 - 1, "decimal": Decimal("1E+2"), "small": Decimal("0.10"), "bytes": b"\0\xff",
         "date": datetime.date(2026, 3, 4), "nan": float("nan"), "float": 0.1, "null": None,
@@ -83,7 +83,7 @@ def test_values_are_exact(tmp_path: Path) -> None:
 def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
     """The file may have none of it, some bytes or all; two equal rows stay two."""
     images = [("insert", {"id": 1}), ("delete", {"id": 1}), ("insert", {"id": 1})]
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     last = send(plugin, instance, 1, 0, *images)
     before = (tmp_path / "out").stat().st_size
     send(plugin, instance, 2, last, *images)
@@ -91,7 +91,7 @@ def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
     whole = (tmp_path / "out").read_bytes()
     for size in range(before, len(whole) + 1):
         os.truncate(tmp_path / "out", size)
-        plugin, instance = opened(tmp_path)
+        plugin, instance = open_plugin(tmp_path)
         send(plugin, instance, 2, last, *images)
         plugin.plugin_deinit(instance)
         assert (tmp_path / "out").read_bytes() == whole, size
@@ -99,10 +99,10 @@ def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
 
 def test_another_transaction_of_the_same_number_is_written(tmp_path: Path) -> None:
     """Numbers begin at 1 after `setup --force`: a transaction that differs is never skipped."""
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))
     plugin.plugin_deinit(instance)
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     send(plugin, instance, 2, 0, ("insert", {"id": 5}))
     send(plugin, instance, 2, 0, ("insert", {"id": 5}))  # not the first any more
     assert [line["id"] for line in lines(tmp_path)] == [1, 5, 5]
@@ -117,7 +117,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """commit_trx does not return; the next start completes the half-written transaction."""
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     last = send(plugin, instance, 1, 0, ("insert", {"id": 1}))
     images = [("insert", {"id": 2}), ("insert", {"id": 3, "v": "longer"})]
     with monkeypatch.context() as patch:
@@ -127,7 +127,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(
     assert caught.value.hint
     plugin.plugin_deinit(instance)
     assert not (tmp_path / "out").read_bytes().endswith(b"\n")
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     send(plugin, instance, 2, last, *images)
     assert [line["id"] for line in lines(tmp_path)] == [1, 2, 3]
 
@@ -162,18 +162,18 @@ def test_files_of_others_stay_as_they_are(tmp_path: Path, content: bytes, said: 
     """No byte is cut off or appended."""
     (tmp_path / "out").write_bytes(content)
     with pytest.raises(LineFileUnusable, match=said):
-        opened(tmp_path)
+        open_plugin(tmp_path)
     assert (tmp_path / "out").read_bytes() == content
 
 
 def test_a_place_without_a_folder_is_refused(tmp_path: Path) -> None:
     """The error has the path."""
     with pytest.raises(LineFileUnusable, match="cannot be opened: No such file"):
-        opened(tmp_path, path="none/out")
+        open_plugin(tmp_path, path="none/out")
 
 
 def test_a_column_with_one_of_our_names_is_refused(tmp_path: Path) -> None:
     """The column would otherwise be overwritten."""
-    plugin, instance = opened(tmp_path)
+    plugin, instance = open_plugin(tmp_path)
     with pytest.raises(ColumnNameTaken, match="MYSQL_TRX"):
         send(plugin, instance, 1, 0, ("insert", {"MYSQL_TRX": 1}))

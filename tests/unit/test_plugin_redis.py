@@ -28,7 +28,7 @@ Open = Callable[..., tuple[RedisCache, FakeInstance]]
 
 
 @pytest.fixture
-def opened(server: RedisServer, tmp_path: Path) -> Iterator[Open]:
+def open_plugin(server: RedisServer, tmp_path: Path) -> Iterator[Open]:
     """Function that makes the plugin."""
     made: list[tuple[RedisCache, FakeInstance]] = []
 
@@ -47,9 +47,9 @@ def opened(server: RedisServer, tmp_path: Path) -> Iterator[Open]:
 
 
 @pytest.mark.promise
-def test_it_is_kept_in_step(server: RedisServer, opened: Open) -> None:
+def test_it_is_kept_in_step(server: RedisServer, open_plugin: Open) -> None:
     """The cache follows inserts, updates of rows and keys, and deletes, but no rolled back ones."""
-    plugin, instance = opened()
+    plugin, instance = open_plugin()
     send(plugin, instance, 2, 0, ("insert", {"id": 1, "v": "a"}), ("insert", {"id": 2, "v": "b"}))
     send(plugin, instance, 3, 2, ("insert", {"id": 3, "v": "no"}), commit=False)
     assert server.rows() == {"shop.item:1": {"id": 1, "v": "a"}, "shop.item:2": {"id": 2, "v": "b"}}
@@ -63,9 +63,9 @@ def test_it_is_kept_in_step(server: RedisServer, opened: Open) -> None:
 
 
 @pytest.mark.promise
-def test_a_transaction_is_one_multi(server: RedisServer, opened: Open) -> None:
+def test_a_transaction_is_one_multi(server: RedisServer, open_plugin: Open) -> None:
     """No client sees half of it: one MULTI and EXEC enclose all of its commands."""
-    plugin, instance = opened()
+    plugin, instance = open_plugin()
     with server.client.monitor() as monitor:
         send(plugin, instance, 2, 0, *(("insert", {"id": n}) for n in range(50)))
         server.client.echo("done")
@@ -77,9 +77,9 @@ def test_a_transaction_is_one_multi(server: RedisServer, opened: Open) -> None:
     assert [n for n in names if n not in greetings] == ["MULTI", *["SET"] * 50, "EXEC"]
 
 
-def test_a_table_that_is_emptied(server: RedisServer, opened: Open) -> None:
+def test_a_table_that_is_emptied(server: RedisServer, open_plugin: Open) -> None:
     """The table's rows are deleted before the next are written; tables of similar names stay."""
-    plugin, instance = opened(prefix="c[a]*:")
+    plugin, instance = open_plugin(prefix="c[a]*:")
     server.client.set("ca:shop.item:1", "1")
     server.client.set("c[a]*:shop.item2:1", "1")
     send(plugin, instance, 2, 0, *(("insert", {"id": n}) for n in range(2500)))
@@ -89,9 +89,9 @@ def test_a_table_that_is_emptied(server: RedisServer, opened: Open) -> None:
     assert [*server.rows()] == ["c[a]*:shop.item2:1", "c[a]*:shop.item:7", "ca:shop.item:1"]
 
 
-def test_keys_of_several_columns_do_not_meet(server: RedisServer, opened: Open) -> None:
+def test_keys_of_several_columns_do_not_meet(server: RedisServer, open_plugin: Open) -> None:
     """Values are escaped: `a:b` and `c` differ from `a` and `b:c`."""
-    plugin, instance = opened(("x", "y"))
+    plugin, instance = open_plugin(("x", "y"))
     send(
         plugin, instance, 2, 0,
         ("insert", {"x": "a:b", "y": "c"}), ("insert", {"x": "a", "y": "b:c"}),
@@ -103,9 +103,9 @@ def test_keys_of_several_columns_do_not_meet(server: RedisServer, opened: Open) 
 
 
 @pytest.mark.promise
-def test_a_server_that_is_gone_or_refuses(server: RedisServer, opened: Open) -> None:
+def test_a_server_that_is_gone_or_refuses(server: RedisServer, open_plugin: Open) -> None:
     """commit_trx raises, so that the position is not stored; the cache has no part of it."""
-    plugin, instance = opened()
+    plugin, instance = open_plugin()
     server.client.config_set("maxmemory", "1")
     with pytest.raises(CacheFailed, match="OutOfMemory") as caught:
         send(plugin, instance, 2, 0, ("insert", {"id": 1}))
@@ -115,12 +115,12 @@ def test_a_server_that_is_gone_or_refuses(server: RedisServer, opened: Open) -> 
     with pytest.raises(CacheFailed, match=f"127.0.0.1:{server.port}"):
         send(plugin, instance, 2, 0, ("insert", {"id": 1}))
     with pytest.raises(CacheFailed):
-        opened()
+        open_plugin()
 
 
-def test_a_table_without_a_key_is_refused(server: RedisServer, opened: Open) -> None:
+def test_a_table_without_a_key_is_refused(server: RedisServer, open_plugin: Open) -> None:
     """The error has its name, and says how to skip it."""
-    plugin, instance = opened(())
+    plugin, instance = open_plugin(())
     with pytest.raises(CacheKeyMissing, match=r"shop\.item has no key") as caught:
         send(plugin, instance, 2, 0, ("insert", {"id": 1}))
     assert "filter = shop.item" in str(caught.value.hint)
@@ -137,9 +137,9 @@ def test_a_table_without_a_key_is_refused(server: RedisServer, opened: Open) -> 
     ],
 )
 def test_bad_settings_are_refused(
-    opened: Open, keys: dict[str, str], main: dict[str, str], said: str
+    open_plugin: Open, keys: dict[str, str], main: dict[str, str], said: str
 ) -> None:
     """The error names the key and what to write."""
     with pytest.raises(PluginSettingInvalid, match=said) as caught:
-        opened(main=main, **keys)
+        open_plugin(main=main, **keys)
     assert caught.value.hint

@@ -31,7 +31,7 @@ Open = Callable[..., tuple[Webhook, FakeInstance]]
 
 
 @pytest.fixture
-def opened(receiver: Receiver, tmp_path: Path) -> Iterator[Open]:
+def open_plugin(receiver: Receiver, tmp_path: Path) -> Iterator[Open]:
     """Function that makes the plugin, with short pauses."""
     made: list[tuple[Webhook, FakeInstance]] = []
 
@@ -47,9 +47,9 @@ def opened(receiver: Receiver, tmp_path: Path) -> Iterator[Open]:
         plugin.plugin_deinit(instance)
 
 
-def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -> None:
+def test_a_transaction_is_one_signed_request(receiver: Receiver, open_plugin: Open) -> None:
     """The request has all images in order; without images none is sent; the connection is kept."""
-    plugin, instance = opened()
+    plugin, instance = open_plugin()
     last = send(
         plugin, instance, 2, 5,
         ("update_before", {"id": 1, "v": "ä"}), ("update_after", {"id": 1, "v": b"x"}),
@@ -78,9 +78,9 @@ def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -
 
 
 @pytest.mark.promise
-def test_it_tries_again_with_growing_pauses(receiver: Receiver, opened: Open) -> None:
+def test_it_tries_again_with_growing_pauses(receiver: Receiver, open_plugin: Open) -> None:
     """Retries follow errors of server and connection, with the same body and signature."""
-    plugin, instance = opened(backoff="0.1")
+    plugin, instance = open_plugin(backoff="0.1")
     receiver.answers = [(500, {}, "broken"), None, (429, {}, ""), (503, {}, "x" * 2000)]
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))
     assert receiver.trx() == [2] * 5
@@ -91,9 +91,9 @@ def test_it_tries_again_with_growing_pauses(receiver: Receiver, opened: Open) ->
     assert receiver.trx() == [2, 2, 2, 2, 2, 3]
 
 
-def test_the_receiver_may_ask_for_a_longer_pause(receiver: Receiver, opened: Open) -> None:
+def test_the_receiver_may_ask_for_a_longer_pause(receiver: Receiver, open_plugin: Open) -> None:
     """Retry-After is followed, up to the maximum."""
-    plugin, instance = opened(backoff_maximum="0.4")
+    plugin, instance = open_plugin(backoff_maximum="0.4")
     receiver.answers = [(503, {"Retry-After": "3600"}, "")]
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))
     assert 0.4 <= receiver.times[1] - receiver.times[0] < 30
@@ -110,10 +110,10 @@ def test_the_receiver_may_ask_for_a_longer_pause(receiver: Receiver, opened: Ope
     ],
 )
 def test_it_gives_up(
-    receiver: Receiver, opened: Open, answer: Answer | None, attempts: int, said: str
+    receiver: Receiver, open_plugin: Open, answer: Answer | None, attempts: int, said: str
 ) -> None:
     """commit_trx raises an error, so that the position is not stored."""
-    plugin, instance = opened(retries="2")
+    plugin, instance = open_plugin(retries="2")
     receiver.answers = [answer] * 3
     with pytest.raises(WebhookFailed, match="did not take transaction 2") as caught:
         send(plugin, instance, 2, 0, ("insert", {"id": 1}))
@@ -122,11 +122,11 @@ def test_it_gives_up(
     assert len(receiver.requests) == attempts
 
 
-def test_a_receiver_that_is_not_there(opened: Open, receiver: Receiver) -> None:
+def test_a_receiver_that_is_not_there(open_plugin: Open, receiver: Receiver) -> None:
     """Refused connections are retried a limited number of times."""
     receiver.server.shutdown()
     receiver.server.server_close()
-    plugin, instance = opened(retries="1")
+    plugin, instance = open_plugin(retries="1")
     with pytest.raises(WebhookFailed, match="in 2 attempts: ConnectionRefusedError"):
         send(plugin, instance, 2, 0, ("insert", {"id": 1}))
 
@@ -143,8 +143,8 @@ def test_a_receiver_that_is_not_there(opened: Open, receiver: Receiver) -> None:
         ({"retrys": "2"}, "unknown key retrys"),
     ],
 )
-def test_bad_settings_are_refused(opened: Open, keys: dict[str, str], said: str) -> None:
+def test_bad_settings_are_refused(open_plugin: Open, keys: dict[str, str], said: str) -> None:
     """The error names the key and what to write."""
     with pytest.raises(PluginSettingInvalid, match=said) as caught:
-        opened(**keys)
+        open_plugin(**keys)
     assert caught.value.hint

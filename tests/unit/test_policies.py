@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
+from harness.pipelines.policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, build_shape
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_errors import (
     ConfigKeyUnknown,
@@ -52,16 +52,19 @@ def changes_to(after: Relation, record: TableRecord = RECORD) -> list[ChangeKind
     ("after", "kinds"),
     [
         (BASE, []),
-        (shaped(ID, NAME, N, MORE, version=2), [ChangeKind.ADD_COLUMN]),
-        (shaped(ID, N, version=2), [ChangeKind.DROP_COLUMN]),
-        (shaped(ID, TITLE, N, version=2), [ChangeKind.RENAME_COLUMN]),
-        (shaped(ID, AGAIN, N, version=2), [ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN]),
-        (shaped(ID, NAME, BIG, version=2), [ChangeKind.WIDEN_TYPE]),
-        (shaped(ID, NAME, SMALL, version=2), [ChangeKind.NARROW_TYPE]),
-        (shaped(ID, NAME, replace(N, source_type="date"), version=2), [ChangeKind.CHANGE_TYPE]),
-        (shaped(ID, NAME, replace(N, nullable=True), version=2), [ChangeKind.NULLABILITY]),
-        (shaped(ID, replace(NAME, nullable=False), N, version=2), [ChangeKind.NULLABILITY]),
-        (shaped(ID, NAME, N, version=2, key=(0, 2)), [ChangeKind.CHANGE_KEY]),
+        (build_shape(ID, NAME, N, MORE, version=2), [ChangeKind.ADD_COLUMN]),
+        (build_shape(ID, N, version=2), [ChangeKind.DROP_COLUMN]),
+        (build_shape(ID, TITLE, N, version=2), [ChangeKind.RENAME_COLUMN]),
+        (build_shape(ID, AGAIN, N, version=2), [ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN]),
+        (build_shape(ID, NAME, BIG, version=2), [ChangeKind.WIDEN_TYPE]),
+        (build_shape(ID, NAME, SMALL, version=2), [ChangeKind.NARROW_TYPE]),
+        (
+            build_shape(ID, NAME, replace(N, source_type="date"), version=2),
+            [ChangeKind.CHANGE_TYPE],
+        ),
+        (build_shape(ID, NAME, replace(N, nullable=True), version=2), [ChangeKind.NULLABILITY]),
+        (build_shape(ID, replace(NAME, nullable=False), N, version=2), [ChangeKind.NULLABILITY]),
+        (build_shape(ID, NAME, N, version=2, key=(0, 2)), [ChangeKind.CHANGE_KEY]),
     ],
 )
 def test_changes_are_distinguished(after: Relation, kinds: list[ChangeKind]) -> None:
@@ -75,22 +78,22 @@ def test_each_shape_is_applied_once_and_in_its_own_log() -> None:
     assert is_applied(RECORD, BASE, "log")
     assert not is_applied(RECORD, BASE, "another log")
     later = replace(RECORD, version=3)
-    assert is_applied(later, shaped(ID, version=3), "log")
-    assert not is_applied(later, shaped(ID, version=4), "log")
+    assert is_applied(later, build_shape(ID, version=3), "log")
+    assert not is_applied(later, build_shape(ID, version=4), "log")
 
 
 def test_names_that_another_column_has_now_are_set_aside() -> None:
     """Examples are two columns that swap names, and one that takes the name of a dropped one."""
     other = replace(MORE, name="other")
     both = SchemaDrift(set(), set(), []).record(
-        FRESH, shaped(ID, NAME, other, version=1), log_id="log"
+        FRESH, build_shape(ID, NAME, other, version=1), log_id="log"
     )
-    swapped = shaped(ID, replace(NAME, name="other"), replace(other, name="name"), version=2)
+    swapped = build_shape(ID, replace(NAME, name="other"), replace(other, name="name"), version=2)
     assert names_in_the_way(both, swapped, keeps_dropped=False) == {
         "name": "penstock_column_2",
         "other": "penstock_column_4",
     }
-    taken = shaped(ID, replace(other, name="name"), version=2)
+    taken = build_shape(ID, replace(other, name="name"), version=2)
     assert names_in_the_way(both, taken, keeps_dropped=False) == {"name": "penstock_column_2"}
     assert names_in_the_way(both, taken, keeps_dropped=True) == {}
     assert changes_to(swapped, both) == [ChangeKind.RENAME_COLUMN] * 2
@@ -100,7 +103,7 @@ def test_columns_of_a_copy_are_found_by_the_names_that_they_had_there() -> None:
     """Columns may have been renamed or dropped since, or taken the name of another one."""
     a = replace(NAME, name="b", names=((0, "a"), (20, "b")))
     b = replace(MORE, name="a", names=((30, "a"),))
-    shape = shaped(ID, a, b, version=3)
+    shape = build_shape(ID, a, b, version=3)
     kinds = (("id", "integer"), ("a", "text"), ("B", "text"))
     copied = replace(FRESH, columns=kinds, ids=())
     assert with_copied_ids(copied, shape, {copied.source: 19}).ids == (1, 2, DROPPED_ID + 2)
@@ -112,12 +115,12 @@ def test_columns_of_a_copy_are_found_by_the_names_that_they_had_there() -> None:
 
 def test_rows_of_an_older_shape_are_written_by_later_names() -> None:
     """A target whose DDL commits is altered before a transaction that cannot be cut."""
-    old, new = shaped(ID, NAME, version=1), shaped(ID, TITLE, version=2)
+    old, new = build_shape(ID, NAME, version=1), build_shape(ID, TITLE, version=2)
     assert renamed_columns(old, new) == {NAME.name: TITLE.name}
-    assert renamed_columns(new, new) == renamed_columns(old, shaped(ID, version=2)) == {}
+    assert renamed_columns(new, new) == renamed_columns(old, build_shape(ID, version=2)) == {}
     a, b = replace(NAME, name="a"), replace(MORE, name="b")
-    swapped = shaped(ID, replace(NAME, name="b"), replace(MORE, name="a"), version=2)
-    assert renamed_columns(shaped(ID, a, b, version=1), swapped) == {"a": "b", "b": "a"}
+    swapped = build_shape(ID, replace(NAME, name="b"), replace(MORE, name="a"), version=2)
+    assert renamed_columns(build_shape(ID, a, b, version=1), swapped) == {"a": "b", "b": "a"}
 
 
 def test_a_dropped_unique_key_is_a_change_of_a_key() -> None:
@@ -131,16 +134,16 @@ def test_a_dropped_unique_key_is_a_change_of_a_key() -> None:
 def test_another_collation_is_a_change() -> None:
     """An unknown collation is not a change."""
     collated = replace(RECORD, collations=("", "latin1_swedish_ci", ""))
-    binary = shaped(ID, replace(NAME, collation="utf8mb4_bin"), N, version=2)
+    binary = build_shape(ID, replace(NAME, collation="utf8mb4_bin"), N, version=2)
     (change,) = shape_changes(collated, binary, TYPES)
     assert change.is_recollated
-    assert shape_changes(collated, shaped(ID, NAME, N, version=2), TYPES) == []
+    assert shape_changes(collated, build_shape(ID, NAME, N, version=2), TYPES) == []
 
 
 def test_a_record_of_an_earlier_version() -> None:
     """Only its columns are known: no other property counts as changed."""
     old = replace(FRESH, **shape_fields('[["id", "integer"], ["name", "text"], ["n", "integer"]]'))
-    assert shape_changes(old, shaped(ID, NAME, N, version=2, key=(2,)), TYPES) == []
+    assert shape_changes(old, build_shape(ID, NAME, N, version=2, key=(2,)), TYPES) == []
     # so that the key and all other properties are known from here on
     assert not is_applied(old, BASE)
 
@@ -181,7 +184,7 @@ url = "mysql://u:p@h/d"
 """
 
 
-def written(tmp_path: Path, lines: str) -> Path:
+def write_file(tmp_path: Path, lines: str) -> Path:
     """Return a pipeline file with these lines in its last section."""
     path = tmp_path / "shop.toml"
     path.write_text(PIPELINE + lines)
@@ -190,27 +193,29 @@ def written(tmp_path: Path, lines: str) -> Path:
 
 def test_the_configuration_says_them(tmp_path: Path) -> None:
     """The section has a default, and policies per kind; without an entry it is evolve."""
-    path = written(tmp_path, 'default = "lenient"\nnarrowType = "exception"\n')
+    path = write_file(tmp_path, 'default = "lenient"\nnarrowType = "exception"\n')
     policies = load_config(path).schema_changes.policies
     assert policies.of(ChangeKind.ADD_COLUMN) is Policy.LENIENT
     assert policies.of(ChangeKind.NARROW_TYPE) is Policy.EXCEPTION
-    assert load_config(written(tmp_path, "")).schema_changes.policies == Policies()
+    assert load_config(write_file(tmp_path, "")).schema_changes.policies == Policies()
 
 
 @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
 def test_every_kind_may_be_named(tmp_path: Path, kind: ChangeKind) -> None:
     """Each kind has its own name."""
-    policies = load_config(written(tmp_path, f'{kind.value} = "ignore"\n')).schema_changes.policies
+    policies = load_config(
+        write_file(tmp_path, f'{kind.value} = "ignore"\n')
+    ).schema_changes.policies
     assert policies.kinds == {kind: Policy.IGNORE}
 
 
 def test_what_is_unknown_is_refused_with_the_nearest(tmp_path: Path) -> None:
     """An unknown kind and an unknown policy are refused with the nearest name."""
     with pytest.raises(ConfigKeyUnknown) as unknown:
-        load_config(written(tmp_path, 'addColumns = "evolve"\n'))
+        load_config(write_file(tmp_path, 'addColumns = "evolve"\n'))
     assert "addColumn" in unknown.value.hint
     with pytest.raises(ConfigValueInvalid) as invalid:
-        load_config(written(tmp_path, 'addColumn = "leniant"\n'))
+        load_config(write_file(tmp_path, 'addColumn = "leniant"\n'))
     assert 'Did you mean addColumn = "lenient"?' in invalid.value.hint
     assert "try_evolve" in invalid.value.message
 

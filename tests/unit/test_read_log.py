@@ -29,7 +29,7 @@ from harness.pipelines.log import (
     changes,
     end_point,
     inserts,
-    numbered,
+    number_rows,
     run_of,
     truncate,
 )
@@ -77,7 +77,7 @@ def write(root: Path, *runs: Run, last_open: bool = False) -> Path:
 
 def story(root: Path, **options: Any) -> Path:
     """Write a log of one transaction per segment."""
-    return write(root, *(run_of(group) for group in numbered(STORY)), **options)
+    return write(root, *(run_of(group) for group in number_rows(STORY)), **options)
 
 
 def rows(log: ChangeLog, name: str) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def test_years_that_python_does_not_have_come_as_text(tmp_path: Path) -> None:
     far = Change(
         relation=EVENT, op=Op.INSERT, after=(2**58, b"", False, 0.1, -(10**6), TOKEN.bytes)
     )
-    (change,) = read_log(write(tmp_path, run_of(numbered([[far]])[0])))
+    (change,) = read_log(write(tmp_path, run_of(number_rows([[far]])[0])))
     assert change.row is not None
     assert (change.row["at"], change.row["day"]) == (
         timestamp_text(2**58, "+00"),
@@ -156,7 +156,7 @@ def test_years_that_python_does_not_have_come_as_text(tmp_path: Path) -> None:
 
 def test_truncates_stand_in_their_places(tmp_path: Path) -> None:
     """Truncates and reloads are after their row and before the next, in tables and the iterator."""
-    (group,) = numbered([inserts(3)])
+    (group,) = number_rows([inserts(3)])
     reload = replace(truncate(3, 1, "item"), kind=MarkerKind.RELOAD)
     other = truncate(2, 1, "other")
     log = read_log(
@@ -204,7 +204,7 @@ def test_the_open_segment_is_read_as_far_as_it_is_durable(tmp_path: Path) -> Non
 
 def test_a_segment_that_is_closed_while_it_is_read_is_found(tmp_path: Path) -> None:
     """A `1.ckt_` of the listing is `1.ckt` when its turn comes."""
-    first, second = numbered([inserts(1), inserts(1, first=1)])
+    first, second = number_rows([inserts(1), inserts(1, first=1)])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as log:
         log.write(run_of(first))
         log.rotate()
@@ -405,7 +405,7 @@ def test_shapes_come_into_one_without_loss(tmp_path: Path) -> None:
         Change(relation=v2, op=Op.INSERT, after=(2**40, None)),
         Change(relation=v3, op=Op.INSERT, after=(3, Decimal("7.50"))),
     ]
-    table = read_log(write(tmp_path, run_of(numbered([group])[0]))).table()
+    table = read_log(write(tmp_path, run_of(number_rows([group])[0]))).table()
     assert table["id"].to_pylist() == [1, 2**40, 3]
     assert table["note"].to_pylist() == ["a\tb", None, "7.50"]
 
@@ -413,7 +413,7 @@ def test_shapes_come_into_one_without_loss(tmp_path: Path) -> None:
 def test_columns_of_the_change_never_hide_one_of_the_table(tmp_path: Path) -> None:
     """A table with a column `_op` keeps it; those of the change get one underscore more."""
     odd = replace(ITEM, columns=(ITEM.columns[0], replace(ITEM.columns[1], name="_op")))
-    table = read_log(write(tmp_path, run_of(numbered([inserts(1, odd)])[0]))).table()
+    table = read_log(write(tmp_path, run_of(number_rows([inserts(1, odd)])[0]))).table()
     assert (table["_op"].to_pylist(), table["__op"].to_pylist()) == (["note 0"], ["insert"])
 
 
@@ -424,7 +424,7 @@ def test_columns_of_the_change_never_hide_one_of_the_table(tmp_path: Path) -> No
 )
 def test_tables_and_changes_tell_the_same(tmp_path_factory: Any, groups: Any) -> None:
     """Both have as many changes, the same absent columns, and the same values."""
-    root = write(tmp_path_factory.mktemp("log"), *(run_of(group) for group in numbered(groups)))
+    root = write(tmp_path_factory.mktemp("log"), *(run_of(group) for group in number_rows(groups)))
     log = read_log(root)
     for name in log.tables():
         one_by_one = [change for change in log if change.table == name]
@@ -507,7 +507,7 @@ def test_names_of_the_package_are_those_it_lists() -> None:
 
 def test_markers_that_empty_nothing_are_no_changes(tmp_path: Path) -> None:
     """Messages, DDL and heartbeats are not rows."""
-    (group,) = numbered([inserts(1)])
+    (group,) = number_rows([inserts(1)])
     ddl = Marker(
         kind=MarkerKind.DDL,
         gsn=1,

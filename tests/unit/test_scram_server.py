@@ -91,7 +91,7 @@ def test_an_answer_is_good_for_one_exchange() -> None:
 def test_an_unknown_user_cannot_be_told_from_a_known_one() -> None:
     """The salt is the same each time, and no password fits."""
     one, other = (Verifier.unknown("nobody", b"secret") for _ in range(2))
-    assert one.salt == other.salt != Verifier.unknown("somebody", b"secret").salt
+    assert one.salt == other.salt != Verifier.unknown("unknown", b"secret").salt
     assert (len(one.salt), one.iterations) == (16, Verifier.of("").iterations)
     with pytest.raises(Refused, match="password authentication failed"):
         log_in(ScramClient(PASSWORD), ScramServer(one))

@@ -29,7 +29,7 @@ class Directory:
             numbers=self.numbers,
             check_past=self.check,
             remove=self.there.remove,
-            missed=self.missed,
+            missed=self.make_missed,
         )
 
     def numbers(self) -> list[int]:
@@ -41,7 +41,7 @@ class Directory:
         if self.foreign & set(past):
             raise Foreign("of another log")
 
-    def missed(self, text: str, last: int, following: int) -> Missed:
+    def make_missed(self, text: str, last: int, following: int) -> Missed:
         """Return the error for a gap."""
         return Missed(text, last=last, next=following)
 

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.pipelines.log import ITEM, Change, commit_position, inserts, numbered
+from harness.pipelines.log import ITEM, Change, commit_position, inserts, number_rows
 from harness.servers.serve import Patterns, Running, answer_of, limits, settings_of, write_log
-from harness.servers.serve_client import START, Raw, streamed, wait_until
+from harness.servers.serve_client import START, Raw, read_stream, wait_until
 from penstock.codec.postgres.pgwire_server import Refused, frame_at, start_packet
 from penstock.model import Op
 from penstock.serve import numbers, parts
@@ -34,7 +34,7 @@ SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """A server over a few rows, with low limits."""
-    write_log(tmp_path / "log", numbered([inserts(3)]))
+    write_log(tmp_path / "log", number_rows([inserts(3)]))
     wanted = settings_of(limits=limits(pending=300, connections=20, login_s=10.0))
     patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
     with Running(tmp_path, settings=wanted, patterns=patterns) as found:
@@ -52,7 +52,7 @@ def memory() -> int:
     return int(psutil.Process(os.getpid()).memory_info().rss)
 
 
-def opened(running: Running, stack: ExitStack, first: bytes) -> socket.socket:
+def open_connection(running: Running, stack: ExitStack, first: bytes) -> socket.socket:
     """Open a connection and send some bytes."""
     client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
     with suppress(OSError):  # it may have been closed already
@@ -89,9 +89,9 @@ def test_a_thousand_connections_of_junk(running: Running, junk: bytes, many_file
     answers(running)
     before = memory()
     with ExitStack() as stack:
-        first = opened(running, stack, junk)
+        first = open_connection(running, stack, junk)
         for _ in range(999):
-            opened(running, stack, junk)
+            open_connection(running, stack, junk)
         answers(running)
         first.settimeout(5)  # less than the time after which silence closes it
         with suppress(ConnectionResetError):
@@ -104,7 +104,7 @@ def test_a_thousand_connections_of_junk(running: Running, junk: bytes, many_file
 
 def test_who_does_not_log_in_is_sent_away(tmp_path: Path) -> None:
     """The client is disconnected however slowly it continues."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     wanted = settings_of(limits=limits(login_s=0.5))
     with Running(tmp_path, settings=wanted) as running:
         client = Raw(running, login=False)
@@ -159,7 +159,7 @@ def speaking(client: Raw) -> Iterator[None]:
 def test_a_client_that_never_reads(tmp_path: Path) -> None:
     """The client's queue is limited, others are served, and it is disconnected in the end."""
     note = "x" * 10_000
-    groups = numbered([inserts(1)])
+    groups = number_rows([inserts(1)])
     write_log(tmp_path / "log", groups)
     wanted = settings_of(limits=limits(sender_s=6.0))
     patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
@@ -176,7 +176,7 @@ def test_a_client_that_never_reads(tmp_path: Path) -> None:
         for at in range(40):
             rows = inserts(500, first=1 + 500 * at)
             made.append([replace(one, after=(one.after[0], note)) for one in rows])  # type: ignore[index]
-        write_log(tmp_path / "log", numbered(made)[1:])
+        write_log(tmp_path / "log", number_rows(made)[1:])
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:
             answers(running)
@@ -190,7 +190,7 @@ def test_a_client_that_never_reads(tmp_path: Path) -> None:
         found: list[tuple[str, int]] = []
         with speaking(again):
             while not found or found[-1] != ("C", end):
-                found = streamed(again, until="C")
+                found = read_stream(again, until="C")
         again.close()
 
 
@@ -230,9 +230,9 @@ _LETTERS = st.sampled_from([bytes((letter,)) for letter in b"QPBDECHSFdcfXpRZ\0"
         max_size=12,
     )
 )
-def test_messages_of_any_bytes(fuzzed: Running, messages: list[tuple[bytes, bytes]]) -> None:
+def test_messages_of_any_bytes(fuzzed_server: Running, messages: list[tuple[bytes, bytes]]) -> None:
     """Messages are answered or refused; the server continues, and is ready when it should be."""
-    client = Raw(fuzzed)
+    client = Raw(fuzzed_server)
     try:
         for kind, body in messages:
             client.say(kind, body)
@@ -244,14 +244,14 @@ def test_messages_of_any_bytes(fuzzed: Running, messages: list[tuple[bytes, byte
         pass
     finally:
         client.close()
-    assert not fuzzed.serving.failed.done()
+    assert not fuzzed_server.serving.failed.done()
 
 
 @pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def fuzzed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One server for many clients."""
     root = tmp_path_factory.mktemp("fuzzed")
-    write_log(root / "log", numbered([inserts(3)]))
+    write_log(root / "log", number_rows([inserts(3)]))
     patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
     with Running(root, patterns=patterns) as found:
         yield found
@@ -277,12 +277,12 @@ def create_text_slot(running: Running) -> None:
 TEXT_START = "START_REPLICATION SLOT s LOGICAL 0/0"
 
 
-@pytest.mark.usefixtures("undivided")
+@pytest.mark.usefixtures("block_limit")
 def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> None:
     """The client asks repeatedly, and is answered at once each time, long before the block is
     there.
     """
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     with Running(tmp_path) as running:
         create_text_slot(running)
         append_large(tmp_path)
@@ -322,12 +322,12 @@ def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> Non
     assert longest < made_s / 3, (longest, made_s)
 
 
-@pytest.mark.usefixtures("undivided")
+@pytest.mark.usefixtures("block_limit")
 def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
     tmp_path: Path,
 ) -> None:
     """The client only sends answers; the question does not wait for any part of the block."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     settings = settings_of(limits=limits(sender_s=0.4))
     with Running(tmp_path, settings=settings) as running:
         create_text_slot(running)
@@ -350,7 +350,7 @@ def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
 
 
 @pytest.fixture
-def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
+def block_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit at which a block has a whole transaction, however large."""
     monkeypatch.setattr(parts, "ROWS_WANTED", 2 * LARGE_ROWS)
     monkeypatch.setattr(parts, "BYTES_WANTED", 1 << 30)
@@ -359,7 +359,7 @@ def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
 def append_large(root: Path) -> None:
     """Append a transaction of many MB whose text takes a while."""
     body = "x" * 200
-    one = numbered([inserts(1)])[0][0]
+    one = number_rows([inserts(1)])[0][0]
     rows = [
         replace(one, gsn=n, trx=2, position=commit_position(2), change=change)
         for n, change in enumerate(

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipelines.log import SOURCE, Row, commit_position, inserts, numbered, run_of
-from harness.servers.serve import Running, opened, saved_slots, settings_of
+from harness.pipelines.log import SOURCE, Row, commit_position, inserts, number_rows, run_of
+from harness.servers.serve import Running, open_source_log, saved_slots, settings_of
 from harness.servers.serve_client import Raw, wait_until
 from penstock.codec.columns import transactions_batch
 from penstock.host.clock import REAL_CLOCK
@@ -83,7 +83,7 @@ def test_numbers_rise_and_do_not_depend_on_where_reading_began(
     assert all(two >= one + 2 for one, two in zip([before, *found], found, strict=False))
 
 
-def taken(client: Raw, count: int) -> list[tuple[int, list[int]]]:
+def take_transactions(client: Raw, count: int) -> list[tuple[int, list[int]]]:
     """Return whole transactions as they arrive: each END, and the numbers of all their messages."""
     found: list[tuple[int, list[int]]] = []
     inside: list[int] = []
@@ -112,7 +112,7 @@ def slot(running: Running, name: str = "s") -> Any:
     return next(one for one in running.serving.slot_rows() if one.slot_name == name)
 
 
-def begun(running: Running, place: str = "0/0", name: str = "s") -> Raw:
+def begin_stream(running: Running, place: str = "0/0", name: str = "s") -> Raw:
     """Return a client that streams."""
     client = Raw(running)
     client.query(START.format(name, place))
@@ -129,18 +129,18 @@ def create(running: Running, name: str = "s") -> None:
     client.close()
 
 
-def gone(running: Running, client: Raw) -> None:
+def end_stream(running: Running, client: Raw) -> None:
     """End a stream, and wait until the slot is free."""
     client.close()
     wait_until(lambda: not running.serving.senders)
 
 
-def confirmed(running: Running, end: int) -> None:
+def wait_until_confirmed(running: Running, end: int) -> None:
     """Wait until the slot has this confirmed position."""
     wait_until(lambda: slot(running).confirmed_flush_lsn == end)
 
 
-def served(root: Path) -> Running:
+def serve_log(root: Path) -> Running:
     """Return a server of this dialect."""
     return Running(root, settings=settings_of(dialect="yugabyte"))
 
@@ -149,28 +149,28 @@ def served(root: Path) -> Running:
 def test_the_same_after_every_restart_and_nothing_is_lost(seed: int, tmp_path: Path) -> None:
     """Clients confirm at times, servers end, segments go; some times are equal or decrease."""
     times, dice = times_of(seed), random.Random(seed)
-    rows = numbered([inserts(2, first=2 * at) for at in range(COUNT)])
+    rows = number_rows([inserts(2, first=2 * at) for at in range(COUNT)])
     write(tmp_path, rows[:3], times)
-    with served(tmp_path) as running:
+    with serve_log(tmp_path) as running:
         create(running)
     write(tmp_path, rows[3:], times, per_segment=4)
     wanted = [one + 1 for one in plain(plain(1, times[:3])[-1], times[3:])]
     got: list[int] = []
     while len(got) < len(wanted):
-        with served(tmp_path) as running:
+        with serve_log(tmp_path) as running:
             assert slot(running).yb_lsn_type == "HYBRID_TIME"
             assert slot(running).confirmed_flush_lsn == (got[-1] if got else slot_start(times))
-            client = begun(running)
+            client = begin_stream(running)
             # All unconfirmed transactions are sent, whole and in order, with the same numbers.
             count = min(dice.randint(4, 25), len(wanted) - len(got))
-            found = [end for end, _ in taken(client, count)]
+            found = [end for end, _ in take_transactions(client, count)]
             assert found == wanted[len(got) : len(got) + count]
             keep = dice.randint(0, count)
             if keep:
                 got += found[:keep]
                 client.status(found[keep - 1])
-                confirmed(running, got[-1])
-            gone(running, client)
+                wait_until_confirmed(running, got[-1])
+            end_stream(running, client)
     saved = saved_slots(tmp_path / "state")
     assert saved is not None
     assert saved.anchor is not None
@@ -186,26 +186,26 @@ def slot_start(times: Sequence[int]) -> int:
 def test_a_client_that_asks_for_a_later_place_or_a_time(tmp_path: Path) -> None:
     """The higher of requested and confirmed counts; a time may be up to now, and no later."""
     times = times_of(9)
-    rows = numbered([inserts(1, first=at) for at in range(COUNT)])
+    rows = number_rows([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:1], times)
-    with served(tmp_path) as running:
+    with serve_log(tmp_path) as running:
         create(running)
         write(tmp_path, rows[1:], times)
         wanted = [one + 1 for one in plain(plain(1, times[:1])[-1], times[1:])]
         place = wanted[20]
-        client = begun(running, f"{place >> 32:X}/{place & 0xFFFFFFFF:X}")
-        assert [end for end, _ in taken(client, 3)] == wanted[21:24]
-        gone(running, client)
+        client = begin_stream(running, f"{place >> 32:X}/{place & 0xFFFFFFFF:X}")
+        assert [end for end, _ in take_transactions(client, 3)] == wanted[21:24]
+        end_stream(running, client)
         # The COMMIT's own number says that the transaction may lack its END: it is sent again.
-        client = begun(running, f"{(place - 1) >> 32:X}/{(place - 1) & 0xFFFFFFFF:X}")
-        assert taken(client, 1)[0][0] == place
-        gone(running, client)
+        client = begin_stream(running, f"{(place - 1) >> 32:X}/{(place - 1) & 0xFFFFFFFF:X}")
+        assert take_transactions(client, 1)[0][0] == place
+        end_stream(running, client)
         now = REAL_CLOCK.now_us() << 12
-        client = begun(running, f"{now >> 32:X}/{now & 0xFFFFFFFF:X}")
+        client = begin_stream(running, f"{now >> 32:X}/{now & 0xFFFFFFFF:X}")
         kind, body = client.message()  # no transaction of the log is later
         assert (kind, body[:1]) == (b"d", b"k")
         assert struct.unpack_from(">Q", body, 1)[0] == now
-        gone(running, client)
+        end_stream(running, client)
         client = Raw(running)
         late = (REAL_CLOCK.now_us() + 3_600_000_000) << 12
         client.query(START.format("s", f"{late >> 32:X}/{late & 0xFFFFFFFF:X}"))
@@ -216,9 +216,9 @@ def test_a_client_that_asks_for_a_later_place_or_a_time(tmp_path: Path) -> None:
 def test_two_kinds_of_slots_and_the_time_that_is_confirmed(tmp_path: Path) -> None:
     """Each has its own numbers; `yb_restart_commit_ht` moves with confirmations, and when idle."""
     times = times_of(5)
-    rows = numbered([inserts(1, first=at) for at in range(COUNT)])
+    rows = number_rows([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:1], times)
-    with served(tmp_path) as running:
+    with serve_log(tmp_path) as running:
         create(running)
         client = Raw(running)
         client.query("CREATE_REPLICATION_SLOT q LOGICAL yboutput NOEXPORT_SNAPSHOT")
@@ -232,9 +232,9 @@ def test_two_kinds_of_slots_and_the_time_that_is_confirmed(tmp_path: Path) -> No
             wait_until(
                 lambda n=name: slot(running, n).yb_restart_commit_ht == times[0] << 12
             )  # the log has more
-            client = begun(running, name=name)
+            client = begin_stream(running, name=name)
             if name == "s":
-                end = taken(client, len(wanted))[-1][0]
+                end = take_transactions(client, len(wanted))[-1][0]
                 assert end == wanted[-1]
             else:
                 end = running.serving.head.position
@@ -257,14 +257,14 @@ def test_two_kinds_of_slots_and_the_time_that_is_confirmed(tmp_path: Path) -> No
 def test_a_slot_made_behind_a_dropped_one_has_its_own_numbers(tmp_path: Path) -> None:
     """The anchor belongs to present slots; earlier blocks are not sent."""
     times = [BEGAN_US] * COUNT
-    rows = numbered([inserts(1, first=at) for at in range(COUNT)])
+    rows = number_rows([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:1], times)
-    with served(tmp_path) as running:
+    with serve_log(tmp_path) as running:
         create(running)
         write(tmp_path, rows[1:10], times, per_segment=4)
-        client = begun(running)
-        old = taken(client, 9)
-        gone(running, client)
+        client = begin_stream(running)
+        old = take_transactions(client, 9)
+        end_stream(running, client)
         client = Raw(running)
         client.query("DROP_REPLICATION_SLOT s")
         client.until(b"Z")
@@ -272,8 +272,8 @@ def test_a_slot_made_behind_a_dropped_one_has_its_own_numbers(tmp_path: Path) ->
         client.close()
         create(running, "t")
         write(tmp_path, rows[10:14], times)
-        client = begun(running, name="t")
-        new = taken(client, 4)
+        client = begin_stream(running, name="t")
+        new = take_transactions(client, 4)
         client.close()
         start = running.serving.slots.get("t").saved.confirmed_lsn
         assert [end for end, _ in new] == [start + 2 * n for n in range(1, 5)]
@@ -284,7 +284,7 @@ def test_numbers_of_a_log_without_transactions(tmp_path: Path) -> None:
     """The very first one is never 0/0."""
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE, options=WriterOptions()):
         pass
-    with opened(tmp_path) as log:
+    with open_source_log(tmp_path) as log:
         head = log.head()
         found: list[Anchor] = []
         times = HybridTimes(log, lambda: found[0])
@@ -295,9 +295,9 @@ def test_numbers_of_a_log_without_transactions(tmp_path: Path) -> None:
 def test_a_place_in_front_of_a_segment_that_has_not_begun(tmp_path: Path) -> None:
     """A client that confirmed a whole closed segment is there; the log's end was read earlier."""
     times = times_of(2)
-    rows = numbered([inserts(1, first=at) for at in range(COUNT)])
+    rows = number_rows([inserts(1, first=at) for at in range(COUNT)])
     write(tmp_path, rows[:2], times)
-    with opened(tmp_path) as log:
+    with open_source_log(tmp_path) as log:
         seen = log.head()
         found = Anchor(segment=0, before=1)
         numbers = HybridTimes(log, lambda: found)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.log import SOURCE, inserts, numbered, run_of
-from harness.servers.serve import Running, opened, settings_of
+from harness.pipelines.log import SOURCE, inserts, number_rows, run_of
+from harness.servers.serve import Running, open_source_log, settings_of
 from harness.servers.serve_client import Raw, wait_until
 from penstock.log import Writer, WriterOptions, links
 from penstock.model.keeping import KEEP_NONE
 from penstock.serve.blocks import find_place
 
-ROWS = numbered([inserts(1), inserts(1, first=5)])
+ROWS = number_rows([inserts(1), inserts(1, first=5)])
 KINDS = ("", "SEQUENCE", "HYBRID_TIME")
 
 
@@ -25,7 +25,7 @@ def writer_of(root: Path) -> Writer:
     return Writer.open(root / "log", log_id=None, source=SOURCE, options=options)
 
 
-def begun(running: Running) -> Raw:
+def begin_stream(running: Running) -> Raw:
     """Return a client that streams."""
     client = Raw(running)
     plugin_options = "(proto_version '1', publication_names 'p')"
@@ -36,7 +36,7 @@ def begun(running: Running) -> Raw:
 
 def test_the_end_is_not_in_a_segment_that_is_closed(tmp_path: Path) -> None:
     """The durable mark still names it if a server saw it open."""
-    with opened(tmp_path) as log, writer_of(tmp_path) as writer:
+    with open_source_log(tmp_path) as log, writer_of(tmp_path) as writer:
         writer.write(run_of(ROWS[0]))
         writer.flush()
         seen = log.head()
@@ -70,7 +70,7 @@ def test_a_slot_is_made_and_begins_before_the_next_change(
             assert client.message()[0] == b"T"
             client.until(b"Z")
             client.close()
-            client = begun(running)
+            client = begin_stream(running)
             kind_of, body = client.message()
             assert (kind_of, body[:1]) == (b"d", b"k")
             writer.write(run_of(ROWS[1]))

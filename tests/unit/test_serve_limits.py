@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.log import inserts, numbered
+from harness.pipelines.log import inserts, number_rows
 from harness.servers.serve import Patterns, Running, Welcome, limits, settings_of, write_log
 from harness.servers.serve_client import Raw, wait_until
 from penstock.serve.catalog.answers import Session
@@ -28,11 +28,11 @@ class SlowWelcome(Welcome):
 
 def test_connections_that_log_in_at_one_moment(tmp_path: Path) -> None:
     """The limit holds, and the other clients get an error."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     settings = settings_of(limits=limits(connections=3))
     together = threading.Barrier(AT_ONCE)
 
-    def come(running: Running) -> Raw | None:
+    def log_in(running: Running) -> Raw | None:
         client = Raw(running, login=False)
         together.wait(20)
         try:
@@ -45,7 +45,7 @@ def test_connections_that_log_in_at_one_moment(tmp_path: Path) -> None:
     welcome = SlowWelcome(Patterns(), "15.0")
     with Running(tmp_path, settings=settings, welcome=welcome) as running:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(come, [running] * AT_ONCE))
+            found = list(pool.map(log_in, [running] * AT_ONCE))
         inside = [client for client in found if client is not None]
         assert len(inside) == 3
         for client in inside:
@@ -57,7 +57,7 @@ def test_connections_that_log_in_at_one_moment(tmp_path: Path) -> None:
 
 def test_streams_that_begin_at_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of max_wal_senders holds, although each looks at the log first."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     real = SourceLog.head
 
     def head(log: SourceLog) -> Head:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from harness.pipelines.log import ITEM, inserts, numbered
+from harness.pipelines.log import ITEM, inserts, number_rows
 from harness.servers.serve import Running, write_log
 from harness.servers.serve_client import Raw
 from penstock.serve.catalog.masked import LENGTH_MAX, mask_sql
@@ -59,7 +59,7 @@ def test_a_long_statement_is_cut() -> None:
 
 def test_refused_statements_are_logged_without_secrets(tmp_path: Path) -> None:
     """Every protocol masks them, and replication commands are masked, too."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     statement = f"alter role repl password '{SECRET}'"
     with capture_logs() as logs, Running(tmp_path, relations=[ITEM]) as running:
         with psycopg.connect(running.url(), autocommit=True) as connection:

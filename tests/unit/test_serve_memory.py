@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, inserts, number_rows, run_of
 from harness.servers.serve import (
     Running,
     all_blocks,
-    cached,
     limits,
-    opened,
-    published,
+    make_publications,
+    open_blocks,
+    open_source_log,
     settings_of,
     views_of,
 )
@@ -38,7 +38,7 @@ TEXT = "all alike " * 400
 def write_alike(root: Path, *, frames: int, rows: int) -> None:
     """Write one flush of transactions whose rows compress 200 to 1."""
     changes = [replace(one, after=(n, TEXT)) for n, one in enumerate(inserts(frames * rows))]
-    groups = numbered([changes[at : at + rows] for at in range(0, len(changes), rows)])
+    groups = number_rows([changes[at : at + rows] for at in range(0, len(changes), rows)])
     with Writer.open(root / "log", log_id=None, source=SOURCE) as writer:
         for group in groups:
             writer.write(run_of(group))
@@ -56,7 +56,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_block_has_the_size_that_its_rows_have_in_memory(tmp_path: Path) -> None:
     """Rows of one frame are divided, too."""
     write_alike(tmp_path, frames=2, rows=2000)
-    with opened(tmp_path) as log, log.segment(0, log.head()) as segment:
+    with open_source_log(tmp_path) as log, log.segment(0, log.head()) as segment:
         plain = sum(one.row_count for one in segment.entries) * len(TEXT)
         assert plain > 100 * segment.size_bytes, "the rows compress well"
         chunk = next_chunk(0, segment.entries, 0, Counted(gsn=0, trx=0))
@@ -76,7 +76,7 @@ def test_many_streams_do_not_read_ahead_without_room(tmp_path: Path) -> None:
         Publication(name=f"p{n}", oid=n, owner="repl", all_tables=True) for n in range(STREAMS)
     ]
     settings = settings_of(limits=limits(slots=STREAMS))
-    with Running(tmp_path, publications=published(*several), settings=settings) as running:
+    with Running(tmp_path, publications=make_publications(*several), settings=settings) as running:
         running.serving.blocks._room = 0  # no room is reserved for others
         clients = []
         for number in range(STREAMS):
@@ -108,27 +108,27 @@ def test_many_streams_do_not_read_ahead_without_room(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def traced() -> Iterator[None]:
+def memory_trace() -> Iterator[None]:
     """Counting of Python's own memory."""
     tracemalloc.start()
     yield
     tracemalloc.stop()
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("memory_trace")
 def test_the_cache_counts_what_its_entries_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries of a few bytes have keys, places and futures, which count."""
     monkeypatch.setattr(chunks, "ROWS_WANTED", 1)
-    groups = numbered([inserts(1, first=at) for at in range(300)])
+    groups = number_rows([inserts(1, first=at) for at in range(300)])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         for group in groups:
             writer.write(run_of(group))
             writer.flush()
 
     async def fill(log: SourceLog) -> None:
-        with cached(log, cache_bytes=1 << 30) as kept:
+        with open_blocks(log, cache_bytes=1 << 30) as kept:
             views, head = views_of(), log.head()
             place = find_place(log, 0)
             borders = frozenset(range(20))
@@ -145,14 +145,14 @@ def test_the_cache_counts_what_its_entries_take(
             assert 0.5 * taken < room - kept._room
             assert taken < room - kept._room
 
-    with opened(tmp_path) as log:
+    with open_source_log(tmp_path) as log:
         asyncio.run(fill(log))
 
 
 def test_frames_that_are_kept_have_a_limit(tmp_path: Path) -> None:
     """The least recently used one is dropped first."""
     write_alike(tmp_path, frames=4, rows=100)
-    with opened(tmp_path) as log, log.segment(0, log.head()) as segment:
+    with open_source_log(tmp_path) as log, log.segment(0, log.head()) as segment:
         entries = list(segment.row_frames())
         size = segment.read_rows(entries[0]).batch.nbytes
         reader = parts.RowsReader(kept_bytes=3 * size)
@@ -166,7 +166,7 @@ def test_frames_that_are_kept_have_a_limit(tmp_path: Path) -> None:
 
 def test_a_chunk_looks_at_each_entry_once(tmp_path: Path) -> None:
     """The time is linear in the number of a segment's flush points."""
-    groups = numbered([inserts(1, first=at) for at in range(50)])
+    groups = number_rows([inserts(1, first=at) for at in range(50)])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         for group in groups:
             writer.write(run_of(group))
@@ -184,7 +184,7 @@ def test_a_chunk_looks_at_each_entry_once(tmp_path: Path) -> None:
             looks += name == "row_count"
             return getattr(self._of, name)
 
-    with opened(tmp_path) as log, log.segment(0, log.head()) as segment:
+    with open_source_log(tmp_path) as log, log.segment(0, log.head()) as segment:
         entries = [Entry(one) for one in segment.entries]
         chunk = next_chunk(0, entries, 0, Counted(gsn=0, trx=0))  # type: ignore[arg-type]
     assert chunk is not None

@@ -11,10 +11,10 @@ from harness.pipelines.log import (
     announced_batch,
     commit_position,
     inserts,
-    numbered,
+    number_rows,
     run_of,
 )
-from harness.servers.serve import EVERYTHING, Running, published, write_log
+from harness.servers.serve import EVERYTHING, Running, make_publications, write_log
 from harness.servers.serve_client import Raw, wait_until
 from penstock.log import Writer
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
@@ -49,7 +49,7 @@ def append(root: Path, *runs: Run) -> None:
             writer.flush()
 
 
-def begun(running: Running) -> Raw:
+def begin_stream(running: Running) -> Raw:
     """Return a client that streams."""
     client = Raw(running)
     client.query(START)
@@ -57,7 +57,7 @@ def begun(running: Running) -> Raw:
     return client
 
 
-def taken(client: Raw, until: int) -> tuple[list[tuple[str, int]], int]:
+def take_messages(client: Raw, until: int) -> tuple[list[tuple[str, int]], int]:
     """Return letters and LSNs up to the keepalive with this LSN, and that LSN."""
     found = []
     while True:
@@ -79,7 +79,7 @@ def create(running: Running) -> None:
     client.close()
 
 
-def gone(running: Running, client: Raw) -> None:
+def end_stream(running: Running, client: Raw) -> None:
     """End a stream, and wait until the slot is free."""
     client.close()
     wait_until(lambda: not running.serving.senders)
@@ -93,40 +93,42 @@ def confirm(running: Running, client: Raw, lsn: int) -> None:
 
 def test_messages_are_confirmed_one_by_one(tmp_path: Path) -> None:
     """Confirmed messages are not sent again, others are; on an idle log, too."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     ends = [numbers.end_of(1, trx) for trx in (2, 3, 4)]
-    with Running(tmp_path, publications=published(EVERYTHING)) as running:
+    with Running(tmp_path, publications=make_publications(EVERYTHING)) as running:
         create(running)
         append(tmp_path, *(message(trx, 1) for trx in (2, 3, 4)))
-        client = begun(running)
-        assert taken(client, ends[-1]) == ([("M", end) for end in ends], ends[-1])
-        gone(running, client)
-        client = begun(running)
-        assert taken(client, ends[-1])[0] == [("M", end) for end in ends], "nothing was confirmed"
+        client = begin_stream(running)
+        assert take_messages(client, ends[-1]) == ([("M", end) for end in ends], ends[-1])
+        end_stream(running, client)
+        client = begin_stream(running)
+        assert take_messages(client, ends[-1])[0] == [("M", end) for end in ends], (
+            "nothing was confirmed"
+        )
         confirm(running, client, ends[1])
-        gone(running, client)
-    with Running(tmp_path, publications=published(EVERYTHING)) as running:
-        client = begun(running)
-        assert taken(client, ends[-1])[0] == [("M", ends[2])]
+        end_stream(running, client)
+    with Running(tmp_path, publications=make_publications(EVERYTHING)) as running:
+        client = begin_stream(running)
+        assert take_messages(client, ends[-1])[0] == [("M", ends[2])]
         confirm(running, client, ends[2])
-        gone(running, client)
-        client = begun(running)
-        assert taken(client, ends[-1])[0] == []
+        end_stream(running, client)
+        client = begin_stream(running)
+        assert take_messages(client, ends[-1])[0] == []
         client.close()
 
 
 def test_messages_of_an_older_log_are_sent(tmp_path: Path) -> None:
     """An earlier version gave a message no number: its position is the previous END."""
-    (rows,) = numbered([list[Change](inserts(1))])
-    write_log(tmp_path / "log", numbered([inserts(1)]))
-    with Running(tmp_path, publications=published(EVERYTHING)) as running:
+    (rows,) = number_rows([list[Change](inserts(1))])
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
+    with Running(tmp_path, publications=make_publications(EVERYTHING)) as running:
         create(running)
-        (second,) = numbered([inserts(1)])
+        (second,) = number_rows([inserts(1)])
         row = type(rows[0])(gsn=2, trx=2, position=commit_position(2), change=second[0].change)
         append(tmp_path, run_of([row]))
-        client = begun(running)
+        client = begin_stream(running)
         end = numbers.end_of(2, 2)
-        found = taken(client, end)[0]
+        found = take_messages(client, end)[0]
         assert [kind for kind, _ in found if kind != "R"] == ["B", "I", "C"]
         append(tmp_path, message(2, 2, own=False))
         kind, body = client.message()

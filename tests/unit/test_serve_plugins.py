@@ -15,11 +15,11 @@ from harness.pipelines.log import (
     Change,
     announced_batch,
     commit_position,
-    numbered,
+    number_rows,
     run_of,
     truncate,
 )
-from harness.servers.serve import all_blocks, opened, sent, views_of, write_log
+from harness.servers.serve import all_blocks, open_source_log, parse_messages, views_of, write_log
 from penstock.codec.postgres.pgoutput_messages import logical_message
 from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.codec.postgres.pgwire_server import Refused
@@ -90,7 +90,7 @@ def insert(relation: Relation, *values: object) -> Change:
 def messages(root: Path, form: Form) -> list[str]:
     """Return the texts of all messages after the log's beginning."""
     views = views_of(everything(form.actions), form=form)
-    found = [one for block in all_blocks(root, views) for one in sent(block.data)]
+    found = [one for block in all_blocks(root, views) for one in parse_messages(block.data)]
     return [(one.kind.encode() + one.body).decode() for one in found]
 
 
@@ -104,7 +104,7 @@ def json_of(**given: str) -> Form:
     return form_of("wal2json", **given)
 
 
-def committed() -> list[list[Change]]:
+def make_transaction() -> list[list[Change]]:
     """Return the transaction of wal2json's README."""
     return [
         [
@@ -118,7 +118,7 @@ def committed() -> list[list[Change]]:
 
 def test_the_readme_of_wal2json(tmp_path: Path) -> None:
     """The example is equal letter by letter; so are those without white space and in chunks."""
-    write_log(tmp_path / "log", numbered(committed()))
+    write_log(tmp_path / "log", number_rows(make_transaction()))
     (pretty,) = messages(tmp_path, json_of(pretty_print="1"))
     assert pretty == (DATA / "wal2json_1_pretty.json").read_text()
     (dense,) = messages(tmp_path, json_of())
@@ -132,7 +132,7 @@ def test_the_readme_of_wal2json(tmp_path: Path) -> None:
 
 def test_format_2_of_wal2json(tmp_path: Path) -> None:
     """Format 2 has an object for each row and boundary."""
-    write_log(tmp_path / "log", numbered(committed()))
+    write_log(tmp_path / "log", number_rows(make_transaction()))
     found = messages(tmp_path, json_of(format_version="2"))
     kinds = ['"type":"integer"', '"type":"timestamp without time zone"']
     at = '"2018-03-27 11:58:28.988414"'
@@ -202,7 +202,7 @@ def updates() -> list[list[Change]]:
 
 def test_old_images_and_odd_values(tmp_path: Path) -> None:
     """Both plugins print names and types in quotes, NaN, bytea, and unsent values."""
-    write_log(tmp_path / "log", numbered(updates()))
+    write_log(tmp_path / "log", number_rows(updates()))
     types = (
         'id[bigint]:{0} ok[boolean]:{1} "Data"[bytea]:{2} ratio[double precision]:{3} '
         "bits[bit]:B'101' mood[public.\"Mood\"]:'it''s \\ \"so\"' "
@@ -246,7 +246,7 @@ def test_old_images_and_odd_values(tmp_path: Path) -> None:
     assert change["columntypes"] == ["int8", "bool", "bytea", "float8", "bit", "Mood", "_varchar"]
 
 
-def marked() -> list[Marker]:
+def make_markers() -> list[Marker]:
     """Return markers: messages in and out of a transaction, and a truncate."""
     position, time_us = 100, 1
 
@@ -270,9 +270,9 @@ def marked() -> list[Marker]:
 
 def test_messages_and_truncate(tmp_path: Path) -> None:
     """Both are printed as the plugins do; a message outside a transaction follows it."""
-    rows = numbered([[insert(KEYED, 1, "x", TIME_US), insert(PLAIN, 1, None, "y")]])
+    rows = number_rows([[insert(KEYED, 1, "x", TIME_US), insert(PLAIN, 1, None, "y")]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
-        writer.write(run_of(rows[0], markers=marked()))
+        writer.write(run_of(rows[0], markers=make_markers()))
         writer.flush()
     found = messages(tmp_path, form_of("test_decoding", include_xids="0", include_timestamp="1"))
     at = "2023-11-14 22:13:20.000001+00"
@@ -301,12 +301,12 @@ def test_messages_and_truncate(tmp_path: Path) -> None:
 
 def test_a_table_that_is_emptied_between_two_inserts_has_the_second(tmp_path: Path) -> None:
     """Both are in one transaction and one batch: TRUNCATE is printed in its place."""
-    rows = numbered([[insert(KEYED, n, "x", TIME_US) for n in range(3)]])
+    rows = number_rows([[insert(KEYED, n, "x", TIME_US) for n in range(3)]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         writer.write(run_of(rows[0], markers=[truncate(2, 1, "table_with_pk")]))
         writer.flush()
     (block,) = all_blocks(tmp_path, views_of())
-    assert [one.kind for one in sent(block.data)] == ["B", "I", "I", "T", "I", "C"]
+    assert [one.kind for one in parse_messages(block.data)] == ["B", "I", "I", "T", "I", "C"]
     objects = [json.loads(one) for one in messages(tmp_path, json_of(format_version="2"))]
     assert "".join(one["action"] for one in objects) == "BIITIC"
 
@@ -315,7 +315,7 @@ def test_a_transaction_in_parts_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any number of parts is one message, with its commas; a too large message is refused."""
-    rows = numbered([[insert(KEYED, n, "x", TIME_US) for n in range(20)]])
+    rows = number_rows([[insert(KEYED, n, "x", TIME_US) for n in range(20)]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         for at in range(0, 20, 3):
             last = at + 3 >= 20
@@ -335,7 +335,7 @@ def test_a_transaction_in_parts_is_one_message(
     with pytest.raises(Refused, match="one message") as caught:
         messages(tmp_path, form)
     assert caught.value.sqlstate == "54000"
-    with opened(tmp_path) as log:
+    with open_source_log(tmp_path) as log:
         assert log.head().end.trx == 1
 
 
@@ -400,13 +400,13 @@ def test_what_yboutput_says_of_an_update(tmp_path: Path) -> None:
         [Change(relation=t1, op=Op.UPDATE, after=(2, None, None), absent=b"\x04")],
         [Change(relation=t1, op=Op.DELETE, after=None, before=(1,))],
     ]
-    write_log(tmp_path / "log", numbered(rows))
+    write_log(tmp_path / "log", number_rows(rows))
     for plugin, letter in (("yboutput", b"c"), ("pgoutput", b"d")):
         form = stream_options(plugin, {"proto_version": "1", "publication_names": "p"}).form
         (block,) = all_blocks(tmp_path, views_of(form=form))
         (shape,) = block.shapes
         assert shape.message[5:].startswith(b"public\0t1\0" + letter + b"\0\x03\x01a\0")
-        said = [one.body[4:] for one in sent(block.data) if one.kind in "IUD"]
+        said = [one.body[4:] for one in parse_messages(block.data) if one.kind in "IUD"]
         assert said == [
             b"N" + cells(b"1", b"abcd", b"t"),
             b"N" + cells(b"2", b"defg", b"f"),
@@ -426,7 +426,7 @@ def test_heartbeats_of_a_log_that_is_followed(tmp_path: Path) -> None:
         commit_time_us=COMMIT_TIME_US + 2,
         data={"sent_us": 1234},
     )
-    rows = numbered([[insert(KEYED, 1, "x", TIME_US)], [insert(KEYED, 2, "y", TIME_US)]])
+    rows = number_rows([[insert(KEYED, 1, "x", TIME_US)], [insert(KEYED, 2, "y", TIME_US)]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         writer.write(run_of(rows[0]))
         writer.flush()
@@ -437,7 +437,7 @@ def test_heartbeats_of_a_log_that_is_followed(tmp_path: Path) -> None:
         writer.write(run)
         writer.flush()
     (block,) = all_blocks(tmp_path, views_of(messages=True))
-    found = sent(block.data)
+    found = parse_messages(block.data)
     assert [one.kind for one in found] == ["B", "I", "C", "B", "M", "C"]
     assert b"penstock.heartbeat\0" + (6).to_bytes(4, "big") + b"* 1234" in found[4].body
     assert found[4].body[:1] == b"\x01", "transactional"
@@ -460,12 +460,12 @@ def test_an_xa_id_comes_inside_its_transaction(tmp_path: Path) -> None:
         commit_time_us=COMMIT_TIME_US + 1,
         data=PreparedFiles.global_of((1, b"transfer-4711", b"branch")),
     )
-    rows = numbered([[insert(KEYED, 1, "x", TIME_US)]])
+    rows = number_rows([[insert(KEYED, 1, "x", TIME_US)]])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         writer.write(run_of(rows[0], markers=(named,)))
         writer.flush()
     (block,) = all_blocks(tmp_path, views_of(messages=True))
-    found = sent(block.data)
+    found = parse_messages(block.data)
     assert [one.kind for one in found] == ["B", "I", "M", "C"]
     said = logical_message(found[2].body)
     assert said.transactional

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.log import inserts, numbered
+from harness.pipelines.log import inserts, number_rows
 from harness.pipelines.pipeline import pipeline
-from harness.servers.serve import opened, write_log
+from harness.servers.serve import open_source_log, write_log
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.pipeline import extras
 from penstock.control.run import serve_process
@@ -41,7 +41,7 @@ def config(folder: Path, **section: Any) -> Config:
     return replace(found, serve=ServeSection(**wanted))
 
 
-def refused(config: Config, error: type[Exception]) -> None:
+def check_refusal(config: Config, error: type[Exception]) -> None:
     """Check that it refuses to begin."""
     with pytest.raises(error):
         serve(config, on_served=lambda _: pytest.fail("it serves"))
@@ -49,10 +49,10 @@ def refused(config: Config, error: type[Exception]) -> None:
 
 def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing are a section, a library and a certificate."""
-    refused(replace(config(tmp_path), serve=None), ServeSectionMissing)
-    refused(config(tmp_path, tls={"certificate": "no.pem", "key": "no.key"}), TlsUnusable)
+    check_refusal(replace(config(tmp_path), serve=None), ServeSectionMissing)
+    check_refusal(config(tmp_path, tls={"certificate": "no.pem", "key": "no.key"}), TlsUnusable)
     monkeypatch.setattr(extras, "_is_installed", lambda _: False)
-    refused(config(tmp_path), ServeNotInstalled)
+    check_refusal(config(tmp_path), ServeNotInstalled)
 
 
 def test_one_server_for_a_log(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_one_server_for_a_log(tmp_path: Path) -> None:
     REAL_FILES.make_directory(links)
     lock = REAL_FILES.lock(links, LOCK_FILE)
     try:
-        refused(one, ServeRunning)
+        check_refusal(one, ServeRunning)
     finally:
         lock.release()
 
@@ -71,30 +71,30 @@ def test_slots_of_a_log_that_was_made_anew(tmp_path: Path) -> None:
     """Their positions would mean other rows."""
     import asyncio
 
-    async def made() -> None:
+    async def make_slots() -> None:
         slots = Slots(SavedState(tmp_path, log_id="a"), slots_max=10)
         slots.create("s", "pgoutput", BEFORE_ALL)
         await slots.save()
         slots.close()
         Slots(SavedState(tmp_path, log_id="a"), slots_max=10).close()
 
-    asyncio.run(made())
+    asyncio.run(make_slots())
     with pytest.raises(ServedOtherLog):
         SavedState(tmp_path, log_id="b")
 
 
 def test_a_log_that_has_not_begun(tmp_path: Path) -> None:
     """The server waits for it."""
-    with opened(tmp_path) as log, pytest.raises(LogNotBegun):
+    with open_source_log(tmp_path) as log, pytest.raises(LogNotBegun):
         log.head()
 
 
 def test_segments_that_are_gone(tmp_path: Path) -> None:
     """A segment that a slot needs and that is missing is an error, not a gap."""
-    rows = numbered([inserts(2), inserts(2, first=2), inserts(2, first=4)])
+    rows = number_rows([inserts(2), inserts(2, first=2), inserts(2, first=4)])
     write_log(tmp_path / "log", rows, per_segment=1)
     (tmp_path / "log" / "0.ckt").unlink()
-    with opened(tmp_path) as log:
+    with open_source_log(tmp_path) as log:
         with pytest.raises(SegmentGone):
             find_place(log, BEFORE_ALL)
         assert find_place(log, end_of(2, 1)).number == 1
@@ -106,11 +106,11 @@ def test_segments_that_are_gone(tmp_path: Path) -> None:
 def test_links_hold_what_a_slot_needs_and_no_more(tmp_path: Path) -> None:
     """Links do so while there is a slot; segments that the log has removed are read from links."""
     links = tmp_path / "cdc"
-    write_log(tmp_path / "log", numbered([inserts(1)]), per_segment=1, links=links)
-    with opened(tmp_path) as log:
+    write_log(tmp_path / "log", number_rows([inserts(1)]), per_segment=1, links=links)
+    with open_source_log(tmp_path) as log:
         retention = Retention(log, keep_bytes=None)
         retention.hold()
-        begun = numbered([inserts(1), inserts(2, first=1), inserts(2, first=3)])
+        begun = number_rows([inserts(1), inserts(2, first=1), inserts(2, first=3)])
         write_log(tmp_path / "log", begun[1:], per_segment=1, links=links)
         assert sorted(p.name for p in (links / NAME).glob("*.ckt")) == ["0.ckt", "1.ckt", "2.ckt"]
         for name in ("1.ckt", "2.ckt"):
@@ -159,7 +159,7 @@ def test_it_waits_until_the_log_begins_and_ends_when_it_is_told(
     thread.start()
     time.sleep(0.2)
     assert served == []
-    write_log(one.layout.log, numbered([inserts(1)]))
+    write_log(one.layout.log, number_rows([inserts(1)]))
     deadline = time.monotonic() + 20
     while not served and not failed and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.pipelines.log import inserts, numbered
+from harness.pipelines.log import inserts, number_rows
 from harness.servers.serve import (
     EVERYTHING,
     PASSWORD,
@@ -21,16 +21,16 @@ from harness.servers.serve import (
     Running,
     answer_of,
     limits,
-    published,
+    make_publications,
     settings_of,
     write_log,
 )
-from harness.servers.serve_client import START, Raw, streamed, wait_until
+from harness.servers.serve_client import START, Raw, read_stream, wait_until
 from penstock.serve import numbers
 
 STATUS = psycopg.pq.ExecStatus
 DONE = (STATUS.TUPLES_OK, STATUS.COMMAND_OK, STATUS.EMPTY_QUERY)
-ROWS = numbered([inserts(3), inserts(2, first=3)])
+ROWS = number_rows([inserts(3), inserts(2, first=3)])
 END = numbers.end_of(5, 2)
 
 
@@ -179,9 +179,9 @@ def test_a_stream_from_its_begin_to_its_end(tmp_path: Path) -> None:
         client.until(b"Z")
         client.query(START)
         assert client.message()[0] == b"W"
-        more = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
+        more = number_rows([inserts(3), inserts(2, first=3), inserts(4, first=5)])
         write_log(tmp_path / "log", more[2:])
-        found = streamed(client, until="C")
+        found = read_stream(client, until="C")
         assert [kind for kind, _ in found] == ["B", "R", "I", "I", "I", "I", "C"]
         assert found[-1][1] == numbers.end_of(9, 3)
         other = Raw(running)
@@ -301,12 +301,12 @@ def test_a_client_that_has_everything_is_told_so(running: Running) -> None:
 def test_a_publication_that_is_made_later(tmp_path: Path) -> None:
     """No earlier row is sent, whether it is in the same segment or not."""
     write_log(tmp_path / "log", ROWS)
-    publications = published(EVERYTHING)
+    publications = make_publications(EVERYTHING)
     with Running(tmp_path, publications=publications) as running:
         client = Raw(running)
         client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
         client.until(b"Z")
-        more = numbered(
+        more = number_rows(
             [inserts(3), inserts(2, first=3), *(inserts(1, first=n) for n in range(5, 8))]
         )
         write_log(tmp_path / "log", more[2:4])
@@ -315,7 +315,7 @@ def test_a_publication_that_is_made_later(tmp_path: Path) -> None:
         client.query(START.replace("'p'", "'late'"))
         assert client.message()[0] == b"W"
         write_log(tmp_path / "log", more[4:])
-        found = streamed(client, until="C")
+        found = read_stream(client, until="C")
         assert [kind for kind, _ in found] == ["B", "R", "I", "C"]
         assert found[-1][1] == numbers.end_of(8, 5)
         client.close()

@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.pipelines.log import ITEM, inserts, numbered
+from harness.pipelines.log import ITEM, inserts, number_rows
 from harness.servers.serve import Running, settings_of, write_log
 from harness.servers.serve_client import START, Raw, wait_until
 from penstock.serve import serving
 
-GROUPS = numbered([inserts(1), *(inserts(500, first=1 + 500 * at) for at in range(4))])
+GROUPS = number_rows([inserts(1), *(inserts(500, first=1 + 500 * at) for at in range(4))])
 SYNC = "pg_16396_sync_16384_7710562921208483796"
 
 
@@ -23,7 +23,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_LOOK_S", 0.1)
 
 
-def created(running: Running, *names: str) -> None:
+def create_slots(running: Running, *names: str) -> None:
     """Create slots at the log's end."""
     client = Raw(running)
     for name in names:
@@ -42,7 +42,7 @@ def test_a_slot_that_holds_too_much_is_lost(tmp_path: Path) -> None:
     """The stream ends, the segments are removed, and the slot is refused by name from then on."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path, settings=settings_of(keep_bytes=20_000)) as running:
-        created(running, "s")
+        create_slots(running, "s")
         client = Raw(running)
         client.query(START)
         assert client.message()[0] == b"W"
@@ -64,7 +64,7 @@ def test_a_slot_whose_segments_are_gone_is_lost(tmp_path: Path) -> None:
     """The slot is lost whichever process removed them."""
     write_log(tmp_path / "log", GROUPS[:1], per_segment=1)
     with Running(tmp_path) as running:
-        created(running, "s")
+        create_slots(running, "s")
     write_log(tmp_path / "log", GROUPS[1:], per_segment=1, links=tmp_path / "cdc")
     for folder in ("log", "cdc/serve"):
         for number in range(4):
@@ -81,11 +81,11 @@ def test_orphans_of_copies_go_and_those_asked_for_stay(tmp_path: Path) -> None:
     """After a restart, too, their age starts at zero: no client could ask meanwhile."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path) as running:
-        created(running, "kept", SYNC, SYNC.replace("16384", "16385"))
+        create_slots(running, "kept", SYNC, SYNC.replace("16384", "16385"))
     with Running(tmp_path, settings=settings_of(sync_slot_s=1.5)) as running:
         client = Raw(running)
 
-        def gone() -> bool:
+        def is_gone() -> bool:
             client.query(f"START_REPLICATION SLOT {SYNC} LOGICAL 0/0 (proto_version '1')")
             assert b"C22023\0" in client.until(b"Z")[0][1]
             client.query(
@@ -96,7 +96,7 @@ def test_orphans_of_copies_go_and_those_asked_for_stay(tmp_path: Path) -> None:
             return len(rows(running)) < 3
 
         assert len(rows(running)) == 3
-        wait_until(gone)
+        wait_until(is_gone)
         assert sorted(rows(running)) == ["kept", SYNC]
         client.close()
         wait_until(lambda: sorted(rows(running)) == ["kept"])
@@ -106,7 +106,7 @@ def test_a_slot_is_dropped_by_a_function(tmp_path: Path) -> None:
     """The drop is durable and frees what the slot held; a streaming slot is not dropped."""
     write_log(tmp_path / "log", GROUPS[:1])
     with Running(tmp_path, relations=[ITEM]) as running:
-        created(running, "s", "t")
+        create_slots(running, "s", "t")
         write_log(tmp_path / "log", GROUPS[1:], per_segment=1, links=tmp_path / "cdc")
         client = Raw(running)
         client.query(START)

@@ -11,7 +11,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.pipelines.log import ITEM, SOURCE, Change, commit_position, inserts, numbered, run_of
+from harness.pipelines.log import (
+    ITEM,
+    SOURCE,
+    Change,
+    commit_position,
+    inserts,
+    number_rows,
+    run_of,
+)
 from harness.servers.serve import Running, settings_of, source_log, write_base, write_log
 from penstock.log import Writer
 from penstock.model import Op
@@ -25,11 +33,11 @@ CHANGED = [
         Change(relation=ITEM, op=Op.DELETE, after=None, before=(9,)),
     ],
 ]
-ROWS = numbered(CHANGED)
+ROWS = number_rows(CHANGED)
 
 
 @pytest.fixture
-def based(tmp_path: Path) -> Iterator[Running]:
+def based_server(tmp_path: Path) -> Iterator[Running]:
     """A server of a log with a base of one table."""
     write_log(tmp_path / "log", ROWS)
     with closing(source_log(tmp_path)) as log:
@@ -39,9 +47,9 @@ def based(tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def asked(based: Running) -> Iterator[psycopg.Connection]:
+def session(based_server: Running) -> Iterator[psycopg.Connection]:
     """A connection for SQL."""
-    with psycopg.connect(based.url(), autocommit=True) as found:
+    with psycopg.connect(based_server.url(), autocommit=True) as found:
         yield found
 
 
@@ -50,13 +58,13 @@ def notes() -> dict[int, Any]:
     return {**{c.after[0]: c.after[1] for c in CHANGED[0] if c.after}, 7: "seven", 8: "acht"}
 
 
-def copied(connection: psycopg.Connection, query: str) -> list[bytes]:
+def copy_out(connection: psycopg.Connection, query: str) -> list[bytes]:
     """Return the messages of a COPY."""
     with connection.cursor().copy(query) as copy:  # type: ignore[arg-type]
         return [bytes(data) for data in copy]
 
 
-def held(running: Running) -> list[Path]:
+def list_held(running: Running) -> list[Path]:
     """Return the states that are held on the disk."""
     return list((running.root / "base" / "held" / "serve").glob("*"))
 
@@ -65,7 +73,7 @@ def more(running: Running, first: int) -> None:
     """Append a transaction to the log."""
     with Writer.open(running.root / "log", log_id=None, source=SOURCE) as writer:
         start = writer.end
-        rows = numbered([inserts(1, first=first)])[0]
+        rows = number_rows([inserts(1, first=first)])[0]
         shifted = [
             type(row)(
                 gsn=row.gsn + start.gsn,
@@ -79,19 +87,19 @@ def more(running: Running, first: int) -> None:
         writer.flush()
 
 
-def test_rows_are_those_of_the_base_with_the_log(asked: psycopg.Connection) -> None:
+def test_rows_are_those_of_the_base_with_the_log(session: psycopg.Connection) -> None:
     """SELECT of all, of columns, with conditions, sorted; counts; COPY in text and binary."""
-    rows = dict(asked.execute("select * from item").fetchall())
+    rows = dict(session.execute("select * from item").fetchall())
     assert rows == notes()
-    assert asked.execute("select note from public.item where id = 8").fetchall() == [("acht",)]
-    assert asked.execute("select count(*) from item where id >= 7").fetchall() == [(2,)]
-    found = asked.execute("select id from item order by id desc limit 2 offset 1").fetchall()
+    assert session.execute("select note from public.item where id = 8").fetchall() == [("acht",)]
+    assert session.execute("select count(*) from item where id >= 7").fetchall() == [(2,)]
+    found = session.execute("select id from item order by id desc limit 2 offset 1").fetchall()
     assert found == [(7,), (max(n for n in notes() if n < 7),)]
-    assert asked.execute("select id from item where id = %s", (7,)).fetchall() == [(7,)]
-    assert copied(asked, "copy item (note, id) to stdout")[-1:] == [b"acht\t8\n"]
-    filtered = copied(asked, "COPY (SELECT id FROM ONLY public.item WHERE (id > 7)) TO STDOUT")
+    assert session.execute("select id from item where id = %s", (7,)).fetchall() == [(7,)]
+    assert copy_out(session, "copy item (note, id) to stdout")[-1:] == [b"acht\t8\n"]
+    filtered = copy_out(session, "COPY (SELECT id FROM ONLY public.item WHERE (id > 7)) TO STDOUT")
     assert filtered == [b"8\n"]
-    binary = copied(asked, "copy item to stdout (format binary)")
+    binary = copy_out(session, "copy item to stdout (format binary)")
     assert binary[0].startswith(b"PGCOPY\n\xff\r\n\0")
     assert b"\0\2\0\0\0\4\0\0\0\7\0\0\0\5seven" in binary
     assert binary[-1] == b"\xff\xff"
@@ -109,67 +117,69 @@ def test_rows_are_those_of_the_base_with_the_log(asked: psycopg.Connection) -> N
         ("select * from item where id = (select 1)", "0A000"),
     ],
 )
-def test_what_is_not_answered_is_refused(asked: psycopg.Connection, query: str, state: str) -> None:
+def test_what_is_not_answered_is_refused(
+    session: psycopg.Connection, query: str, state: str
+) -> None:
     """The refusal has an SQLSTATE; the connection continues."""
     with pytest.raises(psycopg.Error) as caught:
-        asked.execute(query)  # type: ignore[arg-type]
+        session.execute(query)  # type: ignore[arg-type]
     assert caught.value.sqlstate == state
-    assert asked.execute("select count(*) from item").fetchone() == (5,)
+    assert session.execute("select count(*) from item").fetchone() == (5,)
 
 
 @pytest.mark.parametrize("number", ["0", "65536", "4000000000", "9" * 5000])
 def test_a_parameter_that_no_statement_has_is_refused(
-    asked: psycopg.Connection, number: str
+    session: psycopg.Connection, number: str
 ) -> None:
     """The preceding parameters are not kept."""
     query = f"select id from item where id = ${number}"
-    found = asked.pgconn.prepare(b"", query.encode())
+    found = session.pgconn.prepare(b"", query.encode())
     assert found.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"42P02"
-    assert asked.execute("select count(*) from item").fetchone() == (5,)
+    assert session.execute("select count(*) from item").fetchone() == (5,)
 
 
-def test_a_cursor_reads_piece_by_piece(asked: psycopg.Connection) -> None:
+def test_a_cursor_reads_piece_by_piece(session: psycopg.Connection) -> None:
     """A driver with a fetch size does so."""
-    with asked.transaction():
-        found = asked.cursor().stream("select id from item")
+    with session.transaction():
+        found = session.cursor().stream("select id from item")
         assert sorted(row[0] for row in found) == sorted(notes())
 
 
-def test_a_slots_snapshot_is_that_of_its_position(based: Running) -> None:
+def test_a_slots_snapshot_is_that_of_its_position(based_server: Running) -> None:
     """The transaction that created it uses it; later rows are not in it, and are streamed."""
-    with psycopg.connect(based.url(replication="database"), autocommit=True) as connection:
+    with psycopg.connect(based_server.url(replication="database"), autocommit=True) as connection:
         for text in (
             "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
             "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'use')",
         ):
             result = connection.pgconn.exec_(text.encode())
             assert result.status in (1, 2), result.error_message
-        more(based, 100)
+        more(based_server, 100)
         rows = connection.pgconn.exec_(b"select count(*) from item")
         assert rows.get_value(0, 0) == b"5"
-        assert len(held(based)) == 1
+        assert len(list_held(based_server)) == 1
         connection.pgconn.exec_(b"COMMIT")
-        assert not held(based)
+        assert not list_held(based_server)
         rows = connection.pgconn.exec_(b"select count(*) from item")
         assert rows.get_value(0, 0) == b"6"
 
 
-def test_an_exported_snapshot_lives_until_the_next_command(based: Running) -> None:
+def test_an_exported_snapshot_lives_until_the_next_command(based_server: Running) -> None:
     """Another session imports it, and has it as long as its transaction lasts."""
     with (
-        psycopg.connect(based.url(replication="database"), autocommit=True) as maker,
-        psycopg.connect(based.url(), autocommit=True) as reader,
+        psycopg.connect(based_server.url(replication="database"), autocommit=True) as maker,
+        psycopg.connect(based_server.url(), autocommit=True) as reader,
     ):
         made = maker.pgconn.exec_(b"CREATE_REPLICATION_SLOT e LOGICAL pgoutput EXPORT_SNAPSHOT")
         name = (made.get_value(0, 2) or b"").decode()
-        more(based, 100)
+        more(based_server, 100)
         reader.execute("begin transaction isolation level repeatable read")
         reader.execute(f"set transaction snapshot '{name}'")  # type: ignore[arg-type]
         assert reader.execute("select count(*) from item").fetchone() == (5,)
         maker.pgconn.exec_(b"IDENTIFY_SYSTEM")
         assert reader.execute("select count(*) from item").fetchone() == (5,)
         reader.execute("commit")
-        assert not held(based)
+        assert not list_held(based_server)
         reader.execute("begin transaction isolation level repeatable read")
         with pytest.raises(psycopg.Error) as caught:
             reader.execute(f"set transaction snapshot '{name}'")  # type: ignore[arg-type]
@@ -178,21 +188,21 @@ def test_an_exported_snapshot_lives_until_the_next_command(based: Running) -> No
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_repeatable_read_sees_one_state(based: Running, level: str) -> None:
+def test_a_repeatable_read_sees_one_state(based_server: Running, level: str) -> None:
     """The state begins with its first query; read committed sees the present state each time."""
-    with psycopg.connect(based.url(), autocommit=True) as connection:
+    with psycopg.connect(based_server.url(), autocommit=True) as connection:
         connection.execute(f"begin isolation level {level}")  # type: ignore[arg-type]
         assert connection.execute("select count(*) from item").fetchone() == (5,)
-        more(based, 100)
+        more(based_server, 100)
         assert connection.execute("select count(*) from item").fetchone() == (5,)
         connection.execute("commit")
         assert connection.execute("select count(*) from item").fetchone() == (6,)
     wait = threading.Event()
     for _ in range(100):
-        if not held(based):
+        if not list_held(based_server):
             break
         wait.wait(0.05)
-    assert not held(based)
+    assert not list_held(based_server)
 
 
 def test_a_read_time_is_a_snapshot_of_its_slot(tmp_path: Path) -> None:
@@ -216,6 +226,6 @@ def test_a_read_time_is_a_snapshot_of_its_slot(tmp_path: Path) -> None:
         assert reader.execute("select count(*) from item").fetchone() == (5,)
         reader.execute("commit")
         assert reader.execute("select count(*) from item").fetchone() == (6,)
-        assert len(held(running)) == 1
+        assert len(list_held(running)) == 1
         maker.pgconn.exec_(b"DROP_REPLICATION_SLOT y")
-        assert not held(running)
+        assert not list_held(running)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import generators
 
-from harness.pipelines.log import inserts, numbered
+from harness.pipelines.log import inserts, number_rows
 from harness.servers.serve import Running, source_log, write_base, write_log
 from harness.servers.serve_client import START, Raw, wait_until
 from penstock.model import Column, Identity, Relation
@@ -52,7 +52,7 @@ ROWS = [
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server of a log with a base of one table."""
     root = tmp_path_factory.mktemp("sql")
-    write_log(root / "log", numbered([inserts(3)]))
+    write_log(root / "log", number_rows([inserts(3)]))
     with closing(source_log(root)) as log:
         write_base(root, {KINDS: ROWS}, log.head().log_id)
     with Running(root, relations=[KINDS]) as found:
@@ -60,27 +60,27 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def asked(running: Running) -> Iterator[psycopg.Connection]:
+def session(running: Running) -> Iterator[psycopg.Connection]:
     """A connection for SQL, each statement a transaction."""
     with psycopg.connect(running.url(), autocommit=True) as found:
         yield found
 
 
-def rows(asked: psycopg.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
+def rows(session: psycopg.Connection, query: str, *values: Any) -> list[tuple[Any, ...]]:
     """Return the rows of a query."""
-    return asked.execute(query, values or None).fetchall()  # type: ignore[arg-type]
+    return session.execute(query, values or None).fetchall()  # type: ignore[arg-type]
 
 
-def refused(asked: psycopg.Connection, query: str, *values: Any) -> str:
+def catch_refusal(session: psycopg.Connection, query: str, *values: Any) -> str:
     """Return the SQLSTATE of a refusal."""
     with pytest.raises(psycopg.Error) as caught:
-        asked.execute(query, values or None)  # type: ignore[arg-type]
+        session.execute(query, values or None)  # type: ignore[arg-type]
     return str(caught.value.sqlstate)
 
 
-def copied(asked: psycopg.Connection, query: str) -> str:
+def copy_out(session: psycopg.Connection, query: str) -> str:
     """Return what a COPY sends."""
-    with asked.cursor().copy(query) as copy:  # type: ignore[arg-type]
+    with session.cursor().copy(query) as copy:  # type: ignore[arg-type]
         return b"".join(bytes(data) for data in copy).decode()
 
 
@@ -124,16 +124,16 @@ def copied(asked: psycopg.Connection, query: str) -> str:
     ],
 )
 def test_queries(
-    asked: psycopg.Connection, query: str, found: list[tuple[Any, ...]] | None
+    session: psycopg.Connection, query: str, found: list[tuple[Any, ...]] | None
 ) -> None:
     """NaN is above all numbers, NULL is where it is requested, ORDER BY has places and names."""
     if found is not None:
-        assert rows(asked, query) == found
+        assert rows(session, query) == found
 
 
-def test_the_greatest_number_is_none(asked: psycopg.Connection) -> None:
+def test_the_greatest_number_is_none(session: psycopg.Connection) -> None:
     """NaN is above infinity."""
-    ((found,),) = rows(asked, "select max(d) from kinds")
+    ((found,),) = rows(session, "select max(d) from kinds")
     assert found != found
 
 
@@ -169,33 +169,33 @@ def test_the_greatest_number_is_none(asked: psycopg.Connection) -> None:
         ("select id from kinds limit $1", "42P02"),
     ],
 )
-def test_queries_that_are_refused(asked: psycopg.Connection, query: str, state: str) -> None:
+def test_queries_that_are_refused(session: psycopg.Connection, query: str, state: str) -> None:
     """Queries have a server's SQLSTATE, or are not supported; no other answer is given."""
-    assert refused(asked, query) == state
+    assert catch_refusal(session, query) == state
 
 
-def test_parameters(asked: psycopg.Connection) -> None:
+def test_parameters(session: psycopg.Connection) -> None:
     """Parameters are in conditions and limits, as text and binary, typed by their context."""
-    assert rows(asked, "select id from kinds where id = %s", 2) == [(2,)]
-    assert rows(asked, "select id from kinds order by id limit %s offset %s", 1, 2) == [(3,)]
-    assert rows(asked, "select id from kinds where note = %s", 'say "x"') == [(2,)]
-    assert rows(asked, "select id from kinds where note = %s or id = %s", "$1 '", 1) == [(1,)]
+    assert rows(session, "select id from kinds where id = %s", 2) == [(2,)]
+    assert rows(session, "select id from kinds order by id limit %s offset %s", 1, 2) == [(3,)]
+    assert rows(session, "select id from kinds where note = %s", 'say "x"') == [(2,)]
+    assert rows(session, "select id from kinds where note = %s or id = %s", "$1 '", 1) == [(1,)]
     for form in ("%s", "%b", "%t"):
         for column, value in (("day", DAY), ("at", AT), ("u", KEY), ("id", 1), ("d", 1.5)):
-            assert rows(asked, f"select id from kinds where {column} = {form}", value) == [(1,)]
-    assert rows(asked, "select id from kinds where ok = %b order by id", True) == [(1,), (4,)]
-    assert rows(asked, "select id from kinds where note = %s", None) == []
-    assert refused(asked, "select id from kinds where day = %s::text", "2024-02-29") != ""
-    assert refused(asked, "select id from kinds limit %s", -1) == "2201W"
+            assert rows(session, f"select id from kinds where {column} = {form}", value) == [(1,)]
+    assert rows(session, "select id from kinds where ok = %b order by id", True) == [(1,), (4,)]
+    assert rows(session, "select id from kinds where note = %s", None) == []
+    assert catch_refusal(session, "select id from kinds where day = %s::text", "2024-02-29") != ""
+    assert catch_refusal(session, "select id from kinds limit %s", -1) == "2201W"
 
 
-def test_the_types_of_parameters_are_told(asked: psycopg.Connection) -> None:
+def test_the_types_of_parameters_are_told(session: psycopg.Connection) -> None:
     """A driver that asks for them sends values in these types."""
     query = b"select id from kinds where day = $1 and note = $2 and u in ($3) limit $4"
-    asked.pgconn.send_prepare(b"p", query)
-    asked.wait(generators.execute(asked.pgconn))
-    asked.pgconn.send_describe_prepared(b"p")
-    (told,) = asked.wait(generators.execute(asked.pgconn))
+    session.pgconn.send_prepare(b"p", query)
+    session.wait(generators.execute(session.pgconn))
+    session.pgconn.send_describe_prepared(b"p")
+    (told,) = session.wait(generators.execute(session.pgconn))
     assert [told.param_type(at) for at in range(told.nparams)] == [1082, 25, 2950, 20]
 
 
@@ -231,9 +231,9 @@ FIRST = "copy (select id, note, ok from kinds where id {}) to stdout"
         ("copy (select count(*) from kinds) to stdout", "5\n"),
     ],
 )  # fmt: skip
-def test_copies(asked: psycopg.Connection, query: str, text: str) -> None:
+def test_copies(session: psycopg.Connection, query: str, text: str) -> None:
     """Copies are in CSV and text, with the options of both spellings."""
-    assert copied(asked, query) == text
+    assert copy_out(session, query) == text
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,9 @@ def test_copies(asked: psycopg.Connection, query: str, text: str) -> None:
         ("(format csv", "42601"),
     ],
 )
-def test_copies_that_are_refused(asked: psycopg.Connection, options: str, state: str) -> None:
+def test_copies_that_are_refused(session: psycopg.Connection, options: str, state: str) -> None:
     """Their options contradict each other, or are unknown."""
-    assert refused(asked, f"copy kinds (id) to stdout {options}") == state
+    assert catch_refusal(session, f"copy kinds (id) to stdout {options}") == state
 
 
 # -- cursors -------------------------------------------------------------------------------------
@@ -288,28 +288,28 @@ def test_named_cursors(running: Running, is_binary: bool) -> None:
             assert cursor.fetchall() == [("public",)]
 
 
-def test_cursors_of_sql(asked: psycopg.Connection) -> None:
+def test_cursors_of_sql(session: psycopg.Connection) -> None:
     """Cursors have tags and ends, and some are refused."""
-    asked.execute("begin")
-    asked.execute("declare a no scroll cursor without hold for select id from kinds order by id")
-    assert rows(asked, "fetch a") == [(1,)]
-    assert rows(asked, "fetch forward 2 from a") == [(2,), (3,)]
-    assert asked.execute("move 1 in a").statusmessage == "MOVE 1"
-    assert asked.execute("fetch all in a").statusmessage == "FETCH 1"
-    assert rows(asked, "fetch next from a") == []
-    asked.execute("close a")
-    assert refused(asked, "fetch a") == "34000"
-    asked.execute("rollback")
-    asked.execute("declare kept cursor with hold for select id from kinds where id = 5")
-    asked.execute("begin")
-    asked.execute("declare gone cursor for select id from kinds")
-    asked.execute("declare forgotten cursor with hold for select id from kinds")
-    asked.execute("rollback")
-    assert rows(asked, "fetch kept") == [(5,)]
-    assert refused(asked, "fetch gone") == "34000"
-    assert refused(asked, "fetch forgotten") == "34000"
-    assert asked.execute("close all").statusmessage == "CLOSE CURSOR ALL"
-    assert refused(asked, "fetch kept") == "34000"
+    session.execute("begin")
+    session.execute("declare a no scroll cursor without hold for select id from kinds order by id")
+    assert rows(session, "fetch a") == [(1,)]
+    assert rows(session, "fetch forward 2 from a") == [(2,), (3,)]
+    assert session.execute("move 1 in a").statusmessage == "MOVE 1"
+    assert session.execute("fetch all in a").statusmessage == "FETCH 1"
+    assert rows(session, "fetch next from a") == []
+    session.execute("close a")
+    assert catch_refusal(session, "fetch a") == "34000"
+    session.execute("rollback")
+    session.execute("declare kept cursor with hold for select id from kinds where id = 5")
+    session.execute("begin")
+    session.execute("declare gone cursor for select id from kinds")
+    session.execute("declare forgotten cursor with hold for select id from kinds")
+    session.execute("rollback")
+    assert rows(session, "fetch kept") == [(5,)]
+    assert catch_refusal(session, "fetch gone") == "34000"
+    assert catch_refusal(session, "fetch forgotten") == "34000"
+    assert session.execute("close all").statusmessage == "CLOSE CURSOR ALL"
+    assert catch_refusal(session, "fetch kept") == "34000"
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_statements_that_are_refused(running: Running, statements: list[str], st
                 asked.execute(statement)  # type: ignore[arg-type]
             except psycopg.errors.DivisionByZero:
                 continue
-        assert refused(asked, statements[-1]) == state
+        assert catch_refusal(asked, statements[-1]) == state
         asked.execute("rollback")
         assert rows(asked, "select 1") == [(1,)]
 
@@ -361,22 +361,22 @@ def test_a_cursor_keeps_its_snapshot_until_it_is_closed(running: Running) -> Non
 # -- PREPARE -------------------------------------------------------------------------------------
 
 
-def test_statements_are_prepared_by_sql(asked: psycopg.Connection) -> None:
+def test_statements_are_prepared_by_sql(session: psycopg.Connection) -> None:
     """Statements are of tables and of the catalogue, and share names with the protocol's."""
-    asked.execute("prepare p (int, text) as select id from kinds where id = $1 or note = $2")
-    assert sorted(rows(asked, "execute p(1, 'tab\t\\;')")) == [(1,), (5,)]
-    assert rows(asked, "execute p(-1, null)") == []
-    asked.execute("prepare q as select $1::int + 1")
-    assert rows(asked, "execute q(41)") == [(42,)]
-    assert asked.execute("prepare s as show server_version").statusmessage == "PREPARE"
-    assert rows(asked, "execute s")[0][0].startswith("15")
-    asked.pgconn.send_query_prepared(b"q", [b"1"])
-    (found,) = asked.wait(generators.execute(asked.pgconn))
+    session.execute("prepare p (int, text) as select id from kinds where id = $1 or note = $2")
+    assert sorted(rows(session, "execute p(1, 'tab\t\\;')")) == [(1,), (5,)]
+    assert rows(session, "execute p(-1, null)") == []
+    session.execute("prepare q as select $1::int + 1")
+    assert rows(session, "execute q(41)") == [(42,)]
+    assert session.execute("prepare s as show server_version").statusmessage == "PREPARE"
+    assert rows(session, "execute s")[0][0].startswith("15")
+    session.pgconn.send_query_prepared(b"q", [b"1"])
+    (found,) = session.wait(generators.execute(session.pgconn))
     assert found.get_value(0, 0) == b"2"
-    asked.execute("deallocate p")
-    assert refused(asked, "execute p(1, 'x')") == "26000"
-    asked.execute("deallocate all")
-    assert refused(asked, "execute q(1)") == "26000"
+    session.execute("deallocate p")
+    assert catch_refusal(session, "execute p(1, 'x')") == "26000"
+    session.execute("deallocate all")
+    assert catch_refusal(session, "execute q(1)") == "26000"
 
 
 # -- functions -----------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def test_slots_are_made_and_dropped_by_functions(running: Running) -> None:
         ((name, lsn),) = rows(asked, create)
         assert name == "made"
         assert rows(asked, "select confirmed_flush_lsn from pg_replication_slots") == [(lsn,)]
-        assert refused(asked, create) == "42710"
+        assert catch_refusal(asked, create) == "42710"
         query = "select (pg_create_logical_replication_slot('other', 'wal2json', true)).slot_name"
         assert rows(asked, query) == [("other",)]
         assert rows(
@@ -401,18 +401,18 @@ def test_slots_are_made_and_dropped_by_functions(running: Running) -> None:
             ("'x', 'pgoutput', false, true", "0A000"),
         ):
             query = f"select pg_create_logical_replication_slot({arguments})"
-            assert refused(asked, query) == state
-        assert refused(asked, "select pg_create_physical_replication_slot('x')") == "0A000"
+            assert catch_refusal(asked, query) == state
+        assert catch_refusal(asked, "select pg_create_physical_replication_slot('x')") == "0A000"
         query = f"select slot_name, end_lsn from pg_replication_slot_advance('made', '{lsn}')"
         assert rows(asked, query) == [("made", lsn)]
-        assert refused(asked, "select pg_replication_slot_advance('made', '0/1')") == "55000"
-        assert refused(asked, "select pg_replication_slot_advance('none', '0/1')") == "42704"
+        assert catch_refusal(asked, "select pg_replication_slot_advance('made', '0/1')") == "55000"
+        assert catch_refusal(asked, "select pg_replication_slot_advance('none', '0/1')") == "42704"
         asked.execute(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
             " where slot_name = 'made'"
         )
         assert rows(asked, "select slot_name from pg_replication_slots") == [("other",)]
-        assert refused(asked, "select pg_drop_replication_slot('made')") == "42704"
+        assert catch_refusal(asked, "select pg_drop_replication_slot('made')") == "42704"
     wait_until(lambda: not running.serving.slots.all())
 
 
@@ -423,7 +423,7 @@ def test_connections_are_ended_by_functions(running: Running) -> None:
             pid = other.info.backend_pid
             assert rows(asked, "select pg_terminate_backend(%s)", pid) == [(True,)]
             wait_until(lambda: pid not in running.serving.clients)
-            assert refused(other, "select 1") in ("57P01", "None")
+            assert catch_refusal(other, "select 1") in ("57P01", "None")
         assert rows(asked, "select pg_terminate_backend(%s)", pid) == [(False,)]
         assert rows(asked, "select pg_cancel_backend(%s)", pid) == [(False,)]
         with closing(Raw(running)) as stream:
@@ -445,7 +445,7 @@ def test_connections_are_ended_by_functions(running: Running) -> None:
 def test_a_connection_ends_itself(running: Running) -> None:
     """The client is told so."""
     with psycopg.connect(running.url(), autocommit=True) as asked:
-        assert refused(asked, "select pg_terminate_backend(pg_backend_pid())") == "57P01"
+        assert catch_refusal(asked, "select pg_terminate_backend(pg_backend_pid())") == "57P01"
 
 
 def test_a_transaction_exports_its_snapshot(running: Running) -> None:
@@ -462,4 +462,4 @@ def test_a_transaction_exports_its_snapshot(running: Running) -> None:
         one.execute("commit")
         other.execute("commit")
         other.execute("begin isolation level repeatable read")
-        assert refused(other, f"set transaction snapshot '{name}'") == "42704"
+        assert catch_refusal(other, f"set transaction snapshot '{name}'") == "42704"

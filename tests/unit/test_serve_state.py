@@ -11,9 +11,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.pipelines.log import ITEM, inserts, numbered
+from harness.pipelines.log import ITEM, inserts, number_rows
 from harness.servers.catalog_compare import FixedState
-from harness.servers.serve import Running, opened, saved_slots, settings_of, write_base, write_log
+from harness.servers.serve import (
+    Running,
+    open_source_log,
+    saved_slots,
+    settings_of,
+    write_base,
+    write_log,
+)
 from harness.servers.serve_client import START, Raw, wait_until
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.files import DiskFull
@@ -37,7 +44,7 @@ def catalog_of(state: SavedState) -> Catalog:
     return made
 
 
-def asked(catalog: Catalog, sql: str) -> list[Any]:
+def run_query(catalog: Catalog, sql: str) -> list[Any]:
     """Return the rows of the last statement, in a session of its own."""
     session = Session(user="repl", database="shop", process_id=7)
     rows: list[Any] = []
@@ -56,7 +63,7 @@ async def slot_in(state: SavedState) -> None:
 
 def publication_in(state: SavedState) -> None:
     """Create a publication, as a client does."""
-    asked(catalog_of(state), "create publication p for table item")
+    run_query(catalog_of(state), "create publication p for table item")
 
 
 def test_all_parts_are_in_one_file(tmp_path: Path) -> None:
@@ -67,7 +74,7 @@ def test_all_parts_are_in_one_file(tmp_path: Path) -> None:
     asyncio.run(slot_in(state))
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
     again = SavedState(tmp_path, log_id="a")
-    assert asked(catalog_of(again), "select pubname from pg_publication") == [("p",)]
+    assert run_query(catalog_of(again), "select pubname from pg_publication") == [("p",)]
     assert Shapes(again).all() == [ITEM]
     assert [one.saved.name for one in Slots(again, slots_max=3).all()] == ["s"]
 
@@ -132,7 +139,7 @@ def test_a_publication_that_is_not_saved_is_not_in_force(
 ) -> None:
     """No publication is created, altered, dropped or commented; the next change saves none."""
     made = catalog_of(SavedState(tmp_path, log_id="a"))
-    asked(made, "create publication p for table item; comment on publication p is 'old'")
+    run_query(made, "create publication p for table item; comment on publication p is 'old'")
     model = made.model
     before = model.publications.current(), list(model.publications.versions)
     full_disk(True)
@@ -143,13 +150,13 @@ def test_a_publication_that_is_not_saved_is_not_in_force(
         "comment on publication p is 'new'",
     ):
         with pytest.raises(DiskFull):
-            asked(made, sql)
+            run_query(made, sql)
         assert (model.publications.current(), list(model.publications.versions)) == before
         assert model.comment(before[0]["p"].oid) == "old"
     full_disk(False)
-    asked(made, "create publication r for table item")
+    run_query(made, "create publication r for table item")
     again = catalog_of(SavedState(tmp_path, log_id="a"))
-    names = asked(again, "select pubname from pg_publication order by 1")
+    names = run_query(again, "select pubname from pg_publication order by 1")
     assert names == [("p",), ("r",)]
 
 
@@ -157,7 +164,7 @@ def test_a_client_is_told_what_could_not_be_saved(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
     """The error is not an internal one."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     with (
         Running(tmp_path, relations=[ITEM]) as running,
         psycopg.connect(running.url(), autocommit=True) as connection,
@@ -227,7 +234,7 @@ def test_a_slot_that_is_not_saved_is_not_there(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
     """The name is free again; a slot that could not be altered is unchanged."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     with Running(tmp_path) as running:
         client = Raw(running)
         full_disk(True)
@@ -250,7 +257,7 @@ def test_a_slot_that_is_not_saved_is_not_there(
 
 def test_no_slot_is_made_while_links_are_disabled(tmp_path: Path) -> None:
     """The slot would be lost at the next removal; the hint is a command."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     links.disable_all(tmp_path / "cdc")
     create = "CREATE_REPLICATION_SLOT s LOGICAL pgoutput (SNAPSHOT 'nothing')"
     with Running(tmp_path) as running:
@@ -271,7 +278,7 @@ def test_an_error_before_a_stream_begins_leaves_the_slot_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next client can stream from it without a restart."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     with Running(tmp_path) as running:
         client = Raw(running)
         client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput (SNAPSHOT 'nothing')")
@@ -293,8 +300,8 @@ def test_an_error_before_a_stream_begins_leaves_the_slot_free(
 
 def test_a_temporary_slot_lets_go_of_its_snapshot(tmp_path: Path) -> None:
     """The snapshot, named by a time in this dialect, is released when the session ends."""
-    write_log(tmp_path / "log", numbered([inserts(1)]))
-    with opened(tmp_path) as log:
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
+    with open_source_log(tmp_path) as log:
         log_id = log.head().log_id
     write_base(tmp_path, {ITEM: [(1, "a")]}, log_id)
     settings = settings_of(dialect=YUGABYTE)

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness.pipelines.log import inserts, numbered
+from harness.pipelines.log import inserts, number_rows
 from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import write_log
 from penstock.control.pipeline.log_facts import read_log_end
@@ -45,7 +45,7 @@ def served_pipeline(folder: Path) -> Config:
     return replace(found, serve=section)
 
 
-def seen(config: Config) -> ServeSeen:
+def read_server(config: Config) -> ServeSeen:
     """Return what status reads of the server."""
     found = read_serve(config, read_log_end(config))
     assert found is not None
@@ -87,15 +87,15 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 def test_a_server_that_runs_and_its_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Address, connections and slots are known, and which slot a client streams from."""
     config = served_pipeline(tmp_path)
-    write_log(config.layout.log, numbered([inserts(1), inserts(2, first=1)]))
+    write_log(config.layout.log, number_rows([inserts(1), inserts(2, first=1)]))
     with running(config, monkeypatch) as address:
         host, port = address.split(":")
         login = {"host": host, "port": int(port), "user": "repl", "password": "s3cret"}
         with psycopg.connect(**login, dbname=config.pipeline.name, autocommit=True) as one:
             one.execute("select pg_create_logical_replication_slot('etl', 'pgoutput')")
-            wait_until(lambda: seen(config).connections == 1)
-        wait_until(lambda: seen(config).connections == 0)
-        found = seen(config)
+            wait_until(lambda: read_server(config).connections == 1)
+        wait_until(lambda: read_server(config).connections == 0)
+        found = read_server(config)
         assert (found.pid, found.address) == (os.getpid(), address)
         assert found.slots == (
             SlotSeen(
@@ -108,7 +108,7 @@ def test_a_server_that_runs_and_its_slots(tmp_path: Path, monkeypatch: pytest.Mo
         ]
         (line,) = consumer_lines(config, with_target=False)
         assert (line.name, line.state, line.is_configured) == ("serve", "running", True)
-    found = seen(config)
+    found = read_server(config)
     assert (found.pid, found.address, found.connections) == (0, "", None)
     assert next(found.lines())[0] == "serve: does not run"
 
@@ -116,7 +116,7 @@ def test_a_server_that_runs_and_its_slots(tmp_path: Path, monkeypatch: pytest.Mo
 def test_slots_are_told_without_the_server(tmp_path: Path) -> None:
     """A lost one shows why, one with a lag its lag; an old report is ignored."""
     config = served_pipeline(tmp_path)
-    write_log(config.layout.log, numbered([inserts(1), inserts(2, first=1)]))
+    write_log(config.layout.log, number_rows([inserts(1), inserts(2, first=1)]))
     end = read_log_end(config)
 
     REAL_FILES.make_directory(config.layout.state)
@@ -132,7 +132,7 @@ def test_slots_are_told_without_the_server(tmp_path: Path) -> None:
     ServeReportFile(config.layout.run).write(
         ServeReport(pid=1, address="h:1", connections=3, streaming=("behind",))
     )
-    found = seen(config)
+    found = read_server(config)
     assert [line for line, _ in found.lines()] == [
         "serve: does not run",
         "slot behind (pgoutput): no client streams from it, confirmed 0/1000004, 5 behind the log",
@@ -141,7 +141,7 @@ def test_slots_are_told_without_the_server(tmp_path: Path) -> None:
     assert [is_trouble for _, is_trouble in found.lines()] == [False, False, True]
     assert [one["behind"] for one in found.as_dict()["slots"]] == [5, None]
     (config.layout.run / REPORT_NAME).write_bytes(b"")
-    assert seen(config).address == ""
+    assert read_server(config).address == ""
 
 
 def test_a_server_that_streams() -> None:
@@ -158,7 +158,7 @@ def test_a_server_that_streams() -> None:
 def test_slots_of_another_log(tmp_path: Path) -> None:
     """Slots of another log are a line with its hint, and do not end the status."""
     config = served_pipeline(tmp_path)
-    write_log(config.layout.log, numbered([inserts(1)]))
+    write_log(config.layout.log, number_rows([inserts(1)]))
 
     REAL_FILES.make_directory(config.layout.state)
 
@@ -169,7 +169,7 @@ def test_slots_of_another_log(tmp_path: Path) -> None:
         slots.close()
 
     asyncio.run(make())
-    lines = [line for line, _ in seen(config).lines()]
+    lines = [line for line, _ in read_server(config).lines()]
     assert "belongs to change log another" in lines[1]
     assert lines[2].startswith("        > The log was created again")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness.pipelines.log import Change, batch_of, numbered
+from harness.pipelines.log import Change, batch_of, number_rows
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.served import Unservable, served_column
 from penstock.model import Column, Identity, Op, Relation
@@ -76,10 +76,10 @@ def view(relation: Relation, *, engine: str = "postgresql", **table: Any) -> Tab
 def rows(relation: Relation, *changes: tuple[Op, Any, Any]) -> pa.RecordBatch:
     """Return a batch of these changes."""
     made = [Change(relation=relation, op=op, after=new, before=old) for op, old, new in changes]
-    return batch_of(relation, numbered([made])[0]).batch
+    return batch_of(relation, number_rows([made])[0]).batch
 
 
-def seen(batch: pa.RecordBatch) -> list[tuple[str, Any, Any]]:
+def read_rows(batch: pa.RecordBatch) -> list[tuple[str, Any, Any]]:
     """Return letter, old and new image of each row."""
     return [
         (
@@ -105,13 +105,13 @@ def test_a_column_list() -> None:
     some = view(ITEM, columns=("price", "id"))
     assert [one.name for one in some.relation.columns] == ["id", "price"]
     batch = rows(ITEM, (Op.INSERT, None, A), (Op.UPDATE, (9,), B), (Op.DELETE, (1,), None))
-    assert seen(some.rows(batch)) == [
+    assert read_rows(some.rows(batch)) == [
         ("I", None, (1, Decimal("1.00"))),
         ("U", (9,), (2, Decimal("20.00"))),
         ("D", (1,), None),
     ]
     without = view(ITEM, columns=("price",))
-    assert seen(without.rows(rows(ITEM, (Op.INSERT, None, A)))) == [("I", None, (A[2],))]
+    assert read_rows(without.rows(rows(ITEM, (Op.INSERT, None, A)))) == [("I", None, (A[2],))]
     with pytest.raises(Refused, match="leaves out"):
         without.rows(rows(ITEM, (Op.DELETE, (1,), None)))
     with pytest.raises(Refused, match="does not exist"):
@@ -121,7 +121,7 @@ def test_a_column_list() -> None:
 def test_absent_columns_move_with_their_columns() -> None:
     """The last of three columns is absent; of two columns it is the second."""
     change = Change(relation=ITEM, op=Op.UPDATE, after=(1, "a", None), before=None, absent=b"\x04")
-    batch = batch_of(ITEM, numbered([[change]])[0]).batch
+    batch = batch_of(ITEM, number_rows([[change]])[0]).batch
     found = view(ITEM, columns=("id", "price")).rows(batch)
     assert found.column("absent").to_pylist() == [b"\x02"]
     found = view(ITEM, columns=("id", "note")).rows(batch)
@@ -142,7 +142,7 @@ def test_a_row_filter_moves_rows_in_and_out() -> None:
         (Op.DELETE, A, None),
         (Op.DELETE, B, None),
     )
-    assert seen(dear.rows(batch)) == [
+    assert read_rows(dear.rows(batch)) == [
         ("I", None, B),
         ("I", A, B),
         ("D", B, A),
@@ -154,7 +154,7 @@ def test_a_row_filter_moves_rows_in_and_out() -> None:
 def test_a_row_filter_over_columns_that_do_not_identify() -> None:
     """Only inserts can be decided."""
     dear = view(ITEM, row_filter="price > 10")
-    assert seen(dear.rows(rows(ITEM, (Op.INSERT, None, A), (Op.INSERT, None, B)))) == [
+    assert read_rows(dear.rows(rows(ITEM, (Op.INSERT, None, A), (Op.INSERT, None, B)))) == [
         ("I", None, B)
     ]
     with pytest.raises(Refused, match="identify"):

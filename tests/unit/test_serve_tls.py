@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import trustme
 
-from harness.pipelines.log import inserts, numbered
+from harness.pipelines.log import inserts, number_rows
 from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import Patterns, Running, answer_of, settings_of, write_log
 from harness.servers.serve_client import Raw
@@ -26,14 +26,14 @@ SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 
 
 @pytest.fixture
-def encrypted(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
+def encrypted_server(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
     """A server with a certificate, and the file of its signer."""
     authority = trustme.CA(key_type=trustme.KeyType.RSA)
     certificate = authority.issue_cert("localhost", "127.0.0.1", key_type=trustme.KeyType.RSA)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate.configure_cert(context)
-    write_log(tmp_path / "log", numbered([inserts(1)]))
+    write_log(tmp_path / "log", number_rows([inserts(1)]))
     patterns = Patterns({"select many": answer_of([("n", 25)], [("x" * 1000,)] * 3000)})
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     settings = settings_of(tls=context, binding=binding_of(tmp_path / "cert.pem"))
@@ -41,9 +41,9 @@ def encrypted(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
         yield running, tmp_path / "ca.pem"
 
 
-def test_a_client_that_checks_the_certificate(encrypted: tuple[Running, Path]) -> None:
+def test_a_client_that_checks_the_certificate(encrypted_server: tuple[Running, Path]) -> None:
     """Three megabytes arrive complete."""
-    running, authority = encrypted
+    running, authority = encrypted_server
     url = running.url(sslmode="verify-full", sslrootcert=str(authority))
     with psycopg.connect(url, autocommit=True) as connection:
         assert connection.pgconn.ssl_in_use
@@ -52,10 +52,10 @@ def test_a_client_that_checks_the_certificate(encrypted: tuple[Running, Path]) -
 
 @pytest.mark.parametrize("binding", ["require", "prefer", "disable"])
 def test_a_client_that_binds_its_password(
-    encrypted: tuple[Running, Path], binding: str, monkeypatch: pytest.MonkeyPatch
+    encrypted_server: tuple[Running, Path], binding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mechanism is offered with TLS, and the hash is that of the certificate."""
-    running, _ = encrypted
+    running, _ = encrypted_server
     psycopg.connect(running.url(sslmode="require", channel_binding=binding)).close()
     monkeypatch.setattr(
         running.server, "_settings", replace(running.settings, binding=b"another certificate")
@@ -90,10 +90,10 @@ def test_the_pipeline_file_switches_it_on(tmp_path: Path) -> None:
 
 
 def test_without_it_from_this_machine_alone(
-    encrypted: tuple[Running, Path], monkeypatch: pytest.MonkeyPatch
+    encrypted_server: tuple[Running, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection from elsewhere is refused, before a password is requested."""
-    running, _ = encrypted
+    running, _ = encrypted_server
     psycopg.connect(running.url(sslmode="disable")).close()
     monkeypatch.setattr(server, "is_loopback", lambda _: False)
     with pytest.raises(psycopg.OperationalError, match="no encryption"):
@@ -101,9 +101,9 @@ def test_without_it_from_this_machine_alone(
     psycopg.connect(running.url(sslmode="require")).close()
 
 
-def test_what_comes_before_the_handshake_is_refused(encrypted: tuple[Running, Path]) -> None:
+def test_what_comes_before_the_handshake_is_refused(encrypted_server: tuple[Running, Path]) -> None:
     """An attacker in between could put them there."""
-    running, _ = encrypted
+    running, _ = encrypted_server
     client = Raw(running, login=False)
     client.socket.sendall(SSL_REQUEST + b"\0\0\0\x08injected")
     found = client.socket.recv(1)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import sqlglot
 
-from harness.pipelines.log import ITEM, inserts, numbered
+from harness.pipelines.log import ITEM, inserts, number_rows
 from harness.servers.serve import Running, source_log, write_base, write_log
 from penstock.serve.catalog import grammar
 from penstock.serve.catalog.grammar import STATEMENT_LETTERS_MAX, TOKENS_MAX
@@ -45,9 +45,9 @@ class Turns:
 
 
 @pytest.fixture
-def based(tmp_path: Path) -> Iterator[Running]:
+def based_server(tmp_path: Path) -> Iterator[Running]:
     """A server of a log with a base of one table."""
-    write_log(tmp_path / "log", numbered([inserts(3)]))
+    write_log(tmp_path / "log", number_rows([inserts(3)]))
     with closing(source_log(tmp_path)) as log:
         write_base(tmp_path, {ITEM: [(7, "seven")]}, log.head().log_id)
     with Running(tmp_path, relations=[ITEM]) as found:
@@ -66,22 +66,25 @@ def based(tmp_path: Path) -> Iterator[Running]:
     ],
 )
 def test_sql_is_parsed_off_the_loop(
-    based: Running, monkeypatch: pytest.MonkeyPatch, query: str, parameters: tuple[int] | None
+    based_server: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    query: str,
+    parameters: tuple[int] | None,
 ) -> None:
     """Every parse waits until the loop has made its turns, so none runs in the loop."""
-    turns = Turns(based)
+    turns = Turns(based_server)
     has_passed: list[bool] = []
 
-    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+    def watch_call(call: Callable[..., Any]) -> Callable[..., Any]:
         def parse(*given: Any, **more: Any) -> Any:
             has_passed.append(turns.pass_by())
             return call(*given, **more)
 
         return parse
 
-    with psycopg.connect(based.url(), autocommit=True) as connection:
-        monkeypatch.setattr(sqlglot, "parse", watched(sqlglot.parse))
-        monkeypatch.setattr(grammar._DIALECT, "tokenize", watched(grammar._DIALECT.tokenize))
+    with psycopg.connect(based_server.url(), autocommit=True) as connection:
+        monkeypatch.setattr(sqlglot, "parse", watch_call(sqlglot.parse))
+        monkeypatch.setattr(grammar._DIALECT, "tokenize", watch_call(grammar._DIALECT.tokenize))
         if query.startswith("copy"):
             with connection.cursor().copy(query) as copy:  # type: ignore[arg-type]
                 assert list(copy)
@@ -100,9 +103,9 @@ def test_sql_is_parsed_off_the_loop(
         ("select id from item where id in (1" + ",1" * (TOKENS_MAX // 2) + ")", "54000"),
     ],
 )
-def test_the_size_of_a_query_is_limited(based: Running, query: str, state: str) -> None:
+def test_the_size_of_a_query_is_limited(based_server: Running, query: str, state: str) -> None:
     """The limit counts letters and words; the connection continues."""
-    with psycopg.connect(based.url(), autocommit=True) as connection:
+    with psycopg.connect(based_server.url(), autocommit=True) as connection:
         with pytest.raises(psycopg.Error) as caught:
             connection.execute(query)  # type: ignore[arg-type]
         assert caught.value.sqlstate == state
@@ -130,11 +133,11 @@ def test_the_size_of_a_query_is_limited(based: Running, query: str, state: str) 
         ("select count(*) from generate_series(1, 100001)", "54000"),
     ],
 )
-def test_what_a_query_may_cost_is_limited(based: Running, query: str, state: str) -> None:
+def test_what_a_query_may_cost_is_limited(based_server: Running, query: str, state: str) -> None:
     """The limits count calls of functions, letters of arguments, and letters of the answer."""
     assert _ANSWER_BYTES_MAX < 90_000 * 10_000
     text = query.replace("{x}", "x" * 10_000).replace("{a}", "a" * 10_000)
-    with psycopg.connect(based.url(), autocommit=True) as connection:
+    with psycopg.connect(based_server.url(), autocommit=True) as connection:
         with pytest.raises(psycopg.Error) as caught:
             connection.execute(text)  # type: ignore[arg-type]
         assert caught.value.sqlstate == state

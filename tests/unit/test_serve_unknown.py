@@ -26,7 +26,7 @@ TABLE = Relation(
 )
 
 
-def kept(condition: str) -> list[bool]:
+def list_kept(condition: str) -> list[bool]:
     """Return which pairs a filter keeps; n is 1 where a is true, s is 'x' where b is."""
     columns = {
         "a": pa.array([a for a, _ in PAIRS], pa.bool_()),
@@ -76,4 +76,4 @@ def opposite(a: bool | None) -> bool | None:
 def test_rows_are_kept_where_the_condition_is_true(condition: str, truth: object) -> None:
     """All pairs of true, false and unknown are compared."""
     assert callable(truth)
-    assert kept(condition) == [truth(a, b) is True for a, b in PAIRS]
+    assert list_kept(condition) == [truth(a, b) is True for a, b in PAIRS]

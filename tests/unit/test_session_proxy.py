@@ -108,7 +108,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """Function that makes a proxy of some sessions."""
     with ExitStack() as stack:
 
-        def made(sessions: int = 1, **how: object) -> tuple[SessionProxy, list[FakeServer]]:
+        def make_proxy(sessions: int = 1, **how: object) -> tuple[SessionProxy, list[FakeServer]]:
             servers = [FakeServer(number) for number in range(sessions)]
             for one in servers:
                 stack.callback(one.close)
@@ -118,11 +118,11 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
             stack.callback(proxy.close)
             return proxy, servers
 
-        yield made
+        yield make_proxy
 
 
 @contextmanager
-def opened(proxy: SessionProxy) -> Iterator[ProxiedSession]:
+def open_session(proxy: SessionProxy) -> Iterator[ProxiedSession]:
     """Yield a client with a session, which it returns at the end."""
     with open_proxied(proxy.snapshot_id, TEXT) as session:
         yield session
@@ -184,7 +184,7 @@ def test_two_tasks_read_at_once(make: Make) -> None:
     found: dict[int, list[bytes]] = {}
 
     def read(task: int) -> None:
-        with opened(proxy) as session:
+        with open_session(proxy) as session:
             found[task] = rows_of(session, 4000)
 
     tasks = [threading.Thread(target=read, args=(task,)) for task in range(2)]
@@ -203,10 +203,10 @@ def test_a_session_is_used_by_one_task_after_the_other(make: Make) -> None:
     """The second one waits for the first."""
     proxy, _ = make()
     second = threading.Event()
-    with opened(proxy) as session:
+    with open_session(proxy) as session:
 
         def wait() -> None:
-            with opened(proxy) as other:
+            with open_session(proxy) as other:
                 rows_of(other, 1)
                 second.set()
 
@@ -226,7 +226,7 @@ def test_what_a_killed_client_leaves_is_read_and_its_session_serves_the_next(mak
         killed.select("select 9000", doing="test")
         killed.receive()
         killed._socket.close()
-        with opened(proxy) as session:
+        with open_session(proxy) as session:
             assert rows_of(session, 100) == [row_text(0, row) for row in range(100)]
         assert proxy.session_count == 1
     assert b"\x03rollback to savepoint penstock_chunk" in server.asked
@@ -241,7 +241,7 @@ def test_half_a_statement_never_gets_to_the_server(make: Make) -> None:
     killed.recv(100)
     killed.sendall(statement[:-3])
     killed.close()
-    with opened(proxy) as session:
+    with open_session(proxy) as session:
         assert rows_of(session, 5) == [row_text(0, row) for row in range(5)]
     assert b"\x03select 5" in server.asked
     assert not [one for one in server.asked if one == statement[4:-3]]
@@ -260,7 +260,7 @@ def test_nothing_but_statements_gets_to_the_server(make: Make) -> None:
     huge.settimeout(WAIT_S)
     assert is_closed(huge)
     huge.close()
-    with opened(proxy) as session:
+    with open_session(proxy) as session:
         assert rows_of(session, 1)
     assert not [one for one in server.asked if one[:1] not in b"\x03"]
 
@@ -296,7 +296,7 @@ def test_a_client_that_takes_nothing_stops_the_server(make: Make) -> None:
     """Rows that it has not read are not kept for it."""
     proxy, [server] = make()
     rows = 40_000
-    with opened(proxy) as session:
+    with open_session(proxy) as session:
         session.select(f"select {rows}", doing="test")
         before = -1
         while before != server.sent_bytes:
@@ -314,7 +314,7 @@ def test_strangers_are_closed_and_harm_nobody(
     """Strangers are silent, or send junk, or a byte now and then, while a task reads."""
     monkeypatch.setattr(proxy_listener, "GREETING_TIMEOUT_S", 1.0)
     proxy, _ = make(2)
-    with opened(proxy) as session, connected_to(proxy) as stranger:
+    with open_session(proxy) as session, connected_to(proxy) as stranger:
         with suppress(OSError):
             drip(stranger) if said == b"drip" else stranger.sendall(said)
         assert rows_of(session, 1000) == [row_text(1, row) for row in range(1000)]
@@ -333,7 +333,7 @@ def test_a_crowd_of_strangers_keeps_nobody_out(make: Make, monkeypatch: pytest.M
         ]
         assert all(is_closed(stranger) for stranger in crowd[:20])
         assert proxy._listener.pending_count <= proxy_listener.PENDING_MAX
-        with opened(proxy) as session:
+        with open_session(proxy) as session:
             assert len(rows_of(session, 10)) == 10
 
 
@@ -361,7 +361,7 @@ def test_a_client_that_is_silent_for_too_long_gives_its_session_back(
     proxy, _ = make()
     silent = open_proxied(proxy.snapshot_id, TEXT)
     silent.run("savepoint a", doing="test")
-    with opened(proxy) as session:
+    with open_session(proxy) as session:
         assert len(rows_of(session, 3)) == 3
     with pytest.raises(ConnectionLost):
         silent.run("savepoint b", doing="test")
@@ -396,7 +396,7 @@ def test_the_end_wakes_everybody(make: Make) -> None:
 # -- off loopback --------------------------------------------------------------------------------
 
 
-def proxied(at: SnapshotAddress, server: FakeServer) -> SessionProxy:
+def start_proxy(at: SnapshotAddress, server: FakeServer) -> SessionProxy:
     """Yield a proxy at an address."""
     return SessionProxy([server.wire], snapshot_text=TEXT, at=at)
 
@@ -412,7 +412,7 @@ def server() -> Iterator[FakeServer]:
 def test_off_loopback_nothing_is_said_without_tls(server: FakeServer) -> None:
     """A listener on the way sees no token and no row, and the server must be the point's owner."""
     anywhere = SnapshotAddress(host="127.0.0.1", bind="0.0.0.0")
-    with proxied(anywhere, server) as proxy:
+    with start_proxy(anywhere, server) as proxy:
         address = ProxyAddress.parse(proxy.snapshot_id)
         assert address.fingerprint
         plain = ProxyAddress(host=address.host, port=address.port, token=address.token)
@@ -424,7 +424,7 @@ def test_off_loopback_nothing_is_said_without_tls(server: FakeServer) -> None:
             context.maximum_version = ssl.TLSVersion.TLSv1_2
             with pytest.raises(OSError):
                 context.wrap_socket(other)
-        with opened(proxy) as session:
+        with open_session(proxy) as session:
             assert isinstance(session._socket, ssl.SSLSocket)
             assert rows_of(session, 2) == [row_text(0, 0), row_text(0, 1)]
 
@@ -435,7 +435,7 @@ def test_a_client_tells_nobody_else_the_token(server: FakeServer) -> None:
     impostor = proxy_listener.ProxyListener(
         SnapshotAddress(), lambda _client, request: heard.append(request), encrypts=True
     )
-    with proxied(SnapshotAddress(host="127.0.0.1", bind="0.0.0.0"), server) as proxy:
+    with start_proxy(SnapshotAddress(host="127.0.0.1", bind="0.0.0.0"), server) as proxy:
         real = ProxyAddress.parse(proxy.snapshot_id)
         told = ProxyAddress(
             host="127.0.0.1",
@@ -469,7 +469,7 @@ def test_a_port_is_the_first_of_some(server: FakeServer) -> None:
     """Two points of one pipeline have two proxies."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with proxied(SnapshotAddress(port=port), server) as proxy:
+        with start_proxy(SnapshotAddress(port=port), server) as proxy:
             found = ProxyAddress.parse(proxy.snapshot_id).port
             assert port < found < port + PORTS
             assert is_alive(proxy.snapshot_id, TEXT)
@@ -480,5 +480,5 @@ def test_an_address_of_another_machine_is_refused(server: FakeServer) -> None:
     from penstock.host.listen import ListenFailed
 
     with pytest.raises(ListenFailed, match="could not read a snapshot") as caught:
-        proxied(SnapshotAddress(host="192.0.2.77", bind="192.0.2.77"), server)
+        start_proxy(SnapshotAddress(host="192.0.2.77", bind="192.0.2.77"), server)
     assert "snapshotAddress" in caught.value.hint

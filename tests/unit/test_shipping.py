@@ -44,7 +44,7 @@ class Context:
         return Piece(value)
 
 
-def carried(work: Work) -> Work:
+def carry_work(work: Work) -> Work:
     """Return the work as it arrives."""
     found: Work = pickle.loads(pickle.dumps(work))
     return found
@@ -52,7 +52,7 @@ def carried(work: Work) -> Work:
 
 def test_frames_go_with_the_task(task: Task, tmp_path: Path) -> None:
     """The worker reads them although the log is missing."""
-    arrived = carried(work_of(task, Freight(task.frames)))
+    arrived = carry_work(work_of(task, Freight(task.frames)))
     shutil.rmtree(tmp_path / "log")
     assert list(read_notes()(iter([arrived]))) == NOTES
     assert len(NOTES) == arrived.task.gsn_upto
@@ -86,7 +86,7 @@ def test_many_frames_go_in_pieces(
 
 def test_what_is_damaged_on_the_way_is_seen(task: Task) -> None:
     """The frame's checksum shows it: it is the one that it has in the log."""
-    arrived = carried(work_of(task, Freight(task.frames))).shipped
+    arrived = carry_work(work_of(task, Freight(task.frames))).shipped
     assert isinstance(arrived, Shipped)
     place = (task.frames[1].path, task.frames[1].entry.offset_bytes)
     data = bytearray(arrived.inline[place])

@@ -141,7 +141,7 @@ def loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool) -> 
     return SimpleNamespace(load=load, asked=asked)
 
 
-def settled(found: Any, outcomes: Sequence[ChunkOutcome]) -> dict[TableName, Step]:
+def settle_round(found: Any, outcomes: Sequence[ChunkOutcome]) -> dict[TableName, Step]:
     """Return the remaining steps after a round."""
     done: dict[TableName, Step] = found.load.settle(dict.fromkeys((A, B), Step.GO_ON), outcomes)
     return done
@@ -153,7 +153,7 @@ def test_a_living_snapshot_that_workers_do_not_reach_ends_the_load(
     """The worker's error is raised; the driver looks once, however many chunks report it."""
     found = loading(monkeypatch, tmp_path, alive=True)
     with pytest.raises(SnapshotUnreachable):
-        settled(found, [outcome(A, unreachable()), outcome(B, unreachable()), outcome(B)])
+        settle_round(found, [outcome(A, unreachable()), outcome(B, unreachable()), outcome(B)])
     assert found.asked == ["one"]
 
 
@@ -162,12 +162,12 @@ def test_one_that_is_gone_for_the_driver_too_is_gone(
 ) -> None:
     """The snapshot's process died meanwhile: the tables are read at another point."""
     found = loading(monkeypatch, tmp_path, alive=False)
-    assert settled(found, [outcome(A, unreachable())]) == {A: Step.AFRESH, B: Step.GO_ON}
-    assert settled(found, [outcome(B)]) == {A: Step.GO_ON, B: Step.AFRESH}
+    assert settle_round(found, [outcome(A, unreachable())]) == {A: Step.AFRESH, B: Step.GO_ON}
+    assert settle_round(found, [outcome(B)]) == {A: Step.GO_ON, B: Step.AFRESH}
     for note, table in zip(found.load.result.notes, (A, B), strict=True):
         assert note.startswith(f"{table} is loaded again from the start: the snapshot at 0/1")
     with pytest.raises(PenstockError, match="real"):
-        settled(found, [outcome(A, unreachable()), outcome(A, PenstockError("real"))])
+        settle_round(found, [outcome(A, unreachable()), outcome(A, PenstockError("real"))])
 
 
 def test_if_that_happens_at_every_point_it_is_said_instead_of_ld47(

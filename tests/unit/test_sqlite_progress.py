@@ -29,7 +29,7 @@ def url(tmp_path: Path) -> str:
     return progress_beside(tmp_path / "a shop? 100%#" / "state")
 
 
-def opened(url: str) -> SQLiteProgress:
+def open_session(url: str) -> SQLiteProgress:
     """Open a session, as the registry finds it."""
     found = open_progress(url, application_name="test")
     assert isinstance(found, SQLiteProgress)
@@ -50,13 +50,13 @@ def test_who_only_looks_makes_nothing(url: str) -> None:
     assert reader.action() == "RUN"
     assert (reader.newest("CE"), reader.log_id(), reader.read_applied()) == ((), "", Applied())
     with pytest.raises(StatementFailed, match="no table wirekite_action yet"):
-        opened(url).set_action("PAUSE")
+        open_session(url).set_action("PAUSE")
     assert not path_of(url).parent.parent.exists()
 
 
 def test_tables_have_the_documents_columns(url: str) -> None:
     """Tables have these names in order, and NOT NULL; the file is in WAL mode."""
-    progress = opened(url)
+    progress = open_session(url)
     progress.ensure_tables()
     progress.ensure_tables()
     with_columns = as_a_user(url)
@@ -72,7 +72,7 @@ def test_tables_have_the_documents_columns(url: str) -> None:
 
 def test_published_queries_give_the_same_answer(url: str) -> None:
     """The queries are typed unchanged in another program: newest first, marks and times."""
-    progress = opened(url)
+    progress = open_session(url)
     progress.ensure_tables()
     for number in range(7):
         progress.begin_segment(slot="slot", file=f"{number}.ckt", mark=f"0/{number}")
@@ -94,7 +94,7 @@ def test_published_queries_give_the_same_answer(url: str) -> None:
 
 def test_a_row_left_open_counts_a_restart(url: str) -> None:
     """A second begin adds one, an end does not, as in a target."""
-    progress = opened(url)
+    progress = open_session(url)
     progress.ensure_tables()
     for _ in range(3):
         progress.begin_segment(slot="s", file="0.ckt", mark="0/1")
@@ -108,7 +108,7 @@ def test_a_row_left_open_counts_a_restart(url: str) -> None:
 
 def test_actions(url: str) -> None:
     """Another process reads an action at once; other words are refused, and named."""
-    writer, reader = opened(url), opened(url)
+    writer, reader = open_session(url), open_session(url)
     writer.ensure_tables()
     assert reader.read_action() == "RUN"
     for word in ("PAUSE", "STOP", "RUN"):
@@ -130,7 +130,7 @@ def test_actions(url: str) -> None:
 
 def test_a_file_that_is_replaced_is_opened_anew(url: str) -> None:
     """`penstock reset` removes it while a web server has it open."""
-    writer, reader = opened(url), opened(url)
+    writer, reader = open_session(url), open_session(url)
     writer.ensure_tables()
     writer.set_action("PAUSE")
     assert reader.read_action() == "PAUSE"
@@ -144,18 +144,18 @@ def test_a_file_that_is_replaced_is_opened_anew(url: str) -> None:
 
 def test_a_broken_file_is_one_typed_error(url: str) -> None:
     """The error has its name and the command; removed by that, the file is created again."""
-    made = opened(url)
+    made = open_session(url)
     made.ensure_tables()
     made.close()
     path = path_of(url)
     path.write_bytes(b"this is not a database " * 1000)
-    for ask in (opened(url).read_action, opened(url).ensure_tables):
+    for ask in (open_session(url).read_action, open_session(url).ensure_tables):
         with pytest.raises(ProgressFileBroken, match=r"wirekite\.db.*not a database") as caught:
             ask()
     command = caught.value.hint.partition("beginning: ")[2].partition(";")[0]
     subprocess.run(command, shell=True, check=True)
-    opened(url).ensure_tables()
-    assert opened(url).read_action() == "RUN"
+    open_session(url).ensure_tables()
+    assert open_session(url).read_action() == "RUN"
 
 
 def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
     url = progress_beside(tmp_path)
     path_of(url).mkdir()
     with pytest.raises((ProgressUnwritable, ConnectFailed), match=r"wirekite\.db") as caught:
-        opened(url).ensure_tables()
+        open_session(url).ensure_tables()
     assert caught.value.hint
 
 
@@ -172,27 +172,27 @@ def test_a_lock_that_is_held_too_long_may_be_tried_again(
 ) -> None:
     """A writer waits; then the error says that a retry may succeed. Readers do not wait at all."""
     monkeypatch.setattr("penstock.engines.sqlite.progress_file.BUSY_TIMEOUT_S", 0.2)
-    opened(url).ensure_tables()
+    open_session(url).ensure_tables()
     user = as_a_user(url)
     user.execute("begin immediate")
     user.execute("update wirekite.wirekite_action set action = 'PAUSE'")
-    assert opened(url).read_action() == "RUN"
+    assert open_session(url).read_action() == "RUN"
     with pytest.raises(StatementInterrupted) as caught:
-        opened(url).set_action("STOP")
+        open_session(url).set_action("STOP")
     assert caught.value.retry == "backoff"
     user.execute("commit")
-    opened(url).set_action("STOP")
+    open_session(url).set_action("STOP")
     user.close()
 
 
 def test_one_writes_segments_while_many_look_and_somebody_pauses(url: str) -> None:
     """No side fails, and every row is there, never half of one."""
-    opened(url).ensure_tables()
+    open_session(url).ensure_tables()
     ended = threading.Event()
     failures: list[BaseException] = []
 
     def look() -> None:
-        session = opened(url)
+        session = open_session(url)
         try:
             while not ended.is_set():
                 session.newest("CE")
@@ -201,7 +201,7 @@ def test_one_writes_segments_while_many_look_and_somebody_pauses(url: str) -> No
             failures.append(error)
 
     def act() -> None:
-        session = opened(url)
+        session = open_session(url)
         try:
             while not ended.is_set():
                 for word in ("PAUSE", "RUN"):
@@ -212,7 +212,7 @@ def test_one_writes_segments_while_many_look_and_somebody_pauses(url: str) -> No
     threads = [threading.Thread(target=work) for work in (look, look, look, act)]
     for thread in threads:
         thread.start()
-    writer = opened(url)
+    writer = open_session(url)
     for number in range(150):
         writer.begin_segment(slot="s", file=f"{number}.ckt", mark="0/1")
         writer.end_segment(slot="s", file=f"{number}.ckt", mark="0/2")
@@ -248,7 +248,7 @@ def test_a_writer_killed_at_any_moment_loses_no_row_that_it_told(url: str) -> No
         told = int(rest[-1]) if rest else told
         child.wait()
         child.stdout.close()
-        session = opened(url)
+        session = open_session(url)
         files = session.finished_segments("s")
         assert {f"{n}.ckt" for n in range(told + 1)} <= files
         assert len(files) <= told + 2

@@ -95,7 +95,7 @@ def put(time: int, name: str, key: int, **more: object) -> tuple[str, Mutation]:
     return name, Mutation(time=Hlc(time), key=f"[{key}]", after=after)
 
 
-def gone(time: int, name: str, key: int) -> tuple[str, Mutation]:
+def make_delete(time: int, name: str, key: int) -> tuple[str, Mutation]:
     """Return a delete."""
     return name, Mutation(time=Hlc(time), key=f"[{key}]", after=None)
 
@@ -127,7 +127,7 @@ def test_deletes_wait_for_the_upserts_before_them_and_go_children_first() -> Non
     """Upserts of their own time follow, with those of later times."""
     found = steps(
         put(1, "a", 1), put(1, "b", 1),
-        gone(2, "a", 1), gone(2, "b", 1), put(2, "a", 2),
+        make_delete(2, "a", 1), make_delete(2, "b", 1), put(2, "a", 2),
         put(3, "b", 3),
         a="", b="a",
     )  # fmt: skip
@@ -163,7 +163,7 @@ def test_the_end_is_that_of_the_history(
     """Each key has the value of its last time, however times and tables are mixed."""
     last = {(time, name, key): is_delete for time, name, key, is_delete in history}
     mutations = [
-        gone(time, name, key) if is_delete else put(time, name, key, v=time)
+        make_delete(time, name, key) if is_delete else put(time, name, key, v=time)
         for (time, name, key), is_delete in last.items()
     ]
     random.Random(seed).shuffle(mutations)

@@ -47,7 +47,7 @@ def test_rows_are_marked_as_far_as_the_target_has_them(target: FakeRowTarget) ->
     assert staging.window(GROUP).committed == Hlc(2)
 
 
-def begun(root: Path, target: FakeRowTarget) -> LogState:
+def begin_work(root: Path, target: FakeRowTarget) -> LogState:
     """Return the state of the log in a directory that has begun to work."""
     layout = PipelineLayout(root=root)
     REAL_FILES.make_directory(layout.log)
@@ -60,7 +60,7 @@ def begun(root: Path, target: FakeRowTarget) -> LogState:
 def test_a_log_begins_where_the_target_is(tmp_path: Path, target: FakeRowTarget) -> None:
     """The log begins with the next segment: no holder of another one can commit after it."""
     target.positions[LOG] = Applied(segment=4, gsn=70, trx=7, position=9, commit_time_us=8)
-    state = begun(tmp_path, target)
+    state = begin_work(tmp_path, target)
     end = FlushPoint(position=9, gsn=70, trx=7, commit_time_us=8)
     assert (state.log_id, state.number_next, state.end) == (LOG, 6, end)
     assert target.positions[LOG].segment == 5
@@ -68,30 +68,30 @@ def test_a_log_begins_where_the_target_is(tmp_path: Path, target: FakeRowTarget)
 
 def test_our_own_log_goes_on(tmp_path: Path, target: FakeRowTarget) -> None:
     """The loader applies it from the target's position on, whatever it contains."""
-    state = replaced = begun(tmp_path, target)
+    state = replaced = begin_work(tmp_path, target)
     replaced = LogState(
         log_id=LOG, source=SOURCE, number_next=9, end=FlushPoint(position=3, gsn=2, trx=1)
     )
     save_state(tmp_path / "log", replaced)
-    assert begun(tmp_path, target) == replaced != state
+    assert begin_work(tmp_path, target) == replaced != state
 
 
 def test_a_log_that_another_has_taken_over_is_begun_anew(
     tmp_path: Path, target: FakeRowTarget
 ) -> None:
     """The old log may end before the target's present position."""
-    begun(tmp_path / "one", target)
-    begun(tmp_path / "two", target)
+    begin_work(tmp_path / "one", target)
+    begin_work(tmp_path / "two", target)
     there = replace(target.positions[LOG], gsn=50, position=5, segment=8)
     target.positions[LOG] = there
     (tmp_path / "one" / "log" / "0.ckt").write_bytes(b"old")
-    state = begun(tmp_path / "one", target)
+    state = begin_work(tmp_path / "one", target)
     assert (state.end.gsn, state.number_next) == (50, 10)
     assert not (tmp_path / "one" / "log" / "0.ckt").exists()
 
 
 def test_a_log_that_was_forgotten_is_begun_anew(tmp_path: Path, target: FakeRowTarget) -> None:
     """Rows were written beside it meanwhile."""
-    first = begun(tmp_path, target)
+    first = begin_work(tmp_path, target)
     forget_log(PipelineLayout(root=tmp_path))
-    assert begun(tmp_path, target).number_next == first.number_next + 1
+    assert begin_work(tmp_path, target).number_next == first.number_next + 1

@@ -57,7 +57,7 @@ def row(number: int) -> bytes:
     return f'{{"after":{{"id":{number}}},"key":[{number}],"updated":"{number}.0"}}\n'.encode()
 
 
-def resolved(time_: int) -> bytes:
+def build_marker(time_: int) -> bytes:
     """Return the content of a marker."""
     return f'{{"resolved":"{time_}.0000000000"}}'.encode()
 
@@ -124,13 +124,13 @@ def test_files_are_staged_up_to_the_last_marker(feed: Feed, folders: PartitionFo
     feed.put(lines(1, folders=where), row(1))
     feed.put(lines(2, "audit-log", where), row(2) + b"\n" + row(3))
     assert (feed.step(files), feed.keys()) == (0, [])
-    feed.put(marker(3, where), resolved(10))
+    feed.put(marker(3, where), build_marker(10))
     feed.put(lines(4, folders=where), row(4))
     assert (feed.step(files), feed.keys(), feed.mark()) == (1, ["[1]", "[2]", "[3]"], Hlc(10))
     value = json.loads(feed.staging.memo[f"objstore_{feed.root}"])
     assert value == {"position": marker(3, where)}
-    feed.put(marker(4, where), resolved(11))
-    feed.put(marker(5, where), resolved(12))
+    feed.put(marker(4, where), build_marker(11))
+    feed.put(marker(5, where), build_marker(12))
     assert (feed.step(feed.files(folders)), feed.mark()) == (0, Hlc(10))  # the lease is held
     assert (feed.step(files), feed.keys()[-1], feed.mark()) == (2, "[4]", Hlc(12))
     assert feed.step(files) == 0
@@ -138,7 +138,7 @@ def test_files_are_staged_up_to_the_last_marker(feed: Feed, folders: PartitionFo
 
 def test_files_of_one_time_are_before_its_marker(feed: Feed) -> None:
     """Files come in the order of their names."""
-    feed.put(marker(1), resolved(10))
+    feed.put(marker(1), build_marker(10))
     feed.put(lines(1), row(1))
     assert (feed.step(feed.files()), feed.keys()) == (1, ["[1]"])
 
@@ -147,7 +147,7 @@ def test_a_crash_stages_again_what_changes_nothing(feed: Feed) -> None:
     """The crash is between a file and its marker, or between the checkpoint and the position."""
     feed.put(lines(1), row(1))
     feed.put(lines(2), row(2))
-    feed.put(marker(3), resolved(10))
+    feed.put(marker(3), build_marker(10))
     files = feed.files()
     feed.staging.fail = PenstockError("away")
     with pytest.raises(PenstockError, match="away"):
@@ -162,14 +162,14 @@ def test_a_crash_stages_again_what_changes_nothing(feed: Feed) -> None:
 
 def test_another_instance_goes_on_when_the_lease_is_free(feed: Feed) -> None:
     """The lease is released in order, or stolen: then the first instance stops at once."""
-    feed.put(marker(1), resolved(10))
+    feed.put(marker(1), build_marker(10))
     one, other = feed.files(), feed.files()
     assert feed.step(one) == 1
-    feed.put(marker(2), resolved(11))
+    feed.put(marker(2), build_marker(11))
     assert feed.step(other) == 0
     one.release(feed.staging)
     assert feed.step(other) == 1
-    feed.put(marker(3), resolved(12))
+    feed.put(marker(3), build_marker(12))
     feed.staging.leases.clear()
     other._renew_at_s = 0.0
     assert feed.step(other) == 0
@@ -207,7 +207,7 @@ def test_a_marker_that_says_no_time(feed: Feed, data: bytes) -> None:
 def test_files_have_a_limit_and_lines_are_checked(feed: Feed) -> None:
     """Files have the limits and checks of requests."""
     feed.put(lines(1), row(1) * 3)
-    feed.put(marker(2), resolved(10))
+    feed.put(marker(2), build_marker(10))
     with pytest.raises(PenstockError, match="has more than 50 bytes"):
         feed.step(feed.files(size_max=50))
     feed.put(lines(1), row(1)[:-5])
@@ -218,11 +218,11 @@ def test_files_have_a_limit_and_lines_are_checked(feed: Feed) -> None:
 
 def test_folders_of_days_that_are_done_are_not_listed(feed: Feed) -> None:
     """A feed has many: a file that is put there later is never seen."""
-    feed.put(marker(1), resolved(10))
+    feed.put(marker(1), build_marker(10))
     files = feed.files()
     assert feed.step(files) == 1
     feed.put("2024-02-28/x.parquet", b"x")
-    feed.put(marker(1, "2024-03-02/"), resolved(11))
+    feed.put(marker(1, "2024-03-02/"), build_marker(11))
     assert feed.step(files) == 1
 
 
@@ -230,7 +230,7 @@ def test_a_bucket_is_read_like_a_folder(feed: Feed) -> None:
     """A bucket has S3's API and the keys of the URL, which no message shows."""
     objects = {
         f"shop/{lines(1)}": row(1),
-        f"shop/{marker(2)}": resolved(10),
+        f"shop/{marker(2)}": build_marker(10),
         f"shop/{lines(3)}": row(2),
     }
     with bucket(objects) as url:
@@ -238,7 +238,7 @@ def test_a_bucket_is_read_like_a_folder(feed: Feed) -> None:
         assert store.name == "s3://feed/shop"
         files = feed.files(url=url)
         assert (feed.step(files), feed.keys(), feed.mark()) == (1, ["[1]"], Hlc(10))
-        objects[f"shop/{marker(4)}"] = resolved(11)
+        objects[f"shop/{marker(4)}"] = build_marker(11)
         assert (feed.step(files), feed.keys(), feed.mark()) == (1, ["[1]", "[2]"], Hlc(11))
         with pytest.raises(FeedFilesUnreadable):
             store.read("nothing", 9)
@@ -276,7 +276,7 @@ def test_the_process_reads_them_beside_requests(
         retry = "backoff"
 
     feed.put(lines(1), row(1))
-    feed.put(marker(2), resolved(10))
+    feed.put(marker(2), build_marker(10))
     feed.staging.fail = Away("away")
 
     def until(ready: object) -> None:
@@ -290,12 +290,12 @@ def test_the_process_reads_them_beside_requests(
         look()
         feed.put("2024-03-01/x.parquet", b"x")
 
-        def ended() -> bool:
+        def has_ended() -> bool:
             try:
                 look()
             except FeedFileUnknown:
                 return True
             return False
 
-        until(ended)
+        until(has_ended)
     assert feed.staging.leases == {}

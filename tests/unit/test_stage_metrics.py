@@ -46,7 +46,7 @@ class Metered:
 
 
 @pytest.fixture
-def metered() -> Metered:
+def metered_database() -> Metered:
     """A metered database; three rows are staged, and resolved up to the second."""
     made = Metered()
     rows = [Mutation(time=Hlc(n), key=f"[{n}]", after=None if n == 3 else b"{}") for n in (2, 3, 4)]
@@ -64,75 +64,80 @@ def test_every_published_name_is_exposed() -> None:
     assert published - exposed == set()
 
 
-def test_calls_are_counted(metered: Metered) -> None:
+def test_calls_are_counted(metered_database: Metered) -> None:
     """Rows are read, left out, marked, retired and committed."""
-    session = metered.session
+    session = metered_database.session
     (*_, last) = session.read([ORDERS], Hlc(1), Hlc(3), limit=10)
     assert last.through == Hlc(3)
-    assert metered.of_orders("stage_select_mutations_total") == 2
-    assert metered.of_orders("stage_read_rows") == 2
-    assert (metered.of_orders("stage_read_lag_seconds") or 0) > 1e9
-    assert (metered.value("stage_merge_lag_seconds", schema=NAME) or 0) > 1e9
+    assert metered_database.of_orders("stage_select_mutations_total") == 2
+    assert metered_database.of_orders("stage_read_rows") == 2
+    assert (metered_database.of_orders("stage_read_lag_seconds") or 0) > 1e9
+    assert (metered_database.value("stage_merge_lag_seconds", schema=NAME) or 0) > 1e9
     done = session.mark_applied_through([ORDERS], Hlc(3))
-    metered.apply.note_loaded(done, Hlc(3))
-    assert metered.of_orders("core_sweep_apply_count") == 2
-    assert metered.of_orders("apply_mutation_age_seconds_count") == 1
+    metered_database.apply.note_loaded(done, Hlc(3))
+    assert metered_database.of_orders("core_sweep_apply_count") == 2
+    assert metered_database.of_orders("apply_mutation_age_seconds_count") == 1
     batch = batch_of([Mutation(time=Hlc(2), key="[2]", after=b"{}")])
     assert session.unapplied_of(ORDERS, batch).num_rows == 0
-    assert metered.of_orders("stage_filter_mutation_count") == 1
+    assert metered_database.of_orders("stage_filter_mutation_count") == 1
     session.mark_applied(ORDERS, batch)
-    assert metered.of_orders("stage_mark_duration_seconds_count") == 2
+    assert metered_database.of_orders("stage_mark_duration_seconds_count") == 2
     session.commit(SHOP, Hlc(3))
-    assert metered.value("checkpoint_commit_duration_seconds_count", schema=NAME) == 1
+    assert metered_database.value("checkpoint_commit_duration_seconds_count", schema=NAME) == 1
     session.retire(ORDERS, Hlc(3))
-    assert metered.of_orders("stage_retire_duration_seconds_count") == 1
+    assert metered_database.of_orders("stage_retire_duration_seconds_count") == 1
 
 
-def test_retiring_that_fails_is_counted(metered: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retiring_that_fails_is_counted(
+    metered_database: Metered, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error is raised, too."""
 
     def fails(*_: Any) -> int:
         raise PenstockError("the disk is full")
 
-    monkeypatch.setattr(metered.staging, "retire", fails)
+    monkeypatch.setattr(metered_database.staging, "retire", fails)
     with pytest.raises(PenstockError):
-        metered.session.retire(ORDERS, Hlc(3))
-    assert metered.of_orders("stage_retire_errors_total") == 1
-    assert metered.of_orders("stage_retire_duration_seconds_count") in (None, 0)
+        metered_database.session.retire(ORDERS, Hlc(3))
+    assert metered_database.of_orders("stage_retire_errors_total") == 1
+    assert metered_database.of_orders("stage_retire_duration_seconds_count") in (None, 0)
 
 
-def test_ages_are_of_the_moment_and_missing_while_unknown(metered: Metered) -> None:
+def test_ages_are_of_the_moment_and_missing_while_unknown(metered_database: Metered) -> None:
     """A group without a commit has no age of committed rows."""
-    assert metered.value("checkpoint_proposed_time_seconds", schema=NAME) is None
-    metered.session.window(SHOP)
-    assert metered.value("checkpoint_proposed_time_seconds", schema=NAME) == 3e-9
-    assert metered.value("checkpoint_committed_age_seconds", schema=NAME) is None
-    metered.session.commit(SHOP, Hlc(3))
-    metered.session.window(SHOP)
-    age = metered.value("checkpoint_committed_age_seconds", schema=NAME)
+    assert metered_database.value("checkpoint_proposed_time_seconds", schema=NAME) is None
+    metered_database.session.window(SHOP)
+    assert metered_database.value("checkpoint_proposed_time_seconds", schema=NAME) == 3e-9
+    assert metered_database.value("checkpoint_committed_age_seconds", schema=NAME) is None
+    metered_database.session.commit(SHOP, Hlc(3))
+    metered_database.session.window(SHOP)
+    age = metered_database.value("checkpoint_committed_age_seconds", schema=NAME)
     assert age is not None
     assert age > 1e9
-    assert metered.value("target_applied_timestamp_seconds", kind="stage", schema=NAME) == 3e-9
-    metered.of_staging.windows.clear()
-    assert metered.value("checkpoint_committed_age_seconds", schema=NAME) is None
+    assert (
+        metered_database.value("target_applied_timestamp_seconds", kind="stage", schema=NAME)
+        == 3e-9
+    )
+    metered_database.of_staging.windows.clear()
+    assert metered_database.value("checkpoint_committed_age_seconds", schema=NAME) is None
 
 
 def test_checks_count_what_is_stale_and_out_of_order(
-    metered: Metered, monkeypatch: pytest.MonkeyPatch
+    metered_database: Metered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stale rows are unapplied and older than retired ones. Order covers only unchecked rows."""
-    checks = Checks(metered.database, {}, metered.of_staging, retire_after_s=0)
-    metered.session.commit(SHOP, Hlc(3))
-    checks.count_stale(metered.session, SHOP)
-    assert metered.of_orders("stage_stale_mutations_count") == 1
+    checks = Checks(metered_database.database, {}, metered_database.of_staging, retire_after_s=0)
+    metered_database.session.commit(SHOP, Hlc(3))
+    checks.count_stale(metered_database.session, SHOP)
+    assert metered_database.of_orders("stage_stale_mutations_count") == 1
     asked = []
 
     def count(_table: StagedTable, *, after: Hlc, limit: int) -> int:
         asked.append((after, limit))
         return 2
 
-    monkeypatch.setattr(metered.staging, "inconsistent_count", count)
-    checks.check_order(metered.session, SHOP)
-    checks.check_order(metered.session, SHOP)
+    monkeypatch.setattr(metered_database.staging, "inconsistent_count", count)
+    checks.check_order(metered_database.session, SHOP)
+    checks.check_order(metered_database.session, SHOP)
     assert asked == [(Hlc(0), 100_000), (Hlc(3), 100_000)]
-    assert metered.of_orders("stage_consistency_error_count") == 4
+    assert metered_database.of_orders("stage_consistency_error_count") == 4

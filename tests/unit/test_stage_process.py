@@ -77,11 +77,11 @@ def while_served(config: Config, do: Callable[[str], None]) -> None:
 
     threads: list[threading.Thread] = []
 
-    def served(url: str) -> None:
+    def start_serving(url: str) -> None:
         threads.append(threading.Thread(target=used, args=(url,)))
         threads[0].start()
 
-    stage(config, create=False, on_served=served)
+    stage(config, create=False, on_served=start_serving)
     threads[0].join()
     assert failed == []
 

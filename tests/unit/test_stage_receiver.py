@@ -67,7 +67,7 @@ class Site:
         found = self.client.post(path, content=body, **more)
         return found.status_code, found.text
 
-    def staged(self) -> int:
+    def count_staged(self) -> int:
         """Return how many rows are staged."""
         return sum(map(len, self.staging.tables.values()))
 
@@ -93,12 +93,12 @@ def test_every_sample_has_its_answer(scenario: str) -> None:
     for sample in (one for one in SAMPLES if one.get("scenario") == scenario):
         expect = sample["expect"]
         where = guarded if sample.get("auth") else site
-        before = where.staged(), duplicates(where), where.staging.window(SHOP).proposed
+        before = where.count_staged(), duplicates(where), where.staging.window(SHOP).proposed
         status, text = where.post(sample["path"], sample["body"], headers=sample.get("headers"))
         told = (sample["n"], sample["note"], text)
         assert status == expect["status"], told
         assert expect.get("error_contains", "") in text, told
-        after = where.staged(), duplicates(where), where.staging.window(SHOP).proposed
+        after = where.count_staged(), duplicates(where), where.staging.window(SHOP).proposed
         if status == 200:
             assert text == "OK", told
         if expect["action"] in ("stage", "none"):
@@ -132,7 +132,7 @@ def test_any_method_is_taken(site: Site, method: str) -> None:
     """Requests may have any method, as published."""
     found = site.client.request(method, "/shop/public", content=BODY)
     assert (found.status_code, found.text) == (200, "OK")
-    assert site.staged() == 1
+    assert site.count_staged() == 1
 
 
 def test_a_request_is_one_transaction(site: Site) -> None:
@@ -177,7 +177,7 @@ def test_an_answer_does_not_wait_for_ever() -> None:
     assert (status, "not staged within 0.05 s" in text) == (400, True)
     site.staging.hold.set()
     site.receiver.close()
-    assert site.staged() == 1
+    assert site.count_staged() == 1
 
 
 @pytest.mark.parametrize("body", ['{"resolved":"7.0000000000"}', '{"resolved":"9.0000000000"}'])
@@ -225,7 +225,7 @@ class Caller:
         await asyncio.wait_for(self.task, 10)
 
 
-def numbered(number: int) -> bytes:
+def build_batch(number: int) -> bytes:
     """Return a batch of one row."""
     return BODY.replace("7.0", f"{number}.0").encode()
 
@@ -237,7 +237,7 @@ def test_requests_whose_callers_are_gone_hold_no_memory_and_are_not_staged(leave
     site.staging.hold = threading.Event()
 
     async def run() -> None:
-        callers = [Caller(site, numbered(100 + at)) for at in range(2 * BODIES_MAX)]
+        callers = [Caller(site, build_batch(100 + at)) for at in range(2 * BODIES_MAX)]
         await until(lambda: sum(one.has_read for one in callers) == BODIES_MAX)
         assert site.receiver.bodies.count == BODIES_MAX
         gone = [one for one in callers if one.has_read]
@@ -253,28 +253,28 @@ def test_requests_whose_callers_are_gone_hold_no_memory_and_are_not_staged(leave
         if leaves:
             rest = [one for one in callers if not one.task.done()]
             await asyncio.gather(*(one.task for one in rest))
-            assert site.staged() == len(rest) == THREADS + BODIES_MAX
+            assert site.count_staged() == len(rest) == THREADS + BODIES_MAX
         await until(lambda: site.receiver.bodies.count == 0)
 
     asyncio.run(run())
     site.receiver.close()
     if not leaves:
-        assert site.staged() == THREADS
+        assert site.count_staged() == THREADS
 
 
 def test_bodies_have_so_many_bytes_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next ones are not read before; one sent in chunks may have requestBytesMax."""
-    monkeypatch.setattr(app, "BODIES_BYTES_MAX", 3 * len(numbered(100)))
-    site = Site(options=ReceiverOptions(request_bytes_max=2 * len(numbered(100))))
+    monkeypatch.setattr(app, "BODIES_BYTES_MAX", 3 * len(build_batch(100)))
+    site = Site(options=ReceiverOptions(request_bytes_max=2 * len(build_batch(100))))
     site.staging.hold = threading.Event()
 
     async def run() -> None:
-        callers = [Caller(site, numbered(100), announces=False)]
-        callers += [Caller(site, numbered(101 + at)) for at in range(4)]
+        callers = [Caller(site, build_batch(100), announces=False)]
+        callers += [Caller(site, build_batch(101 + at)) for at in range(4)]
         await until(lambda: sum(one.has_read for one in callers) == 2)
         await asyncio.sleep(0.1)
         assert [one.has_read for one in callers] == [True, True, False, False, False]
-        assert site.receiver.bodies.bytes == 3 * len(numbered(100))
+        assert site.receiver.bodies.bytes == 3 * len(build_batch(100))
         site.staging.hold.set()  # type: ignore[union-attr]
         await asyncio.gather(*(one.task for one in callers))
         assert {one.status for one in callers} == {200}
@@ -282,7 +282,7 @@ def test_bodies_have_so_many_bytes_together(monkeypatch: pytest.MonkeyPatch) -> 
 
     asyncio.run(run())
     site.receiver.close()
-    assert site.staged() == 5
+    assert site.count_staged() == 5
 
 
 def test_a_body_that_announces_too_much_is_not_read() -> None:
@@ -429,9 +429,9 @@ def test_a_key_that_cannot_be_used_keeps_nothing_from_being_revoked(broken: str)
 
 def test_one_token_opens_every_schema() -> None:
     """The setting is authentication = "token"."""
-    site = Site(OneToken("a token that nobody guesses"))
+    site = Site(OneToken("a token that is hard to guess"))
     assert site.post("/shop/public?access_token=wrong", BODY)[0] == 401
-    headers = {"Authorization": "Bearer a token that nobody guesses"}
+    headers = {"Authorization": "Bearer a token that is hard to guess"}
     assert site.post("/shop/public", BODY, headers=headers)[0] == 200
 
 

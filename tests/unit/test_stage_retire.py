@@ -70,7 +70,7 @@ def run(
     return rests
 
 
-def staged(through: Hlc) -> SlowStaging:
+def stage_days(through: Hlc) -> SlowStaging:
     """Return rows of days, all applied through a time."""
     staging = SlowStaging(retire_rows_max=2)
     old = [change(number, key=number) for number in range(1, 6)]
@@ -82,16 +82,16 @@ def staged(through: Hlc) -> SlowStaging:
     return staging
 
 
-def left(staging: FakeStaging) -> list[str]:
+def list_left(staging: FakeStaging) -> list[str]:
     """Return the keys of orders that are there."""
     return [row.mutation.key for row in staging.tables[ORDERS].values()]
 
 
 def test_retiring_rests() -> None:
     """A step deletes few rows of each table, then rests several times as long as it took."""
-    staging = staged(at(DAY_S + 6))
+    staging = stage_days(at(DAY_S + 6))
     run(staging, until_s=INTERVAL_S)
-    assert left(staging) == ["[6]", "[7]"]
+    assert list_left(staging) == ["[6]", "[7]"]
     assert [count for _, count in staging.retired] == [1, 2, 2, 1]
     (_, _), (first_s, _), (second_s, _), (third_s, _) = staging.retired
     assert second_s - (first_s + 1) >= 2 * REST
@@ -100,30 +100,30 @@ def test_retiring_rests() -> None:
 
 def test_what_is_committed_later_is_retired_later() -> None:
     """Retiring runs each minute, and follows the checkpoint, not the clock."""
-    staging = staged(at(DAY_S + 3))
+    staging = stage_days(at(DAY_S + 3))
     run(staging, until_s=INTERVAL_S)
-    assert left(staging) == ["[3]", "[4]", "[5]", "[6]", "[7]"]
+    assert list_left(staging) == ["[3]", "[4]", "[5]", "[6]", "[7]"]
     staging.commit(GROUP, at(DAY_S + 3))
     run(staging, until_s=3 * INTERVAL_S)
-    assert len(left(staging)) == 5
+    assert len(list_left(staging)) == 5
     staging.advance(GROUP, "shop.public", at(DAY_S + 7))
     staging.commit(GROUP, at(DAY_S + 7))
     run(staging, until_s=5 * INTERVAL_S)
-    assert left(staging) == ["[7]"]
+    assert list_left(staging) == ["[7]"]
 
 
 def test_an_error_of_the_staging_database_is_tried_again() -> None:
     """The retry has a new session."""
-    staging = staged(at(DAY_S + 6))
+    staging = stage_days(at(DAY_S + 6))
     staging.fails = [ConnectionLost("gone", hint="Wait."), ConnectionLost("gone", hint="Wait.")]
     run(staging, until_s=2 * AGAIN_S + INTERVAL_S)
     assert staging.fails == []
-    assert left(staging) == ["[6]", "[7]"]
+    assert list_left(staging) == ["[6]", "[7]"]
 
 
 def test_without_the_lease_nothing_is_retired() -> None:
     """The holder of the lease retires."""
-    staging = staged(at(DAY_S + 6))
+    staging = stage_days(at(DAY_S + 6))
 
     def check() -> None:
         if staging.retired:
@@ -150,7 +150,7 @@ def test_now_and_then_everything_is_looked_at() -> None:
 
 def test_old_checkpoints_are_forgotten() -> None:
     """Checkpoints are kept as long as rows; otherwise the table would grow for ever."""
-    staging = staged(at(3))
+    staging = stage_days(at(3))
     for day in (1, 2, 3):
         staging.advance(GROUP, "shop.public", at(day * DAY_S))
         staging.commit(GROUP, at(day * DAY_S))

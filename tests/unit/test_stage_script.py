@@ -24,7 +24,7 @@ G = ("shop", "public")
 HEAD = "from penstock.stage.script import *\n"
 
 
-def loaded(folder: Path, text: str) -> Script:
+def load_module(folder: Path, text: str) -> Script:
     """Return the script of a module."""
     (folder / "rules.py").write_text(HEAD + text)
     return load_script("rules", beside=folder)
@@ -44,7 +44,7 @@ def test_no_module_says_nothing(tmp_path: Path) -> None:
 
 def test_everything_that_a_table_may_have(tmp_path: Path) -> None:
     """The name may be alone, with schema, with database and in quotes."""
-    script = loaded(
+    script = load_module(
         tmp_path,
         """
 from datetime import timedelta
@@ -71,7 +71,7 @@ configure_table("other.orders", cas=["never"])
 def test_a_module_is_imported_afresh(tmp_path: Path) -> None:
     """The module is imported again in a process that has imported it before."""
     for _ in range(2):
-        assert len(loaded(tmp_path, "configure_table('t', cas=['a'])").tables) == 1
+        assert len(load_module(tmp_path, "configure_table('t', cas=['a'])").tables) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_module_is_imported_afresh(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
     """The error is raised at the start, in words."""
     with pytest.raises(UserModuleInvalid, match=said):
-        loaded(tmp_path, text)
+        load_module(tmp_path, text)
 
 
 def test_calls_belong_into_the_module() -> None:
@@ -114,12 +114,12 @@ def test_calls_belong_into_the_module() -> None:
 def test_options_of_the_module(tmp_path: Path) -> None:
     """Options replace settings that the file omits."""
     text = "set_options({'mode': 'immediate', 'dlqTableName': 'dead', 'bestEffortWindow': '5m'})"
-    script = loaded(tmp_path, text)
+    script = load_module(tmp_path, text)
     found = with_options(StageSection(best_effort_window="2h"), script)
     assert (found.mode, found.dlq_table_name) == (StageMode.IMMEDIATE, "dead")
     assert found.best_effort_window == "2h"
     with pytest.raises(UserModuleInvalid, match="mode = 'fast' is not understood"):
-        with_options(StageSection(), loaded(tmp_path, "set_options({'mode': 'fast'})"))
+        with_options(StageSection(), load_module(tmp_path, "set_options({'mode': 'fast'})"))
 
 
 def test_helpers() -> None:
@@ -141,7 +141,9 @@ def definition_of(one: StagedTable, why: str) -> TableDefinition:
     )
 
 
-def sent(script: Script, *mutations: Mutation, name: str = "feed") -> dict[str, list[Any]]:
+def send_mutations(
+    script: Script, *mutations: Mutation, name: str = "feed"
+) -> dict[str, list[Any]]:
     """Return the rows for each table, as time, key and row."""
     batches = dispatch(G, {table(name): batch_of(mutations)}, script, definition_of)
     return {
@@ -162,7 +164,7 @@ def put(time: int, **row: Any) -> Mutation:
     return Mutation(time=Hlc(time), key=json.dumps([row["id"]]), after=json.dumps(row).encode())
 
 
-def gone(time: int, key: Any, before: Any = None) -> Mutation:
+def make_delete(time: int, key: Any, before: Any = None) -> Mutation:
     """Return a delete."""
     text = None if before is None else json.dumps(before).encode()
     return Mutation(time=Hlc(time), key=json.dumps([key]), after=None, before=text)
@@ -170,9 +172,11 @@ def gone(time: int, key: Any, before: Any = None) -> Mutation:
 
 def test_a_table_may_go_into_another(tmp_path: Path) -> None:
     """Tables without a source go to their usual place."""
-    script = loaded(tmp_path, "configure_source('feed', target='a')")
-    assert sent(script, put(1, id=1), gone(2, 1)) == {"a": [(1, [1], {"id": 1}), (2, [1], None)]}
-    assert sent(script, put(1, id=1), name="c") == {"c": [(1, [1], {"id": 1})]}
+    script = load_module(tmp_path, "configure_source('feed', target='a')")
+    assert send_mutations(script, put(1, id=1), make_delete(2, 1)) == {
+        "a": [(1, [1], {"id": 1}), (2, [1], None)]
+    }
+    assert send_mutations(script, put(1, id=1), name="c") == {"c": [(1, [1], {"id": 1})]}
     assert script.is_source(G, "feed")
     assert not script.is_source(G, "c")
 
@@ -190,8 +194,10 @@ def dispatch(doc, meta):
 def test_a_row_may_become_rows_of_several_tables(tmp_path: Path) -> None:
     """Each has the key of its table, and the same time."""
     text = f"{DISPATCH}\nconfigure_source('feed', dispatch=dispatch, deletes_to='a')"
-    script = loaded(tmp_path, text)
-    found = sent(script, put(1, id=1, items=[5, 6.50]), put(2, id=2, skip=True), gone(3, 1))
+    script = load_module(tmp_path, text)
+    found = send_mutations(
+        script, put(1, id=1, items=[5, 6.50]), put(2, id=2, skip=True), make_delete(3, 1)
+    )
     assert found == {
         "a": [(1, [1], {"id": 1, "at": "1.0000000000"}), (3, [1], None)],
         "b": [(1, [1, 0], {"id": 1, "n": 0, "v": 5}), (1, [1, 1], {"id": 1, "n": 1, "v": 6.5})],
@@ -200,7 +206,7 @@ def test_a_row_may_become_rows_of_several_tables(tmp_path: Path) -> None:
 
 def test_a_schema_may_be_a_source_and_deletes_a_function(tmp_path: Path) -> None:
     """The function gets the row before, the key's columns if they are known, or the key."""
-    script = loaded(
+    script = load_module(
         tmp_path,
         DISPATCH
         + """
@@ -209,10 +215,10 @@ def deletes(doc, meta):
 configure_source("shop.public", dispatch=dispatch, deletes_to=deletes)
 """,
     )
-    assert sent(script, gone(1, 1, before={"id": 7})) == {"c": [(1, [7], None)]}
-    assert sent(script, gone(1, 1)) == {"c": [(1, [[1]], None)]}
-    assert sent(script, gone(1, 1), name="a") == {"c": [(1, [1], None)]}
-    assert sent(script, gone(1, 9), name="a") == {}
+    assert send_mutations(script, make_delete(1, 1, before={"id": 7})) == {"c": [(1, [7], None)]}
+    assert send_mutations(script, make_delete(1, 1)) == {"c": [(1, [[1]], None)]}
+    assert send_mutations(script, make_delete(1, 1), name="a") == {"c": [(1, [1], None)]}
+    assert send_mutations(script, make_delete(1, 9), name="a") == {}
 
 
 @pytest.mark.parametrize(
@@ -228,7 +234,7 @@ def test_a_function_that_fails(tmp_path: Path, rows: str, error: type, said: str
     """No part of the request is applied."""
     text = f"configure_source('feed', dispatch=lambda doc, meta: {rows}, deletes_to='a')"
     with pytest.raises(error, match=said):
-        sent(loaded(tmp_path, text), put(1, id=1))
+        send_mutations(load_module(tmp_path, text), put(1, id=1))
 
 
 def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from harness.feeds.row_target import GROUP, FakeRowTarget
-from harness.feeds.sequencer import gone, row
+from harness.feeds.sequencer import make_delete, row
 from harness.feeds.staging import FakeStaging
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import Hlc
@@ -87,7 +87,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     yield from stage_of(StageMode.BEST_EFFORT)
 
 
-def lost(*_: object, **__: object) -> Any:
+def lose_staging(*_: object, **__: object) -> Any:
     """Raise as if the staging server were gone."""
     raise ConnectFailed("it is gone", hint="")
 
@@ -102,7 +102,7 @@ def test_a_window_that_was_not_marked_is_only_marked(
     windows.post(t=[row(1, 1, v=1)])
     windows.resolve(5)
     with monkeypatch.context() as broken:
-        broken.setattr(windows.staging, "mark_applied_through", lost)
+        broken.setattr(windows.staging, "mark_applied_through", lose_staging)
         holder = take_over(LOG, windows.target)
         with pytest.raises(ConnectFailed):
             windows.round(holder)
@@ -182,7 +182,7 @@ def test_a_row_without_its_parent_holds_up_its_key_and_the_checkpoints(sweeps: S
 def test_children_are_deleted_in_front_of_their_parents(sweeps: Stage) -> None:
     """Deletes of one time are in order, whichever line came first."""
     sweeps.post(p=[row(1, 1)], c=[row(1, 5, p=1)])
-    sweeps.post(p=[gone(2, 1)], c=[gone(2, 5)])
+    sweeps.post(p=[make_delete(2, 1)], c=[make_delete(2, 5)])
     sweeps.resolve(3)
     assert sweeps.sweep() == Hlc(3)
     assert sweeps.target.rows["p"] == sweeps.target.rows["c"] == {}

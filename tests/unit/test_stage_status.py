@@ -102,7 +102,7 @@ def status(*schemas: SchemaStatus) -> StageStatus:
     )
 
 
-def shown(found: StageStatus, show: Any = show_stage_status) -> str:
+def show_status(found: StageStatus, show: Any = show_stage_status) -> str:
     """Return what a terminal shows."""
     out = Console(width=200, force_terminal=False)
     with out.capture() as captured:
@@ -120,7 +120,7 @@ def test_what_is_not_known_is_not_zero() -> None:
     assert (found.lag_s, found.proposed_lag_s, found.rows, found.waiting) == (None,) * 4
     shape = found.as_dict()
     assert shape["lag_seconds"] is shape["waiting"] is shape["rows"] is None
-    text = shown(status(found))
+    text = show_status(status(found))
     assert "unknown: no resolved timestamp has come; make the feed WITH resolved" in text
     assert "unknown rows, unknown waiting" in text
     assert status(found).lag_s is None
@@ -130,7 +130,7 @@ def test_a_first_checkpoint_of_a_partition_is_none() -> None:
     """The one that `ensure_partitions` writes is not a lag of half a century."""
     found = schema(window=Window(committed=Hlc(1, 1), proposed=at(-5)))
     assert (found.committed_time, found.lag_s, found.proposed_lag_s) == (None, None, 5.0)
-    assert "nothing is committed yet" in shown(status(found))
+    assert "nothing is committed yet" in show_status(status(found))
 
 
 def test_the_lag_is_that_of_the_schema_furthest_behind() -> None:
@@ -140,7 +140,7 @@ def test_the_lag_is_that_of_the_schema_furthest_behind() -> None:
     assert status(schema(), schema(window=Window(committed=ZERO, proposed=ZERO))).lag_s is None
     assert status().lag_s is None
     assert "nothing has been received yet" in status().why_no_lag
-    assert "1 min 10 s" in shown(status(schema(), behind), show_stage_lag)
+    assert "1 min 10 s" in show_status(status(schema(), behind), show_stage_lag)
 
 
 def test_an_expired_lease_is_nobodys() -> None:
@@ -149,8 +149,8 @@ def test_an_expired_lease_is_nobodys() -> None:
     assert schema().holder == "here"
     gone = schema(holder=Holder(hostname="there", expires=now - timedelta(seconds=1)))
     assert gone.holder == ""
-    assert "that of there has expired" in shown(status(gone))
-    assert "no instance works on it" in shown(status(schema(holder=None)))
+    assert "that of there has expired" in show_status(status(gone))
+    assert "no instance works on it" in show_status(status(schema(holder=None)))
 
 
 # --- bars -----------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ def test_who_is_not_far_behind_has_no_bar() -> None:
     assert has_bar(schema(window=behind))
     assert not has_bar(far(0, 0))
     assert not has_bar(schema(window=behind, tables=rows(None, 5)))
-    assert "backfill" in shown(status(schema(window=behind)))
-    assert "backfill" not in shown(status(schema()))
+    assert "backfill" in show_status(status(schema(window=behind)))
+    assert "backfill" not in show_status(status(schema()))
 
 
 class StoppedClock(RealClock):
@@ -254,7 +254,7 @@ def test_what_holds_a_schema_is_printed_once() -> None:
     events = BackfillView(told.append, out, clock=clock)
     began_us = clock.now_us() + 10**6
 
-    def held(error: str, at_us: int, *, applied_us: int = 0) -> SchemaStatus:
+    def make_held(error: str, at_us: int, *, applied_us: int = 0) -> SchemaStatus:
         problem = Problem(at_us=at_us, code="ST50", error=error, hint="Alter the target table.")
         found = schema(note=GroupNote(problem=problem))
         applied = datetime.fromtimestamp(applied_us / 1e6, UTC) if applied_us else None
@@ -262,11 +262,11 @@ def test_what_holds_a_schema_is_printed_once() -> None:
 
     with out.capture() as captured:
         for one in (
-            held("of an earlier run", began_us - 10**9),
-            held("drift", began_us + 1),
-            held("drift", began_us + 2),
-            held("drift", began_us + 2, applied_us=began_us + 10**7),
-            held("drift", began_us + 2 * 10**7, applied_us=began_us + 10**7),
+            make_held("of an earlier run", began_us - 10**9),
+            make_held("drift", began_us + 1),
+            make_held("drift", began_us + 2),
+            make_held("drift", began_us + 2, applied_us=began_us + 10**7),
+            make_held("drift", began_us + 2 * 10**7, applied_us=began_us + 10**7),
         ):
             lines.tell_problems([one])
             events.tell_problems([one])
@@ -289,12 +289,12 @@ def test_a_worker_notes_its_mode_and_its_problem() -> None:
     first = read_note(staging, SHOP)
     assert (first.mode, first.dead_letters, first.problem) == ("bestEffort", "dead", None)
     assert first.hostname
-    notes.note_problem(PenstockError("it is broken", hint="Mend it."))
+    notes.note_problem(PenstockError("it is broken", hint="Fix it."))
     notes.mode_is(staging, "consistent")
     found = read_note(staging, SHOP)
     assert found.mode == "consistent"
     assert found.problem is not None
-    assert (found.problem.error, found.problem.hint) == ("it is broken", "Mend it.")
+    assert (found.problem.error, found.problem.hint) == ("it is broken", "Fix it.")
     notes.note_problem(PenstockError("it is broken again"))
     notes.mode_is(staging, "consistent")
     assert read_note(staging, SHOP).mode_us == found.mode_us
@@ -325,14 +325,14 @@ def test_a_problem_is_over_when_something_was_applied_since() -> None:
     """The problem is still shown."""
     staging = FakeStaging()
     notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
-    notes.note_problem(PenstockError("it is broken", hint="Mend it."))
+    notes.note_problem(PenstockError("it is broken", hint="Fix it."))
     note = read_note(staging, SHOP)
     later = datetime.now(UTC) + timedelta(hours=1)
     before = later - timedelta(hours=2)
     open_, over = schema(note=note, applied_at=before), schema(note=note, applied_at=later)
     assert (open_.problem_is_over, over.problem_is_over) == (False, True)
-    assert "next: Mend it." in shown(status(open_))
-    assert "something was applied since" in shown(status(over))
+    assert "next: Fix it." in show_status(status(open_))
+    assert "something was applied since" in show_status(status(over))
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -440,6 +440,6 @@ def test_a_server_that_is_away_is_named(
     assert (found.schemas, found.lag_s) == (None, None)
     assert found.why_no_lag == "staging database unreachable"
     assert found.lag_dict()["schemas"] is None
-    assert "staging database unreachable" in shown(found)
+    assert "staging database unreachable" in show_status(found)
     assert reader.read().schemas is not None
     reader.close()

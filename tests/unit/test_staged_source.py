@@ -158,7 +158,7 @@ def reader(
     )
 
 
-def applied(runs: list[Run], model: dict[str, Any]) -> None:
+def apply_runs(runs: list[Run], model: dict[str, Any]) -> None:
     """Apply runs to a model of tables, in order of the rows' numbers."""
     changes = []
     for run in runs:
@@ -210,7 +210,7 @@ def test_windows_are_whole_transactions_in_order(seed: int, splits: bool) -> Non
         assert at.at_commit
         assert runs[-1].markers[0].kind is MarkerKind.RESOLVED
         assert time_through(at.end.position) == resolved
-        applied(runs, model)
+        apply_runs(runs, model)
         for name, rows in expected.items():
             assert model.get(name, {}) == rows
     assert seen == at.trx
@@ -330,18 +330,18 @@ def test_a_stream_gives_each_window_once(monkeypatch: pytest.MonkeyPatch) -> Non
         clock=NoTime(),  # type: ignore[arg-type]
     )
 
-    def given() -> list[int]:
+    def take_positions() -> list[int]:
         found = []
         while (run := stream.next_run(0.5)) is not None and len(found) < 9:
             found.append(run.end.position if run.end is not None else 0)
         return found
 
-    assert given() == [0, position_behind(Hlc(10))]
+    assert take_positions() == [0, position_behind(Hlc(10))]
     assert stream.end.position == position_behind(Hlc(10))
-    assert given() == []
+    assert take_positions() == []
     session.put(ITEM, Hlc(12), [1], {"id": 1, "name": "b"})
     proposed.append(Hlc(20))
-    assert given() == [0, position_behind(Hlc(20))]
+    assert take_positions() == [0, position_behind(Hlc(20))]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from penstock.sql.staging_tables import StagingDialect
 DOCUMENT = Path(__file__).parents[1] / "data" / "staging" / "document_001.txt"
 
 
-def published(table: str) -> list[str]:
+def read_published(table: str) -> list[str]:
     """Return the column definitions that document 001 prints, without comments and extra blanks."""
     found = re.search(rf"CREATE TABLE {table}\s*\((.*?)\n\)", DOCUMENT.read_text(), re.DOTALL)
     assert found is not None
@@ -44,7 +44,7 @@ def ours(ddl: str) -> list[str]:
 )
 def test_columns_are_the_documents_word_for_word(table: str, ddl: str) -> None:
     """Columns are in its order; those that the document omits for clarity follow."""
-    columns = published(table)
+    columns = read_published(table)
     assert len(columns) in (7, 8)
     assert ours(ddl)[: len(columns)] == columns
 

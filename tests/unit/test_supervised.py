@@ -63,7 +63,7 @@ class Known(PenstockError):
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> list[PenstockError]:
+def fatal_errors(monkeypatch: pytest.MonkeyPatch) -> list[PenstockError]:
     """The errors for which this process would have been ended."""
     found: list[PenstockError] = []
     monkeypatch.setattr(supervised, "end_process", found.append)
@@ -83,7 +83,7 @@ def failing(errors: list[BaseException | None]) -> Callable[[], None]:
 
 @pytest.mark.parametrize("error", [KeyError("a"), SystemExit(0), MemoryError(), Known("b")])
 def test_an_error_is_shown_and_counted_and_the_work_goes_on(
-    error: BaseException, ended: list[PenstockError]
+    error: BaseException, fatal_errors: list[PenstockError]
 ) -> None:
     """Any error is shown; Python ignores SystemExit of a thread."""
     shown: list[tuple[PenstockError, float]] = []
@@ -96,13 +96,13 @@ def test_an_error_is_shown_and_counted_and_the_work_goes_on(
     )
     thread.start()
     thread.join()
-    assert (thread.failures, thread.error, ended) == (2, None, [])
+    assert (thread.failures, thread.error, fatal_errors) == (2, None, [])
     assert [wait_s > 0 for _, wait_s in shown] == [True, True]
     assert {one.code for one, _ in shown} == {"XX01" if isinstance(error, Known) else "HS72"}
     assert type(error).__name__ in shown[0][0].message or isinstance(error, Known)
 
 
-def test_after_so_many_tries_the_process_is_ended(ended: list[PenstockError]) -> None:
+def test_after_so_many_tries_the_process_is_ended(fatal_errors: list[PenstockError]) -> None:
     """The owner sees the error as well; this holds also if it cannot be shown."""
 
     def show(_error: PenstockError, _wait_s: float) -> None:
@@ -115,12 +115,12 @@ def test_after_so_many_tries_the_process_is_ended(ended: list[PenstockError]) ->
     thread.start()
     thread.join()
     assert thread.failures == QUICK.attempts
-    assert [type(one) for one in ended] == [ThreadFailed]
+    assert [type(one) for one in fatal_errors] == [ThreadFailed]
     with pytest.raises(ThreadFailed, match="unexpected ZeroDivisionError in the thread one"):
         thread.check()
 
 
-def test_work_that_went_on_for_long_counts_anew(ended: list[PenstockError]) -> None:
+def test_work_that_went_on_for_long_counts_anew(fatal_errors: list[PenstockError]) -> None:
     """One failure a day does not end the process."""
 
     class Clock:
@@ -137,20 +137,20 @@ def test_work_that_went_on_for_long_counts_anew(ended: list[PenstockError]) -> N
     )  # fmt: skip
     thread.start()
     thread.join()
-    assert (thread.failures, ended) == (6, [])
+    assert (thread.failures, fatal_errors) == (6, [])
 
 
-def test_an_end_that_was_asked_for_ends_the_tries(ended: list[PenstockError]) -> None:
+def test_an_end_that_was_asked_for_ends_the_tries(fatal_errors: list[PenstockError]) -> None:
     """The stop ends them without a wait."""
     stop = StopRequest()
     stop.ask()
     thread = SupervisedThread("one", failing([ValueError()]), wait=stop.wait)
     thread.start()
     thread.join()
-    assert (thread.failures, ended) == (1, [])
+    assert (thread.failures, fatal_errors) == (1, [])
 
 
-def test_a_foreseen_error_may_be_its_owners(ended: list[PenstockError]) -> None:
+def test_a_foreseen_error_may_be_its_owners(fatal_errors: list[PenstockError]) -> None:
     """The thread with `gives_up` ends, and its owner raises; an unknown error is retried first."""
     thread = SupervisedThread(
         "one", failing([KeyError(), Known("b")]), wait=StopRequest().wait, gives_up=True,
@@ -159,7 +159,7 @@ def test_a_foreseen_error_may_be_its_owners(ended: list[PenstockError]) -> None:
     thread.check()
     thread.start()
     thread.join()
-    assert (thread.failures, ended) == (1, [])
+    assert (thread.failures, fatal_errors) == (1, [])
     with pytest.raises(Known):
         thread.check()
 
@@ -250,7 +250,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
         seen.append(f"{worker.state}: {worker.problem and worker.problem.code}")
         worker.state = "working"
         if len(seen) == 1:
-            raise KeyError("nobody foresaw it")
+            raise KeyError("not foreseen")
         stop.ask()
 
     monkeypatch.setattr(GroupWorker, "_tenure", tenure)
@@ -270,7 +270,7 @@ def test_groups_are_looked_for_after_a_defect() -> None:
     def look(_groups: Groups, names: tuple[str, ...]) -> None:
         looks.append(names)
         if len(looks) == 1:
-            raise KeyError("nobody foresaw it")
+            raise KeyError("not foreseen")
         stop.ask()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -282,7 +282,7 @@ def test_groups_are_looked_for_after_a_defect() -> None:
 
 
 def test_a_line_of_a_child_that_cannot_be_taken_does_not_stop_the_others(
-    ended: list[PenstockError],
+    fatal_errors: list[PenstockError],
 ) -> None:
     """The child would block once its pipe is full."""
     from penstock.host.process import Child
@@ -302,4 +302,4 @@ def test_a_line_of_a_child_that_cannot_be_taken_does_not_stop_the_others(
     assert done.wait(30)
     assert child.wait(30) == 0
     child.close()
-    assert (taken, ended) == (["one", "three"], [])
+    assert (taken, fatal_errors) == (["one", "three"], [])

@@ -14,7 +14,7 @@ from penstock.control.pipeline.config import load_config
 from penstock.control.run import supervisor
 from penstock.control.run.supervisor import HalfFailed, StopRequest, Supervisor, commands_of
 
-ERROR = '{"code": "CN05", "error": "told to fail", "hint": "mend it"}'
+ERROR = '{"code": "CN05", "error": "told to fail", "hint": "fix it"}'
 
 
 def half(

@@ -19,7 +19,7 @@ from penstock.model.table_requests import (
 from penstock.ports.target import Applied, SyncState, TableSync
 
 T = TableName("public", "t")
-NOBODY = CaptureAnswers()
+NO_ANSWERS = CaptureAnswers()
 HERE = Applied(segment=7, gsn=700, trx=70, position=7000)
 
 
@@ -33,7 +33,7 @@ def request(**more: object) -> TableRequest:
     return replace(TableRequest(table=T), **more)  # type: ignore[arg-type]
 
 
-def done(number: int) -> CaptureAnswers:
+def make_answer(number: int) -> CaptureAnswers:
     """Return the answer that the extractor has captured it."""
     return CaptureAnswers(tables=(CaptureAnswer(table=T, capture_id=number),))
 
@@ -45,29 +45,29 @@ REMOVED = request(capture=Capture.REMOVED, capture_id=4)
 @pytest.mark.parametrize(
     ("before", "wanted", "answers", "after"),
     [
-        (None, request(), NOBODY, None),
-        (None, request(paused=True), NOBODY, SyncState.PAUSED),
-        (row(SyncState.PAUSED), request(paused=True), NOBODY, None),
-        (row(SyncState.PAUSED), request(), NOBODY, SyncState.CATCHING_UP),
-        (row(SyncState.CATCHING_UP), request(paused=True), NOBODY, SyncState.PAUSED),
-        (row(SyncState.CATCHING_UP), request(), NOBODY, None),
-        (None, request(copy_id=2, replaces=True), NOBODY, SyncState.COPYING),
-        (row(SyncState.PAUSED), request(copy_id=2, paused=True), NOBODY, SyncState.COPYING),
-        (row(SyncState.COPYING, copy_id=2), request(copy_id=2, paused=True), NOBODY, None),
-        (row(SyncState.COPYING, copy_id=2), request(copy_id=5), NOBODY, SyncState.COPYING),
-        (row(SyncState.FOLLOWING, copy_id=2), request(copy_id=2), NOBODY, None),
-        (None, ADDED, NOBODY, None),
-        (None, ADDED, done(2), None),
-        (None, ADDED, done(3), SyncState.COPYING),
-        (row(SyncState.REMOVED), ADDED, done(3), SyncState.COPYING),
-        (row(SyncState.REMOVED), ADDED, NOBODY, None),
-        (row(SyncState.COPYING, copy_id=2), REMOVED, NOBODY, SyncState.REMOVED),
-        (row(SyncState.REMOVED), REMOVED, NOBODY, None),
-        (row(SyncState.ISOLATED), request(), NOBODY, None),
-        (row(SyncState.ISOLATED), request(paused=True), NOBODY, None),
-        (row(SyncState.ISOLATED, copy_id=2), request(copy_id=5), NOBODY, SyncState.COPYING),
-        (row(SyncState.ISOLATED), REMOVED, NOBODY, SyncState.REMOVED),
-        (None, request(capture=Capture.LEFT), NOBODY, None),
+        (None, request(), NO_ANSWERS, None),
+        (None, request(paused=True), NO_ANSWERS, SyncState.PAUSED),
+        (row(SyncState.PAUSED), request(paused=True), NO_ANSWERS, None),
+        (row(SyncState.PAUSED), request(), NO_ANSWERS, SyncState.CATCHING_UP),
+        (row(SyncState.CATCHING_UP), request(paused=True), NO_ANSWERS, SyncState.PAUSED),
+        (row(SyncState.CATCHING_UP), request(), NO_ANSWERS, None),
+        (None, request(copy_id=2, replaces=True), NO_ANSWERS, SyncState.COPYING),
+        (row(SyncState.PAUSED), request(copy_id=2, paused=True), NO_ANSWERS, SyncState.COPYING),
+        (row(SyncState.COPYING, copy_id=2), request(copy_id=2, paused=True), NO_ANSWERS, None),
+        (row(SyncState.COPYING, copy_id=2), request(copy_id=5), NO_ANSWERS, SyncState.COPYING),
+        (row(SyncState.FOLLOWING, copy_id=2), request(copy_id=2), NO_ANSWERS, None),
+        (None, ADDED, NO_ANSWERS, None),
+        (None, ADDED, make_answer(2), None),
+        (None, ADDED, make_answer(3), SyncState.COPYING),
+        (row(SyncState.REMOVED), ADDED, make_answer(3), SyncState.COPYING),
+        (row(SyncState.REMOVED), ADDED, NO_ANSWERS, None),
+        (row(SyncState.COPYING, copy_id=2), REMOVED, NO_ANSWERS, SyncState.REMOVED),
+        (row(SyncState.REMOVED), REMOVED, NO_ANSWERS, None),
+        (row(SyncState.ISOLATED), request(), NO_ANSWERS, None),
+        (row(SyncState.ISOLATED), request(paused=True), NO_ANSWERS, None),
+        (row(SyncState.ISOLATED, copy_id=2), request(copy_id=5), NO_ANSWERS, SyncState.COPYING),
+        (row(SyncState.ISOLATED), REMOVED, NO_ANSWERS, SyncState.REMOVED),
+        (None, request(capture=Capture.LEFT), NO_ANSWERS, None),
     ],
 )
 def test_what_is_requested_decides(
@@ -83,25 +83,27 @@ def test_a_refused_capture_begins_nothing() -> None:
     assert next_state(None, ADDED, refused) is None
 
 
-def moved(
+def find_move(
     before: TableSync | None, wanted: TableRequest, at: Applied = HERE, **more: object
 ) -> TableSync | None:
     """Return the one move that is due, or None."""
     rows = {} if before is None else {T: before}
-    found = moves(rows, TableRequests(serial=9, tables=(wanted,)), done(3), at, copied={}, **more)  # type: ignore[arg-type]
+    found = moves(
+        rows, TableRequests(serial=9, tables=(wanted,)), make_answer(3), at, copied={}, **more
+    )  # type: ignore[arg-type]
     return found[0] if found else None
 
 
 def test_a_paused_table_keeps_its_place() -> None:
     """The table continues where it was paused, whatever happened in between."""
-    paused = moved(None, request(paused=True))
+    paused = find_move(None, request(paused=True))
     assert paused is not None
     assert (paused.state, paused.applied) == (SyncState.PAUSED, HERE)
     later = Applied(segment=9, gsn=900, position=9000)
-    joining = moved(paused, request(), later)
+    joining = find_move(paused, request(), later)
     assert joining is not None
     assert (joining.state, joining.applied) == (SyncState.CATCHING_UP, HERE)
-    again = moved(joining, request(paused=True), later)
+    again = find_move(joining, request(paused=True), later)
     assert again is not None
     assert again.applied == HERE
 
@@ -110,7 +112,7 @@ def test_a_copy_begins_where_the_others_are() -> None:
     """Everything that it left out until then is in the copy."""
     paused = row(SyncState.PAUSED, applied=HERE)
     later = Applied(segment=9, gsn=900, position=9000)
-    copying = moved(paused, request(copy_id=5, paused=True), later)
+    copying = find_move(paused, request(copy_id=5, paused=True), later)
     assert copying is not None
     assert (copying.state, copying.applied, copying.copy_id) == (SyncState.COPYING, later, 5)
 
@@ -124,9 +126,9 @@ def test_a_copy_that_has_ended_says_from_where_changes_count(
     """The position of the copy is kept permanently."""
     copying = row(SyncState.COPYING, copy_id=5, applied=HERE)
     requests = TableRequests(serial=9, tables=(request(copy_id=5, paused=paused),))
-    (found,) = moves({T: copying}, requests, NOBODY, HERE, copied={T: 8888})
+    (found,) = moves({T: copying}, requests, NO_ANSWERS, HERE, copied={T: 8888})
     assert (found.state, found.start, found.applied) == (state, 8888, HERE)
-    assert moves({T: copying}, requests, NOBODY, HERE, copied={}) == []
+    assert moves({T: copying}, requests, NO_ANSWERS, HERE, copied={}) == []
 
 
 def test_a_table_is_back_when_it_has_met_the_others() -> None:
@@ -134,7 +136,7 @@ def test_a_table_is_back_when_it_has_met_the_others() -> None:
     joining = row(SyncState.CATCHING_UP, applied=HERE, start=5)
     assert not has_met(joining, Applied(segment=7, gsn=750))  # they are inside the next segment
     assert not has_met(joining, Applied(segment=8, gsn=700))
-    back = moved(joining, request())
+    back = find_move(joining, request())
     assert back is not None
     assert (back.state, back.start, back.applied) == (SyncState.FOLLOWING, 5, Applied())
 
@@ -175,7 +177,7 @@ def test_moves_settle() -> None:
             rows = {} if last is None else {T: last}
             copied = {T: next(numbers)}
             found = moves(
-                rows, TableRequests(serial=9, tables=(wanted,)), done(3), HERE, copied=copied
+                rows, TableRequests(serial=9, tables=(wanted,)), make_answer(3), HERE, copied=copied
             )
             if not found:
                 break

@@ -78,7 +78,7 @@ def read(path: Path) -> str:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
+def parse(path: Path) -> ast.Module:
     """Return a Python module of the project as a tree, parsed once."""
     return ast.parse(read(path))
 
@@ -87,10 +87,10 @@ def sources(folder: str = "") -> Iterator[tuple[Path, ast.Module]]:
     """Return every Python module below a folder, parsed."""
     for path in files():
         if path.suffix == ".py" and path.as_posix().startswith(folder):
-            yield path, parsed(path)
+            yield path, parse(path)
 
 
-def named(path: Path) -> str:
+def name_module(path: Path) -> str:
     """Return the dotted name of a module below src."""
     parts = path.relative_to("src").with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -194,7 +194,7 @@ def test_every_kernel_has_its_twin_and_its_types() -> None:
 
 def test_every_module_is_used() -> None:
     """A module that no other one imports is dead, unless a program starts there."""
-    modules = {named(path) for path, _ in sources("src/") if path.name != "__init__.py"}
+    modules = {name_module(path) for path, _ in sources("src/") if path.name != "__init__.py"}
     used = ENTRY_POINTS | AWAITED
     for path, tree in sources("src/"):
         for node in ast.walk(tree):
@@ -204,7 +204,7 @@ def test_every_module_is_used() -> None:
                 used |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 # Named in a string: programs started with -m, Spark's worker module.
-                used |= modules & {node.value} - {named(path)}
+                used |= modules & {node.value} - {name_module(path)}
     # The parts of engines are named in their descriptors.
     for engine in engines():
         used |= {where.partition(":")[0] for where in engine.parts.values()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, inserts, number_rows, run_of
 from harness.pipelines.pipeline import pipeline
 from penstock.codec.ckt import HEADER_REGION_SIZE
 from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
@@ -27,7 +27,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
     """A pipeline whose second segment ends inside its header."""
     config = pipeline(tmp_path, URL, URL)
     with Writer.open(config.layout.log, log_id=None, source=SOURCE) as log:
-        log.write(run_of(numbered([inserts(3)])[0]))
+        log.write(run_of(number_rows([inserts(3)])[0]))
         log.rotate()
     torn = config.layout.log / "1.ckt_"
     torn.write_bytes((config.layout.log / "0.ckt").read_bytes()[: request.param])

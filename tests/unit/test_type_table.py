@@ -46,7 +46,7 @@ def column(text: str, name: str = "v", **more: Any) -> ColumnDefinition:
     return ColumnDefinition(name=name, type_text=text, type_oid=0, typmod=-1, **more)
 
 
-def mapped(
+def map_type(
     text: str, source: Server, target: Server, choices: Choices | None = None, **more: Any
 ) -> Mapping:
     """Return the mapping of a type."""
@@ -73,7 +73,7 @@ def test_every_builtin_type_has_a_place_or_a_reason(source: Server, target: Serv
     """No type of any engine is forgotten: it is held, or refused by name."""
     for name in builtin_types(source.engine):
         text = f"{name}('a')" if name in ("enum", "set") else name
-        mapping = mapped(text, source, target)
+        mapping = map_type(text, source, target)
         assert bool(mapping.target_type) != bool(mapping.refused), name
         assert mapping.refused == "" or name == "vector"
         if not mapping.refused:
@@ -104,7 +104,7 @@ def test_every_builtin_type_has_a_place_or_a_reason(source: Server, target: Serv
 )
 def test_mysql_types_in_postgres(text: str, expected: str) -> None:
     """Each type of MySQL is mapped to the PostgreSQL type that holds all of its values."""
-    assert mapped(text, MARIADB, PG, neutral=neutral_type(text)).target_type == expected
+    assert map_type(text, MARIADB, PG, neutral=neutral_type(text)).target_type == expected
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_mysql_types_in_postgres(text: str, expected: str) -> None:
 )  # fmt: skip
 def test_postgres_types_in_mariadb(text: str, neutral: str, expected: str) -> None:
     """Each type of PostgreSQL is mapped to one of the same values, or to its printed text."""
-    assert mapped(text, PG, MARIADB, neutral=neutral).target_type == expected
+    assert map_type(text, PG, MARIADB, neutral=neutral).target_type == expected
 
 
 @pytest.mark.parametrize("source", SERVERS, ids=str)
@@ -143,21 +143,21 @@ def test_the_same_engine_keeps_its_types(source: Server) -> None:
         text = f"{name}('a')" if name in ("enum", "set") else name
         if source is MARIADB_OLD and name in ("uuid", "inet4"):
             continue  # it does not have them itself
-        mapping = mapped(text, source, source)
+        mapping = map_type(text, source, source)
         assert (mapping.target_type, mapping.exact) == (text, True)
 
 
 def test_what_a_version_lacks_is_text() -> None:
     """UUID and collations depend on versions: an older target holds the text, compared by bytes."""
-    assert "ascii" in mapped("uuid", PG, MARIADB, neutral="uuid").target_type
-    assert "ascii" in mapped("uuid", PG, MARIADB_OLD, neutral="uuid").target_type
-    assert "ascii" in mapped("uuid", MARIADB, MYSQL).target_type
-    assert "utf8mb4_0900_bin" in mapped("text", PG, MYSQL_NEW).target_type
-    assert "collate utf8mb4_bin" in mapped("text", PG, MYSQL).target_type
-    told = mapped("text", MYSQL, MARIADB, charset="utf8mb4", collation="utf8mb4_0900_ai_ci")
+    assert "ascii" in map_type("uuid", PG, MARIADB, neutral="uuid").target_type
+    assert "ascii" in map_type("uuid", PG, MARIADB_OLD, neutral="uuid").target_type
+    assert "ascii" in map_type("uuid", MARIADB, MYSQL).target_type
+    assert "utf8mb4_0900_bin" in map_type("text", PG, MYSQL_NEW).target_type
+    assert "collate utf8mb4_bin" in map_type("text", PG, MYSQL).target_type
+    told = map_type("text", MYSQL, MARIADB, charset="utf8mb4", collation="utf8mb4_0900_ai_ci")
     assert "utf8mb4_nopad_bin" in told.target_type
     assert "utf8mb4_0900_ai_ci" in told.note
-    kept = mapped("varchar(9)", MYSQL, MARIADB, charset="latin1", collation="latin1_german1_ci")
+    kept = map_type("varchar(9)", MYSQL, MARIADB, charset="latin1", collation="latin1_german1_ci")
     assert kept.target_type == "varchar(9) character set latin1 collate latin1_german1_ci"
 
 
@@ -175,18 +175,18 @@ def test_what_a_version_lacks_is_text() -> None:
 )
 def test_losses_wait_for_a_choice(text: str, source: Server, target: Server, loss: str) -> None:
     """A pair with a possible loss may not run before the user has chosen what to do about it."""
-    mapping = mapped(text, source, target)
+    mapping = map_type(text, source, target)
     assert loss in [found.name for found in mapping.missing]
     assert (mapping.exact, mapping.may_run) == (False, False)
     everything = parse_choices({"*": "error"}, source.engine)
-    chosen = mapped(text, source, target, everything)
+    chosen = map_type(text, source, target, everything)
     assert (chosen.exact, chosen.may_run) == (False, True)
 
 
 def test_text_in_its_place_is_exact() -> None:
     """A type that is held as text by choice loses nothing."""
     choices = parse_choices({"zero dates": "text"}, Engine.MYSQL)
-    mapping = mapped("datetime", MYSQL, PG, choices)
+    mapping = map_type("datetime", MYSQL, PG, choices)
     assert (mapping.target_type, mapping.exact, mapping.may_run) == ("text", True, True)
     assert mapping.chosen == {"zero dates": "text"}
 
@@ -202,10 +202,10 @@ def test_the_narrowest_choice_counts() -> None:
         },
         Engine.MYSQL,
     )
-    assert mapped("date", MYSQL, PG, choices).chosen == {"zero dates": "null"}
-    assert mapped("datetime", MYSQL, PG, choices).chosen == {"zero dates": "text"}
-    assert mapped("datetime", MYSQL, PG, choices, name="w").chosen == {"zero dates": "error"}
-    assert mapped("char(3)", MYSQL, PG, choices).chosen == {"nul characters": "error"}
+    assert map_type("date", MYSQL, PG, choices).chosen == {"zero dates": "null"}
+    assert map_type("datetime", MYSQL, PG, choices).chosen == {"zero dates": "text"}
+    assert map_type("datetime", MYSQL, PG, choices, name="w").chosen == {"zero dates": "error"}
+    assert map_type("char(3)", MYSQL, PG, choices).chosen == {"nul characters": "error"}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_enums_in_keys_need_no_choice() -> None:
 def test_vectors_are_refused_by_name() -> None:
     """The refusal of a type names it."""
     for target in SERVERS:
-        assert "vector" in mapped("vector(3)", MYSQL_NEW, target).refused
+        assert "vector" in map_type("vector(3)", MYSQL_NEW, target).refused
 
 
 def test_the_page_about_types_is_current() -> None:
@@ -299,19 +299,19 @@ def test_the_page_about_types_is_current() -> None:
 @pytest.mark.parametrize("target", SERVERS)
 def test_a_character_set_that_is_not_known_is_refused_by_the_plan(target: Server) -> None:
     """The refusal is not after the start: `filename` is the set that is missing."""
-    told = mapped("varchar(9)", MYSQL, target, charset="filename", collation="filename")
+    told = map_type("varchar(9)", MYSQL, target, charset="filename", collation="filename")
     assert told.refused == "penstock does not read the character set filename"
-    assert not mapped("varchar(9)", MYSQL, target, charset="utf8", collation="utf8_bin").refused
+    assert not map_type("varchar(9)", MYSQL, target, charset="utf8", collation="utf8_bin").refused
 
 
 def test_a_year_of_two_digits_is_held_whole() -> None:
     """YEAR(2) holds a year, prints two digits of it, and is compared by all four."""
     for target, held in ((PG, "smallint"), (MYSQL, "year"), (MARIADB, "year")):
-        told = mapped("year(2)", MARIADB, target)
+        told = map_type("year(2)", MARIADB, target)
         assert told.target_type == held
         assert "year({})" in told.equal.source
         assert "year(" not in told.equal.target
-        assert "year(" not in mapped("year(4)", MARIADB, target).equal.source
+        assert "year(" not in map_type("year(4)", MARIADB, target).equal.source
 
 
 @pytest.mark.parametrize(
@@ -330,13 +330,13 @@ def test_text_that_mariadb_checks_as_json_keeps_its_collation(
 ) -> None:
     """The text's keys stay equal under it: JSON itself is compared by bytes."""
     more = {"charset": charset, "collation": collation, "base_type": stored}
-    assert mapped("json", MARIADB, MARIADB, **more).target_type == expected
-    assert mapped("json", MARIADB, PG, **more).target_type == "json"
+    assert map_type("json", MARIADB, MARIADB, **more).target_type == expected
+    assert map_type("json", MARIADB, PG, **more).target_type == "json"
 
 
 def test_members_in_bytes_stay_so() -> None:
     """An ENUM or SET has CHARACTER SET binary; there is no collation to be named."""
     more = {"charset": "binary", "collation": "binary"}
     for kind in ("enum('a')", "set('a')"):
-        assert mapped(kind, MYSQL, MARIADB, **more).target_type == f"{kind} character set binary"
-        assert mapped(kind, MARIADB, PG, **more).target_type == "text"
+        assert map_type(kind, MYSQL, MARIADB, **more).target_type == f"{kind} character set binary"
+        assert map_type(kind, MARIADB, PG, **more).target_type == "text"

@@ -18,7 +18,7 @@ from penstock.web.access import (
     same_origin,
 )
 
-TOKEN = "a token that nobody guesses"
+TOKEN = "a token that is hard to guess"
 
 
 @pytest.mark.parametrize(

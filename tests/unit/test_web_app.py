@@ -38,7 +38,7 @@ from penstock.web.app import TABLE_ACTIONS, Interface
 from penstock.web.reading import PipelineWatch, Reading
 from penstock.web.watching import IDLE_INTERVAL_S, Trouble
 
-TOKEN = "a token that nobody guesses"
+TOKEN = "a token that is hard to guess"
 LOCAL = "http://127.0.0.1:8765"
 PAGE = "/pipelines/shop"
 
@@ -49,7 +49,7 @@ def interface(*watches: PipelineWatch, token: str | None = None) -> Interface:
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Iterator[tuple[TestClient, PipelineWatch]]:
+def visit(tmp_path: Path) -> Iterator[tuple[TestClient, PipelineWatch]]:
     """A visitor on loopback, and the data of the page."""
     made = watch(tmp_path)
     site = interface(made)
@@ -59,7 +59,7 @@ def shown(tmp_path: Path) -> Iterator[tuple[TestClient, PipelineWatch]]:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[TestClient]:
+def guarded_client(tmp_path: Path) -> Iterator[TestClient]:
     """A visitor who has shown no token yet."""
     site = interface(watch(tmp_path), token=TOKEN)
     with TestClient(site.app, base_url=LOCAL, follow_redirects=False) as client:
@@ -104,10 +104,10 @@ def readings() -> dict[str, Reading]:
 
 
 def test_spark_s_own_pages_are_linked_while_they_are_there(
-    shown: tuple[TestClient, PipelineWatch],
+    visit: tuple[TestClient, PipelineWatch],
 ) -> None:
     """The links are there if the pages are on, and the load process that serves them runs."""
-    client, made = shown
+    client, made = visit
     for pid, ui, linked in ((12, "http://h:4040", 1), (13, "http://h:4040", 0), (12, "", 0)):
         made.latest = reading(spark=spark_report(pid=pid, ui=ui))
         page = client.get(PAGE).text
@@ -120,10 +120,10 @@ def test_spark_s_own_pages_are_linked_while_they_are_there(
 
 @pytest.mark.parametrize("kind", readings())
 def test_a_page_tells_the_facts_and_has_an_outline(
-    shown: tuple[TestClient, PipelineWatch], kind: str
+    visit: tuple[TestClient, PipelineWatch], kind: str
 ) -> None:
     """The page has one h1, landmarks, table captions, and named controls, in every state."""
-    client, made = shown
+    client, made = visit
     made.latest = readings()[kind]
     answer = client.get(PAGE)
     assert answer.status_code == 200
@@ -140,9 +140,9 @@ def test_a_page_tells_the_facts_and_has_an_outline(
     assert "width=device-width" in answer.text
 
 
-def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, PipelineWatch]) -> None:
+def test_secrets_and_foreign_markup_stay_out(visit: tuple[TestClient, PipelineWatch]) -> None:
     """Passwords are masked, and a table's name is text whatever it contains."""
-    client, _ = shown
+    client, _ = visit
     for path in (PAGE, "/", "/api/pipelines", "/api/pipelines/shop", "/metrics"):
         text = client.get(path).text
         assert "password" not in text, path
@@ -154,9 +154,9 @@ def test_secrets_and_foreign_markup_stay_out(shown: tuple[TestClient, PipelineWa
     assert "table &lt;b&gt;x&lt;/b&gt; is full" in page
 
 
-def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, PipelineWatch]) -> None:
+def test_nothing_is_loaded_from_elsewhere(visit: tuple[TestClient, PipelineWatch]) -> None:
     """Every address in pages, style sheet and script is our own, and the browser is told so."""
-    client, _ = shown
+    client, _ = visit
     for path in ("/", PAGE, "/static/penstock.css", "/static/penstock.js"):
         answer = client.get(path)
         assert answer.status_code == 200
@@ -168,9 +168,9 @@ def test_nothing_is_loaded_from_elsewhere(shown: tuple[TestClient, PipelineWatch
     assert client.get("/static/secret.txt").status_code == 404
 
 
-def test_the_json_has_what_the_pages_show(shown: tuple[TestClient, PipelineWatch]) -> None:
+def test_the_json_has_what_the_pages_show(visit: tuple[TestClient, PipelineWatch]) -> None:
     """The JSON has state, status, rates, what the source keeps, tables with counts, errors."""
-    client, _ = shown
+    client, _ = visit
     found: dict[str, Any] = client.get("/api/pipelines/shop").json()
     assert found["state"] == "following changes"
     assert found["status"]["lag"]["lag_seconds"] == 1.5
@@ -287,21 +287,21 @@ def test_a_server_that_hangs_is_not_a_page_that_hangs(seldom: tuple[TestClient, 
 
 
 def test_metrics_are_served_as_prometheus_wants_them(
-    shown: tuple[TestClient, PipelineWatch],
+    visit: tuple[TestClient, PipelineWatch],
 ) -> None:
     """Metrics are text with its version."""
-    answer = shown[0].get("/metrics")
+    answer = visit[0].get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "penstock_lag_seconds{" in answer.text
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "10.0.0.1", ""])
 def test_a_foreign_host_header_gets_nothing(
-    shown: tuple[TestClient, PipelineWatch], host: str
+    visit: tuple[TestClient, PipelineWatch], host: str
 ) -> None:
     """The request gets no page, no metrics and no style sheet."""
     for path in ("/", PAGE, "/metrics", "/static/penstock.css", "/login"):
-        answer = shown[0].get(path, headers={"host": host})
+        answer = visit[0].get(path, headers={"host": host})
         assert answer.status_code == 421
         assert "shop" not in answer.text
 
@@ -336,10 +336,10 @@ def form_of(client: TestClient) -> str:
     ],
 )
 def test_a_forged_form_changes_nothing(
-    shown: tuple[TestClient, PipelineWatch], path: str, headers: dict[str, str], secret: str
+    visit: tuple[TestClient, PipelineWatch], path: str, headers: dict[str, str], secret: str
 ) -> None:
     """Without the page's secret, or from another site, every button answers 403."""
-    client, _ = shown
+    client, _ = visit
     data = {"secret": form_of(client) if secret == "right" else secret}
     answer = client.post(f"{PAGE}/{path}", data=data, headers=headers)
     assert answer.status_code == 403
@@ -347,10 +347,10 @@ def test_a_forged_form_changes_nothing(
 
 
 def test_an_error_of_a_button_is_shown_with_its_code(
-    shown: tuple[TestClient, PipelineWatch],
+    visit: tuple[TestClient, PipelineWatch],
 ) -> None:
     """A form gets a page, the script JSON; the target's URL is masked in both."""
-    client, _ = shown
+    client, _ = visit
     secret = form_of(client)
     page = client.post(f"{PAGE}/actions/pause", data={"secret": secret})
     assert page.status_code == 409
@@ -367,10 +367,10 @@ def test_an_error_of_a_button_is_shown_with_its_code(
 
 
 def test_a_table_is_paused_and_copied_by_its_buttons(
-    shown: tuple[TestClient, PipelineWatch],
+    visit: tuple[TestClient, PipelineWatch],
 ) -> None:
     """Each table has its own, named for a screen reader; their requests are kept."""
-    client, made = shown
+    client, made = visit
     outline = Outline(client.get(PAGE).text)
     buttons = [each for each in outline.of("button") if each.get("formaction")]
     assert [each["aria-label"] for each in buttons if "orders" in str(each["id"])] == [
@@ -404,10 +404,10 @@ def test_a_table_is_paused_and_copied_by_its_buttons(
 
 @pytest.mark.parametrize("name", ["", "orders", ".orders", "public.", " . "])
 def test_a_table_is_named_with_its_schema(
-    shown: tuple[TestClient, PipelineWatch], name: str
+    visit: tuple[TestClient, PipelineWatch], name: str
 ) -> None:
     """The typed text is repeated, together with the text to type."""
-    client, _ = shown
+    client, _ = visit
     data = {"secret": form_of(client), "name": name}
     for action in ("add", "remove", "pause", "resume", "resync"):
         told = client.post(
@@ -418,13 +418,13 @@ def test_a_table_is_named_with_its_schema(
 
 
 def test_a_table_is_added_by_its_name(
-    shown: tuple[TestClient, PipelineWatch], monkeypatch: pytest.MonkeyPatch
+    visit: tuple[TestClient, PipelineWatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table's name is everything after the first dot in the field."""
     asked: list[TableName] = []
     add = (lambda _, table: asked.append(table), "is being added")
     monkeypatch.setitem(TABLE_ACTIONS, "add", add)
-    client, _ = shown
+    client, _ = visit
     data = {"secret": form_of(client), "name": " public.odd. name "}
     assert client.post(f"{PAGE}/tables/add", data=data).status_code == 200
     assert asked == [TableName("public", "odd. name")]
@@ -451,59 +451,59 @@ def test_what_somebody_asked_for_a_table_is_shown(tmp_path: Path) -> None:
     assert (facts["public.new"]["state"], facts["public.new"]["code"]) == ("refused", "PG12")
 
 
-def test_a_form_without_end_is_refused(shown: tuple[TestClient, PipelineWatch]) -> None:
+def test_a_form_without_end_is_refused(visit: tuple[TestClient, PipelineWatch]) -> None:
     """Ten thousand bytes are more than any of our forms has."""
-    answer = shown[0].post(f"{PAGE}/tasks/doctor", data={"secret": "x" * 20_000})
+    answer = visit[0].post(f"{PAGE}/tasks/doctor", data={"secret": "x" * 20_000})
     assert answer.status_code == 413
 
 
-def test_with_a_token_nothing_is_shown_without_it(guarded: TestClient) -> None:
+def test_with_a_token_nothing_is_shown_without_it(guarded_client: TestClient) -> None:
     """Pages lead to the login, programs are told how; only its own style sheet is open."""
     for path in ("/", PAGE, "/events", f"{PAGE}/events"):
-        answer = guarded.get(path)
+        answer = guarded_client.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     for path in ("/metrics", "/api/pipelines", "/api/pipelines/shop"):
-        answer = guarded.get(path)
+        answer = guarded_client.get(path)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         bearer = {"authorization": f"Bearer {TOKEN}"}
-        assert guarded.get(path, headers=bearer).status_code == 200
-    assert guarded.post(f"{PAGE}/tasks/doctor").status_code == 401
-    assert guarded.get("/static/penstock.css").status_code == 200
-    assert "shop" not in guarded.get("/login").text
+        assert guarded_client.get(path, headers=bearer).status_code == 200
+    assert guarded_client.post(f"{PAGE}/tasks/doctor").status_code == 401
+    assert guarded_client.get("/static/penstock.css").status_code == 200
+    assert "shop" not in guarded_client.get("/login").text
 
 
 def test_a_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(
-    guarded: TestClient,
+    guarded_client: TestClient,
 ) -> None:
     """The cookie has HttpOnly and SameSite=Strict, and ends with the log out."""
-    wrong = guarded.post("/login", data={"token": "something else entirely"})
+    wrong = guarded_client.post("/login", data={"token": "something else entirely"})
     assert wrong.status_code == 403
     assert "That is not the token." in wrong.text
     assert "set-cookie" not in wrong.headers
-    foreign = guarded.post(
+    foreign = guarded_client.post(
         "/login", data={"token": TOKEN}, headers={"origin": "http://evil.example"}
     )
     assert foreign.status_code == 403
-    right = guarded.post("/login", data={"token": TOKEN})
+    right = guarded_client.post("/login", data={"token": TOKEN})
     assert (right.status_code, right.headers["location"]) == (303, "/")
     cookie = right.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert TOKEN not in cookie
-    assert guarded.get(PAGE).status_code == 200
-    assert guarded.post(f"{PAGE}/tasks/verify", data={"secret": "0" * 64}).status_code == 403
-    kept = guarded.cookies.get("penstock_session")
-    left = guarded.post("/logout", data={"secret": form_of(guarded)})
+    assert guarded_client.get(PAGE).status_code == 200
+    assert guarded_client.post(f"{PAGE}/tasks/verify", data={"secret": "0" * 64}).status_code == 403
+    kept = guarded_client.cookies.get("penstock_session")
+    left = guarded_client.post("/logout", data={"secret": form_of(guarded_client)})
     assert left.headers["location"] == "/login"
-    assert guarded.get(PAGE).status_code == 303
+    assert guarded_client.get(PAGE).status_code == 303
     # A copy of the cookie is useless after that, whether this browser forgets it or not.
-    again = guarded.get(PAGE, headers={"cookie": f"penstock_session={kept}"})
+    again = guarded_client.get(PAGE, headers={"cookie": f"penstock_session={kept}"})
     assert (again.status_code, again.headers["location"]) == (303, "/login")
 
 
-def test_an_unknown_page_is_a_page_too(shown: tuple[TestClient, PipelineWatch]) -> None:
+def test_an_unknown_page_is_a_page_too(visit: tuple[TestClient, PipelineWatch]) -> None:
     """The page has a link back."""
-    answer = shown[0].get("/pipelines/other")
+    answer = visit[0].get("/pipelines/other")
     assert answer.status_code == 404
     assert '<a href="/">' in answer.text

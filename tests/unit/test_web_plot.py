@@ -18,7 +18,7 @@ def samples(*values: tuple[float, float | None]) -> list[Sample]:
     ]
 
 
-def drawn(found: list[Sample], *, now_s: float, least_top: float = 1.0) -> Plot:
+def draw_plot(found: list[Sample], *, now_s: float, least_top: float = 1.0) -> Plot:
     """Return the lag's plot."""
     return make_plot(found, [lambda sample: sample.lag_s], now_s=now_s, least_top=least_top)
 
@@ -30,7 +30,7 @@ def points(path: str) -> list[tuple[float, float]]:
 
 def test_the_present_is_at_the_right_and_zero_at_the_bottom() -> None:
     """A minute ago is the left edge; the highest value stays inside."""
-    plot = drawn(samples((0.0, 0.0), (30.0, 0.5), (60.0, 1.0)), now_s=60.0)
+    plot = draw_plot(samples((0.0, 0.0), (30.0, 0.5), (60.0, 1.0)), now_s=60.0)
     assert points(plot.curves[0].path) == [
         (0.0, PLOT_HEIGHT),
         (PLOT_WIDTH / 2, PLOT_HEIGHT / 2),
@@ -42,8 +42,8 @@ def test_the_present_is_at_the_right_and_zero_at_the_bottom() -> None:
 def test_the_curve_moves_to_the_left_as_time_goes_on() -> None:
     """The same samples are a second further left after a second."""
     found = samples((0.0, 0.2), (20.0, 0.4))
-    before = points(drawn(found, now_s=30.0).curves[0].path)
-    after = points(drawn(found, now_s=31.0).curves[0].path)
+    before = points(draw_plot(found, now_s=30.0).curves[0].path)
+    after = points(draw_plot(found, now_s=31.0).curves[0].path)
     assert [round(b[0] - a[0]) for b, a in zip(before, after, strict=True)] == [10, 10]
 
 
@@ -52,13 +52,13 @@ def test_the_curve_moves_to_the_left_as_time_goes_on() -> None:
 )
 def test_the_span_grows_with_what_is_known(age_s: float, span_s: float) -> None:
     """The span grows from one minute to ten."""
-    assert drawn(samples((0.0, 1.0), (float(age_s), 1.0)), now_s=age_s).span_s == span_s
+    assert draw_plot(samples((0.0, 1.0), (float(age_s), 1.0)), now_s=age_s).span_s == span_s
 
 
 def test_a_peak_between_drawn_points_is_drawn() -> None:
     """The highest of many samples in one bucket stays; the length of the path is limited."""
     many = samples(*((n / 10, 9.0 if n == 3333 else 0.1) for n in range(6000)))
-    curve = drawn(many, now_s=600.0).curves[0]
+    curve = draw_plot(many, now_s=600.0).curves[0]
     corners = points(curve.path)
     assert len(corners) <= BUCKETS + 1
     assert curve.most == 9.0
@@ -67,15 +67,15 @@ def test_a_peak_between_drawn_points_is_drawn() -> None:
 
 def test_what_was_not_known_breaks_the_curve() -> None:
     """A missing value is not zero, and no line crosses it; at the end there is no present value."""
-    curve = drawn(samples((0.0, 1.0), (1.0, 0.5), (2.0, None), (3.0, 1.0)), now_s=3.0).curves[0]
+    curve = draw_plot(samples((0.0, 1.0), (1.0, 0.5), (2.0, None), (3.0, 1.0)), now_s=3.0).curves[0]
     assert len(points(curve.path)) == 3
     assert curve.path.count("M") == curve.area.count("Z") == 2
     assert (curve.last, curve.most) == (1.0, 1.0)
-    ended = drawn(samples((0.0, 1.0), (1.0, None)), now_s=2.0).curves[0]
+    ended = draw_plot(samples((0.0, 1.0), (1.0, None)), now_s=2.0).curves[0]
     assert (ended.last, ended.most) == (None, 1.0)
-    empty = drawn(samples((0.0, None)), now_s=2.0).curves[0]
+    empty = draw_plot(samples((0.0, None)), now_s=2.0).curves[0]
     assert (empty.path, empty.area, empty.last) == ("", "", None)
-    assert drawn([], now_s=2.0).curves[0].most is None
+    assert draw_plot([], now_s=2.0).curves[0].most is None
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def reading(*schemas: SchemaStatus, away: bool = False) -> StageReading:
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> Iterator[tuple[TestClient, StageWatch]]:
+def visit(tmp_path: Path) -> Iterator[tuple[TestClient, StageWatch]]:
     """A visitor, and the data of the page."""
     path = tmp_path / "cockroach.toml"
     path.write_text(FILE, encoding="utf-8")
@@ -94,9 +94,9 @@ def shown(tmp_path: Path) -> Iterator[tuple[TestClient, StageWatch]]:
     site.close()
 
 
-def test_every_state_has_a_page(shown: tuple[TestClient, StageWatch]) -> None:
+def test_every_state_has_a_page(visit: tuple[TestClient, StageWatch]) -> None:
     """There is one before the first reading, too; names are text, and passwords are masked."""
-    client, watch = shown
+    client, watch = visit
     committed = Window(committed=Hlc((NOW_S - 70) * 10**9), proposed=Hlc((NOW_S - 2) * 10**9))
     note = GroupNote(mode="consistent", problem=Problem(at_us=1, code="ST60", error="<u>drift"))
     states = {
@@ -118,9 +118,9 @@ def test_every_state_has_a_page(shown: tuple[TestClient, StageWatch]) -> None:
         assert state in client.get("/pipelines/shop").text
 
 
-def test_what_is_not_known_is_not_shown_as_zero(shown: tuple[TestClient, StageWatch]) -> None:
+def test_what_is_not_known_is_not_shown_as_zero(visit: tuple[TestClient, StageWatch]) -> None:
     """Neither the page nor the metrics show a zero."""
-    client, watch = shown
+    client, watch = visit
     watch.latest = reading(schema(rows=None, waiting=None, size_bytes=None))
     assert rates_of(watch.latest) == (None, None)
     page = client.get("/pipelines/shop").text
@@ -136,9 +136,9 @@ def test_what_is_not_known_is_not_shown_as_zero(shown: tuple[TestClient, StageWa
     assert "penstock_stage_" not in client.get("/metrics").text
 
 
-def test_a_schema_far_behind_has_a_bar(shown: tuple[TestClient, StageWatch]) -> None:
+def test_a_schema_far_behind_has_a_bar(visit: tuple[TestClient, StageWatch]) -> None:
     """The bar shows which values are not known yet."""
-    client, watch = shown
+    client, watch = visit
     watch.latest = reading(schema(is_estimate=True))
     page = client.get("/pipelines/shop").text
     assert "<strong>60 %</strong> backfill of" in page
@@ -149,9 +149,9 @@ def test_a_schema_far_behind_has_a_bar(shown: tuple[TestClient, StageWatch]) -> 
 @pytest.mark.parametrize(
     "path", ["tasks/verify", "actions/pause", "tables/add", "consumers/pause", "tasks/nothing"]
 )
-def test_buttons_that_it_does_not_have(shown: tuple[TestClient, StageWatch], path: str) -> None:
+def test_buttons_that_it_does_not_have(visit: tuple[TestClient, StageWatch], path: str) -> None:
     """Such buttons are missing: the answer is 404, and no task begins."""
-    client, _ = shown
+    client, _ = visit
     page = client.get("/pipelines/shop").text
     secret = re.search(r'name="secret" value="([^"]+)"', page)
     assert secret is not None

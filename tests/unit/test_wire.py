@@ -32,7 +32,7 @@ def ends() -> Iterator[tuple[Wire, socket.socket]]:
         yield wire, theirs
 
 
-def _received(wire: Wire, timeout_s: float) -> bytes:
+def _receive(wire: Wire, timeout_s: float) -> bytes:
     buffer = bytearray(100)
     return bytes(buffer[: wire.receive_into(memoryview(buffer), timeout_s)])
 
@@ -41,19 +41,19 @@ def test_an_interrupt_ends_the_wait_and_those_that_follow(ends: tuple[Wire, sock
     """A thread that waits for a quiet server returns at once; bytes that are there can be read."""
     wire, peer = ends
     got: list[bytes] = []
-    thread = threading.Thread(target=lambda: got.append(_received(wire, LONG_S)))
+    thread = threading.Thread(target=lambda: got.append(_receive(wire, LONG_S)))
     thread.start()
     wire.interrupt()
     thread.join(LONG_S / 2)
     assert got == [b""]
-    assert _received(wire, LONG_S) == b""
+    assert _receive(wire, LONG_S) == b""
     peer.sendall(b"late")
-    assert _received(wire, LONG_S) == b"late"
+    assert _receive(wire, LONG_S) == b"late"
     wire.interrupt()
     wire.resume()
-    assert _received(wire, 0.01) == b""
+    assert _receive(wire, 0.01) == b""
     peer.sendall(b"more")
-    assert _received(wire, LONG_S) == b"more"
+    assert _receive(wire, LONG_S) == b"more"
 
 
 def test_a_closed_wire_can_be_interrupted_and_closed_again(

@@ -26,7 +26,7 @@ DRIVERS = ("psycopg", "pymysql")
 WEB = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 
 
-def imported(absent: tuple[str, ...], *names: str) -> None:
+def import_without(absent: tuple[str, ...], *names: str) -> None:
     """Import these modules in a process that lacks the absent ones."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, ",".join(absent), *names],
@@ -40,7 +40,7 @@ def imported(absent: tuple[str, ...], *names: str) -> None:
 def test_the_core_alone_can_be_imported() -> None:
     """The package, its commands and reading a log work with the dependencies without an extra."""
     names = ("penstock", "penstock.cli", "penstock.control.status.log_read", "penstock.log.writer")
-    imported(("pyspark", *DRIVERS, *WEB), *names)
+    import_without(("pyspark", *DRIVERS, *WEB), *names)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_the_core_alone_can_be_imported() -> None:
 )
 def test_commands_of_an_extraction_need_no_spark(command: str) -> None:
     """`penstock load` and `copy` do; commands that run, watch and steer an extraction do not."""
-    imported(("pyspark", *DRIVERS, *WEB), f"penstock.control.{command}")
+    import_without(("pyspark", *DRIVERS, *WEB), f"penstock.control.{command}")
 
 
 def test_the_web_interface_needs_no_spark() -> None:
     """The interface shows the content of the files."""
-    imported(("pyspark", *DRIVERS), "penstock.web.app")
+    import_without(("pyspark", *DRIVERS), "penstock.web.app")
 
 
 @pytest.mark.parametrize(

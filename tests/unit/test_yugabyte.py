@@ -368,7 +368,7 @@ class Commented:
         return self.comment, True
 
 
-def claimed(comment: str) -> Commented:
+def claim_slot(comment: str) -> Commented:
     """Return the catalogue after the engine has claimed its slot."""
     engine = YugabyteEngine(
         "yugabytedb://u@h/d",
@@ -386,11 +386,11 @@ def claimed(comment: str) -> Commented:
 
 def test_a_slot_has_one_consumer() -> None:
     """The server has no lock: the publication's comment names the slot's owner."""
-    (written,) = claimed("").written
+    (written,) = claim_slot("").written
     assert "penstock: slot s is read by pipeline shop, log ours" in written
-    assert claimed("penstock: slot s is read by pipeline shop, log ours").written == []
+    assert claim_slot("penstock: slot s is read by pipeline shop, log ours").written == []
     with pytest.raises(SlotOfAnother):
-        claimed("penstock: slot s is read by pipeline shop, log theirs")
+        claim_slot("penstock: slot s is read by pipeline shop, log theirs")
 
 
 @pytest.mark.parametrize(

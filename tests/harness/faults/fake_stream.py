@@ -98,7 +98,7 @@ class FakeEngine:
         """See SourceEngine."""
         fake, start = self._fake, durable.position
         if start < fake.oldest * STEP - STEP // 2 and fake.defect != "a lost position goes on":
-            if fake.defect == "a lost position is no typed error":
+            if fake.defect == "a lost position is not a typed error":
                 raise ConnectionAbortedError("try again")
             raise FakeLost(f"the log is at @{start}, the oldest commit is {fake.oldest}")
         if fake.defect == "a restart begins again" and durable.gsn:
@@ -237,7 +237,7 @@ class FakeStream:
             piece = items[first : first + size]
             is_last = first + size >= len(items)
             torn = fake.defect == "a transaction is torn" and not is_last
-            rows, markers = self._taken(commit, piece)
+            rows, markers = self._take_items(commit, piece)
             told = [(self._position(commit), commit.end, commit.at_us, commit.number)]
             if is_last:
                 self.known = commit.end
@@ -269,7 +269,7 @@ class FakeStream:
             return commit.position - 3 * STEP * (commit.number % 2)
         return commit.position
 
-    def _taken(self, commit: Commit, items: list[Item]) -> tuple[list[Row], list[Marker]]:
+    def _take_items(self, commit: Commit, items: list[Item]) -> tuple[list[Row], list[Marker]]:
         rows: list[Row] = []
         markers: list[Marker] = []
         for item in items:

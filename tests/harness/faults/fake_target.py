@@ -153,7 +153,7 @@ class FakeTarget:
         self, batch: Any, *, table_sync: TableSync | None = None, at: Any = None
     ) -> dict[str, float]:
         """See Target."""
-        state = self.loading.copied(at or batch.before)
+        state = self.loading.copy_state(at or batch.before)
         for step in batch.steps:
             state.take(*step[2:])
         if table_sync is not None:
@@ -171,7 +171,7 @@ class FakeTarget:
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
         """See Target."""
-        state = self.loading.copied(at)
+        state = self.loading.copy_state(at)
         state.table_syncs.update({row.table: row for row in rows})
         self.loading.state = state
 
@@ -198,7 +198,7 @@ class FakeLoading:
     state: State = field(default_factory=State)
     errors: tuple[type[BaseException], ...] = ()
 
-    def copied(self, at: Applied) -> State:
+    def copy_state(self, at: Applied) -> State:
         """Return a copy of the state to be changed; the target must be at this position."""
         if not self.state.applied.is_at(at):
             raise AppliedByAnother("the target is elsewhere", hint="None.")

@@ -90,7 +90,7 @@ class Half:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def reached(self) -> bool:
+    def has_reached(self) -> bool:
         """Return whether the fault it was started with has happened."""
         return any(self.once.iterdir())
 
@@ -136,14 +136,14 @@ class Half:
     @property
     def error(self) -> dict[str, Any]:
         """Last typed error that it printed; empty if its last output is something else."""
-        lines = self.told().strip().splitlines()
+        lines = self.read_output().strip().splitlines()
         try:
             found = json.loads(lines[-1]) if lines else {}
         except ValueError:
             return {}
         return found if found.get("code", "PS99") != "PS99" else {}
 
-    def told(self) -> str:
+    def read_output(self) -> str:
         """Return its output so far, of all its lives."""
         return self._log.read_text(errors="replace")[-4000:]
 
@@ -318,9 +318,10 @@ class BankPipeline:
         while not condition():
             for half in (self.extract, self.load):
                 ended = half.start_count and not half.running
-                assert not ended, f"seed {self._seed}: {half.command} ended: {half.told()}"
+                assert not ended, f"seed {self._seed}: {half.command} ended: {half.read_output()}"
             assert time.monotonic() < deadline, (
-                f"seed {self._seed}: not within {timeout_s:.0f} s: {what}: {self.load.told()}"
+                f"seed {self._seed}: not within {timeout_s:.0f} s: {what}: "
+                f"{self.load.read_output()}"
             )
             time.sleep(POLL_S)
 
@@ -332,14 +333,14 @@ class BankPipeline:
         """
         half.start(f"{point}:kill")
         deadline = time.monotonic() + timeout_s
-        while half.running and not half.reached and time.monotonic() < deadline:
+        while half.running and not half.has_reached and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        reached = half.reached
+        reached = half.has_reached
         if not reached:
             half.kill()
         elif _is_fatal(point):
             code = half.finish(5.0)
-            assert code == -signal.SIGKILL, f"{point}: ended with {code}: {half.told()}"
+            assert code == -signal.SIGKILL, f"{point}: ended with {code}: {half.read_output()}"
         return reached
 
     def transactions_go_on(self, count: int = 20) -> None:
@@ -373,12 +374,12 @@ class BankPipeline:
             if half.running:
                 code = half.stop()
                 # The last kill may have ended it earlier: with a typed error then.
-                assert code in ENDED_AS_ASKED or (code == 1 and half.error), half.told()
+                assert code in ENDED_AS_ASKED or (code == 1 and half.error), half.read_output()
         self.configure(sections={"changeExtractor": {"exitWhenIdle": True, "idleWaitSeconds": 1.0}})
         self.extract.start()
         self.load.start()
-        assert self.extract.finish() == 0, f"seed {self._seed}: {self.extract.told()}"
-        assert self.load.finish() == 0, f"seed {self._seed}: {self.load.told()}"
+        assert self.extract.finish() == 0, f"seed {self._seed}: {self.extract.read_output()}"
+        assert self.load.finish() == 0, f"seed {self._seed}: {self.load.read_output()}"
         self.check_books()
         assert self.reader.read_count > 10, f"only {self.reader.read_count} reads of the target"
         found = differences(self.source_url, self.target_url)

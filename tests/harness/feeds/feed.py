@@ -80,7 +80,7 @@ class History:
         for _ in range(self._random.randint(1, 12)):
             messages += self._transaction()
         self._number += 1
-        messages += self._written({"mark": {1: {"id": 1, "n": self._number}}}, self._next())
+        messages += self._build_messages({"mark": {1: {"id": 1, "n": self._number}}}, self._next())
         self.states.append(plain(self._rows))
         nanos, logical = self._time
         if self._random.random() < 0.5:  # a gap; otherwise the mark's own time
@@ -129,9 +129,9 @@ class History:
                     if row["parent_id"] == gone:
                         put("child", key, None)
                 put("parent", gone, None)
-        return self._written(touched, self._next())
+        return self._build_messages(touched, self._next())
 
-    def _written(self, touched: Rows, time: str) -> list[dict[str, Any]]:
+    def _build_messages(self, touched: Rows, time: str) -> list[dict[str, Any]]:
         messages = []
         for table, changes in touched.items():
             for key, after in changes.items():
@@ -154,7 +154,7 @@ class History:
             rows[key] = {name: value for name, value in row.items() if name != "note"}
             if self._noted:
                 rows[key]["note"] = None
-        return self._written({"child": rows}, self._next())
+        return self._build_messages({"child": rows}, self._next())
 
 
 class Feed:

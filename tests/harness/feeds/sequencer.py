@@ -121,6 +121,6 @@ def row(time: int, id: Any, before: Any = None, **more: Any) -> Mutation:
     )
 
 
-def gone(time: int, *key: Any) -> Mutation:
+def make_delete(time: int, *key: Any) -> Mutation:
     """Return a delete."""
     return Mutation(time=Hlc(time), key=json.dumps(list(key)), after=None)

@@ -241,14 +241,14 @@ class Stage:
 
     # -- the feed and the reader -----------------------------------------------------------------
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _run_guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
             self._failed.append(error)
 
     def _send(self) -> None:
-        self._guarded(self._send_all)
+        self._run_guarded(self._send_all)
 
     def _send_all(self) -> None:
         while not self._ended.is_set():
@@ -293,7 +293,7 @@ class Stage:
         return self.mode in ("consistent", "rowwise")
 
     def _read(self) -> None:
-        self._guarded(self._read_all)
+        self._run_guarded(self._read_all)
 
     def _read_all(self) -> None:
         while not self._ended.wait(0.03):
@@ -376,14 +376,16 @@ class Stage:
         while not self._mark() or self._mark()[0][1] < until:  # no row with a note is in transit
             self._moves(deadline)
             time.sleep(0.1)
-        last = self._staged("select max(nanos) from {table}")
-        while self._staged(f"select count(*) from {{table}} where not applied and nanos <= {last}"):
+        last = self._query_staged("select max(nanos) from {table}")
+        while self._query_staged(
+            f"select count(*) from {{table}} where not applied and nanos <= {last}"
+        ):
             self._moves(deadline)  # mark may be written before them
             time.sleep(0.1)
         self._execute("alter table child drop column note")
         return "column dropped"
 
-    def _staged(self, query: str) -> int:
+    def _query_staged(self, query: str) -> int:
         """Query the mutation table of child; return that rows wait if its server is down."""
         table = f"_{self.path.replace('/', '_')}_child"
         try:

@@ -19,15 +19,15 @@ GRANTED = {"jti": "one", CLAIMS[0]: {"schemas": [["shop", "public"]]}}
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
-def encoded(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     """Return Base64 for URLs."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def token(key: Any, algorithm: str, claims: dict[str, Any], **header: Any) -> str:
     """Return a signed token."""
-    head = encoded(json.dumps({"alg": algorithm, "typ": "JWT", **header}).encode())
-    signed = f"{head}.{encoded(json.dumps(claims).encode())}"
+    head = encode_base64(json.dumps({"alg": algorithm, "typ": "JWT", **header}).encode())
+    signed = f"{head}.{encode_base64(json.dumps(claims).encode())}"
     digest = HASHES.get(algorithm[2:], hashes.SHA256())
     if isinstance(key, rsa.RSAPrivateKey):
         signature = key.sign(signed.encode(), padding.PKCS1v15(), digest)
@@ -35,7 +35,7 @@ def token(key: Any, algorithm: str, claims: dict[str, Any], **header: Any) -> st
         size = (key.curve.key_size + 7) // 8
         r, s = decode_dss_signature(key.sign(signed.encode(), ec.ECDSA(digest)))
         signature = r.to_bytes(size, "big") + s.to_bytes(size, "big")
-    return f"{signed}.{encoded(signature)}"
+    return f"{signed}.{encode_base64(signature)}"
 
 
 def pem(key: Any) -> str:

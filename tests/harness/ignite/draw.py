@@ -6,7 +6,7 @@ import random
 import struct
 from functools import cache
 
-from harness.ignite.recordings import record_bytes, sealed, segments_of, walked
+from harness.ignite.recordings import record_bytes, seal_record, segments_of, walk_entries
 from harness.ignite.twins import (
     CELLS,
     MODES,
@@ -26,7 +26,7 @@ NUMBERS = [
     2**31 - 1, -1, -2, -3, -25, -(2**31), 0x65656565, 0x67676767,
 ]  # fmt: skip
 CODES = [*range(1, 39), 101, 102, 103, 253, 254]
-HEADER = sealed(struct.pack("<BqiQi", 5, 0, 0, wal.MAGIC, wal.SERIALIZER))
+HEADER = seal_record(struct.pack("<BqiQi", 5, 0, 0, wal.MAGIC, wal.SERIALIZER))
 
 
 @cache
@@ -34,7 +34,7 @@ def recorded_values() -> list[bytes]:
     """Return keys and values of the recordings, except long ones."""
     found = set()
     for name in RECORDINGS:
-        for entry in walked(name, TWIN, marshal.decode):
+        for entry in walk_entries(name, TWIN, marshal.decode):
             found |= {entry.key_bytes, entry.value_bytes or b""}
     return sorted(one for one in found if len(one) < INPUT_BYTES_MAX // 2)
 
@@ -87,7 +87,7 @@ class Mutator:
         if mode == CELLS:
             return head + self._cells()
         if self.dice.random() < 0.4:
-            return head + self._made(0)
+            return head + self._build_value(0)
         return head + self.dice.choice(recorded_values())
 
     def mutate(self, case: bytes) -> bytes:
@@ -183,7 +183,7 @@ class Mutator:
             return b"\x23" + struct.pack("<ii", 1, 7) + data
         return self._object([data] * dice.choice([1, 1, 2, 5]))
 
-    def _made(self, depth: int) -> bytes:
+    def _build_value(self, depth: int) -> bytes:
         """Return a value of any type that is mostly valid."""
         dice = self.dice
         code = dice.choice(CODES)
@@ -206,7 +206,7 @@ class Mutator:
         if code in (28, 38):
             return begin + struct.pack("<ii", dice.choice(self.types), dice.choice([0, 1, 2, 9]))
         if code in (23, 24, 25, 103) and depth < 4:
-            made = [self._made(depth + 1) for _ in range(count * (2 if code == 25 else 1))]
+            made = [self._build_value(depth + 1) for _ in range(count * (2 if code == 25 else 1))]
             if code == 103:
                 return self._object(made)
             kind = bytes([dice.choice([1, 2])])
@@ -232,7 +232,7 @@ class Mutator:
         wanted = len(schemas.get(schema, fields))
         fields = (fields * (wanted + 1))[:wanted]
         if is_plain:
-            fields = [self._made(3) if dice.random() < 0.7 else one for one in fields]
+            fields = [self._build_value(3) if dice.random() < 0.7 else one for one in fields]
         for number, field in enumerate(fields):
             footer += b"" if compact else struct.pack("<i", number)
             place = offset if is_plain else dice.choice([offset, offset, offset, 24])
@@ -254,14 +254,16 @@ class Mutator:
         dice = self.dice
         count = dice.randint(0, 6)
         if dice.random() < 0.4:
-            first = self._made(3)
-            found = [first if dice.random() < 0.6 else self._made(3) for _ in range(count)]
+            first = self._build_value(3)
+            found = [first if dice.random() < 0.6 else self._build_value(3) for _ in range(count)]
         else:
             type_id = dice.choice(self.types)
             mark = struct.pack("<i", type_id)
             found = [one for one in recorded_values() if one[:1] == b"g" and one[4:8] == mark]
             found = [dice.choice(found) for _ in range(count)] if found else []
-            found += [self._object([self._made(3)] * 9, type_id) for _ in range(dice.randint(0, 2))]
+            found += [
+                self._object([self._build_value(3)] * 9, type_id) for _ in range(dice.randint(0, 2))
+            ]
         return _items([None if dice.random() < 0.1 else one for one in found])
 
     def _in_cells(self, data: bytes) -> bytes:

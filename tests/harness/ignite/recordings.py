@@ -34,7 +34,7 @@ from penstock.consume import CdcConsumer
 DATA = Path(__file__).parents[2] / "data" / "ignite"
 
 
-def unpacked(name: str, directory: Path) -> Path:
+def unpack_recording(name: str, directory: Path) -> Path:
     """Unpack a recording's work directory below this one, and return it."""
     with tarfile.open(DATA / f"{name}.tar.xz") as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
@@ -91,8 +91,8 @@ def shown_entry(entry: Any) -> dict[str, Any]:
     version = entry.write_version
     return {
         "cacheId": entry.cache_id,
-        "key": shown(entry.key),
-        "value": shown(entry.value),
+        "key": show_value(entry.key),
+        "value": show_value(entry.value),
         "primary": entry.primary,
         "partition": entry.partition,
         "version": [version.topology, version.order, version.node_order, version.data_center],
@@ -100,7 +100,7 @@ def shown_entry(entry: Any) -> dict[str, Any]:
     }
 
 
-def shown(value: Any) -> Any:
+def show_value(value: Any) -> Any:
     """Return a value as `Shown.java` shows it; types that are one in Python have one name."""
     for kind, show in _SHOWN:
         if isinstance(value, kind):
@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
     if kind == "collection" and rest[0] == "SingletonList":
         return ["opaque"]  # of java.util.Collections: only a JVM can read it
     if kind == "collection":
-        return ["collection", rest[0], _ordered(rest[0] == "HashSet", rest[1])]
+        return ["collection", rest[0], _order_items(rest[0] == "HashSet", rest[1])]
     if kind == "map":
         pairs = [[plain(key), plain(one)] for key, one in rest[1]]
         return ["map", rest[0], sorted(pairs, key=repr) if rest[0] == "HashMap" else pairs]
@@ -138,7 +138,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _ordered(is_unordered: bool, items: list[Any]) -> list[Any]:
+def _order_items(is_unordered: bool, items: list[Any]) -> list[Any]:
     found = [plain(one) for one in items]
     return sorted(found, key=repr) if is_unordered else found
 
@@ -163,18 +163,18 @@ def _shown_timestamp(value: Timestamp) -> list[Any]:
 
 
 def _shown_object(value: BinaryObject) -> list[Any]:
-    fields = {name: shown(one) for name, one in value.items() if one is not None}
+    fields = {name: show_value(one) for name, one in value.items() if one is not None}
     return ["object", value.type_name, value.type_id, fields]
 
 
 def _shown_list(value: JavaList) -> list[Any]:
-    items = [shown(one) for one in value]
+    items = [show_value(one) for one in value]
     kind = value.kind
     return ["collection", kind, sorted(items, key=repr) if kind == "HashSet" else items]
 
 
 def _shown_map(value: JavaMap) -> list[Any]:
-    pairs = [[shown(key), shown(one)] for key, one in value.pairs]
+    pairs = [[show_value(key), show_value(one)] for key, one in value.pairs]
     return ["map", value.kind, sorted(pairs, key=repr) if value.kind == "HashMap" else pairs]
 
 
@@ -195,7 +195,7 @@ _SHOWN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (BinaryObject, _shown_object),
     (JavaList, _shown_list),
     (JavaMap, _shown_map),
-    (list, lambda value: ["array", [shown(one) for one in value]]),
+    (list, lambda value: ["array", [show_value(one) for one in value]]),
     (object, lambda value: _shown_decimal(value)),
 )
 
@@ -205,7 +205,7 @@ def plain_event(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, "key": plain(event["key"]), "value": plain(event["value"])}
 
 
-def walked(name: str, kernel: Any, decode: Any, node: str = "node_1") -> Iterator[Any]:
+def walk_entries(name: str, kernel: Any, decode: Any, node: str = "node_1") -> Iterator[Any]:
     """Yield every entry of a recording, as a consumer gets it. kernel: result of wal_kernel().
 
     decode: as `marshal.decode`.
@@ -226,14 +226,14 @@ def walked(name: str, kernel: Any, decode: Any, node: str = "node_1") -> Iterato
 # -- segments made here ------------------------------------------------------------------------
 
 
-def sealed(data: bytes) -> bytes:
+def seal_record(data: bytes) -> bytes:
     """Return a record and its checksum."""
     return data + struct.pack("<I", crc(data))
 
 
 def record_bytes(kind: int, data: bytes, at: int = 0, number: int = 0) -> bytes:
     """Return one record, for this place."""
-    return sealed(struct.pack("<Bqii", kind + 1, number, at, 21 + len(data)) + data)
+    return seal_record(struct.pack("<Bqii", kind + 1, number, at, 21 + len(data)) + data)
 
 
 def entry_bytes(
@@ -278,7 +278,7 @@ def data_segment(
 
     times_ms, kinds: of each data record; without them all have time_ms, and are DATA_RECORD_V2.
     """
-    data = sealed(struct.pack("<BqiQi", 5, number, 0, 0xB0D045ACE7ED045A, 2))
+    data = seal_record(struct.pack("<BqiQi", 5, number, 0, 0xB0D045ACE7ED045A, 2))
     for at, entries in enumerate(records):
         time_ms = times_ms[at] if times_ms else time_ms
         entry_count = len(entries) if count is None else count
@@ -372,8 +372,8 @@ def shown_event(event: Any) -> dict[str, Any]:
     version = event.version
     return {
         "cacheId": event.cache_id,
-        "key": shown(event.key),
-        "value": shown(event.value),
+        "key": show_value(event.key),
+        "value": show_value(event.value),
         "primary": event.primary,
         "partition": event.partition,
         "version": [version.topology, version.order, version.node_order, version.data_center],

@@ -100,7 +100,7 @@ def _rows(config: Config) -> Iterator[Row]:
                 yield Row(op, relation.name, values, row.column("trx")[0].as_py(), relation)
 
 
-def folded(rows: list[Row]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
+def fold_rows(rows: list[Row]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
     """Return the remaining rows of each table, by key."""
     found: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {}
     for row in rows:
@@ -147,7 +147,7 @@ def number(value: int) -> bytes:
     return struct.pack("<Bi", 3, value)
 
 
-def made(folder: Path, segments: dict[int, bytes], *caches: str) -> Path:
+def make_work_directory(folder: Path, segments: dict[int, bytes], *caches: str) -> Path:
     """Make a work directory with these segments, of a node n that does not exist."""
     work = folder / "work"
     for name in ("db/n", "db/wal/cdc/n/state", "db/marshaller", "db/binary_meta/n"):

@@ -65,7 +65,7 @@ class Kept:
         shutil.copytree(self._segments, cdc)
         return work
 
-    def told(self, ignite: Ignite) -> list[dict[str, Any]]:
+    def read_calls(self, ignite: Ignite) -> list[dict[str, Any]]:
         """Return the calls of Ignite's utility for all segments, from the first one on."""
         name = self._node.consistent_id
         return theirs(ignite, self.copy(f"reference-{name}"), node=name)

@@ -213,7 +213,7 @@ def records(data: Any, kernel: Any, kinds: frozenset[int]) -> list[object]:
     return told
 
 
-def scanned(data: Any, scan: Any, begin: int, checked: int) -> list[Any]:
+def scan_whole(data: Any, scan: Any, begin: int, checked: int) -> list[Any]:
     """Return all of a segment at once, or the error."""
     try:
         wal.check_header(data, 0, "0.wal")
@@ -235,8 +235,8 @@ def one_by_one(data: Any, begin: int) -> list[Any]:
 
 def assert_same_scan(data: Any, begin: int) -> None:
     """Check that a scan equals a walk, even if checksums were computed before."""
-    found = scanned(data, wal.scan, begin, 0)
-    assert found == scanned(data, _wal.scan, begin, 0)
+    found = scan_whole(data, wal.scan, begin, 0)
+    assert found == scan_whole(data, _wal.scan, begin, 0)
     end = _wal.checked_end(data, 0, max(begin, wal.HEADER_BYTES))
     wanted = one_by_one(data, begin)
     if wanted and isinstance(wanted[0], list):
@@ -249,7 +249,7 @@ def assert_same_scan(data: Any, begin: int) -> None:
     else:
         assert found == wanted
     for scan in (wal.scan, _wal.scan):
-        assert scanned(data, scan, begin, end) == found
+        assert scan_whole(data, scan, begin, end) == found
 
 
 def shown_row(row: dict[str, Any], data: Any) -> list[object]:

@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from harness.pipelines.log import ITEM, SOURCE, Change, commit_position, numbered, run_of, truncate
+from harness.pipelines.log import (
+    ITEM,
+    SOURCE,
+    Change,
+    commit_position,
+    number_rows,
+    run_of,
+    truncate,
+)
 from harness.servers.serve import holder, source_log, write_base
 from penstock.base.held import HeldState
 from penstock.base.manifest import BasePlace, Manifest, load_manifest, save_manifest
@@ -43,7 +51,7 @@ def change(op: Op, row: tuple[Any, ...] | None, relation: Relation = ITEM, **mor
     return Change(relation=relation, op=op, after=row, **more)
 
 
-def moved(key: int, row: tuple[Any, ...], **more: Any) -> Change:
+def move_key(key: int, row: tuple[Any, ...], **more: Any) -> Change:
     """Return an update of a row's key."""
     return change(Op.UPDATE, row, before=(key,), **more)
 
@@ -76,7 +84,7 @@ class Log:
         """Write transactions into a segment of their own, after a table was emptied."""
         with self.writer() as writer:
             start = writer.end
-            found = numbered(groups, keys_have_two=True)
+            found = number_rows(groups, keys_have_two=True)
             for group in found:
                 rows = [
                     replace(
@@ -117,7 +125,7 @@ class Log:
         save_manifest(self.place.directory, replace(manifest, tables=tables))
 
     @contextmanager
-    def held(self) -> Iterator[HeldState]:
+    def hold_state(self) -> Iterator[HeldState]:
         """Hold the state at the log's end."""
         with closing(source_log(self.root)) as log:
             head = log.head()
@@ -135,7 +143,7 @@ class Log:
 
     def rows(self, relation: Relation) -> Counter[tuple[Any, ...]]:
         """Return a table's rows at the log's end, counted."""
-        with self.held() as held:
+        with self.hold_state() as held:
             return self.read(held, relation)
 
     def step(self) -> Manifest:

@@ -42,7 +42,7 @@ class Based(Served):
         self.port = port
         self.path.write_text(self.path.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
 
-    def based(self) -> Manifest:
+    def read_manifest(self) -> Manifest:
         """Return the manifest of the present base."""
         found = load_manifest(self.manifest.parent)
         assert found is not None
@@ -51,15 +51,15 @@ class Based(Served):
     def moved_on(self, segment: int | None = None) -> None:
         """Wait until the base has moved forward, or past a segment."""
         assert self.loader is not None
-        behind = self.based().segment if segment is None else segment
-        self.loader.until(lambda: self.based().segment > behind, "the base moves on")
+        behind = self.read_manifest().segment if segment is None else segment
+        self.loader.until(lambda: self.read_manifest().segment > behind, "the base moves on")
 
     def equal(self, *tables: str) -> None:
         """Wait until the server, from base and log, answers with the source's rows."""
         deadline = time.monotonic() + WAIT_S
         for table in tables:
             query = f"select * from {self.place.namespace}.{table}"
-            while sorted(self.asked(query), key=repr) != rows(self.place, table):
+            while sorted(self.query_catalog(query), key=repr) != rows(self.place, table):
                 assert time.monotonic() < deadline, f"{table} is not as at the source"
                 time.sleep(0.2)
 
@@ -88,7 +88,7 @@ def rows(place: Place, table: str) -> list[tuple[object, ...]]:
     return sorted(place.run(f"select * from {table}"), key=repr)
 
 
-def followed(subscriber: Subscriber, *tables: str) -> None:
+def wait_until_followed(subscriber: Subscriber, *tables: str) -> None:
     """Wait until the subscriber has the source's rows, and no copy is running."""
     place = subscriber.served.place
 

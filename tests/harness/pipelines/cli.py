@@ -23,7 +23,7 @@ def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Co
             yield full, command
 
 
-def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def call_cli(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Return exit code, standard output and standard error of a command line."""
     code = 0
     try:

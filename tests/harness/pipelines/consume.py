@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.pipelines.log import ITEM, SOURCE, Change, numbered, run_of
+from harness.pipelines.log import ITEM, SOURCE, Change, number_rows, run_of
 from penstock.log import Segment, Writer, open_segment
 from penstock.model import Identity, Marker, Run, TableName
 
@@ -32,14 +32,14 @@ def write(folder: Path, *runs: Run) -> Segment:
     return open_segment(folder / "log" / "0.ckt")
 
 
-def written(
+def write_segment(
     folder: Path,
     groups: Sequence[Sequence[Change]],
     *markers: Marker,
     keys_have_two: bool = False,
 ) -> Segment:
     """Write transactions as one run each, the markers in the first. keys_have_two:
-    see `numbered`.
+    see `number_rows`.
     """
-    first, *rest = numbered(groups, keys_have_two=keys_have_two)
+    first, *rest = number_rows(groups, keys_have_two=keys_have_two)
     return write(folder, run_of(first, markers=markers), *(run_of(group) for group in rest))

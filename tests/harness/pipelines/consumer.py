@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.pipelines.log import SOURCE, Row, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, Row, inserts, number_rows, run_of
 from penstock.consume.api import CdcConsumer
 from penstock.consume.application import Application, ApplicationOptions
 from penstock.consume.events import CdcEvent
@@ -100,7 +100,7 @@ class Feed:
     ) -> None:
         """Write one transaction of so many inserts, make it durable, and close the segment."""
         done = [inserts(2)] * 0
-        numbers = numbered([*done, inserts(count, first=self._count)])[0]
+        numbers = number_rows([*done, inserts(count, first=self._count)])[0]
         end = self.writer.end
         shifted = [
             Row(
@@ -187,7 +187,7 @@ def plain_pipeline(root: Path, extra: str = "", *, name: str = NAME) -> Path:
 name = "shop"
 directory = "."
 [source]
-url = "postgresql://nobody@127.0.0.1:1/none"
+url = "postgresql://unused@127.0.0.1:1/none"
 tables = ["public.*"]
 [consumers.{name}]
 class = "plain_consumer:Plain"
@@ -200,7 +200,7 @@ checkFrequency = 20
     return path
 
 
-def noted(root: Path) -> list[str]:
+def read_notes(root: Path) -> list[str]:
     """Return the records of `Plain`."""
     path = root / "noted.txt"
     return path.read_text().splitlines() if path.exists() else []

@@ -121,7 +121,7 @@ class Actions:
         kind, needed = self._add_column(table, self._new_name(table), lambda one: one.computed)
         return needed, [self._declare(table, default=self._dice.choice(kind.computed))]
 
-    def _generated(self, table: Table) -> tuple[list[Statement], list[str]]:
+    def _add_generated(self, table: Table) -> tuple[list[Statement], list[str]]:
         """Add a column that is computed from the one that identifies rows."""
         if table.column(table.id).type.family != "number":
             raise NothingToDo
@@ -161,7 +161,7 @@ class Actions:
             default = self._dice.choice(kind.defaults)
         return needed, [f"drop column {self._q(old.name)}", self._declare(table, default=default)]
 
-    def _renamed(self, table: Table, old: str, new: str) -> str:
+    def _change_name(self, table: Table, old: str, new: str) -> str:
         table.column(old).name = new
         table.key = tuple(new if one == old else one for one in table.key)
         table.uniques = {
@@ -174,15 +174,15 @@ class Actions:
 
     def _rename(self, table: Table) -> tuple[list[Statement], list[str]]:
         old = self._dice.choice(table.columns).name
-        return [], [self._renamed(table, old, self._new_name(table))]
+        return [], [self._change_name(table, old, self._new_name(table))]
 
-    def _retyped(self, table: Table, column: Made, kind: ColumnType) -> str:
+    def _change_type(self, table: Table, column: Made, kind: ColumnType) -> str:
         column.type = kind
         if self._is_pg:
             return f"alter column {self._q(column.name)} type {kind.declared}"
-        return self._modified(column)
+        return self._modify_column(column)
 
-    def _modified(self, column: Made, name: str = "", kind: str = "") -> str:
+    def _modify_column(self, column: Made, name: str = "", kind: str = "") -> str:
         """Return MODIFY or CHANGE to the model's column, which loses its default."""
         column.has_default = False
         declared = kind or column.type.declared
@@ -204,7 +204,7 @@ class Actions:
         if not kinds:
             raise NothingToDo
         kind = self._dice.choice(kinds)
-        return self._needs(kind), [self._retyped(table, column, kind)]
+        return self._needs(kind), [self._change_type(table, column, kind)]
 
     def _using(self, table: Table) -> tuple[list[Statement], list[str]]:
         column = self._other(table)
@@ -223,7 +223,7 @@ class Actions:
         column.nullable = False
         if self._is_pg:
             return [], [f"alter column {self._q(column.name)} set not null"]
-        return [], [self._modified(column)]
+        return [], [self._modify_column(column)]
 
     def _drop_not_null(self, table: Table) -> tuple[list[Statement], list[str]]:
         column = self._other(table)
@@ -232,7 +232,7 @@ class Actions:
         column.nullable = True
         if self._is_pg:
             return [], [f"alter column {self._q(column.name)} drop not null"]
-        return [], [self._modified(column)]
+        return [], [self._modify_column(column)]
 
     def _set_default(self, table: Table) -> tuple[list[Statement], list[str]]:
         column = self._other(table)
@@ -295,9 +295,9 @@ class Actions:
         name = column.name.swapcase()
         if name.lower() != column.name.lower() or name == column.name:
             raise NothingToDo
-        modified = self._modified(column, name)
+        modified = self._modify_column(column, name)
         if modified.startswith("change"):
-            self._renamed(table, column.name, name)
+            self._change_name(table, column.name, name)
         else:
             column.name = name
         return [], [modified]
@@ -315,7 +315,7 @@ class Actions:
             "character set utf8mb4",
             "character set latin1 collate latin1_bin",
         )
-        return [], [self._modified(column, kind=f"varchar({size}) {self._dice.choice(forms)}")]
+        return [], [self._modify_column(column, kind=f"varchar({size}) {self._dice.choice(forms)}")]
 
     def _labels(self, table: Table) -> tuple[list[Statement], list[str]]:
         """Give a column another list of labels, by MODIFY."""
@@ -324,7 +324,7 @@ class Actions:
             raise NothingToDo
         column = self._dice.choice(columns)
         kinds = [one for one in self._types if one.family == column.type.family]
-        return [], [self._retyped(table, column, self._dice.choice(kinds))]
+        return [], [self._change_type(table, column, self._dice.choice(kinds))]
 
     def _auto_increment(self, table: Table) -> tuple[list[Statement], list[str]]:
         column = table.column(table.id)

@@ -198,9 +198,9 @@ def table_of(statement: Statement) -> str | None:
     found = ABOUT_TABLE.match(statement.sql)
     if found is None or re.search(r"\b(rename to|inherit|partition)\b", statement.sql, re.I):
         return None
-    return _unquoted(found[1])
+    return _unquote(found[1])
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     quote = name[0]
     return name[1:-1].replace(quote * 2, quote) if quote in '"`' else name

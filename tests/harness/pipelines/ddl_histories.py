@@ -196,10 +196,10 @@ class Author(Actions):
         must = column.name == table.id or not (column.has_default or column.nullable)
         return must or self._dice.random() < 0.8
 
-    def _written(self, table: Table) -> Made:
-        if not table.written:
+    def _choose_written(self, table: Table) -> Made:
+        if not table.settable_columns:
             raise NothingToDo
-        return self._dice.choice(table.written)
+        return self._dice.choice(table.settable_columns)
 
     def _id_literal(self, table: Table, number: int) -> str:
         is_text = table.column(table.id).type.family == "text"
@@ -217,12 +217,12 @@ class Author(Actions):
         return f"where {self._q(table.id)} = {self._id_literal(table, number)}"
 
     def _update(self, table: Table) -> Statement:
-        column = self._written(table)
+        column = self._choose_written(table)
         text = f"update {self._q(table.name)} set {self._q(column.name)} = {self._value(column)}"
         return Statement(f"{text} {self._where(table)}")
 
     def _update_all(self, table: Table) -> Statement:
-        column = self._written(table)
+        column = self._choose_written(table)
         return Statement(
             f"update {self._q(table.name)} set {self._q(column.name)} = {self._value(column)}"
         )
@@ -328,9 +328,9 @@ class Author(Actions):
         one, other = (made.name for made in self._dice.sample(table.others, 2))
         names = ((one, "tmp"), (other, one), ("tmp", other))
         if self._is_pg or self._dice.random() < 0.5:
-            return [self._alter_table(table, self._renamed(table, *pair)) for pair in names]
+            return [self._alter_table(table, self._change_name(table, *pair)) for pair in names]
         for pair in names:
-            self._renamed(table, *pair)
+            self._change_name(table, *pair)
         both = (
             f"rename column {self._q(one)} to {self._q(other)}",
             f"rename column {self._q(other)} to {self._q(one)}",
@@ -346,8 +346,8 @@ class Author(Actions):
         if self._dice.random() < 0.5:
             self._forget(table, first)
             statements = [self._alter_table(table, f"drop column {self._q(first)}")]
-            return [*statements, self._alter_table(table, self._renamed(table, second, first))]
-        renamed = self._alter_table(table, self._renamed(table, first, self._new_name(table)))
+            return [*statements, self._alter_table(table, self._change_name(table, second, first))]
+        renamed = self._alter_table(table, self._change_name(table, first, self._new_name(table)))
         kind, needed = self._add_column(table, first)
         default = self._dice.choice(kind.defaults) if kind.defaults else ""
         return [renamed, *needed, self._alter_table(table, self._declare(table, default=default))]

@@ -109,7 +109,7 @@ class Table:
         return next(one for one in self.columns if one.name == name)
 
     @property
-    def written(self) -> list[Made]:
+    def settable_columns(self) -> list[Made]:
         """Columns that an update may set: not the one that identifies rows."""
         return [one for one in self.others if not one.is_generated]
 

@@ -42,7 +42,7 @@ def without(script: Script, atoms: Collection[Atom]) -> Script:
     """Return the script without these parts."""
     left_out = set(atoms)
 
-    def kept(place: int, statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    def keep_statements(place: int, statements: Sequence[Statement]) -> tuple[Statement, ...]:
         found = []
         for number, one in enumerate(statements):
             actions = tuple(
@@ -59,10 +59,10 @@ def without(script: Script, atoms: Collection[Atom]) -> Script:
     for place, step in enumerate(script.steps):
         if step.pause and (place, 0, WHOLE) not in left_out:
             steps.append(step)
-        statements = kept(place, step.statements)
+        statements = keep_statements(place, step.statements)
         if statements:
             steps.append(Step(statements))
-    return Script(script.source, kept(SETUP, script.setup), tuple(steps))
+    return Script(script.source, keep_statements(SETUP, script.setup), tuple(steps))
 
 
 def sign(outcome: Outcome) -> tuple[str, str]:

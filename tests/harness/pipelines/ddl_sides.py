@@ -115,15 +115,15 @@ class PostgresSide:
         """Return all rows as text. columns: kind of value by column."""
         facts = self.facts(schema, table)
         assert facts is not None
-        listed = ", ".join(self._shown(name, facts.types[name]) for name in columns)
-        return self.run(f'select {listed} from "{schema}".{_quoted(table)}')
+        listed = ", ".join(self._show_column(name, facts.types[name]) for name in columns)
+        return self.run(f'select {listed} from "{schema}".{_quote(table)}')
 
     @staticmethod
-    def _shown(name: str, of_type: str) -> str:
+    def _show_column(name: str, of_type: str) -> str:
         if of_type.startswith("interval("):
-            return f"(extract(epoch from {_quoted(name)}) * 1000000)::bigint::text || ' us'"
+            return f"(extract(epoch from {_quote(name)}) * 1000000)::bigint::text || ' us'"
         # A cast to text differs from the server's print in some types: it adds /32 to an address.
-        return f"case when {_quoted(name)} is not null then format('%s', {_quoted(name)}) end"
+        return f"case when {_quote(name)} is not null then format('%s', {_quote(name)}) end"
 
 
 class MySQLSide:
@@ -178,11 +178,11 @@ class MySQLSide:
         """Return all rows as text. columns: kind of value by column."""
         facts = self.facts(schema, table)
         assert facts is not None
-        listed = ", ".join(self._shown(name, facts.types[name]) for name in columns)
+        listed = ", ".join(self._show_column(name, facts.types[name]) for name in columns)
         return self.run(f"select {listed} from `{schema}`.`{table.replace('`', '``')}`")
 
     @staticmethod
-    def _shown(name: str, of_type: str) -> str:
+    def _show_column(name: str, of_type: str) -> str:
         quoted = "`" + name.replace("`", "``") + "`"
         if "binary" in of_type or "blob" in of_type:
             return f"concat('\\\\x', lower(hex({quoted})))"
@@ -208,13 +208,13 @@ class ServedLog:
 
     def rows(self, schema: str, table: str) -> tuple[list[str], list[Row]]:
         """Return the names of a table's columns, and its rows as text. Raises psycopg.Error."""
-        query = f'select * from "{schema}".{_quoted(table)}'
+        query = f'select * from "{schema}".{_quote(table)}'
         result = self._connection.pgconn.exec_(query.encode())
         if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
             raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
         places = range(result.nfields)
         rows = [
-            tuple(_decoded(result.get_value(row, place)) for place in places)
+            tuple(_decode(result.get_value(row, place)) for place in places)
             for row in range(result.ntuples)
         ]
         return [(result.fname(place) or b"").decode() for place in places], rows
@@ -224,7 +224,7 @@ class ServedLog:
         self._connection.close()
 
 
-def _decoded(value: bytes | None) -> str | None:
+def _decode(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
@@ -232,7 +232,7 @@ def _literal(name: str) -> str:
     return name.replace("'", "''")
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -387,7 +387,7 @@ def base_differences(
 def _row_differences(
     table: str, kinds: Mapping[str, str], ours: list[Row], theirs: list[Row]
 ) -> list[str]:
-    mine, copied = _counted(ours, kinds), _counted(theirs, kinds)
+    mine, copied = _count_rows(ours, kinds), _count_rows(theirs, kinds)
     found = []
     for word, rows in (("lacks", mine - copied), ("has", copied - mine)):
         for row in list(rows.elements())[:4]:
@@ -395,6 +395,6 @@ def _row_differences(
     return found
 
 
-def _counted(rows: list[Row], kinds: Mapping[str, str]) -> Counter[Row]:
+def _count_rows(rows: list[Row], kinds: Mapping[str, str]) -> Counter[Row]:
     how = list(kinds.values())
     return Counter(neutral_row(how, row) for row in rows)

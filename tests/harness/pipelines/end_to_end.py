@@ -86,7 +86,7 @@ class Process:
             assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
             time.sleep(0.05)
 
-    def ended(self, within_s: float = WAIT_S) -> int:
+    def wait_for_end(self, within_s: float = WAIT_S) -> int:
         """Wait for its end, and return the exit code."""
         code = self._process.wait(within_s)
         self._join()
@@ -99,7 +99,7 @@ class Process:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Ask it to end, and check that it ends without an error."""
         self._process.send_signal(number)
-        assert self.ended() == 0, self.err
+        assert self.wait_for_end() == 0, self.err
 
     def _join(self) -> None:
         for reader in self._readers:
@@ -184,9 +184,11 @@ class Pair:
         assert self.process is not None
         for number in (next(self._fences), next(self._fences)):
             self.run(f"insert into public.fence values ({number})")
-            self.process.until(lambda n=number: self._passed(n), f"fence {number} in the target")
+            self.process.until(
+                lambda n=number: self._has_passed(n), f"fence {number} in the target"
+            )
 
-    def _passed(self, number: int) -> bool:
+    def _has_passed(self, number: int) -> bool:
         name = quote(self.map.get("public", "public"), "fence")
         try:
             found = self.target.execute(f"select 1 from {name} where id = {number}".encode())

@@ -18,7 +18,7 @@ from penstock.model.sections import FlexCdcSettings, StateNames
 from penstock.ports.changelog import OWN_COLUMNS, RowImages
 
 NAME = "flexcdc"
-SOURCE_URL = "postgresql://nobody@127.0.0.1:1/none"
+SOURCE_URL = "postgresql://unused@127.0.0.1:1/none"
 
 
 class MemorySession:
@@ -196,7 +196,7 @@ class MemoryFlex:
         self.feed = Feed(root)
         self.session = MemorySession()
         settings.setdefault("auto_changelog", True)
-        self.settings = FlexCdcSettings(dest="mysql://nobody@127.0.0.1:1", **settings)
+        self.settings = FlexCdcSettings(dest="mysql://unused@127.0.0.1:1", **settings)
         self.warnings: list[str] = []
         self.session.create_state(self.settings.names)
 

@@ -15,9 +15,9 @@ from harness.pipelines.policies import (
     TABLE,
     Begin,
     N,
-    found,
+    build_shape,
+    read_state,
     settle,
-    shaped,
 )
 from penstock.model import MarkerKind
 
@@ -32,18 +32,18 @@ class LaterKeys:
         log.close_segment()
         settle(target, log)
         other = replace(MORE, name="nr", nullable=False, id=5)
-        again = shaped(other, replace(NAME, name="w", id=6), version=2)
+        again = build_shape(other, replace(NAME, name="w", id=6), version=2)
         log.transaction((MarkerKind.TRUNCATE, [TABLE]), insert(again, 7, "x"))
         log.close_segment()
         settle(target, log)
-        assert found(target, "key") == ["nr"]
+        assert read_state(target, "key") == ["nr"]
         assert target.rows("select nr, w from t") == [(7, "x")]
 
     def test_a_key_that_the_source_gets_later(self, begin: Begin, log: LogMaker) -> None:
         """A table without a key gets the source's."""
         target = begin("create table t (id int not null, name varchar(20), n int not null)")
-        log.transaction(insert(shaped(ID, NAME, N, version=1, key=()), 1, "a", 10))
+        log.transaction(insert(build_shape(ID, NAME, N, version=1, key=()), 1, "a", 10))
         log.transaction(insert(replace(BASE, version=2), 2, "b", 20))
         log.close_segment()
         settle(target, log)
-        assert found(target, "key") == ["id"]
+        assert read_state(target, "key") == ["id"]

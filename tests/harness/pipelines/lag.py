@@ -128,7 +128,7 @@ class Line:
         return read_loader_state(self.config.layout.run) or LoaderState(pid=0)
 
     @contextmanager
-    def paused(self, word: Word) -> Iterator[None]:
+    def pause_loader(self, word: Word) -> Iterator[None]:
         """Pause the loader for the block."""
         word.text = "PAUSE"
         until(lambda: self.loader.state == "paused", "the loader pauses")
@@ -137,7 +137,7 @@ class Line:
 
     # -- reports -------------------------------------------------------------------------------
 
-    def logged(self, trx: int) -> bool:
+    def has_logged(self, trx: int) -> bool:
         """Return whether the log has so many transactions."""
         return read_log_end(self.config).end.trx >= trx
 
@@ -175,10 +175,10 @@ def tell_states(line: Line) -> None:
             line.commit_next()
             until(lambda: not line.lacking(), "the first row is there")
             until(line.is_caught_up, "an idle pipeline has no lag")
-            with line.paused(word):
+            with line.pause_loader(word):
                 trx = read_log_end(line.config).end.trx
                 line.commit_next()
-                until(lambda: line.logged(trx + 1), "it is in the log")
+                until(lambda: line.has_logged(trx + 1), "it is in the log")
                 time.sleep(1.2)
                 found = line.compare()
                 assert not found.at_most
@@ -191,7 +191,7 @@ def tell_states(line: Line) -> None:
     assert (found.at_most, found.extracting) == (True, False)
     assert found.seconds is not None
     known = line.committed[len(line.committed) - 1]
-    assert found.seconds <= now_s() - known[0] + line.resolution_s + SLACK_S, "it is no guess"
+    assert found.seconds <= now_s() - known[0] + line.resolution_s + SLACK_S, "it is exact"
     with line.extracting():
         trx = read_log_end(line.config).end.trx
         until(lambda: line.compare().rows == len(line.lacking()), "the log has it")
@@ -230,11 +230,11 @@ def tell_heartbeats(line: Line) -> None:
         end = read_log_end(line.config).end
         assert (end.gsn, end.trx >= 3) == (0, True), "they are no rows"
         paused_s = now_s()
-        with line.paused(word):
+        with line.pause_loader(word):
             before = line.loader.heartbeats
             standing_s = now_s()
             trx = read_log_end(line.config).end.trx
-            until(lambda: line.logged(trx + 3), "heartbeats wait in the log")
+            until(lambda: line.has_logged(trx + 3), "heartbeats wait in the log")
             time.sleep(1.5)
             waited_s = now_s() - standing_s
         until(lambda: line.loader.heartbeats.count > before.count + 3, "they are visible at last")
@@ -251,5 +251,5 @@ def tell_heartbeats(line: Line) -> None:
 def tell_that_they_are_no_activity(line: Line) -> None:
     """Check that an extraction with exitWhenIdle ends although heartbeats continue."""
     with Process(line.config.path, "extract") as process:
-        assert process.ended(WAIT_S) == 0, process.err
+        assert process.wait_for_end(WAIT_S) == 0, process.err
     assert read_log_end(line.config).done

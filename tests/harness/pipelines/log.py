@@ -170,7 +170,7 @@ def moves(change: Change) -> bool:
     )
 
 
-def numbered(
+def number_rows(
     committed: Sequence[Sequence[Change]], *, keys_have_two: bool = False
 ) -> list[list[Row]]:
     """Give rows and transactions their numbers, from 1.
@@ -261,7 +261,7 @@ def truncate(gsn: int, trx: int, *names: str) -> Marker:
     )
 
 
-def dropped(gsn: int, trx: int, *names: str) -> Marker:
+def make_drop_marker(gsn: int, trx: int, *names: str) -> Marker:
     """Return a marker after a row that says that tables were dropped."""
     return replace(truncate(gsn, trx, *names), kind=MarkerKind.DDL, data=DROP_TABLE)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.pipelines.log import ITEM, SOURCE, Change, Row, moves, numbered, rows_of
+from harness.pipelines.log import ITEM, SOURCE, Change, Row, moves, number_rows, rows_of
 from penstock.codec.columns import transactions_batch
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log import Writer, WriterOptions, links, list_segments, open_chain
@@ -150,7 +150,7 @@ class LogOf:
     writer: Writer | None = None
 
     def __post_init__(self) -> None:
-        self.numbered = numbered(self.rows, keys_have_two=True)
+        self.numbered = number_rows(self.rows, keys_have_two=True)
         links.enable(self.links)
 
     @property
@@ -161,7 +161,7 @@ class LogOf:
     def place(self) -> InputPlace:
         return InputPlace(name=self.directory.name, log=self.directory / "log", links=self.links)
 
-    def opened(self) -> Writer:
+    def open_writer(self) -> Writer:
         if self.writer is None:
             self.writer = Writer.open(
                 self.directory / "log",
@@ -175,7 +175,7 @@ class LogOf:
         """Write so many more transactions, in one run, and make them durable."""
         first = self.written
         chosen = range(first, min(first + count, len(self.transactions)))
-        writer = self.opened()
+        writer = self.open_writer()
         if chosen:
             writer.write(self._run(chosen))
             writer.flush()
@@ -216,7 +216,7 @@ class LogOf:
     def end(self) -> None:
         """Write all of it, and finish the log."""
         self.write(len(self.transactions), rotates=True)
-        self.opened().finish()
+        self.open_writer().finish()
         self.close()
 
     def close(self) -> None:

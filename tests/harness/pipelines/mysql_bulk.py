@@ -91,7 +91,7 @@ def fill_orders(server: MySQLServer, name: str, count: int = 60_000) -> None:
 
 
 @contextmanager
-def lent(server: MySQLServer, table: TableDefinition) -> Iterator[ProxiedSession]:
+def lend_session(server: MySQLServer, table: TableDefinition) -> Iterator[ProxiedSession]:
     """Lend a session in a snapshot."""
     with (
         open_snapshots(server.url(), [table], count=1) as taken,
@@ -110,7 +110,7 @@ def copy_table(
 ) -> int:
     """Copy a table whole, into this schema, and return the number of rows."""
     read_plan, name = read_plan_of(table, servers, server.url()), table.name
-    with lent(server, table) as session:
+    with lend_session(server, table) as session:
         select = KeyChunk(table=table.name, number=1).query(read_plan.expressions)
         rows = RowsOfChunk(session, select, read_plan.cells, LineDialect.COPY)
         return into_postgres(

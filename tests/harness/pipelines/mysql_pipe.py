@@ -49,7 +49,7 @@ class Counting(LocalSession):
         return super().run(partitions, work, description=description)
 
 
-def loaded(path: Path) -> None:
+def load_log(path: Path) -> None:
     """Apply the log in this process and without Spark."""
     config, stop, keeper = load_config(path), StopRequest(), Keeper()
     config.layout.run.mkdir(exist_ok=True)
@@ -69,9 +69,9 @@ class Pipe:
         self.source = source
         self.target = target
         self.folder = folder
-        self.config = self.given()
+        self.config = self.write_config()
 
-    def given(
+    def write_config(
         self,
         extractor: dict[str, Any] | None = None,
         loader: dict[str, Any] | None = None,

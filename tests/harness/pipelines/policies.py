@@ -24,13 +24,13 @@ DDL = "create table t (id int primary key, name varchar(20), n int not null)"
 Begin = Callable[..., Applying]
 
 
-def shaped(*columns: Column, version: int, key: tuple[int, ...] = (0,)) -> Relation:
+def build_shape(*columns: Column, version: int, key: tuple[int, ...] = (0,)) -> Relation:
     """Return a relation of t."""
     base = relation(("id", "integer", "int32"), version=version)
     return replace(base, columns=columns, key=key, before=key)
 
 
-BASE = shaped(ID, NAME, N, version=1)
+BASE = build_shape(ID, NAME, N, version=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ TEXT_N = replace(N, source_type="text", neutral="string")
 FREE = replace(N, nullable=True)
 CASES = {
     ChangeKind.ADD_COLUMN: Case(
-        after=shaped(ID, NAME, N, MORE, version=2),
+        after=build_shape(ID, NAME, N, MORE, version=2),
         row=(2, "b", 20, 7),
         shown="select * from t order by id",
         evolved=[(1, "a", 10, None), (2, "b", 20, 7)],
@@ -67,7 +67,7 @@ CASES = {
         ignored=[(1, "a", 10), (2, "b", 20)],
     ),
     ChangeKind.DROP_COLUMN: Case(
-        after=shaped(ID, N, version=2),
+        after=build_shape(ID, N, version=2),
         row=(2, 20),
         shown="select * from t order by id",
         evolved=[(1, 10), (2, 20)],
@@ -75,7 +75,7 @@ CASES = {
         ignored=[(1, "a", 10), (2, None, 20)],
     ),
     ChangeKind.RENAME_COLUMN: Case(
-        after=shaped(ID, replace(NAME, name="title"), N, version=2),
+        after=build_shape(ID, replace(NAME, name="title"), N, version=2),
         row=(2, "b", 20),
         shown="select * from t order by id",
         evolved=[(1, "a", 10), (2, "b", 20)],
@@ -83,7 +83,7 @@ CASES = {
         ignored=[(1, "a", 10), (2, None, 20)],
     ),
     ChangeKind.WIDEN_TYPE: Case(
-        after=shaped(ID, NAME, BIG, version=2),
+        after=build_shape(ID, NAME, BIG, version=2),
         row=(2, "b", 20),
         shown="type",
         evolved="bigint",
@@ -91,7 +91,7 @@ CASES = {
         ignored="int",
     ),
     ChangeKind.NARROW_TYPE: Case(
-        after=shaped(ID, NAME, SMALL, version=2),
+        after=build_shape(ID, NAME, SMALL, version=2),
         row=(2, "b", 20),
         shown="type",
         evolved="smallint",
@@ -99,7 +99,7 @@ CASES = {
         ignored="int",
     ),
     ChangeKind.CHANGE_TYPE: Case(
-        after=shaped(ID, NAME, TEXT_N, version=2),
+        after=build_shape(ID, NAME, TEXT_N, version=2),
         row=(2, "b", "20"),
         shown="type",
         evolved="text",
@@ -107,7 +107,7 @@ CASES = {
         ignored="int",
     ),
     ChangeKind.NULLABILITY: Case(
-        after=shaped(ID, NAME, FREE, version=2),
+        after=build_shape(ID, NAME, FREE, version=2),
         row=(2, "b", 20),
         shown="null",
         evolved="YES",
@@ -115,7 +115,7 @@ CASES = {
         ignored="NO",
     ),
     ChangeKind.CHANGE_KEY: Case(
-        after=shaped(ID, NAME, N, version=2, key=(2,)),
+        after=build_shape(ID, NAME, N, version=2, key=(2,)),
         row=(2, "b", 20),
         shown="key",
         evolved=["n"],
@@ -134,7 +134,7 @@ CASES = {
 WITHOUT_TRUNCATE = [kind for kind in ChangeKind if kind is not ChangeKind.TRUNCATE]
 
 
-def found(target: Applying, shown: str) -> Any:
+def read_state(target: Applying, shown: str) -> Any:
     """Return the target's state that a case asks for."""
     if shown == "type":
         kind = column_fact(target, "data_type")
@@ -177,7 +177,7 @@ def record_of(target: Applying) -> TableRecord:
     return got
 
 
-def begun(begin: Begin, log: LogMaker, policies: Policies = Policies()) -> Applying:  # noqa: B008
+def begin_target(begin: Begin, log: LogMaker, policies: Policies = Policies()) -> Applying:  # noqa: B008
     """Return a target with row (1, 'a', 10), in its first shape."""
     target = begin(DDL, policies=policies)
     log.transaction(insert(BASE, 1, "a", 10))
@@ -209,8 +209,8 @@ class EveryKind:
         self, begin: Begin, log: LogMaker, kind: ChangeKind, again: Callable[..., Applying]
     ) -> None:
         """The change is named, and nothing of it is done; a restart with evolve does it."""
-        target = begun(begin, log, Policies(kinds={kind: Policy.EXCEPTION}))
-        before = [found(target, shown) for shown in ("select * from t", "type", "null", "key")]
+        target = begin_target(begin, log, Policies(kinds={kind: Policy.EXCEPTION}))
+        before = [read_state(target, shown) for shown in ("select * from t", "type", "null", "key")]
         change(log, kind)
         with pytest.raises(SchemaChangeRefused) as caught:
             settle(target, log)
@@ -218,11 +218,11 @@ class EveryKind:
         assert kind.value in caught.value.hint
         assert "penstock run" in caught.value.hint
         assert [
-            found(target, shown) for shown in ("select * from t", "type", "null", "key")
+            read_state(target, shown) for shown in ("select * from t", "type", "null", "key")
         ] == before
         later = again(target, policies=Policies())
         settle(later, log)
-        assert found(later, CASES[kind].shown) == CASES[kind].evolved
+        assert read_state(later, CASES[kind].shown) == CASES[kind].evolved
 
     @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
     @pytest.mark.parametrize("policy", [Policy.EVOLVE, Policy.TRY_EVOLVE], ids=str)
@@ -230,28 +230,28 @@ class EveryKind:
         self, begin: Begin, log: LogMaker, kind: ChangeKind, policy: Policy
     ) -> None:
         """Both policies evolve the table if that is possible, and no note is written."""
-        target = begun(begin, log, Policies(default=policy))
+        target = begin_target(begin, log, Policies(default=policy))
         change(log, kind)
         settle(target, log)
-        shown = found(target, CASES[kind].shown)
+        shown = read_state(target, CASES[kind].shown)
         assert sorted(map(str, shown)) == sorted(map(str, CASES[kind].evolved))
         assert record_of(target).notes == ()
 
     @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
     def test_lenient_gives_nothing_up(self, begin: Begin, log: LogMaker, kind: ChangeKind) -> None:
         """Columns and values stay, and new columns are added."""
-        target = begun(begin, log, Policies(kinds={kind: Policy.LENIENT}))
+        target = begin_target(begin, log, Policies(kinds={kind: Policy.LENIENT}))
         change(log, kind)
         settle(target, log)
-        assert found(target, CASES[kind].shown) == CASES[kind].lenient
+        assert read_state(target, CASES[kind].shown) == CASES[kind].lenient
 
     @pytest.mark.parametrize("kind", list(ChangeKind), ids=str)
     def test_ignore_leaves_the_shape(self, begin: Begin, log: LogMaker, kind: ChangeKind) -> None:
         """Rows are written into the existing columns."""
-        target = begun(begin, log, Policies(kinds={kind: Policy.IGNORE}))
+        target = begin_target(begin, log, Policies(kinds={kind: Policy.IGNORE}))
         change(log, kind)
         settle(target, log)
-        assert found(target, CASES[kind].shown) == CASES[kind].ignored
+        assert read_state(target, CASES[kind].shown) == CASES[kind].ignored
 
     @pytest.mark.parametrize("policy", [Policy.LENIENT, Policy.IGNORE], ids=str)
     @pytest.mark.parametrize("kind", WITHOUT_TRUNCATE, ids=str)
@@ -264,7 +264,7 @@ class EveryKind:
         again: Callable[..., Applying],
     ) -> None:
         """Updates and deletes follow too, and in a process that was started later."""
-        target = begun(begin, log, Policies(default=policy))
+        target = begin_target(begin, log, Policies(default=policy))
         change(log, kind)
         settle(target, log)
         case = CASES[kind]
@@ -289,9 +289,9 @@ class Leniently:
 
     def test_what_cannot_be_done_is_noted(self, begin: Begin, log: LogMaker) -> None:
         """Text that is not a number stays text under try_evolve, and so do new values."""
-        target = begun(begin, log, Policies(default=Policy.TRY_EVOLVE))
+        target = begin_target(begin, log, Policies(default=Policy.TRY_EVOLVE))
         number = replace(NAME, source_type="integer", neutral="int32")
-        log.transaction(insert(shaped(ID, number, N, version=2), 2, 5, 20))
+        log.transaction(insert(build_shape(ID, number, N, version=2), 2, 5, 20))
         log.close_segment()
         settle(target, log)
         assert target.rows("select * from t order by id") == [(1, "a", 10), (2, "5", 20)]
@@ -300,9 +300,9 @@ class Leniently:
 
     def test_evolve_stops_where_it_cannot_be_done(self, begin: Begin, log: LogMaker) -> None:
         """No part of the change is applied."""
-        target = begun(begin, log)
+        target = begin_target(begin, log)
         number = replace(NAME, source_type="integer", neutral="int32")
-        log.transaction(insert(shaped(ID, number, N, version=2), 2, 5, 20))
+        log.transaction(insert(build_shape(ID, number, N, version=2), 2, 5, 20))
         log.close_segment()
         with pytest.raises(Exception, match="applying to"):
             settle(target, log)
@@ -310,9 +310,9 @@ class Leniently:
 
     def test_a_type_that_neither_holds_becomes_text(self, begin: Begin, log: LogMaker) -> None:
         """Existing and new values are both kept."""
-        target = begun(begin, log, Policies(default=Policy.LENIENT))
+        target = begin_target(begin, log, Policies(default=Policy.LENIENT))
         day = replace(N, source_type="uuid", neutral="uuid", nullable=False)
-        log.transaction(insert(shaped(ID, NAME, day, version=2), 2, "b", b"\1" * 16))
+        log.transaction(insert(build_shape(ID, NAME, day, version=2), 2, "b", b"\1" * 16))
         log.close_segment()
         settle(target, log)
         assert target.rows("select n from t order by id") == [
@@ -322,7 +322,7 @@ class Leniently:
 
     def test_rows_truncated_in_the_same_batch_stay(self, begin: Begin, log: LogMaker) -> None:
         """Truncated rows stay, even those that were never in the target before."""
-        target = begun(begin, log, Policies(kinds={ChangeKind.TRUNCATE: Policy.LENIENT}))
+        target = begin_target(begin, log, Policies(kinds={ChangeKind.TRUNCATE: Policy.LENIENT}))
         log.transaction(insert(BASE, 2, "b", 20), update(BASE, 1, "a", 11))
         log.transaction((MarkerKind.TRUNCATE, [TABLE]), insert(BASE, 1, "z", 12))
         log.close_segment()
@@ -333,8 +333,8 @@ class Leniently:
         self, begin: Begin, log: LogMaker
     ) -> None:
         """Deleted rows are removed; the remaining ones keep their values in the column."""
-        target = begun(begin, log, Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT}))
-        small = shaped(ID, N, version=2)
+        target = begin_target(begin, log, Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT}))
+        small = build_shape(ID, N, version=2)
         log.transaction(insert(BASE, 2, "b", 20), insert(BASE, 3, "c", 30))
         log.transaction(update(small, 1, 11))
         log.close_segment()
@@ -346,19 +346,19 @@ class Leniently:
 
     def test_a_name_that_comes_back_is_refused(self, begin: Begin, log: LogMaker) -> None:
         """The kept column's values are not those of the new one."""
-        target = begun(begin, log, Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT}))
-        log.transaction(insert(shaped(ID, N, version=2), 2, 20))
+        target = begin_target(begin, log, Policies(kinds={ChangeKind.DROP_COLUMN: Policy.LENIENT}))
+        log.transaction(insert(build_shape(ID, N, version=2), 2, 20))
         log.close_segment()
         settle(target, log)
-        log.transaction(insert(shaped(ID, N, NAME, version=3), 3, 30, "c"))
+        log.transaction(insert(build_shape(ID, N, NAME, version=3), 3, 30, "c"))
         log.close_segment()
         with pytest.raises(ShapeNotApplicable, match="earlier column of that name"):
             settle(target, log)
 
     def test_columns_that_are_not_sent(self, begin: Begin, log: LogMaker) -> None:
         """A left-out column that is unchanged is no more required than one that is sent."""
-        target = begun(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
-        wide = shaped(ID, NAME, N, MORE, version=2)
+        target = begin_target(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
+        wide = build_shape(ID, NAME, N, MORE, version=2)
         log.transaction(insert(wide, 2, "b", 20, 5))
         log.transaction(
             update(wide, 1, "x", 11, None, absent=(3,)),
@@ -372,8 +372,8 @@ class Leniently:
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
         """The column is written from then on."""
-        target = begun(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
-        wide = shaped(ID, NAME, N, MORE, version=2)
+        target = begin_target(begin, log, Policies(kinds={ChangeKind.ADD_COLUMN: Policy.IGNORE}))
+        wide = build_shape(ID, NAME, N, MORE, version=2)
         log.transaction(insert(wide, 2, "b", 20, 5))
         log.close_segment()
         settle(target, log)
@@ -393,18 +393,18 @@ class Leniently:
     ) -> None:
         """No column can be left out then."""
         target = begin("create table t (id int)", policies=Policies(default=Policy.IGNORE))
-        log.transaction(insert(shaped(ID, version=1, key=()), 1))
+        log.transaction(insert(build_shape(ID, version=1, key=()), 1))
         log.close_segment()
         target.batch()
-        log.transaction(insert(shaped(ID, MORE, version=2, key=()), 2, 2))
+        log.transaction(insert(build_shape(ID, MORE, version=2, key=()), 2, 2))
         log.close_segment()
         with pytest.raises(KeyNotInTarget):
             settle(target, log)
 
     def test_a_key_that_is_renamed_leniently(self, begin: Begin, log: LogMaker) -> None:
         """The old column stays, and rows are found by the new one."""
-        target = begun(begin, log, Policies(default=Policy.LENIENT))
-        renamed = shaped(replace(ID, name="key"), NAME, N, version=2)
+        target = begin_target(begin, log, Policies(default=Policy.LENIENT))
+        renamed = build_shape(replace(ID, name="key"), NAME, N, version=2)
         log.transaction((MarkerKind.RELOAD, [TABLE]), insert(renamed, 1, "a", 10))
         log.transaction(update(renamed, 1, "b", 11), insert(renamed, 2, "c", 20))
         log.close_segment()
@@ -414,7 +414,7 @@ class Leniently:
 
 
 TITLE = replace(NAME, name="title")
-IN_PLACE = shaped(ID, TITLE, N, version=2)
+IN_PLACE = build_shape(ID, TITLE, N, version=2)
 IN_PLACE_SHOWN: dict[Policy, list[tuple[Any, ...]]] = {
     Policy.EVOLVE: [(1, "a", 10), (2, "b", 20)],
     Policy.TRY_EVOLVE: [(1, "a", 10), (2, "b", 20)],
@@ -431,7 +431,7 @@ class InPlace:
         self, begin: Begin, log: LogMaker, policy: Policy, again: Callable[..., Applying]
     ) -> None:
         """Rows follow under each policy, in a process started later, too."""
-        target = begun(begin, log, Policies(default=policy))
+        target = begin_target(begin, log, Policies(default=policy))
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
         settle(target, log)
@@ -450,7 +450,9 @@ class InPlace:
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
         """The change is named; evolve does it."""
-        target = begun(begin, log, Policies(kinds={ChangeKind.RENAME_COLUMN: Policy.EXCEPTION}))
+        target = begin_target(
+            begin, log, Policies(kinds={ChangeKind.RENAME_COLUMN: Policy.EXCEPTION})
+        )
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
         with pytest.raises(SchemaChangeRefused, match="name was renamed to title"):
@@ -463,9 +465,9 @@ class InPlace:
     @pytest.mark.parametrize("policy", [Policy.EVOLVE, Policy.LENIENT], ids=str)
     def test_with_another_type(self, begin: Begin, log: LogMaker, policy: Policy) -> None:
         """One statement renames and widens the column, twice before a row comes."""
-        target = begun(begin, log, Policies(default=policy))
+        target = begin_target(begin, log, Policies(default=policy))
         wide = replace(BIG, name="m")
-        log.transaction(insert(shaped(ID, NAME, wide, version=3), 2, "b", 2**40))
+        log.transaction(insert(build_shape(ID, NAME, wide, version=3), 2, "b", 2**40))
         log.close_segment()
         settle(target, log)
         assert target.rows("select id, m from t order by id") == [(1, 10), (2, 2**40)]
@@ -473,8 +475,8 @@ class InPlace:
     @pytest.mark.parametrize("policy", list(IN_PLACE_SHOWN)[:3], ids=str)
     def test_the_keys_column(self, begin: Begin, log: LogMaker, policy: Policy) -> None:
         """Rows are found by its new name."""
-        target = begun(begin, log, Policies(default=policy))
-        renamed = shaped(replace(ID, name="key"), NAME, N, version=2)
+        target = begin_target(begin, log, Policies(default=policy))
+        renamed = build_shape(replace(ID, name="key"), NAME, N, version=2)
         log.transaction(update(renamed, 1, "b", 11), insert(renamed, 2, "c", 20))
         log.close_segment()
         settle(target, log)
@@ -482,17 +484,17 @@ class InPlace:
         log.close_segment()
         settle(target, log)
         assert target.rows("select name, n from t order by n") == [("b", 11), ("d", 21)]
-        assert found(target, "key") == ["key"]
+        assert read_state(target, "key") == ["key"]
 
     def test_a_column_that_the_target_never_had(self, begin: Begin, log: LogMaker) -> None:
         """The column is left out under its new name."""
         kinds = {ChangeKind.ADD_COLUMN: Policy.IGNORE}
-        target = begun(begin, log, Policies(kinds=kinds))
-        log.transaction(insert(shaped(ID, NAME, N, MORE, version=2), 2, "b", 20, 5))
+        target = begin_target(begin, log, Policies(kinds=kinds))
+        log.transaction(insert(build_shape(ID, NAME, N, MORE, version=2), 2, "b", 20, 5))
         log.close_segment()
         settle(target, log)
         other = replace(MORE, name="other")
-        log.transaction(insert(shaped(ID, NAME, N, other, version=3), 3, "c", 30, 6))
+        log.transaction(insert(build_shape(ID, NAME, N, other, version=3), 3, "c", 30, 6))
         log.close_segment()
         settle(target, log)
         assert target.rows("select * from t order by id") == [
@@ -506,7 +508,7 @@ class InPlace:
         self, begin: Begin, log: LogMaker, again: Callable[..., Applying]
     ) -> None:
         """The target's own column has the name: which one is meant is not guessed."""
-        target = begun(begin, log)
+        target = begin_target(begin, log)
         target.execute("alter table t add column title int")
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
@@ -517,8 +519,8 @@ class InPlace:
 
     def test_another_column_has_the_old_name(self, begin: Begin, log: LogMaker) -> None:
         """A column is renamed, another added under its name: identities distinguish them."""
-        target = begun(begin, log)
-        both = shaped(ID, TITLE, replace(NAME, id=5, missing="new"), N, version=3)
+        target = begin_target(begin, log)
+        both = build_shape(ID, TITLE, replace(NAME, id=5, missing="new"), N, version=3)
         log.transaction(insert(both, 2, "b", "x", 20))
         log.close_segment()
         settle(target, log)
@@ -530,12 +532,12 @@ class InPlace:
     def test_two_columns_swap_their_names(self, begin: Begin, log: LogMaker) -> None:
         """Both have one type: the values move with the identities."""
         other = Column(name="other", source_type="text", neutral="string", id=5, missing="o")
-        target = begun(begin, log)
-        log.transaction(insert(shaped(ID, NAME, N, other, version=2), 2, "b", 20, "p"))
+        target = begin_target(begin, log)
+        log.transaction(insert(build_shape(ID, NAME, N, other, version=2), 2, "b", 20, "p"))
         log.close_segment()
         settle(target, log)
         swapped = (replace(NAME, name="other"), N, replace(other, name="name"))
-        log.transaction(insert(shaped(ID, *swapped, version=3), 3, "c", 30, "q"))
+        log.transaction(insert(build_shape(ID, *swapped, version=3), 3, "c", 30, "q"))
         log.close_segment()
         settle(target, log)
         assert target.rows("select id, other, n, name from t order by id") == [
@@ -546,9 +548,9 @@ class InPlace:
 
     def test_a_column_dropped_and_added_again(self, begin: Begin, log: LogMaker) -> None:
         """Name and type are the same: existing rows have the new column's value."""
-        target = begun(begin, log)
+        target = begin_target(begin, log)
         again = replace(NAME, id=5, missing="new")
-        log.transaction(insert(shaped(ID, again, N, version=2), 2, "b", 20))
+        log.transaction(insert(build_shape(ID, again, N, version=2), 2, "b", 20))
         log.close_segment()
         settle(target, log)
         assert target.rows("select id, name, n from t order by id") == [
@@ -559,11 +561,13 @@ class InPlace:
     def test_a_dropped_name_goes_to_another_column(self, begin: Begin, log: LogMaker) -> None:
         """The dropped column's values are removed with it."""
         other = Column(name="other", source_type="text", neutral="string", id=5, missing="o")
-        target = begun(begin, log)
-        log.transaction(insert(shaped(ID, NAME, N, other, version=2), 2, "b", 20, "p"))
+        target = begin_target(begin, log)
+        log.transaction(insert(build_shape(ID, NAME, N, other, version=2), 2, "b", 20, "p"))
         log.close_segment()
         settle(target, log)
-        log.transaction(insert(shaped(ID, N, replace(other, name="name"), version=3), 3, 30, "q"))
+        log.transaction(
+            insert(build_shape(ID, N, replace(other, name="name"), version=3), 3, 30, "q")
+        )
         log.close_segment()
         settle(target, log)
         assert target.rows("select id, n, name from t order by id") == [
@@ -574,14 +578,14 @@ class InPlace:
 
     def test_rows_that_await_a_reload_are_not_applied(self, begin: Begin, log: LogMaker) -> None:
         """The table stays at its last known state until all rows come."""
-        target = begun(begin, log)
+        target = begin_target(begin, log)
         recast = replace(N, source_type="text", neutral="string")
-        waits = replace(shaped(ID, NAME, recast, version=2), awaits_reload="n became text")
+        waits = replace(build_shape(ID, NAME, recast, version=2), awaits_reload="n became text")
         log.transaction(insert(waits, 2, "b", "twenty"))
         log.close_segment()
         settle(target, log)
         assert target.rows("select id, name, n from t") == [(1, "a", 10)]
-        known = shaped(ID, NAME, recast, version=3)
+        known = build_shape(ID, NAME, recast, version=3)
         rows = (insert(known, 1, "a", "ten"), insert(known, 2, "b", "twenty"))
         log.transaction((MarkerKind.RELOAD, [TABLE]), *rows)
         log.close_segment()

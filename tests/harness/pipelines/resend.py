@@ -77,13 +77,13 @@ class View:
                 for piece in events_of(
                     segment, takes=lambda _: True, gsn_after=0, keep_binary=False
                 ):
-                    self._emptied(piece.markers_before)
+                    self._clear_rows(piece.markers_before)
                     for event in piece.events:
                         if event.table == self.table:
                             self._take(event)
         return self
 
-    def _emptied(self, markers: Any) -> None:
+    def _clear_rows(self, markers: Any) -> None:
         for marker in markers:
             if self.table in {".".join(table) for table in marker.tables}:
                 self.rows.clear()

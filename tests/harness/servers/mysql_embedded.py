@@ -95,12 +95,12 @@ class _EmbeddedServer:
     @property
     def version(self) -> ServerVersion:
         """Flavour and version."""
-        return self._found.version
+        return self._known_installation.version
 
     @property
     def basedir(self) -> Path:
         """Folder of the programs."""
-        return self._found.basedir
+        return self._known_installation.basedir
 
     @property
     def running(self) -> bool:
@@ -176,7 +176,7 @@ class _EmbeddedServer:
 
     # -- inside ---------------------------------------------------------------------------------
     @property
-    def _found(self) -> MySQLInstallation:
+    def _known_installation(self) -> MySQLInstallation:
         if self._installation is None:
             raise RuntimeError("the server has not been entered")
         return self._installation
@@ -201,7 +201,7 @@ class _EmbeddedServer:
         ]
 
     def _write_settings(self, init_sql: list[str]) -> Path:
-        root, installation = self._home.root, self._found
+        root, installation = self._home.root, self._known_installation
         places = {
             "basedir": str(installation.basedir),
             "datadir": str(self.directory),
@@ -221,7 +221,7 @@ class _EmbeddedServer:
             self._home.own(script, 0o600)
             script.write_text("".join(f"{statement};\n" for statement in init_sql))
             places["init_file"] = str(script)
-        lines = [f"{name} = {_escaped(value)}" for name, value in (places | self._settings).items()]
+        lines = [f"{name} = {_escape(value)}" for name, value in (places | self._settings).items()]
         path = root / "my.cnf"
         path.write_text("\n".join(["[mysqld]", *lines, ""]))
         self._home.own(path, 0o600)
@@ -280,7 +280,8 @@ class _EmbeddedServer:
         pid_file.unlink(missing_ok=True)  # of a server that was killed
         with self.log_path.open("ab") as log:
             process = self._home.child(
-                [str(self._found.server), f"--defaults-file={configuration}"], output=log.fileno()
+                [str(self._known_installation.server), f"--defaults-file={configuration}"],
+                output=log.fileno(),
             )
         self._process = process
         self._watch(process.pid)
@@ -352,7 +353,7 @@ class EmbeddedMySQL(_EmbeddedServer):
 
     def _install_arguments(self, configuration: Path) -> list[str]:
         return [
-            str(self._found.server),
+            str(self._known_installation.server),
             f"--defaults-file={configuration}",
             "--initialize-insecure",
             "--skip-log-bin",
@@ -369,7 +370,7 @@ class EmbeddedMariaDB(_EmbeddedServer):
     own_settings: ClassVar[dict[str, str]] = {"log_slave_updates": "ON", "gtid_domain_id": "0"}
 
     def _install_arguments(self, configuration: Path) -> list[str]:
-        program = self._found.install_program
+        program = self._known_installation.install_program
         if program is None:
             raise EmbeddedServerFailed(
                 f"{self.version} in {self.basedir} has no mariadb-install-db",
@@ -384,7 +385,7 @@ class EmbeddedMariaDB(_EmbeddedServer):
         ]
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     """Return a value of my.cnf: quoted if a blank or a comment sign would end it."""
     if value and not any(character in value for character in " \t#;'\"\\"):
         return value

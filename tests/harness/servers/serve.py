@@ -61,7 +61,7 @@ class Sent(NamedTuple):
     body: bytes
 
 
-def sent(data: bytes) -> list[Sent]:
+def parse_messages(data: bytes) -> list[Sent]:
     """Return the messages in a walsender's bytes."""
     found, at = [], 0
     while at < len(data):
@@ -224,7 +224,7 @@ class Running:
         self.root, self.port = root, 0
         self.relations = relations
         self.state = State()
-        self.publications = publications or published(EVERYTHING)
+        self.publications = publications or make_publications(EVERYTHING)
         self.patterns = patterns or Patterns()
         self.settings = settings or settings_of()
         self._welcome, self._version = welcome, version
@@ -357,7 +357,7 @@ def limits(**more: Any) -> Limits:
     return Limits(**more)
 
 
-def published(*publications: Publication) -> Publications:
+def make_publications(*publications: Publication) -> Publications:
     """Return all publications, from the beginning of the log."""
     found = Publications()
     for one in publications:
@@ -371,7 +371,7 @@ def source_log(root: Path) -> SourceLog:
 
 
 @contextmanager
-def opened(root: Path) -> Iterator[SourceLog]:
+def open_source_log(root: Path) -> Iterator[SourceLog]:
     """Open the same log, and close it afterwards."""
     with closing(source_log(root)) as log:
         yield log
@@ -379,7 +379,7 @@ def opened(root: Path) -> Iterator[SourceLog]:
 
 def all_blocks(root: Path, views: Views, position: int = 0) -> list[Block]:
     """Return every block after an LSN."""
-    with opened(root) as log:
+    with open_source_log(root) as log:
         return [block for _, block in blocks_of(log, views, position)]
 
 
@@ -406,7 +406,7 @@ def table_oid(name: TableName) -> int:
 
 
 @contextmanager
-def cached(log: SourceLog, *, cache_bytes: int = 1 << 20) -> Iterator[Blocks]:
+def open_blocks(log: SourceLog, *, cache_bytes: int = 1 << 20) -> Iterator[Blocks]:
     """Open blocks with threads of their own."""
     blocks = Blocks(log, cache_bytes=cache_bytes)
     try:

@@ -100,7 +100,7 @@ class Raw:
         self.socket.close()
 
 
-def streamed(client: Raw, *, until: str) -> list[tuple[str, int]]:
+def read_stream(client: Raw, *, until: str) -> list[tuple[str, int]]:
     """Return letters and LSNs of the sent messages, up to a letter."""
     found: list[tuple[str, int]] = []
     while not found or found[-1][0] != until:

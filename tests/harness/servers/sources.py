@@ -36,7 +36,7 @@ from toy_engine.store import Row, Shape, Store
 
 WAIT_S = 60.0
 QUICK = {"flushIntervalSeconds": 0.2, "idleWaitSeconds": 0.3}
-TARGET = "postgresql://nobody@localhost/nowhere"  # of the file; no process connects to it
+TARGET = "postgresql://unused@localhost/nowhere"  # of the file; no process connects to it
 T, U, WIDE, OTHER = "t", "u", "wide", "other"
 COLUMNS = {T: ("id", "name", "n"), U: ("id", "n"), WIDE: ("id", "n", "big"), OTHER: ("id", "n")}
 Values = dict[str, Any]
@@ -105,7 +105,7 @@ class Made:
     after: Values | None
 
     @property
-    def seen(self) -> Seen:
+    def expected_change(self) -> Seen:
         """Change as the log must have it."""
         known = self.before if self.before is not None else self.after
         assert known is not None
@@ -170,7 +170,9 @@ class Side:
             else:
                 parts.append((one, [self.book.take(one)]))
         self._write(parts, unsent=unsent)
-        seen = [m.seen for one, made in parts if not isinstance(one, Undone) for m in made]
+        seen = [
+            m.expected_change for one, made in parts if not isinstance(one, Undone) for m in made
+        ]
         if captured := [one for one in seen if one.table != OTHER]:
             self.expected.append(captured)
 
@@ -183,7 +185,7 @@ class Side:
         rows = [{"id": n, "n": 0, "big": "x" * self.big_size} for n in range(1, count + 1)]
         self._write_many(count, rows)
         made = [self.book.take(Insert(WIDE, row)) for row in rows]
-        self.expected.append([one.seen for one in made])
+        self.expected.append([one.expected_change for one in made])
 
     def truncate(self, table: str) -> None:
         """Empty a table."""
@@ -311,7 +313,7 @@ class FakeSide(Side):
         self.fake = fake
         self.features = fake.features
         for table in COLUMNS:
-            fake.make(TableName("public", table), *_typed(COLUMNS[table]))
+            fake.make(TableName("public", table), *_type_columns(COLUMNS[table]))
 
     def _relation(self, table: str) -> Relation:
         return self.fake.relations[TableName("public", table)]
@@ -323,7 +325,7 @@ class FakeSide(Side):
                 relation=self._relation(made.table),
                 before=made.before if _is_reported(made) else None,
                 after=made.after,
-                absent=_unchanged(made) if unsent else frozenset(),
+                absent=_find_unchanged(made) if unsent else frozenset(),
                 undone=isinstance(one, Undone),
             )
             for one, several in parts
@@ -335,7 +337,7 @@ class FakeSide(Side):
         self.fake.commit(Item(op=None, relation=self._relation(table)))
 
     def _add_column(self, table: str, name: str) -> None:
-        columns = _typed((*self.book.columns[table], name))
+        columns = _type_columns((*self.book.columns[table], name))
         self.fake.make(TableName("public", table), *columns, version=2)
 
     def forget_log(self) -> None:
@@ -343,7 +345,7 @@ class FakeSide(Side):
         self.fake.oldest = len(self.fake.commits) + 1
 
 
-def _typed(names: Sequence[str]) -> list[tuple[str, str, str]]:
+def _type_columns(names: Sequence[str]) -> list[tuple[str, str, str]]:
     texts = ("name", "big")
     return [(n, "text", "string") if n in texts else (n, "integer", "int32") for n in names]
 
@@ -355,7 +357,7 @@ def _is_reported(made: Made) -> bool:
     return bool(made.before["id"] != made.after["id"])
 
 
-def _unchanged(made: Made) -> frozenset[str]:
+def _find_unchanged(made: Made) -> frozenset[str]:
     before, after = made.before or {}, made.after or {}
     return frozenset(n for n in after if n != "id" and n in before and after[n] == before[n])
 
@@ -373,7 +375,7 @@ class ToySide(Side):
 
     def _make(self, table: str, names: Sequence[str], version: int) -> None:
         name = TableName("public", table)
-        columns = tuple(_typed(names))
+        columns = tuple(_type_columns(names))
         self.store.make_table(Shape(table=name, version=version, columns=columns, key=("id",)))
 
     def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
@@ -443,11 +445,11 @@ class Follower:
         """Extract until no changes come, or until told to stop."""
         options = replace(extract_options(self.config), exit_when_idle=idle)
         directory = self.config.directory
-        with self.opened(options, stop) as engine:
+        with self.open_engine(options, stop) as engine:
             self.engine = _Watched(engine, self.run_rows)
             return Extractor(self.engine, directory, options=options, stop=stop).run()
 
-    def opened(
+    def open_engine(
         self, options: ExtractOptions | None = None, stop: Callable[[], bool] = lambda: False
     ) -> AbstractContextManager[SourceEngine]:
         """Open the engine, with what it needs at the source."""
@@ -522,7 +524,7 @@ class Follower:
         assert state is not None
         return state.source["engine"]
 
-    def seen(self) -> list[list[Seen]]:
+    def read_changes(self) -> list[list[Seen]]:
         """Return only the changes."""
         return [seen for _, _, seen in self.log()]
 

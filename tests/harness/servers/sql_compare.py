@@ -177,13 +177,13 @@ def conditions(seed: int, count: int) -> Iterator[str]:
     yield from ("ctid = '(0,1)'", "item.id = 1", "other.id = 1", "id = 1 and null", "null is null")
     drawn = random.Random(seed)
     for _ in range(count):
-        yield _drawn(drawn, 3)
+        yield _draw_condition(drawn, 3)
 
 
-def _drawn(drawn: random.Random, depth: int) -> str:
+def _draw_condition(drawn: random.Random, depth: int) -> str:
     if depth and drawn.random() < 0.6:
         word = drawn.choice((" and ", " or "))
-        joined = word.join(_drawn(drawn, depth - 1) for _ in range(drawn.randint(2, 3)))
+        joined = word.join(_draw_condition(drawn, depth - 1) for _ in range(drawn.randint(2, 3)))
         return f"not ({joined})" if drawn.random() < 0.3 else f"({joined})"
     name = drawn.choice(list(KINDS))
     constants = KINDS[name][4]

@@ -71,12 +71,12 @@ class Served:
         }
         return " ".join(f"{key}={value}" for key, value in parts.items())
 
-    def asked(self, query: str) -> list[tuple[Any, ...]]:
+    def query_catalog(self, query: str) -> list[tuple[Any, ...]]:
         """Return the catalogue's answer."""
         with psycopg.connect(self.connection(), autocommit=True) as connection:
             return connection.execute(query).fetchall()  # type: ignore[arg-type]
 
-    def commanded(self, text: str) -> None:
+    def run_command(self, text: str) -> None:
         """Run a replication command."""
         with psycopg.connect(
             self.connection(replication="database"), autocommit=True

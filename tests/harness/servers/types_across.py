@@ -354,7 +354,7 @@ def mysql_side(url: str) -> Iterator[MySQLSide]:
         connection.close()
 
 
-def lost(outcome: Outcome) -> set[int]:
+def find_lost(outcome: Outcome) -> set[int]:
     """Return the values that were not written, or became NULL in the target."""
     nulls = {n for n, text in outcome.target.items() if text is None}
     return outcome.errors.keys() | nulls

@@ -106,7 +106,7 @@ class WebProcess:
         for reader in self._readers:
             reader.start()
         try:
-            self.told = until(self._served, "the web interface answers")
+            self.told = until(self._read_address, "the web interface answers")
         except BaseException:
             self.kill()
             raise
@@ -117,7 +117,7 @@ class WebProcess:
         with stream:
             lines.extend(iter(stream.readline, ""))
 
-    def _served(self) -> dict[str, Any] | None:
+    def _read_address(self) -> dict[str, Any] | None:
         if self._process.poll() is not None:
             raise AssertionError(f"ended with {self._process.returncode}: {self.err}")
         told = [json.loads(line) for line in list(self.out)]
@@ -225,7 +225,7 @@ class Browser:
         """Press keys where the focus is."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
-    def focused(self) -> str:
+    def read_focus(self) -> str:
         """Return the id of the focused element."""
         return str(self.run("return document.activeElement.id"))
 

@@ -330,7 +330,7 @@ def _xid(text: str) -> tuple[int, bytes, bytes]:
 # --- values as the server prints them
 
 
-def shown(relation: Relation, index: int, value: Any) -> str | None:
+def show_value(relation: Relation, index: int, value: Any) -> str | None:
     """Return a decoded value in the server's form."""
     column = relation.columns[index]
     parsed = parse_type(column.source_type)
@@ -374,4 +374,4 @@ def assert_same_value(relation: Relation, index: int, value: Any, expected: str 
         base = parse_type(column.source_type)
         if base is not None and base.base in ("geometry", "point"):
             expected = ewkb_hex(bytes.fromhex(expected))
-    assert shown(relation, index, value) == expected, place
+    assert show_value(relation, index, value) == expected, place

@@ -19,7 +19,7 @@ COMMIT_TIME_US = 1_700_000_000_123_456
 WRITE, UPDATE, DELETE = EventKind.WRITE_ROWS, EventKind.UPDATE_ROWS, EventKind.DELETE_ROWS
 
 
-def packed(number: int) -> bytes:
+def pack_number(number: int) -> bytes:
     """Return a length-encoded number."""
     if number < 0xFB:
         return bytes((number,))
@@ -120,10 +120,10 @@ class Table:
                 nullable[index >> 3] |= 1 << (index & 7)
         name = self.name.encode()
         body = self.table_id.to_bytes(6, "little") + b"\1\0\3rec\0" + bytes((len(name),)) + name
-        body += b"\0" + packed(count) + bytes(kind.code for kind in kinds)
-        body += packed(len(metadata)) + metadata + bytes(nullable)
+        body += b"\0" + pack_number(count) + bytes(kind.code for kind in kinds)
+        body += pack_number(len(metadata)) + metadata + bytes(nullable)
         for number, data in self._optional(kinds):
-            body += bytes((number,)) + packed(len(data)) + data
+            body += bytes((number,)) + pack_number(len(data)) + data
         return body
 
     def _optional(self, kinds: list[Kind]) -> Iterable[tuple[int, bytes]]:
@@ -137,7 +137,7 @@ class Table:
         counted = [
             geometry if kind.code == 255 else kind.collation for kind in kinds if not kind.labels
         ]
-        collations = [packed(number) for number in counted if number is not None]
+        collations = [pack_number(number) for number in counted if number is not None]
         if collations:
             yield 3, b"".join(collations)
         yield 4, b"".join(_short(f"c{index}") for index in range(len(kinds)))
@@ -147,7 +147,8 @@ class Table:
                 yield (
                     number,
                     b"".join(
-                        packed(len(labels)) + b"".join(map(_short, labels)) for labels in members
+                        pack_number(len(labels)) + b"".join(map(_short, labels))
+                        for labels in members
                     ),
                 )
         if any(kind.labels for kind in kinds):
@@ -203,7 +204,7 @@ def rows_body(
     body = table.table_id.to_bytes(6, "little") + struct.pack("<H", flags)
     if kind >= 30:
         body += struct.pack("<H", 2 + len(extra)) + extra
-    body += packed(len(table.kinds))
+    body += pack_number(len(table.kinds))
     if kind in (UPDATE, EventKind.UPDATE_ROWS_V1, EventKind.PARTIAL_UPDATE_ROWS):
         body += bitmap(table, before) + bitmap(table, after)
     else:

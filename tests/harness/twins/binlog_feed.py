@@ -71,7 +71,7 @@ def after(decoder: Decoder) -> list[Any]:
     return [one["after"] and tuple(one["after"].values()) for one in rows_of(decoder)]
 
 
-def refused(call: Callable[[], Any]) -> str:
+def catch_refusal(call: Callable[[], Any]) -> str:
     """Return the reason with which a call fails."""
     with pytest.raises(BinlogBroken) as caught:
         call()

@@ -196,7 +196,7 @@ class Driver:
             self.events.append(decoder.note_marker())
 
 
-def gathered(pieces: list[str]) -> tuple[str, str]:
+def gather_gtids(pieces: list[str]) -> tuple[str, str]:
     """Return GTIDs as sets: their division into pieces is ignored."""
     mysql, maria = GtidSet(), MariaGtids()
     for piece in pieces:
@@ -217,7 +217,7 @@ def assert_same(case: Case) -> tuple[list[Any], list[Rows]]:
         other = Driver(kind, case)
         other.run()
         assert other.events == twin.events
-        assert gathered(other.gtids) == gathered(twin.gtids)
+        assert gather_gtids(other.gtids) == gather_gtids(twin.gtids)
         assert [rows.relation for rows in other.batches] == [rows.relation for rows in twin.batches]
         for one, rows in zip(other.batches, twin.batches, strict=True):
             assert_same_batch(one.batch, rows.batch)

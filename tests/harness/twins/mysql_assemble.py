@@ -215,46 +215,46 @@ def whole_log() -> tuple[list[Log], list[int]]:
     logs, ends = [Log(), Log()], []
     numbers = iter(range(1, 100))
 
-    def ended(number: int) -> None:
+    def note_end(number: int) -> None:
         ends.append(number << 40 | logs[number - 1].offset)
 
     first, second = logs
-    ended(1)
+    note_end(1)
     for value in (1, 2):
         first.begin(next(numbers)).table(T).add(*inserts(T, row(T, value, "a"))).commit()
-        ended(1)
+        note_end(1)
     first.begin(next(numbers)).table(OTHER).add(*inserts(OTHER, row(OTHER, 7))).commit()
-    ended(1)
+    note_end(1)
     first.add(EventKind.GTID, gtid_body(next(numbers)))
     first.add(EventKind.QUERY, query_body(b"XA START " + XID)).table(T)
     first.add(*inserts(T, row(T, 50, "xa"))).add(EventKind.QUERY, query_body(b"XA END " + XID))
     first.add(EventKind.XA_PREPARE, prepare_body())
-    ended(1)
+    note_end(1)
     first.begin(next(numbers)).table(T).add(*inserts(T, row(T, 3, "b"), row(T, 4, "c"))).commit()
-    ended(1)
+    note_end(1)
     first.rotate("binlog.000002")
-    ended(2)
+    note_end(2)
     second.add(EventKind.GTID, gtid_body(next(numbers)))
     second.add(EventKind.QUERY, query_body(b"XA COMMIT " + XID))
-    ended(2)
+    note_end(2)
     second.add(EventKind.GTID, gtid_body(next(numbers)))
     second.add(EventKind.QUERY, query_body("alter table t add c2 int default 9"))
-    ended(2)
+    note_end(2)
     second.begin(next(numbers)).table(WIDER)
     second.add(WRITE, rows_body(WIDER, WRITE, row(WIDER, 5, "d", 1))).commit()
-    ended(2)
+    note_end(2)
     second.add(EventKind.GTID, gtid_body(next(numbers)))
     second.add(EventKind.QUERY, query_body("truncate t"))
-    ended(2)
+    note_end(2)
     for value in (6, 7):
         second.begin(next(numbers)).table(WIDER)
         second.add(WRITE, rows_body(WIDER, WRITE, row(WIDER, value, "e", 2))).commit()
-        ended(2)
+        note_end(2)
     ends[6] = 2 << 40 | 4
     return logs, ends
 
 
-def sent(logs: list[Log], begin: int) -> bytes:
+def build_stream(logs: list[Log], begin: int) -> bytes:
     """Return the bytes that a server sends from a position on."""
     number, offset = begin >> 40, begin & (1 << 40) - 1
     parts = []

@@ -20,49 +20,50 @@ Cells = list[Any]
 
 
 def _decimals(precision: int, scale: int) -> st.SearchStrategy[str]:
-    def shown(number: int) -> str:
+    def format_decimal(number: int) -> str:
         digits = str(abs(number)).rjust(scale + 1, "0")
         text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
         return "-" + text if number < 0 else text
 
     top = 10**precision - 1
     return st.one_of(
-        st.integers(-top, top).map(shown), st.sampled_from(["NaN", "Infinity", "-Infinity"])
+        st.integers(-top, top).map(format_decimal),
+        st.sampled_from(["NaN", "Infinity", "-Infinity"]),
     )
 
 
 def _dates() -> st.SearchStrategy[str]:
-    def shown(year: int, days: int) -> str:
+    def format_date(year: int, days: int) -> str:
         month_day = (date(2000 + year % 400, 1, 1) + timedelta(days)).strftime("-%m-%d")
         return f"{year:04d}{month_day}" if year > 0 else f"{1 - year:04d}{month_day} BC"
 
-    return st.builds(shown, st.integers(-4712, 300_000), st.integers(0, 364))
+    return st.builds(format_date, st.integers(-4712, 300_000), st.integers(0, 364))
 
 
 def _moments(zoned: bool) -> st.SearchStrategy[str]:
     zones = st.sampled_from(["+00", "-04", "+05:30", "-04:56:02"]) if zoned else st.just("")
 
-    def shown(day: str, seconds: int, micro: int, zone: str) -> str:
+    def format_moment(day: str, seconds: int, micro: int, zone: str) -> str:
         day, space, era = day.partition(" ")
         time = str(timedelta(seconds=seconds)).rjust(8, "0")
         fraction = f".{micro:06d}".rstrip("0") if micro else ""
         return f"{day} {time}{fraction}{zone}{space}{era}"
 
     return st.one_of(
-        st.builds(shown, _dates(), st.integers(0, 86_399), st.integers(0, 999_999), zones),
+        st.builds(format_moment, _dates(), st.integers(0, 86_399), st.integers(0, 999_999), zones),
         st.sampled_from(["infinity", "-infinity"]),
     )
 
 
 def _floats(width: int) -> st.SearchStrategy[str]:
-    def shown(value: float) -> str:
+    def format_float(value: float) -> str:
         if math.isnan(value):
             return "NaN"
         if math.isinf(value):
             return "Infinity" if value > 0 else "-Infinity"
         return repr(value)
 
-    return st.floats(width=width).map(shown)  # type: ignore[arg-type]
+    return st.floats(width=width).map(format_float)  # type: ignore[arg-type]
 
 
 TEXTS: dict[str, st.SearchStrategy[str]] = {
