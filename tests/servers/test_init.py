@@ -101,7 +101,7 @@ def test_types_to_choose_are_written_with_their_choices(
     passwords = dict.fromkeys(ran.result["variables"], "x")
     config = load_config(path, {**os.environ, **passwords})
     assert config.target.types == {"zero dates": "error"}
-    assert "nobody has chosen" not in text  # doctor was asked with the choices
+    assert "no choice is made" not in text  # doctor was asked with the choices
 
 
 def test_a_source_without_tables_is_reported(

@@ -21,7 +21,7 @@ from penstock.model.hlc import Hlc, HlcInvalid, parse_time
 # The same limits as where the rows are applied: what is taken here can be read there.
 DEPTH_MAX = 500  # of arrays and objects within each other; msgspec reads twice as many
 EXPONENT_MAX = 16_383
-"""Of a number: PostgreSQL's numeric has as many digits after the point."""
+"""The largest exponent of a number: PostgreSQL's numeric has as many digits after the point."""
 SHOWN_MAX = 80  # characters of a number
 FIELDS = 10
 NANOS, LOGICAL, KEY, KEY_END, AFTER, AFTER_END, BEFORE, BEFORE_END, TOPIC, TOPIC_END = range(FIELDS)

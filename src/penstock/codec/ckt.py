@@ -560,7 +560,7 @@ def decode_flush_point(payload: pa.Buffer) -> FlushFrame:
 
 
 FLUSH_POINT_HEAD_START = HEAD.pack(FrameKind.FLUSH_POINT, 0, 0, 0, 0)[:4]
-"""How the head of a flush point starts: to look for one after damaged bytes."""
+"""The first bytes of a flush point's head, by which one is found after damaged bytes."""
 
 
 def encode_footer(entries: Sequence[FrameEntry], totals: Totals) -> Parts:

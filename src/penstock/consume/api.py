@@ -133,7 +133,8 @@ class CdcConsumer:
         Args:
             caches: Ids of the tables. A table created again with the same name may have the same
                 id.
-            gsn: as in `on_truncate` (ours); a class may leave it out, too. 0 with an Ignite node.
+            gsn: as in `on_truncate` (ours); a class may leave it out, too. 0 if the source has
+                no gsn.
         """
         _drain(caches)
 

@@ -164,9 +164,9 @@ class MergeSection:
 
     Attributes:
         logs: The pipeline files of the logs, relative to this file.
-        join_seconds: How far apart the commits of a global transaction's parts may be.
-        clock_skew_seconds: How far a server's clock may step back, and how much servers' clocks may
-            differ without an alarm.
+        join_seconds: The longest time between the commits of a global transaction's parts.
+        clock_skew_seconds: The longest step back of a server's clock, and the largest difference
+            between servers' clocks without an alarm.
         split: Logs that end, each with the logs that continue in its place.
     """
 
