@@ -19,14 +19,14 @@ assert Writer.__module__  # the import declares the writer's fault points
 KILLED = """
 import sys
 from pathlib import Path
-from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, inserts, number_rows, run_of
 from penstock.log import Writer, WriterOptions
 from penstock.model.keeping import KEEP_NONE
 keeping = KEEP_NONE if sys.argv[3] else None
 options = WriterOptions(consumers=Path(sys.argv[2]), keeping=keeping)
 log = Writer.open(Path(sys.argv[1]), log_id=None, source=SOURCE, options=options)
 print("gsn", log.resume.gsn, flush=True)
-groups = numbered([inserts(1, first=n) for n in range(40)])
+groups = number_rows([inserts(1, first=n) for n in range(40)])
 for group in groups[log.resume.trx:]:
     log.write(run_of(group))
     if group[0].trx % 3:
