@@ -43,7 +43,7 @@ TABLE = TargetTable(
 )
 
 
-def freed(shape: Relation, *, emptied: bool = False, replaced: bool = False) -> list[str]:
+def free_keys(shape: Relation, *, emptied: bool = False, replaced: bool = False) -> list[str]:
     """Return the statements that remove old values before the type of v changes."""
     alterer = Alterer(
         record=TableRecord(
@@ -61,10 +61,10 @@ def freed(shape: Relation, *, emptied: bool = False, replaced: bool = False) -> 
 
 def test_only_void_values_are_removed() -> None:
     """Rows that the batch keeps keep all values; rewritten ones keep their key."""
-    assert freed(relation(ID, V)) == []
-    assert freed(relation(ID, V), emptied=True) == ["delete from `db`.`t`"]
-    assert freed(relation(ID, V), replaced=True) == ["update `db`.`t` set `v` = null"]
-    assert freed(relation(ID, V, key=(1,)), replaced=True) == [
+    assert free_keys(relation(ID, V)) == []
+    assert free_keys(relation(ID, V), emptied=True) == ["delete from `db`.`t`"]
+    assert free_keys(relation(ID, V), replaced=True) == ["update `db`.`t` set `v` = null"]
+    assert free_keys(relation(ID, V, key=(1,)), replaced=True) == [
         "delete from `db`.`t` where `v` is null"
     ]
 
