@@ -260,7 +260,7 @@ def shape_changes(
     dropped = [
         ShapeChange(kind=ChangeKind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
         for name in before
-        if name not in now and name not in computed
+        if name not in now and (name not in computed or relation.computed is None)
     ]
     added, result = [], []
     for column in relation.columns:

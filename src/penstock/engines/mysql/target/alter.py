@@ -145,7 +145,7 @@ class Alterer:
             return
         if change.kind is ChangeKind.DROP_COLUMN:
             found = self._leaving(change.name)
-            if found is not None and not found.generated:
+            if found is not None:
                 for key in {key for key, name in self.table.references if name == found.name}:
                     yield Clause(
                         f"drop foreign key {quote(key)}", f"{key} was dropped with a column"

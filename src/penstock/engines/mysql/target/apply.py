@@ -321,9 +321,14 @@ class MySQLTarget:
             table=self._tables[name],
             mapping_of=lambda column: self._mapping(record.source, column, with_collation=True),
             server=self._server,
-            emptied=name in emptied,
+            emptied=name in emptied or self._is_empty(name),
             replaced=name in replaced,
         )
+
+    def _is_empty(self, name: TableName) -> bool:
+        """Return whether a table has no rows: an earlier batch may have emptied it."""
+        with server_errors(f"looking at {name}"), self.connection.cursor() as cursor:
+            return not cursor.execute(f"select 1 from {self._tables[name].sql_name} limit 1")
 
     def _alter(self, source: TableName, changes: Changes, alterer: Alterer) -> None:
         name = self._target_name(source)

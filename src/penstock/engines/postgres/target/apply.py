@@ -17,7 +17,13 @@ from typing import Any
 import psycopg
 import structlog
 
-from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quote
+from penstock.engines.postgres.connect import (
+    EXACT_TEXT_SETTINGS,
+    commit_durably,
+    connect,
+    quote,
+    server_errors,
+)
 from penstock.engines.postgres.target.enums import prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
@@ -271,7 +277,7 @@ class _PhaseApply:
                 record,
                 relation,
                 self.target.tables[name],
-                emptied=name in emptied,
+                emptied=name in emptied or self._is_empty(name),
                 replaced=name in replaced,
                 writes=self.target.foreign.writes(sent),
             )
@@ -282,6 +288,13 @@ class _PhaseApply:
             for name in stale:
                 del self.target.tables[name]
             self.target.ensure_known(stale)
+
+    def _is_empty(self, name: TableName) -> bool:
+        """Return whether a table has no rows: an earlier batch may have emptied it."""
+        rows = self.target.tables[name].own_rows
+        with server_errors(f"looking at {name}"):
+            found = self.target.connection.execute(f"select 1 from {rows} limit 1").fetchone()
+        return found is None
 
     def _inherits(self, relation: Relation) -> bool:
         """Return whether other tables should be altered first: children inherit their parent's
