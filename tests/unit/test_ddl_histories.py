@@ -305,3 +305,9 @@ def test_a_script_has_what_was_really_run() -> None:
 def test_features_are_known_by_one_name() -> None:
     """No feature is listed twice."""
     assert len(set(FEATURES)) == len(FEATURES)
+
+
+def test_every_feature_that_is_a_statement_has_a_method() -> None:
+    """Their methods are called by the features' names."""
+    lacking = [name for name in (*ROWS, *ALTERS, *WHOLE) if not hasattr(Author, f"_{name}")]
+    assert lacking == []

@@ -32,7 +32,7 @@ ALTERS = {
     "collation": 1,
     "labels": 1,
     "auto_increment": 1,
-    "generated": 1,
+    "add_generated": 1,
     "identity": 1,
 }
 WHOLE = {
