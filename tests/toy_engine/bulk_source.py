@@ -13,7 +13,7 @@ from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk, ChunkTask, Point, TableRead
+from penstock.ports.bulk import BulkReader, Chunk, ChunkTask, Lines, Planning, Point, TableRead
 from penstock.ports.config import Config
 from toy_engine.facts import read_captured
 from toy_engine.store import Store, ToyPosition
@@ -30,20 +30,24 @@ def read_plan(
     return ReadPlan(columns=tuple(column.name for column in columns))
 
 
-class ToyPlanner:
+class ToyPlanner(Planning):
     """See `ports.bulk.Planning`. A point is a position, so there is no snapshot to keep open."""
 
     positions: PositionKind = ToyPosition
 
     def __init__(self, config: Config, *, first: Callable[[], Point | None]) -> None:
         self._config = config
-        self.first_point = first
+        self._first = first
 
     def __enter__(self) -> ToyPlanner:
         return self
 
     def __exit__(self, *_how: object) -> None:
         """Do nothing, because nothing was opened."""
+
+    def first_point(self) -> Point | None:
+        """See Planner."""
+        return self._first()
 
     def fresh_point(self) -> Point:
         """See Planner."""
@@ -80,7 +84,7 @@ class ToyPlanner:
 
 
 @dataclass
-class ToyLines:
+class ToyLines(Lines):
     """See Lines."""
 
     store: Store
@@ -96,13 +100,16 @@ class ToyLines:
                 yield line_of(row[name] for name in columns)
 
 
-class ToyReader:
+class ToyReader(BulkReader):
     """See BulkReader."""
 
     def __init__(self, url: str, position: ToyPosition) -> None:
         self._store = Store(url)
         self._position = position
-        self.close = self._store.close
+
+    def close(self) -> None:
+        """See BulkReader."""
+        self._store.close()
 
     def was_rewritten(self, _task: ChunkTask) -> bool:
         """See BulkReader."""

@@ -10,6 +10,8 @@ from penstock.host import faults
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import (
     BulkReader,
+    BulkTarget,
+    BulkWriter,
     ChunkStatus,
     ChunkTask,
     DeferredKey,
@@ -26,7 +28,7 @@ from toy_engine.values import rows_in
 MARK = "bulk table"  # notes by source table
 
 
-class ToyBulk(ToyProgress):
+class ToyBulk(ToyProgress, BulkTarget):
     """See BulkTarget."""
 
     def __init__(
@@ -128,7 +130,7 @@ class ToyBulk(ToyProgress):
         return True
 
 
-class ToyWriter(ToyProgress):
+class ToyWriter(ToyProgress, BulkWriter):
     """See BulkWriter."""
 
     def __init__(self, url: str, *, replica_role: bool) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts, Mark
-from penstock.ports.progress import SHOWN_MAX, ProgressRow
+from penstock.ports.progress import SHOWN_MAX, Progress, ProgressRow, TargetReader
 from penstock.ports.target import ActionUnknown, Applied, TableSync
 from toy_engine.store import Store
 
@@ -39,13 +39,16 @@ def now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-class ToyProgress:
+class ToyProgress(Progress, TargetReader, ChunkCounts):
     """Connection that reads and writes notes: see Progress, TargetReader and ChunkCounts."""
 
     def __init__(self, url: str, application_name: str) -> None:
         del application_name
         self.store = Store(url)
-        self.close = self.store.close
+
+    def close(self) -> None:
+        """See Progress."""
+        self.store.close()
 
     @property
     def is_closed(self) -> bool:

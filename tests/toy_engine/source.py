@@ -36,8 +36,19 @@ from penstock.ports.handover import (
     write_handover,
 )
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
-from penstock.ports.source import EnginePlace, ExtractOptions, LogAccess, Origin, Ranges, ServerEnd
+from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState, Unread
+from penstock.ports.positions import Positions
+from penstock.ports.source import (
+    EnginePlace,
+    ExtractOptions,
+    LogAccess,
+    Origin,
+    Ranges,
+    ServerEnd,
+    SourceEngine,
+    SourceStream,
+    StreamCounted,
+)
 from toy_engine.store import Logged, Shape, Store, ToyPosition, heartbeat_of, now_us
 from toy_engine.values import images
 
@@ -118,7 +129,7 @@ def handed_over(pipeline: Pipeline, now: ToyPosition) -> ToyPosition:
     return now
 
 
-class ToyEngine:
+class ToyEngine(SourceEngine):
     """See SourceEngine."""
 
     name = "toy"
@@ -196,15 +207,15 @@ class ToyEngine:
 
 
 @dataclass
-class Counted:
+class Counted(StreamCounted):
     """See StreamCounted."""
 
     byte_count: int = 0
     ignored_row_count: int = 0
 
 
-@dataclass
-class ToyStream:
+@dataclass(slots=True)
+class ToyStream(SourceStream):
     """See SourceStream.
 
     Attributes:
@@ -370,12 +381,15 @@ def bytes_between(url: str, first: int, last: int) -> int:
     return int(found)
 
 
-class ToyLag:
+class ToyLag(SourceReader):
     """See `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, _application_name: str) -> None:
         self._store = Store(config.source.url)
-        self.close = self._store.close
+
+    def close(self) -> None:
+        """See SourceReader."""
+        self._store.close()
 
     @property
     def is_closed(self) -> bool:
@@ -401,7 +415,7 @@ class ToyLag:
         return None
 
 
-class ToyPositions:
+class ToyPositions(Positions):
     """See `ports.positions.Positions`."""
 
     def __init__(self, _config: Config) -> None:

@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.host.errors import DatabaseUnknown
 from penstock.model import PenstockError, TableName
-from penstock.model.position import POSITION_MAX, PositionInvalid
+from penstock.model.position import POSITION_MAX, Position, PositionInvalid
 
 WAIT_S = 30.0
 # the lower half of a position is not used: it shows that positions may be that wide
@@ -59,10 +59,10 @@ class ToyFailed(PenstockError):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class ToyPosition:
+class ToyPosition(Position):
     """A position in the log: everything before the commit of this number, as text `#7`."""
 
-    ordinal: int
+    ordinal: int = field()
 
     BITS: ClassVar[int] = 128
 

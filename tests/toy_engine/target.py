@@ -13,7 +13,7 @@ from penstock.log.segment import Segment
 from penstock.log.tail import SegmentOpener
 from penstock.model import Marker, MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions, applied_behind
+from penstock.ports.loading import BatchOptions, BatchStager, Loading, Target, applied_behind
 from penstock.ports.target import (
     Applied,
     AppliedByAnother,
@@ -99,7 +99,7 @@ class ToyBatch:
 
 
 @dataclass
-class ToyStager:
+class ToyStager(BatchStager):
     """See BatchStager. Batches are staged in memory only, and Spark is not needed."""
 
     options: BatchOptions
@@ -175,7 +175,7 @@ def cut(segment: Segment, applied: Applied, before: int) -> Applied:
     return after
 
 
-class ToyTarget(ToyProgress):
+class ToyTarget(ToyProgress, Target):
     """See Target."""
 
     replica = True
@@ -292,7 +292,7 @@ def reshape(store: Store, shape: Shape, relation: Relation) -> None:
         store.put_row(shape.table, shape.key_of(moved), moved)
 
 
-class ToyLoading:
+class ToyLoading(Loading):
     """See Loading."""
 
     errors: tuple[type[BaseException], ...] = (sqlite3.Error,)

@@ -21,17 +21,20 @@ from penstock.ports.verify import (
     KEY_TEXT_LENGTH_MAX,
     PART_BYTES,
     ComparedCell,
+    Dialect,
     Hasher,
     Hashes,
     Image,
     Part,
     SourcePoint,
+    Verifier,
+    VerifyReader,
     table_gone,
 )
 from toy_engine.store import Row, Store, ToyPosition
 
 
-class ToyDialect:
+class ToyDialect(Dialect):
     """See `ports.verify.Dialect`. An image is the list of its cells, as JSON."""
 
     def column_name(self, name: str) -> str:
@@ -105,7 +108,7 @@ def _hashes(text: str) -> tuple[int, int]:
     return tuple(int.from_bytes(digest[at : at + 8], signed=True) for at in (0, 8))  # type: ignore[return-value]
 
 
-class ToyVerifyReader:
+class ToyVerifyReader(VerifyReader):
     """See VerifyReader. The constructor gets each table's rows as they were at that moment."""
 
     dialect = ToyDialect()
@@ -165,7 +168,7 @@ class ToyVerifyReader:
         """See VerifyReader: no query takes long."""
 
 
-class ToyVerifier:
+class ToyVerifier(Verifier):
     """See Verifier."""
 
     @contextmanager

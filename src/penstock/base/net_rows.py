@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.fold import Ints, KeyCodes, Net, inconsistent
-from penstock.ports.target import GONE, NEW, UPSERT, Counts, Layout
+from penstock.ports.target import GONE, NEW, UPSERT, Counts, Layout, NetRows
 
 ROWS_PER_BATCH = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoldedRows:
+class FoldedRows(NetRows):
     """Net rows of folded frames; see `NetRows`.
 
     Attributes:

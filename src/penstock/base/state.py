@@ -24,6 +24,7 @@ from penstock.base.shapes import ShapeUnfit, as_kind, convert_rows, widest
 from penstock.codec.columns import batch_schema
 from penstock.codec.exact_cast import cast_exactly
 from penstock.model import Op, Relation
+from penstock.ports.target import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +292,7 @@ class _Again:
         return (batch for batch in self._layer.batches() if batch.num_rows)
 
 
-class _Plain:
+class _Plain(Layout):
     """Layout with the columns themselves, then the open columns, then the origin's key."""
 
     def __init__(self, relation: Relation) -> None:

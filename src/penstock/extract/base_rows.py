@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -13,12 +13,13 @@ from penstock.base.state import Piece, as_inserts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
 from penstock.model import Relation, TableName
+from penstock.ports.source import BaseRows, TableRows
 
 POLL_S = 0.02
 ROWS_MAX = 20_000  # of a batch
 
 
-class LogBaseRows:
+class LogBaseRows(BaseRows):
     """See BaseRows. Only the decoding thread uses it."""
 
     def __init__(self, holder: Holder, *, clock: Clock = REAL_CLOCK) -> None:
@@ -52,10 +53,10 @@ class LogBaseRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _Held(TableRows):
     """See TableRows. pieces: those after the first."""
 
-    relation: Relation
+    relation: Relation = field()
     pieces: Iterator[Piece]
 
     def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ table, which is reached through `ProgressRecorder`.
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +24,7 @@ from penstock.extract.report import facts_of
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.host.state_file import State, StateFile
+from penstock.host.state_file import State, StateFile, StateFiles
 from penstock.host.status_file import StatusFile
 from penstock.log import ClosedSegment, Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
@@ -34,6 +35,7 @@ from penstock.ports.source import (
     BaseRows,
     EnginePlace,
     ExtractOptions,
+    LogAccess,
     NoBase,
     Origin,
     ServerEnd,
@@ -83,16 +85,18 @@ class ProgressRecorder(Protocol):
     authoritative.
     """
 
+    @abstractmethod
     def note_opened(self, number: int, position: int) -> None:
         """Record that segment `number` was begun; it continues from `position`."""
         ...
 
+    @abstractmethod
     def note_closed(self, segment: ClosedSegment) -> None:
         """Record that a segment has its final name."""
         ...
 
 
-class _StateFiles:
+class _StateFiles(StateFiles):
     """The engine's `StateFiles`, in the pipeline's state directory."""
 
     def __init__(self, directory: Path, files: Files) -> None:
@@ -517,7 +521,7 @@ def _is_heartbeat(marker: Marker) -> bool:
     return marker.kind is MarkerKind.HEARTBEAT
 
 
-class _AtEnd:
+class _AtEnd(LogAccess):
     """The engine's `LogAccess` at the end of a run."""
 
     def __init__(self, extractor: Extractor, writer: Writer, source: SourceStream) -> None:

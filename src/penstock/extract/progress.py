@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -12,6 +13,7 @@ from penstock.model import FlushPoint
 class ControlGate(Protocol):
     """Wish of the operator: the word in the action table."""
 
+    @abstractmethod
     def word(self) -> str:
         """Return RUN, PAUSE or STOP; called about every five seconds, from one thread."""
         ...

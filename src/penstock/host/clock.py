@@ -6,26 +6,30 @@ All code that waits or measures takes a `Clock`, so that tests can set the time.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import Protocol
 
 
 class Clock(Protocol):
     """Operations that code may use to read time and wait."""
 
+    @abstractmethod
     def now_us(self) -> int:
         """Return the wall time: microseconds since 1970 UTC. It may jump; never measure with it."""
         ...
 
+    @abstractmethod
     def monotonic_s(self) -> float:
         """Return the seconds since some moment; they never go back."""
         ...
 
+    @abstractmethod
     def sleep(self, seconds: float) -> None:
         """Wait at least this long; return at once for zero or less."""
         ...
 
 
-class RealClock:
+class RealClock(Clock):
     """Clock of this machine."""
 
     def now_us(self) -> int:

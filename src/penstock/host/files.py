@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import shutil
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,26 +75,32 @@ class AppendFile(Protocol):
     path: Path
     size_bytes: int
 
+    @abstractmethod
     def append(self, parts: Sequence[Bytes]) -> None:
         """Write all parts, in order, at the end. Raises DiskFull or FileFailed."""
         ...
 
+    @abstractmethod
     def overwrite(self, offset_bytes: int, data: Bytes) -> None:
         """Write over existing bytes. Raises DiskFull or FileFailed."""
         ...
 
+    @abstractmethod
     def truncate(self, size_bytes: int) -> None:
         """Cut the file; durable only after fsync()."""
         ...
 
+    @abstractmethod
     def fdatasync(self) -> None:
         """Return once the content, and the size needed to read it, is on the disk."""
         ...
 
+    @abstractmethod
     def fsync(self) -> None:
         """Do as fdatasync, with all metadata: needed after truncate."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the descriptor; syncs nothing. May be called twice."""
         ...
@@ -105,10 +112,12 @@ class ReadFile(Protocol):
     path: Path
     size_bytes: int
 
+    @abstractmethod
     def read(self, offset_bytes: int, length_bytes: int) -> bytes:
         """Read so many bytes from this offset; fewer only at the end of the file."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the descriptor. May be called twice."""
         ...
@@ -117,6 +126,7 @@ class ReadFile(Protocol):
 class Lock(Protocol):
     """Lock that is held until released or until the process ends."""
 
+    @abstractmethod
     def release(self) -> None:
         """Let other processes take it. May be called twice."""
         ...
@@ -129,50 +139,62 @@ class Files(Protocol):
     fsync_directory() of their directory.
     """
 
+    @abstractmethod
     def create(self, path: Path) -> AppendFile:
         """Create an empty file. Raises FileExists."""
         ...
 
+    @abstractmethod
     def open_append(self, path: Path) -> AppendFile:
         """Open an existing file to write at its end. Raises FileMissing."""
         ...
 
+    @abstractmethod
     def open_read(self, path: Path) -> ReadFile:
         """Open an existing file to read. Raises FileMissing."""
         ...
 
+    @abstractmethod
     def read_whole(self, path: Path) -> bytes:
         """Return all bytes of a small file. Raises FileMissing."""
         ...
 
+    @abstractmethod
     def rename(self, old: Path, new: Path) -> None:
         """Move within one file system, at once; an existing `new` is replaced."""
         ...
 
+    @abstractmethod
     def link(self, old: Path, new: Path) -> None:
         """Give a file a second name. Raises FileExists if `new` exists."""
         ...
 
+    @abstractmethod
     def unlink(self, path: Path) -> None:
         """Remove a name. Raises FileMissing."""
         ...
 
+    @abstractmethod
     def fsync_directory(self, path: Path) -> None:
         """Return once all entries of the directory are on the disk."""
         ...
 
+    @abstractmethod
     def make_directory(self, path: Path) -> None:
         """Create the directory and its parents, durably, unless it exists."""
         ...
 
+    @abstractmethod
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a directory, unordered. Raises FileMissing."""
         ...
 
+    @abstractmethod
     def exists(self, path: Path) -> bool:
         """Return whether the name exists now."""
         ...
 
+    @abstractmethod
     def replace(
         self, path: Path, data: bytes, *, durable: bool = True, is_secret: bool = False
     ) -> None:
@@ -187,10 +209,12 @@ class Files(Protocol):
         """
         ...
 
+    @abstractmethod
     def free_bytes(self, path: Path) -> int:
         """Return the bytes that we may still write to the file system of an existing path."""
         ...
 
+    @abstractmethod
     def lock(self, directory: Path, name: str = "LOCK") -> Lock:
         """Take the directory's lock without waiting. Raises DirectoryLocked."""
         ...
@@ -236,7 +260,7 @@ def _free_bytes_near(path: Path) -> int:
     return -1
 
 
-class _RealAppendFile:
+class _RealAppendFile(AppendFile):
     """Implementation of AppendFile."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
@@ -301,7 +325,7 @@ class _RealAppendFile:
             self._file.close()
 
 
-class _RealReadFile:
+class _RealReadFile(ReadFile):
     """Implementation of ReadFile. pread, not mmap: a bad disk is then an error, not a SIGBUS."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
@@ -326,7 +350,7 @@ class _RealReadFile:
         self._file.close()
 
 
-class DirectoryLock:
+class DirectoryLock(Lock):
     """Flock on a file in the directory; the file holds the holder's pid for messages.
 
     The lock ends with the process however that ends. A child made by fork without exec shares it.
@@ -377,7 +401,7 @@ class DirectoryLock:
         self.release()
 
 
-class RealFiles:
+class RealFiles(Files):
     """File systems of this machine. See Files for the contracts."""
 
     def create(self, path: Path) -> AppendFile:

@@ -7,6 +7,7 @@ value alone. Not here: states that belong to one change log (`state_of_log.py`).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -119,10 +120,12 @@ def report_file(path: Path, kind: type[State], files: Files = REAL_FILES) -> Sta
 class StateFiles(Protocol):
     """Small files of a pipeline, by name, replaced whole and durably."""
 
+    @abstractmethod
     def load(self, name: str, kind: type[State]) -> State | None:
         """Return what was saved under this name, or None. Raises CheckpointCorrupt."""
         ...
 
+    @abstractmethod
     def save(self, name: str, state: Any) -> None:
         """Replace it, durably. Raises DiskFull, FileFailed."""
         ...

@@ -11,6 +11,7 @@ each target).
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -43,6 +44,7 @@ class DeferredKeys(msgspec.Struct, frozen=True, kw_only=True):
 class KeyMaker(Protocol):
     """Creator of deferred keys."""
 
+    @abstractmethod
     def make(self, tables: Sequence[DeferredTable]) -> None:
         """Create the keys of these tables and remove the tables from the file; safe to repeat.
 

@@ -58,7 +58,7 @@ class Shipped:
         return self.pieces[number].value[place]
 
 
-class _ShippedFile:
+class _ShippedFile(ReadFile):
     """See ReadFile: the shipped parts of a file can be read where a frame begins."""
 
     def __init__(self, path: Path, shipped: Shipped) -> None:

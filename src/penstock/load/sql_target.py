@@ -50,7 +50,7 @@ faults.declare(
 APPLY_ATTEMPTS_MAX = 6
 
 
-class MergingTarget:
+class MergingTarget(Target):
     """See `Target`."""
 
     def __init__(self, sql: SqlTarget, clock: Clock) -> None:
@@ -199,7 +199,7 @@ class _Batch:
         target.write_table_sync(replace(self._table_sync, applied=staged.after))
 
 
-class SqlLoading:
+class SqlLoading(Loading):
     """See `Loading`. The load has one engine object, whose parts share their knowledge."""
 
     def __init__(self, engine: TargetEngine) -> None:

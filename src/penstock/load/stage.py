@@ -38,7 +38,7 @@ from penstock.log.segment import Segment
 from penstock.log.tail import SegmentOpener
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions, applied_behind
+from penstock.ports.loading import BatchOptions, BatchStager, applied_behind
 from penstock.ports.target import (
     Applied,
     Counts,
@@ -124,7 +124,7 @@ def open_stager(
     return Stager(staging, engine, options, clock=clock)
 
 
-class Stager:
+class Stager(BatchStager):
     """Stager of one batch after the other; it is discarded, with its connection, after an error."""
 
     def __init__(

@@ -9,6 +9,7 @@ after the other. Not here: the order of states (`load/table_sync.py`), copying r
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ NEAR_SEGMENTS = 3
 class Copier(Protocol):
     """Copier of a table's rows from the source into the target."""
 
+    @abstractmethod
     def copy(self, table: TableName, copy_id: int, *, replaces: bool) -> int | None:
         """Return the position of the copy once its rows are there; the first call begins it.
 
@@ -50,6 +52,7 @@ class Copier(Protocol):
         """
         ...
 
+    @abstractmethod
     def drop(self, table: TableName, copy_id: int) -> None:
         """Forget a copy that is complete or no longer requested; it stops writing."""
         ...

@@ -66,7 +66,7 @@ class Cut:
         return durable.gsn > self.gsn_last
 
 
-class _Shifted:
+class _Shifted(ReadFile):
     """A cut file, read with the offsets that its bytes had in the segment."""
 
     def __init__(self, file: ReadFile, offset_bytes: int) -> None:

@@ -6,6 +6,7 @@ of frames whose gsn ranges overlap is merged at a time, and memory is bounded by
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
@@ -22,12 +23,15 @@ from penstock.model import Marker, Relation, Rows
 class OrderedFrames(Protocol):
     """Content of a segment by frames, as a `Segment` returns it."""
 
+    @abstractmethod
     def markers(self) -> Iterator[Marker]:
         """Yield the markers in order."""
 
+    @abstractmethod
     def row_frames(self) -> Iterator[FrameEntry]:
         """Yield the index entries of rows frames."""
 
+    @abstractmethod
     def read_rows(self, entry: FrameEntry) -> Rows:
         """Return the rows of one frame, verified. Raises SegmentCorrupt."""
 

@@ -23,6 +23,7 @@ from penstock.log import order
 from penstock.log.frames import FrameReader, corrupt, is_header_torn, read_batch, read_payload
 from penstock.log.index import read_trailer, scan
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_open_segments, parse_name
+from penstock.log.order import OrderedFrames
 from penstock.log.transactions import Transactions, check_announced, never_fall
 from penstock.model import FlushPoint, Marker, PenstockError, Relation, Rows, TableName
 
@@ -70,7 +71,7 @@ class ClosedSegment:
         return self.end.gsn
 
 
-class Segment:
+class Segment(OrderedFrames):
     """One segment, open for reading. Use as a context manager; several threads may read.
 
     Checksums are verified whenever a frame is read; a frame that fails never gives rows.

@@ -22,7 +22,7 @@ from penstock.merge.state import InputState, MergeState, MergeStateLost, MergeSt
 from penstock.merge.stream import Member, MergeStream
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.model.sections import MergeSection
-from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd, SourceEngine
 
 logger = structlog.get_logger(__name__)
 
@@ -34,8 +34,8 @@ class InputLeft(PenstockError):
     retry = "operator"
 
 
-@dataclass
-class MergeEngine:
+@dataclass(slots=True)
+class MergeEngine(SourceEngine):
     """SourceEngine over several logs.
 
     Attributes:
@@ -45,7 +45,7 @@ class MergeEngine:
         has_base: the merged log begins with the rows of the logs' bases.
     """
 
-    name: str
+    name: str = field()
     scheme: str
     types: str
     places: Sequence[InputPlace]

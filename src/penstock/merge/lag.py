@@ -16,13 +16,13 @@ from penstock.merge.inputs import MergeInput
 from penstock.merge.state import STATE_FILE, InputState, MergeState
 from penstock.model.layout import PipelineLayout
 from penstock.ports.config import Config
-from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
+from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState, Unread
 
 EXTRACT_FILE = "extract.json"
 ATTEMPTS = 5
 
 
-class MergeLagReader:
+class MergeLagReader(SourceReader):
     """See SourceReader: it reads the files of the logs, and asks no server."""
 
     is_closed = False

@@ -22,6 +22,7 @@ from penstock.merge.shapes import Shapes, ShapeState
 from penstock.merge.state import InputState, MergeState
 from penstock.model import FlushPoint, Run
 from penstock.model.sections import MergeSection, OfOneLog
+from penstock.ports.source import SourceStream, StreamCounted
 
 logger = structlog.get_logger(__name__)
 
@@ -48,14 +49,14 @@ class Member:
 
 
 @dataclass
-class Counted:
+class Counted(StreamCounted):
     """See StreamCounted."""
 
     byte_count: int = 0
     ignored_row_count: int = 0
 
 
-class MergeStream:
+class MergeStream(SourceStream):
     """See SourceStream.
 
     Attributes:
@@ -95,7 +96,7 @@ class MergeStream:
             begins_with: states of inputs' bases whose rows come first.
         """
         self.members = tuple(members)
-        self.counts = Counted()
+        self._counts = Counted()
         self._over = over
         self._clock = clock
         self._has_writer = has_writer
@@ -181,6 +182,11 @@ class MergeStream:
         for one in self.members:
             one.source.close()
 
+    @property
+    def counts(self) -> StreamCounted:
+        """See SourceStream."""
+        return self._counts
+
     # -- rounds ------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[Member, InputQueue]]:
@@ -195,7 +201,7 @@ class MergeStream:
             return None
         if run.end is not None:
             self._let_go()
-        self.counts.byte_count += sum(rows.batch.nbytes for rows in run.rows)
+        self._counts.byte_count += sum(rows.batch.nbytes for rows in run.rows)
         if run.end is not None:
             self._note(run.end.trx)
         return run

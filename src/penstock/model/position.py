@@ -7,6 +7,7 @@ Positions of 64 bits take the last 8 bytes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Protocol
 
 from penstock.model.errors import PenstockError
@@ -35,7 +36,10 @@ class PositionInvalid(PenstockError):
 class Position(Protocol):
     """Place in a source; its text is how the source writes it."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def ordinal(self) -> int:
         """Number that orders positions: 0 to POSITION_MAX."""
         ...

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -327,10 +328,12 @@ class Lines(Protocol):
     """Rows of a chunk as whole lines of text; they can be read once."""
 
     @property
+    @abstractmethod
     def row_count(self) -> int:
         """Number of rows so far; final at the end."""
         ...
 
+    @abstractmethod
     def __iter__(self) -> Iterator[bytes]:
         """Yield blocks of whole lines. Errors of the source are typed."""
         ...
@@ -342,6 +345,7 @@ class BulkReader(Protocol):
     A writer of the same engine may recognise it and pass the rows on unparsed.
     """
 
+    @abstractmethod
     def was_rewritten(self, task: ChunkTask) -> bool:
         """Keep the chunk's relation from being rewritten or altered while the session reads it.
 
@@ -350,14 +354,17 @@ class BulkReader(Protocol):
         """
         ...
 
+    @abstractmethod
     def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
         """Return the chunk's rows as lines for the target's engine, by the task's `read_plan`."""
         ...
 
+    @abstractmethod
     def tells_rewritten(self, error: PenstockError) -> bool:
         """Return whether an error while reading has the meaning of `was_rewritten`."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the session."""
         ...
@@ -381,14 +388,17 @@ class BulkSource(Protocol):
 class BulkWriter(Protocol):
     """Connection of a worker to the target."""
 
+    @abstractmethod
     def read_action(self) -> str:
         """Return the word in wirekite_action."""
         ...
 
+    @abstractmethod
     def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
         """Copy the rows and write the DL row in one target transaction; return outcome and rows."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection; uncommitted work is rolled back."""
         ...
@@ -415,6 +425,7 @@ class Found:
 class ChunkCounts(Protocol):
     """Counts that the target has of chunks."""
 
+    @abstractmethod
     def read_done(self) -> Mapping[str, Mapping[int, int]]:
         """Return the chunks that the target records as done, by source table's name as text.
 
@@ -422,6 +433,7 @@ class ChunkCounts(Protocol):
         """
         ...
 
+    @abstractmethod
     def under_way(self) -> Mapping[TableName, int]:
         """Return rows of uncommitted chunks, by target table; empty if they are not known."""
         ...
@@ -430,38 +442,47 @@ class ChunkCounts(Protocol):
 class BulkTarget(ChunkCounts, Protocol):
     """Connection of the driver to the target. Errors are typed."""
 
+    @abstractmethod
     def read_action(self) -> str:
         """Return the word in wirekite_action."""
         ...
 
+    @abstractmethod
     def look(self, targets: Collection[TableName]) -> Found:
         """Return what exists of these tables, by their names in the target; and all marks."""
         ...
 
+    @abstractmethod
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """Create missing tables without keys, check the others; return their shortcomings."""
         ...
 
+    @abstractmethod
     def marks(self) -> dict[TableName, Mark]:
         """Return the marks of all tables, by source name."""
         ...
 
+    @abstractmethod
     def takes_binary(self, definition: TableDefinition) -> bool:
         """Return whether the table's rows are sent in the binary form that both servers share."""
         ...
 
+    @abstractmethod
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
         """Empty the target tables of these plans, and record their new plans."""
         ...
 
+    @abstractmethod
     def finish_table(self, plan: TablePlan) -> int:
         """Record that all rows of a table are loaded; return their number. Raises ChunksMissing."""
         ...
 
+    @abstractmethod
     def drop_if_made(self, target: TableName) -> None:
         """Drop a table that penstock has created; leave any other."""
         ...
 
+    @abstractmethod
     def add_keys(
         self,
         definitions: Sequence[TableDefinition],
@@ -472,18 +493,22 @@ class BulkTarget(ChunkCounts, Protocol):
         """Add keys, indexes and statistics of the tables that penstock has created."""
         ...
 
+    @abstractmethod
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """Return the unique keys that are created later, for a table that penstock has created."""
         ...
 
+    @abstractmethod
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """Add foreign keys of the tables that penstock has created; return the shortcomings."""
         ...
 
+    @abstractmethod
     def is_replica(self) -> bool:
         """Return whether triggers and foreign keys can be kept from acting on our rows."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
         ...
@@ -603,14 +628,17 @@ class Planner(Protocol):
 
     positions: PositionKind  # of the source: how they are parsed and printed
 
+    @abstractmethod
     def first_point(self) -> Point | None:
         """Return the handover's consistent point; None if there is none, or not any more."""
         ...
 
+    @abstractmethod
     def fresh_point(self) -> Point:
         """Make a new consistent point, later than all before; kept until it is released."""
         ...
 
+    @abstractmethod
     def release(self) -> Position | None:
         """Release the points that were made, because all rows are copied.
 
@@ -619,10 +647,12 @@ class Planner(Protocol):
         """
         ...
 
+    @abstractmethod
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """Return the present definitions of the tables."""
         ...
 
+    @abstractmethod
     def chunks(
         self, point: Point, wanted: Sequence[TableRead]
     ) -> Mapping[TableName, Sequence[Chunk]]:
@@ -639,10 +669,12 @@ class Planner(Protocol):
 class Planning(Planner, Protocol):
     """Planner that keeps the points it makes while a with block is open."""
 
+    @abstractmethod
     def __enter__(self) -> Self:
         """Return itself."""
         ...
 
+    @abstractmethod
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -7,6 +7,7 @@ the tables, and when it is written (`penstock.consume.flexcdc`).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping as AbstractMapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,40 +108,49 @@ class ChangelogSession(Protocol):
     """
 
     @property
+    @abstractmethod
     def driver(self) -> Any:
         """Connection of the driver."""
         ...
 
+    @abstractmethod
     def rows(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> list[dict[str, Any]]:
         """Run a query and return its rows by column."""
         ...
 
+    @abstractmethod
     def run(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> int:
         """Run a statement and return how many rows it changed."""
         ...
 
+    @abstractmethod
     def quote(self, *names: str) -> str:
         """Return identifiers, quoted and joined by dots."""
         ...
 
+    @abstractmethod
     def begin(self) -> None:
         """Begin a transaction."""
         ...
 
+    @abstractmethod
     def commit(self) -> None:
         """Commit the transaction. After an error the outcome is unknown: read the state."""
         ...
 
+    @abstractmethod
     def rollback(self) -> None:
         """Undo the transaction; harmless without one, and on a lost connection."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection; may be called twice."""
         ...
 
     # -- tables: not inside a transaction, since some servers commit at such statements ----------
 
+    @abstractmethod
     def create_state(self, names: StateNames) -> None:
         """Create the namespace if it is missing, and the state tables with their first rows.
 
@@ -148,18 +158,22 @@ class ChangelogSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def drop(self, table: TableName) -> None:
         """Drop a table, if it exists."""
         ...
 
+    @abstractmethod
     def rename(self, table: TableName, name: str) -> None:
         """Give a table another name in its namespace."""
         ...
 
+    @abstractmethod
     def shape(self, table: TableName) -> AbstractMapping[str, str] | None:
         """Return a table's columns in order, each with its printed type; None without the table."""
         ...
 
+    @abstractmethod
     def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
         """Return the types in which a changelog holds the columns of a relation.
 
@@ -168,45 +182,55 @@ class ChangelogSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def same_type(self, left: str, right: str) -> bool:
         """Return whether two texts name the same type of this server."""
         ...
 
+    @abstractmethod
     def holds(self, wider: str, narrower: str) -> bool:
         """Return whether a type of this server holds every value of another unchanged."""
         ...
 
     @property
+    @abstractmethod
     def text_type(self) -> str:
         """Type that holds the text of any value."""
         ...
 
+    @abstractmethod
     def fold(self, column: str) -> str:
         """Return a column's name in a form that is equal for names that the server takes as one."""
         ...
 
+    @abstractmethod
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """Create a changelog: OWN_COLUMNS, then these, by name and type, none of them required."""
         ...
 
+    @abstractmethod
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
         """Add a column; after another one if the server permits a choice."""
         ...
 
+    @abstractmethod
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
         """Give a column another type; its values stay. Raises the server's refusal."""
         ...
 
+    @abstractmethod
     def rename_column(self, table: TableName, old: str, new: str) -> None:
         """Give a column another name."""
         ...
 
+    @abstractmethod
     def drop_column(self, table: TableName, name: str) -> None:
         """Drop a column with its values."""
         ...
 
     # -- rows: inside a transaction --------------------------------------------------------------
 
+    @abstractmethod
     def append(self, table: TableName, images: RowImages) -> None:
         """Append row images to a changelog, which has all of their columns.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -42,25 +43,30 @@ class DemoServer:
 
 
 class DemoWorkload(Protocol):
-    """Customers who keep the shop busy, as a context manager, on a thread of their own."""
+    """Customers who keep the shop busy, as a context manager, on a thread of their own.
 
-    @property
-    def counts(self) -> WorkloadCounts:
-        """Counts of their work so far."""
-        ...
+    Attributes:
+        counts: Counts of their work so far.
+    """
 
+    counts: WorkloadCounts
+
+    @abstractmethod
     def __enter__(self) -> DemoWorkload:
         """Start the customers."""
         ...
 
+    @abstractmethod
     def __exit__(self, *_: object) -> None:
         """Send the customers home."""
         ...
 
+    @abstractmethod
     def stop(self) -> None:
         """Let the transaction in progress be the last one."""
         ...
 
+    @abstractmethod
     def join(self) -> None:
         """Wait for the end; raise the workload's error, if it failed."""
         ...

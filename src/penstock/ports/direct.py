@@ -7,6 +7,7 @@ log: a consumer reads only the directory.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -90,76 +91,94 @@ class DirectLog(Protocol):
     not_alive: str
     stopping: str
 
+    @abstractmethod
     def lock(
         self, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
     ) -> Lock | None:
         """Take the directory's lock; return None if asked to stop. timeout_ms: None: no limit."""
         ...
 
+    @abstractmethod
     def load_place(self) -> LogPlace | None:
         """Return the saved place."""
         ...
 
+    @abstractmethod
     def save_place(self, place: LogPlace) -> None:
         """Replace the saved place, durably."""
         ...
 
+    @abstractmethod
     def is_active(self) -> bool:
         """Return whether consumers emit events; else the node does, and they follow its state."""
         ...
 
+    @abstractmethod
     def save_active(self) -> None:
         """Save that consumers emit events from now on."""
         ...
 
+    @abstractmethod
     def segments(self) -> list[int]:
         """Return the numbers of the existing segments, in order."""
         ...
 
+    @abstractmethod
     def check_read(self, segments: Sequence[Path]) -> None:
         """Check that segments before the saved place were read. Raises an error for a gap."""
         ...
 
+    @abstractmethod
     def remove(self, segment: int) -> None:
         """Remove a segment that is no longer needed."""
         ...
 
+    @abstractmethod
     def path(self, segment: int) -> Path:
         """Return the path of a segment."""
         ...
 
+    @abstractmethod
     def walk(self, segment: int, begin: int) -> DirectWalk:
         """Return the events of a segment from an offset on. Raises the errors of reading it."""
         ...
 
+    @abstractmethod
     def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
         """Yield the places that the active node saved in a segment; None: it has stopped."""
         ...
 
+    @abstractmethod
     def mappings(self) -> list[Told]:
         """Return the ids of classes."""
         ...
 
+    @abstractmethod
     def types(self) -> list[Told]:
         """Return the types of objects."""
         ...
 
+    @abstractmethod
     def caches(self) -> list[Told]:
         """Return the tables, by their id."""
         ...
 
+    @abstractmethod
     def know_tables(self, names: Sequence[str]) -> None:
         """Recognize changes of these tables also if they were dropped before they were read."""
         ...
 
+    @abstractmethod
     def give_plain(self) -> None:
         """Emit dates and times as Python's own from now on, if these can hold them."""
         ...
 
+    @abstractmethod
     def load_told(self, name: str) -> dict[str, Any]:
         """Return the stamps of the facts that a consumer knows. name: mappings, types or caches."""
         ...
 
+    @abstractmethod
     def save_told(self, name: str, told: dict[str, Any]) -> None:
         """Replace these facts, durably."""
         ...

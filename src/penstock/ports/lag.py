@@ -5,6 +5,7 @@ Not here: the conclusions (`penstock.control.status.lag`).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -155,18 +156,22 @@ class SourceReader(Protocol):
     """Reader of the source. Used by one thread; every error is typed."""
 
     @property
+    @abstractmethod
     def is_closed(self) -> bool:
         """True if the connection is closed or lost."""
         ...
 
+    @abstractmethod
     def state(self, log: LogEnd) -> SourceState:
         """Return the source's position, and what it has written after the end of our log."""
         ...
 
+    @abstractmethod
     def retention(self) -> Retention | None:
         """Return the log that the source keeps; None if it keeps none for us."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
         ...

@@ -7,6 +7,7 @@ asks an engine by `ports/target.py`. Not here: the choice of batches (`penstock.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +108,7 @@ class Batch(Protocol):
 class BatchStager(Protocol):
     """Stager of one batch after the other; to be thrown away after an error."""
 
+    @abstractmethod
     def stage(
         self,
         files: Sequence[SegmentFile],
@@ -131,6 +133,7 @@ class BatchStager(Protocol):
         """
         ...
 
+    @abstractmethod
     def empty_ahead(self) -> None:
         """Make room for the next batch: all that was staged is applied, and the loader is idle.
 
@@ -138,6 +141,7 @@ class BatchStager(Protocol):
         """
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Release what is staged."""
         ...
@@ -147,19 +151,23 @@ class Target(Protocol):
     """Target to which batches are applied. Errors are typed, or of `Loading.errors`."""
 
     @property
+    @abstractmethod
     def is_closed(self) -> bool:
         """True if the connection is closed or lost."""
         ...
 
     @property
+    @abstractmethod
     def replica(self) -> bool:
         """True if nothing there acts on what is written, such as foreign keys."""
         ...
 
+    @abstractmethod
     def bind(self, log_id: str) -> Applied:
         """Bind the target to this log; return how far it is applied. Raises LogOfAnother."""
         ...
 
+    @abstractmethod
     def apply(
         self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
@@ -176,22 +184,27 @@ class Target(Protocol):
         """
         ...
 
+    @abstractmethod
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """Return the tables that have, or had, a table sync."""
         ...
 
+    @abstractmethod
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
         """Insert or replace rows of tables: all, or none. at: where the target is."""
         ...
 
+    @abstractmethod
     def take_notes(self) -> list[ShapeNote]:
         """Return the changes of shape since the last call, applied or not."""
         ...
 
+    @abstractmethod
     def forget(self) -> None:
         """Forget the known shapes of the target's tables: some were altered from outside."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
         ...
@@ -216,14 +229,17 @@ class Loading(Protocol):
     """
 
     @property
+    @abstractmethod
     def errors(self) -> tuple[type[BaseException], ...]:
         """Classes of errors that its driver raises."""
         ...
 
+    @abstractmethod
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """Return the typed error for one of the driver's; doing names the work."""
         ...
 
+    @abstractmethod
     def open_target(
         self,
         url: str,
@@ -237,6 +253,7 @@ class Loading(Protocol):
         """Connect for applying. choices: of [target.types]; policies: of [schemaChanges]."""
         ...
 
+    @abstractmethod
     def open_stager(self, options: BatchOptions, *, clock: Clock) -> BatchStager:
         """Return the stager of batches for this target."""
         ...

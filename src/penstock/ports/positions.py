@@ -6,6 +6,7 @@ Only a position's own engine prints and parses it. Not here: the positions thems
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,20 +18,23 @@ from penstock.ports.registry import PartName, part, schemes
 class Positions(Protocol):
     """Printer and parser of a pipeline's positions."""
 
+    @abstractmethod
     def text(self, position: int) -> str:
         """Return a position as the source writes it."""
         ...
 
+    @abstractmethod
     def origin(self, position: int) -> str:
         """Return the origin of a segment that begins at position: slot, or the binlog's file."""
         ...
 
+    @abstractmethod
     def parse(self, text: str) -> int:
         """Parse the `text` of a position of the source itself. Raises PositionInvalid."""
         ...
 
 
-class PlainPositions:
+class PlainPositions(Positions):
     """Ordered numbers as they are, for logs that are not read from a source."""
 
     def text(self, position: int) -> str:

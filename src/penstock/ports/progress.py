@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,46 +23,57 @@ class Progress(Protocol):
     """Session that reads and writes progress; every error is typed."""
 
     @property
+    @abstractmethod
     def is_closed(self) -> bool:
         """True if the connection is closed or lost."""
         ...
 
+    @abstractmethod
     def ensure_tables(self) -> None:
         """Create missing tables. Raises ProgressUnwritable."""
         ...
 
+    @abstractmethod
     def read_action(self) -> str:
         """Return RUN, PAUSE or STOP; RUN without a row or table. Raises ActionUnknown."""
         ...
 
+    @abstractmethod
     def set_action(self, action: str) -> None:
         """Write RUN, PAUSE or STOP. Raises ActionUnknown for another word."""
         ...
 
+    @abstractmethod
     def read_applied(self) -> Applied:
         """Return how far the log is applied; all zero if nothing is applied or no table exists."""
         ...
 
+    @abstractmethod
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """Return the tables that have, or had, a table sync; see `load/table_sync.py`."""
         ...
 
+    @abstractmethod
     def read_left_out(self) -> dict[TableName, frozenset[str]]:
         """Return by source table the columns that the target lacks, by [schemaChanges]."""
         ...
 
+    @abstractmethod
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
         """Insert the CE row of a segment that opens; mark: from where it can be rebuilt."""
         ...
 
+    @abstractmethod
     def end_segment(self, *, slot: str, file: str, mark: str) -> None:
         """Close the CE row of a segment; mark: the position after its last COMMIT."""
         ...
 
+    @abstractmethod
     def finished_segments(self, slot: str) -> set[str]:
         """Return the files whose CE row is closed."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
         ...
@@ -70,6 +82,7 @@ class Progress(Protocol):
 class SharedProgress(Protocol):
     """Session that reads and moves the applied positions of shared logs (`SHARED_LOG`)."""
 
+    @abstractmethod
     def take_over(self, log_id: str, holder: str) -> Applied:
         """Take a log over and return where it begins again: no earlier holder can commit any more.
 
@@ -78,14 +91,17 @@ class SharedProgress(Protocol):
         """
         ...
 
+    @abstractmethod
     def holder(self, log_id: str) -> str:
         """Return the last holder of a shared log; empty if there is none."""
         ...
 
+    @abstractmethod
     def read_shared(self, log_id: str) -> Applied:
         """Return how far a shared log is applied; all zero without a row."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
         ...
@@ -130,43 +146,53 @@ class TargetReader(Protocol):
     """Reader of the target. Used by one thread; every error is typed."""
 
     @property
+    @abstractmethod
     def is_closed(self) -> bool:
         """True if the connection is closed or lost."""
         ...
 
     @property
+    @abstractmethod
     def counts(self) -> ChunkCounts:
         """Counts of the bulk load's chunks."""
         ...
 
+    @abstractmethod
     def present(self) -> tuple[bool, bool]:
         """Return whether there are progress tables, and those of a bulk load."""
         ...
 
+    @abstractmethod
     def log_id(self) -> str:
         """Return the change log that the target follows; empty for none."""
         ...
 
+    @abstractmethod
     def newest(self, operation: str) -> Sequence[ProgressRow]:
         """Return the last SHOWN_MAX rows of an operation, CE or CL, by their beginning."""
         ...
 
+    @abstractmethod
     def restarts(self) -> int:
         """Return how often work has begun again, as noted in the progress rows."""
         ...
 
+    @abstractmethod
     def action(self) -> str:
         """Return the word in wirekite_action."""
         ...
 
+    @abstractmethod
     def read_applied(self) -> Applied:
         """Return how far the log is applied."""
         ...
 
+    @abstractmethod
     def table_syncs(self) -> Mapping[TableName, TableSync]:
         """Return the tables that have, or had, a table sync."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
         ...

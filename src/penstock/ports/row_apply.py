@@ -6,6 +6,7 @@ mutations (`penstock.stage.apply`), and loading through Spark (`ports.target`).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -176,18 +177,22 @@ class RowSession(Protocol):
     After an error within `transaction` everything in it is undone.
     """
 
+    @abstractmethod
     def tables(self, group: Group) -> Mapping[str, TableDefinition]:
         """Return the present tables of a target schema, by name."""
         ...
 
+    @abstractmethod
     def exclusive(self, tables: Collection[StagedTable]) -> AbstractContextManager[None]:
         """Lock these tables: no other session that asks for one applies while the block runs."""
         ...
 
+    @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
         """Return a transaction, for a with block: committed durably at its end."""
         ...
 
+    @abstractmethod
     def read_position(self, log_id: str) -> Applied:
         """Return how far a shared log is applied (`ports.progress.SharedProgress`).
 
@@ -195,6 +200,7 @@ class RowSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
         """Return how far a shared log is applied, and lock that until the transaction ends.
 
@@ -202,10 +208,12 @@ class RowSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
         """Move the position that `locked_position` returned, within its transaction."""
         ...
 
+    @abstractmethod
     def upsert(
         self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]
     ) -> list[Conflict]:
@@ -216,18 +224,22 @@ class RowSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def delete(self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]) -> int:
         """Delete the rows with these keys; return how many. Raises SchemaDrift, ValueUnfit."""
         ...
 
+    @abstractmethod
     def add_dead_letters(self, table: TableDefinition, letters: Sequence[DeadLetter]) -> None:
         """Insert dead letters. The table has the columns (`stage.apply.dead_letters`)."""
         ...
 
+    @abstractmethod
     def query(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run a statement of the user's module; return its rows, if it has any."""
         ...
 
+    @abstractmethod
     def quote(self, *names: str) -> str:
         """Return names as SQL: of schema and table, of a column."""
         ...
@@ -236,6 +248,7 @@ class RowSession(Protocol):
 class RowTarget(Protocol):
     """Part `row_apply` of an engine, for one URL."""
 
+    @abstractmethod
     def open_session(self) -> AbstractContextManager[RowSession]:
         """Return a session, for a with block. Raises the errors of connecting."""
         ...

@@ -8,6 +8,7 @@ read rows that the log has through `BaseRows`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -82,11 +83,15 @@ class ExtractOptions:
 class TableRows(Protocol):
     """All rows of a table at a place. relation: their shape."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def relation(self) -> Relation:
         """Shape of the rows."""
         ...
 
+    @abstractmethod
     def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows as inserts of one transaction, in the log's form. gsn: the first one's."""
         ...
@@ -95,6 +100,7 @@ class TableRows(Protocol):
 class BaseRows(Protocol):
     """Base of a log, if it has one."""
 
+    @abstractmethod
     def at(
         self, table: TableName, trx: int, *, gives_up: Callable[[], bool]
     ) -> AbstractContextManager[TableRows | None]:
@@ -106,7 +112,7 @@ class BaseRows(Protocol):
         ...
 
 
-class NoBase:
+class NoBase(BaseRows):
     """Base of a log that has none."""
 
     def at(
@@ -170,12 +176,16 @@ class ServerEnd:
 class StreamCounted(Protocol):
     """Counts of what a stream has received, for display."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def byte_count(self) -> int:
         """Number of bytes received."""
         ...
 
     @property
+    @abstractmethod
     def ignored_row_count(self) -> int:
         """Rows of tables that are not captured, if the source reports them."""
         ...
@@ -185,27 +195,33 @@ class SourceStream(Protocol):
     """Stream of one connection. All methods belong to the extractor's thread."""
 
     @property
+    @abstractmethod
     def counts(self) -> StreamCounted:
         """Counts of what was received so far."""
         ...
 
     @property
+    @abstractmethod
     def spilled_byte_count(self) -> int:
         """Bytes of transactions in progress on disk."""
         ...
 
+    @abstractmethod
     def next_run(self, timeout_s: float) -> Run | None:
         """Return the next run, None if there is none in time; raises the stream's error."""
         ...
 
+    @abstractmethod
     def has_given(self, position: int) -> bool:
         """Return whether `next_run` has returned everything before position."""
         ...
 
+    @abstractmethod
     def ask_for_position(self) -> None:
         """Ask a silent server for its position."""
         ...
 
+    @abstractmethod
     def acknowledge(self, position: int) -> None:
         """Confirm that everything before position is durable in the log."""
         ...
@@ -214,14 +230,17 @@ class SourceStream(Protocol):
 class Ranges(Protocol):
     """Reader of large pieces while far behind."""
 
+    @abstractmethod
     def is_worth_it(self) -> bool:
         """Return whether another range should be read, rather than streamed."""
         ...
 
+    @abstractmethod
     def read_range(self) -> Iterator[Run]:
         """Yield one range's transactions."""
         ...
 
+    @abstractmethod
     def advance(self) -> None:
         """Note that the range is durable in the log."""
         ...
@@ -231,18 +250,22 @@ class LogAccess(Protocol):
     """Log as an engine may use it between two transactions."""
 
     @property
+    @abstractmethod
     def durable(self) -> FlushPoint:
         """Last flush point."""
         ...
 
+    @abstractmethod
     def write(self, run: Run) -> None:
         """Put a run into the log."""
         ...
 
+    @abstractmethod
     def flush(self) -> None:
         """Make the log durable, and acknowledge."""
         ...
 
+    @abstractmethod
     def close_segment(self) -> None:
         """Close the open segment: readers then see what it holds outside of a transaction."""
         ...
@@ -252,18 +275,22 @@ class SourceEngine(Protocol):
     """Source of one pipeline, over all its connections."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Name of our reader at the server: the slot, the replica's id."""
         ...
 
+    @abstractmethod
     def begin(self, place: EnginePlace) -> Origin:
         """Return the source's identity; called once, before the log is opened."""
         ...
 
+    @abstractmethod
     def server_end(self) -> ServerEnd:
         """Return the end of the server's log, on a connection of its own."""
         ...
 
+    @abstractmethod
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
         """Return the sender of heartbeats, for a with block; connects with the first one.
 
@@ -272,42 +299,52 @@ class SourceEngine(Protocol):
         """
         ...
 
+    @abstractmethod
     def text(self, position: int) -> str:
         """Return a position as the source writes it."""
         ...
 
+    @abstractmethod
     def bytes_between(self, first: int, last: int, /) -> int:
         """Return the bytes of the source's log between two positions."""
         ...
 
+    @abstractmethod
     def attempt(self) -> AbstractContextManager[None]:
         """Return what one attempt to stream needs beside the stream itself, for a with block."""
         ...
 
+    @abstractmethod
     def ranges(self, durable: FlushPoint, /) -> AbstractContextManager[Ranges] | None:
         """Return the reader of ranges while far behind; None if ranges are not read."""
         ...
 
+    @abstractmethod
     def stream(self, durable: FlushPoint) -> AbstractContextManager[SourceStream]:
         """Return a stream that continues after a flush point; entering it connects."""
         ...
 
+    @abstractmethod
     def saw(self, run: Run, /) -> None:
         """Note that a run was written to the log."""
         ...
 
+    @abstractmethod
     def before_flush(self, end: FlushPoint, /) -> None:
         """Prepare for what was written up to end to become durable."""
         ...
 
+    @abstractmethod
     def has_outstanding(self) -> bool:
         """Return whether work on tables remains before the source counts as idle."""
         ...
 
+    @abstractmethod
     def tend(self, log_access: LogAccess, /) -> None:
         """Do the outstanding work on tables; called between transactions."""
         ...
 
+    @abstractmethod
     def is_loss(self, error: PenstockError) -> bool:
         """Return whether an error says that the source has lost changes that the log lacks."""
         ...

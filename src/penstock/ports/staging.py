@@ -15,6 +15,7 @@ Not here: HTTP, the order of application (`penstock.stage`), the choice of the i
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -340,10 +341,12 @@ class TargetCatalog(Protocol):
     """Catalogue of the target, for the receiver."""
 
     @property
+    @abstractmethod
     def group_parts(self) -> int:
         """Number of names of a target schema: 2, database and schema, or 1, the database."""
         ...
 
+    @abstractmethod
     def keys(self, group: Group, /) -> Mapping[str, tuple[str, ...]]:
         """Return the tables of a schema, each with the columns of its primary key, in their order.
 
@@ -351,6 +354,7 @@ class TargetCatalog(Protocol):
         """
         ...
 
+    @abstractmethod
     def check(self) -> None:
         """Ask the server anything; raises the errors of that."""
         ...
@@ -365,6 +369,7 @@ class StagingSession(Protocol):
 
     # -- mutations ---------------------------------------------------------------------------
 
+    @abstractmethod
     def prepare(self, tables: Collection[StagedTable]) -> None:
         """Create the mutation tables of these target tables, or upgrade them.
 
@@ -372,10 +377,12 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
         """Return the tables of a target schema that have mutation tables, in order."""
         ...
 
+    @abstractmethod
     def stage(
         self, batches: Mapping[StagedTable, pa.RecordBatch], *, partition: str = ""
     ) -> dict[StagedTable, Staged]:
@@ -395,6 +402,7 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def stage_if_exists(
         self, table: StagedTable, batch: pa.RecordBatch, *, partition: str = ""
     ) -> pa.RecordBatch:
@@ -404,6 +412,7 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def states_of(self, table: StagedTable, batch: pa.RecordBatch) -> list[RowState]:
         """Return the state of each mutation, in their order.
 
@@ -411,16 +420,19 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the mutations that are not marked applied, in their order."""
         ...
 
+    @abstractmethod
     def mark_applied(
         self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
     ) -> None:
         """Mark these applied now; rows that were never staged get a stub, or are kept whole."""
         ...
 
+    @abstractmethod
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
     ) -> Mapping[StagedTable, int]:
@@ -430,6 +442,7 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def read(
         self,
         tables: Collection[StagedTable],
@@ -447,6 +460,7 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def retire(self, table: StagedTable, before: Hlc) -> int:
         """Delete the oldest applied rows older than this, at most 10,000; return how many.
 
@@ -455,10 +469,12 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def retired_before(self, table: StagedTable) -> Hlc:
         """Return the time up to which any instance may have deleted applied rows."""
         ...
 
+    @abstractmethod
     def stale_count(self, table: StagedTable, before: Hlc) -> int | None:
         """Return the unapplied rows older than this, such as the retired time: should be 0.
 
@@ -466,6 +482,7 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def inconsistent_count(
         self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None
     ) -> int:
@@ -477,10 +494,12 @@ class StagingSession(Protocol):
 
     # -- looking -----------------------------------------------------------------------------
 
+    @abstractmethod
     def staged_groups(self) -> tuple[Group, ...]:
         """Return the target schemas that have mutation tables, in order."""
         ...
 
+    @abstractmethod
     def look(self, group: Group, lease: str) -> GroupState:
         """Return everything about a target schema; changes nothing. lease: the name of its lease.
 
@@ -490,14 +509,17 @@ class StagingSession(Protocol):
 
     # -- checkpoints -------------------------------------------------------------------------
 
+    @abstractmethod
     def group_names(self) -> tuple[str, ...]:
         """Return the names of all groups that have a checkpoint, in order."""
         ...
 
+    @abstractmethod
     def feed_state(self, group: Group, partition: str) -> FeedState:
         """Return the state of a feed."""
         ...
 
+    @abstractmethod
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
         """Add a resolved timestamp of a feed. An equal one is accepted.
 
@@ -508,14 +530,17 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def window(self, group: Group) -> Window:
         """Return the window over all partitions: no partition may overtake another."""
         ...
 
+    @abstractmethod
     def commit(self, group: Group, through: Hlc) -> None:
         """Mark the checkpoints at or before a time applied: the target has everything up to it."""
         ...
 
+    @abstractmethod
     def forget_checkpoints(self, group: Group, before: Hlc) -> int:
         """Delete applied checkpoints older than this; returns how many.
 
@@ -523,6 +548,7 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def rewind(self, group: Group, time: Hlc) -> None:
         """Apply everything later than a time again; changes are made in one transaction.
 
@@ -531,34 +557,41 @@ class StagingSession(Protocol):
         """
         ...
 
+    @abstractmethod
     def forget(self, group: Group) -> None:
         """Delete all checkpoints and all staged rows of a target schema, in one transaction."""
         ...
 
     # -- leases ------------------------------------------------------------------------------
 
+    @abstractmethod
     def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:
         """Take all names or none; return a time if another holds one of them until then."""
         ...
 
+    @abstractmethod
     def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
         """Hold the lease longer; return None if it was lost: stop working at once."""
         ...
 
+    @abstractmethod
     def release(self, lease: Lease) -> None:
         """Give the lease up, if it is still ours."""
         ...
 
     # -- memo and tokens -----------------------------------------------------------------------
 
+    @abstractmethod
     def get_memo(self, key: str) -> bytes | None:
         """Return the value of a key."""
         ...
 
+    @abstractmethod
     def put_memo(self, key: str, value: bytes) -> None:
         """Put a value under a key, replacing."""
         ...
 
+    @abstractmethod
     def read_keys(self) -> Keys:
         """Return the active public keys and revoked tokens."""
         ...
@@ -567,6 +600,7 @@ class StagingSession(Protocol):
 class StagingDatabase(Protocol):
     """Part `staging` of an engine, for one URL."""
 
+    @abstractmethod
     def create(self, *, database: bool = True) -> None:
         """Create missing tables, or upgrade them, and on request the database too.
 
@@ -575,10 +609,12 @@ class StagingDatabase(Protocol):
         """
         ...
 
+    @abstractmethod
     def open_session(self) -> AbstractContextManager[StagingSession]:
         """Return a session, for a with block. Raises StagingUnusable, StagingMissing."""
         ...
 
+    @abstractmethod
     def examine(self) -> list[Finding]:
         """Return doctor's findings, each with the statement to run."""
         ...

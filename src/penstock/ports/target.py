@@ -10,6 +10,7 @@ implementation (its folder).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -460,13 +461,15 @@ class PhaseSpec:
 
 
 class Layout(Protocol):
-    """Layout of rows in a merge table; each engine has its own."""
+    """Layout of rows in a merge table; each engine has its own.
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Names and types of the merge table's columns, in order."""
-        ...
+    Attributes:
+        schema: Names and types of the merge table's columns, in order.
+    """
 
+    schema: pa.Schema
+
+    @abstractmethod
     def batch(
         self,
         counts: npt.NDArray[np.int64],
@@ -485,25 +488,32 @@ class NetRows(Protocol):
     A table may have several tasks: counts are of this one. part: its number, from 0.
     """
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def counts(self) -> Counts:
         """Counts of the task's changes after the fold."""
         ...
 
     @property
+    @abstractmethod
     def any_unsent(self) -> bool:
         """True if rows of the table may have columns to be filled: the same for all its tasks."""
         ...
 
     @property
+    @abstractmethod
     def part(self) -> int:
         """Number of the part."""
         ...
 
+    @abstractmethod
     def deletes(self) -> Iterator[pa.RecordBatch]:
         """Yield the deleted keys; for a table without a key all counts."""
         ...
 
+    @abstractmethod
     def upserts(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that follow. Raises the errors of reading the log."""
         ...
@@ -512,20 +522,26 @@ class NetRows(Protocol):
 class StagingWriter(Protocol):
     """Writer of rows into one merge table. `Staging` makes it, and it is sent to the workers."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def stamp(self) -> int:
         """Number that distinguishes this filling of the merge table from any other."""
         ...
 
     @property
+    @abstractmethod
     def layout(self) -> Layout:
         """Layout of rows in the merge table."""
         ...
 
+    @abstractmethod
     def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the log (`codec.columns.batch_schema`) in the target's form."""
         ...
 
+    @abstractmethod
     def write(self, rows: NetRows) -> StagedRows:
         """Stage the rows of a task, over the connection that this worker keeps.
 
@@ -537,10 +553,12 @@ class StagingWriter(Protocol):
 class Staging(Protocol):
     """Connection of the stager: merge tables and the CL rows of files that begin."""
 
+    @abstractmethod
     def merge_name(self, table: TableName, target: TableName) -> str:
         """Return the name of a captured table's merge table; record it the first time."""
         ...
 
+    @abstractmethod
     def prepare(
         self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
     ) -> Mapping[str, StagingWriter]:
@@ -550,18 +568,22 @@ class Staging(Protocol):
         """
         ...
 
+    @abstractmethod
     def empty_ahead(self) -> None:
         """Empty the merge tables of applied batches, while the loader is idle."""
         ...
 
+    @abstractmethod
     def forget(self, names: Iterable[str]) -> None:
         """Read the catalogue again when these are next needed: another connection drops them."""
         ...
 
+    @abstractmethod
     def begin_files(self, files: Iterable[str]) -> None:
         """Insert the CL rows of a batch that begins."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection, and remove what waits outside of the target."""
         ...
@@ -571,27 +593,33 @@ class SqlTarget(Protocol):
     """Connection that applies, and the known facts of the target's tables."""
 
     @property
+    @abstractmethod
     def is_closed(self) -> bool:
         """True if the connection is closed or lost."""
         ...
 
     @property
+    @abstractmethod
     def replica(self) -> bool:
         """True if foreign keys (and triggers, where the engine can) are off."""
         ...
 
+    @abstractmethod
     def bind(self, log_id: str) -> Applied:
         """Create our tables, bind the target to this log; return how far it is applied."""
         ...
 
+    @abstractmethod
     def need(self, names: Iterable[TableName]) -> None:
         """Read the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
         ...
 
+    @abstractmethod
     def forget(self) -> None:
         """Read the catalogue again when next needed: after a failure."""
         ...
 
+    @abstractmethod
     def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
         """Alter tables whose shape changed before the batch's transaction, if DDL commits.
 
@@ -599,46 +627,57 @@ class SqlTarget(Protocol):
         """
         ...
 
+    @abstractmethod
     def transaction(self) -> AbstractContextManager[object]:
         """Return the batch's transaction; errors are typed, with all of it rolled back."""
         ...
 
+    @abstractmethod
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
         """Move the applied position, before all else: a second loader waits, and is refused."""
         ...
 
+    @abstractmethod
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
         """Check that merge tables hold the staged rows, by stamp and number; and keep it so."""
         ...
 
+    @abstractmethod
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
         """Apply all phases, inside the transaction."""
         ...
 
+    @abstractmethod
     def end_files(self, files: Iterable[FileProgress]) -> None:
         """Write the CL rows, inside the transaction."""
         ...
 
+    @abstractmethod
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """Return the tables that have, or had, a table sync."""
         ...
 
+    @abstractmethod
     def write_table_sync(self, row: TableSync) -> None:
         """Insert or replace a table's row, inside a transaction."""
         ...
 
+    @abstractmethod
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Fix what the target refused these merges for, if possible; return whether it was."""
         ...
 
+    @abstractmethod
     def drop_merge_tables(self, names: Iterable[str]) -> None:
         """Drop merge tables that only one batch needed."""
         ...
 
+    @abstractmethod
     def take_notes(self) -> list[ShapeNote]:
         """Return the changes of shape since the last call, applied or not."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection."""
         ...
@@ -654,23 +693,28 @@ class TargetEngine(Protocol):
     """
 
     @property
+    @abstractmethod
     def errors(self) -> tuple[type[BaseException], ...]:
         """Classes of errors that its driver raises."""
         ...
 
     @property
+    @abstractmethod
     def ddl_commits(self) -> bool:
         """True if DDL commits implicitly."""
         ...
 
+    @abstractmethod
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """Return the typed error for one of the driver's; doing names the work."""
         ...
 
+    @abstractmethod
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
         """Return the merge table of the use-th phase (from 1) of a batch in this place (0, 1)."""
         ...
 
+    @abstractmethod
     def open_staging(self, url: str, *, choices: Choices, directory: Path | None) -> Staging:
         """Connect for preparing merge tables.
 
@@ -679,6 +723,7 @@ class TargetEngine(Protocol):
         """
         ...
 
+    @abstractmethod
     def open_target(
         self,
         url: str,

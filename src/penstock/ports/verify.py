@@ -8,6 +8,7 @@ a repair is permitted (`control`).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -143,18 +144,22 @@ def key_columns(table: TableDefinition) -> tuple[str, ...]:
 class Dialect(Protocol):
     """SQL of images and checksums in one engine's words. Two readers of one engine share it."""
 
+    @abstractmethod
     def column_name(self, name: str, /) -> str:
         """Return a column's name as in `VerifyReader.column_types`, whose case may be ignored."""
         ...
 
+    @abstractmethod
     def image(self, cells: Sequence[ComparedCell], key: Sequence[ComparedCell], /) -> Image:
         """Return SQL for rows that every engine prints alike. key: may be empty."""
         ...
 
+    @abstractmethod
     def is_long(self, type_text: str, /) -> bool:
         """Return whether values of a type of this engine enter an image as digests."""
         ...
 
+    @abstractmethod
     def printed_images(
         self, table: TableDefinition, target_types: Mapping[str, str], /
     ) -> tuple[Image, Image] | None:
@@ -165,6 +170,7 @@ class Dialect(Protocol):
         """
         ...
 
+    @abstractmethod
     def bucket_query(self, image: Image, part: Part, buckets: int, hasher: Hasher, /) -> str:
         """Return SQL for the checksums of one part.
 
@@ -173,6 +179,7 @@ class Dialect(Protocol):
         """
         ...
 
+    @abstractmethod
     def rows_query(
         self,
         image: Image,
@@ -188,6 +195,7 @@ class Dialect(Protocol):
         """
         ...
 
+    @abstractmethod
     def names_query(
         self, image: Image, parts: Sequence[Part], hashes: Sequence[int], hasher: Hasher, /
     ) -> str:
@@ -198,6 +206,7 @@ class Dialect(Protocol):
         """
         ...
 
+    @abstractmethod
     def chosen_rows(
         self,
         image: Image,
@@ -213,6 +222,7 @@ class Dialect(Protocol):
         """
         ...
 
+    @abstractmethod
     def select_rows(
         self,
         table: TableDefinition,
@@ -229,18 +239,17 @@ class Dialect(Protocol):
 
 
 class VerifyReader(Protocol):
-    """Server with several sessions that see the same snapshot. Errors are typed."""
+    """Server with several sessions that see the same snapshot. Errors are typed.
 
-    @property
-    def dialect(self) -> Dialect:
-        """SQL that it understands."""
-        ...
+    Attributes:
+        dialect: SQL that it understands.
+        executor: Has a thread for each session.
+    """
 
-    @property
-    def executor(self) -> ThreadPoolExecutor:
-        """Executor with a thread for each session."""
-        ...
+    dialect: Dialect
+    executor: ThreadPoolExecutor
 
+    @abstractmethod
     def hashers(self) -> Mapping[Hasher, str]:
         """Return the hash functions that it can compute, the fastest first; SHARED is one of them.
 
@@ -248,6 +257,7 @@ class VerifyReader(Protocol):
         """
         ...
 
+    @abstractmethod
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
         """Keep a table from being rewritten, and cut it; return also an estimate of its rows.
 
@@ -255,22 +265,27 @@ class VerifyReader(Protocol):
         """
         ...
 
+    @abstractmethod
     def column_types(self, table: TableName) -> dict[str, str]:
         """Return the types by column name."""
         ...
 
+    @abstractmethod
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         """Return all rows of a query; waits for a free session. May raise TableRewritten."""
         ...
 
+    @abstractmethod
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
         """Yield the rows of a query of four numbers, as arrays."""
         ...
 
+    @abstractmethod
     def row_reader(self) -> AbstractContextManager[BulkReader]:
         """Return a bulk load's reader of the same snapshot; ends all comparing."""
         ...
 
+    @abstractmethod
     def cancel(self) -> None:
         """End the queries that run now."""
         ...
@@ -287,6 +302,7 @@ class SourcePoint:
 class Verifier(Protocol):
     """Part `verify` of an engine, for `penstock verify`."""
 
+    @abstractmethod
     def open_source(
         self,
         config: Config,
@@ -310,16 +326,19 @@ class Verifier(Protocol):
         """
         ...
 
+    @abstractmethod
     def open_target(
         self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
     ) -> AbstractContextManager[VerifyReader]:
         """Return a target as it is now; no client may write while this begins."""
         ...
 
+    @abstractmethod
     def nudge(self, url: str) -> None:
         """Move an idle source's log past the point, if its end is not reported exactly."""
         ...
 
+    @abstractmethod
     def unread(
         self,
         config: Config,
@@ -366,37 +385,45 @@ class RepairTable:
 
 
 class RepairTarget(Protocol):
-    """Connection that repairs. Errors are typed, and after one nothing is changed."""
+    """Connection that repairs. Errors are typed, and after one nothing is changed.
 
-    @property
-    def replica(self) -> bool:
-        """True if foreign keys do not act on its writes."""
-        ...
+    Attributes:
+        replica: Foreign keys do not act on its writes.
+    """
 
+    replica: bool
+
+    @abstractmethod
     def transaction(self) -> AbstractContextManager[object]:
         """Return the one transaction."""
         ...
 
+    @abstractmethod
     def hold(self, expected: Applied) -> None:
         """Lock the applied position, first of all. Raises TargetMoved."""
         ...
 
+    @abstractmethod
     def check(self, table: RepairTable) -> None:
         """Check that the table can be written. Raises TargetShapeDiffers and RepairRefused."""
         ...
 
+    @abstractmethod
     def delete(self, table: TableName, condition: str) -> int:
         """Delete rows; return how many."""
         ...
 
+    @abstractmethod
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:
         """Copy rows; return how many."""
         ...
 
+    @abstractmethod
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query, inside the transaction."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close the connection; uncommitted work is rolled back."""
         ...

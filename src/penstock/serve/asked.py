@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ class Prepared(Protocol):
     columns: tuple[AnswerColumn, ...] | None
     """Columns of its result; None if it has none."""
 
+    @abstractmethod
     def run(self, values: Sequence[str | None], session: Session) -> Answer:
         """Return the answer for these texts of the parameters. Raises Refused."""
         ...
@@ -24,14 +26,17 @@ class Prepared(Protocol):
 class Answers(Protocol):
     """Catalogue. One thread at a time uses it, not always the same."""
 
+    @abstractmethod
     def split(self, sql: str) -> Sequence[Any]:
         """Return the statements of a simple query. Raises Refused."""
         ...
 
+    @abstractmethod
     def answer(self, statement: Any, session: Session) -> Answer:
         """Return the answer to one of the statements. Raises Refused."""
         ...
 
+    @abstractmethod
     def prepare(self, sql: str, types: Sequence[int], session: Session) -> Prepared:
         """Read one statement. Raises Refused.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -86,7 +86,7 @@ class SqlCursors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Done:
+class _Done(Runnable):
     """Statement that does something and has no rows; see `running.Runnable`."""
 
     parameters: tuple[int, ...] = ()
@@ -190,13 +190,13 @@ def _read_count(words: Words) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fetch:
+class _Fetch(Runnable):
     """FETCH or MOVE, see `running.Runnable`; count is None for all rows."""
 
     cursor: SqlCursor
     count: int | None
     is_move: bool
-    columns: tuple[AnswerColumn, ...] | None
+    columns: tuple[AnswerColumn, ...] | None = field()
     parameters: tuple[int, ...] = ()
 
     async def open(self, session: ClientSession, _: Sequence[str | None]) -> Rows:
@@ -205,13 +205,17 @@ class _Fetch:
         return _FetchedRows(self)
 
 
-class _FetchedRows:
+class _FetchedRows(Rows):
     """Some rows of a cursor."""
 
     def __init__(self, fetch: _Fetch) -> None:
         self._fetch, self._left, self._done = fetch, fetch.count, 0
-        self.columns = fetch.columns
         self.set_formats(())
+
+    @property
+    def columns(self) -> tuple[AnswerColumn, ...] | None:
+        """See Rows."""
+        return self._fetch.columns
 
     @property
     def tag(self) -> str:
@@ -307,12 +311,12 @@ async def _execute(session: ClientSession, words: Words, _: Sequence[int]) -> Ru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Execute:
+class _Execute(Runnable):
     """EXECUTE, see `running.Runnable`."""
 
     inner: Runnable
     values: tuple[str | None, ...]
-    columns: tuple[AnswerColumn, ...] | None
+    columns: tuple[AnswerColumn, ...] | None = field()
     parameters: tuple[int, ...] = ()
 
     async def open(self, session: ClientSession, _: Sequence[str | None]) -> Rows:

@@ -6,6 +6,7 @@ PREPARE and EXECUTE. The simple and the extended protocol use all of them in the
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,15 +25,18 @@ class Rows(Protocol):
     """Answer to a statement, sent as far as the client wants."""
 
     @property
+    @abstractmethod
     def columns(self) -> tuple[AnswerColumn, ...] | None:
         """Columns of the answer; None if it has no rows."""
         ...
 
     @property
+    @abstractmethod
     def tag(self) -> str:
         """Text of CommandComplete; empty for an empty query."""
         ...
 
+    @abstractmethod
     async def send(self, count: int, *, is_silent: bool = False) -> int:
         """Send `count` rows, 0: all; return their number. Raises Refused, Gone.
 
@@ -40,10 +44,12 @@ class Rows(Protocol):
         """
         ...
 
+    @abstractmethod
     def set_formats(self, formats: Sequence[int]) -> None:
         """Send from now on in these formats; by default as text."""
         ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Release everything that is held."""
         ...
@@ -52,22 +58,27 @@ class Rows(Protocol):
 class Runnable(Protocol):
     """Statement, read and typed."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def parameters(self) -> tuple[int, ...]:
         """Oids of its parameters' types."""
         ...
 
     @property
+    @abstractmethod
     def columns(self) -> tuple[AnswerColumn, ...] | None:
         """Columns of its answer; None if it has no rows."""
         ...
 
+    @abstractmethod
     async def open(self, session: ClientSession, values: Sequence[str | None], /) -> Rows:
         """Begin the answer for these texts of the parameters. Raises Refused."""
         ...
 
 
-class AnswerRows:
+class AnswerRows(Rows):
     """Complete answer of the catalogue."""
 
     def __init__(self, session: ClientSession, answer: Answer) -> None:
@@ -149,7 +160,7 @@ class PreparedStatements:
             del self._found[name]
 
 
-class CatalogPrepared:
+class CatalogPrepared(Runnable):
     """Statement that the catalogue has read and typed."""
 
     def __init__(self, prepared: Prepared) -> None:

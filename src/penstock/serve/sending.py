@@ -11,6 +11,7 @@ from penstock.codec.postgres.row_messages import COPY_HEADER, COPY_TRAILER
 from penstock.model import PenstockError, TableName
 from penstock.serve.catalog.answers import AnswerColumn
 from penstock.serve.catalog.grammar import Statement, split
+from penstock.serve.running import Rows
 from penstock.serve.snapshots import Snapshot
 from penstock.serve.table_query import TableQuery
 from penstock.serve.table_rows import Shown, TableRows
@@ -30,7 +31,7 @@ def lookup(query: TableQuery) -> Statement:
     return found
 
 
-class Cursor:
+class Cursor(Rows):
     """Rows of one table, sent piece by piece; for a COPY with its header and end."""
 
     def __init__(

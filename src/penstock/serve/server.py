@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import secrets
 import ssl
+from abc import abstractmethod
 from typing import Any, Protocol
 
 import structlog
@@ -36,10 +37,12 @@ logger = structlog.get_logger(__name__)
 class Welcome(Protocol):
     """Catalogue's part in the start of a session."""
 
+    @abstractmethod
     def answers(self) -> Answers:
         """Return the catalogue for the session's SQL."""
         ...
 
+    @abstractmethod
     def begin(self, session: Session, parameters: dict[str, str]) -> dict[str, str]:
         """Apply the settings of the start-up packet; return those to report. Raises Refused."""
         ...

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,10 +51,12 @@ logger = structlog.get_logger(__name__)
 class Ended(Protocol):
     """Connection that others can end."""
 
+    @abstractmethod
     def cancel(self) -> None:
         """Abort the running command, if there is one."""
         ...
 
+    @abstractmethod
     def terminate(self) -> None:
         """End the connection."""
         ...

@@ -40,7 +40,7 @@ from penstock.serve.running import AnswerRows, CatalogPrepared, PreparedStatemen
 from penstock.serve.sender import Sender
 from penstock.serve.sending import lookup
 from penstock.serve.server_functions import carry_out
-from penstock.serve.serving import Serving
+from penstock.serve.serving import Ended, Serving
 from penstock.serve.settings import YUGABYTE
 from penstock.serve.slots import Slot
 from penstock.serve.snapshots import SessionSnapshots, Snapshot
@@ -58,7 +58,7 @@ T = TypeVar("T")
 logger = structlog.get_logger(__name__)
 
 
-class ClientSession:
+class ClientSession(Ended):
     """One client, until it disconnects."""
 
     def __init__(

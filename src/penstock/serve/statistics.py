@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from penstock.host.clock import REAL_CLOCK
-from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
+from penstock.serve.catalog.answers import ConnectionRow, SenderRow, ServerState, SlotRow
 
 if TYPE_CHECKING:
     from penstock.serve.sender import Progress
@@ -110,7 +110,7 @@ def connection_row(client: Client) -> ConnectionRow:
     )
 
 
-class State:
+class State(ServerState):
     """State of the server for the catalogue: `answers.ServerState`."""
 
     def __init__(self, serving: Serving | None = None) -> None:

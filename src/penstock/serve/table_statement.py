@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -18,6 +18,7 @@ from penstock.serve.catalog.answers import AnswerColumn
 from penstock.serve.catalog.grammar import Statement, name_of, parse_query, split, type_name
 from penstock.serve.catalog.types import INT8, NAME, TEXT, VARCHAR, Types
 from penstock.serve.row_filter import system_types
+from penstock.serve.running import Runnable
 from penstock.serve.sending import Cursor, answer_column
 from penstock.serve.table_query import TableQuery, read_copy, read_select
 from penstock.serve.table_rows import shown_columns
@@ -29,7 +30,7 @@ _BESIDE = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, ex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableStatement:
+class TableStatement(Runnable):
     """SELECT or COPY of one table, see `running.Runnable`.
 
     Attributes:
@@ -38,9 +39,9 @@ class TableStatement:
 
     table: TableName
     statement: Statement
-    parameters: tuple[int, ...]
+    parameters: tuple[int, ...] = field()
     types: tuple[str, ...]
-    columns: tuple[AnswerColumn, ...] | None
+    columns: tuple[AnswerColumn, ...] | None = field()
 
     async def open(self, session: ClientSession, values: Sequence[str | None]) -> Cursor:
         """Begin to read. Raises Refused."""

@@ -9,12 +9,14 @@ from typing import Any
 
 from penstock.codec.types.losses import NO_CHOICES, Choices
 from penstock.model import Relation, TableName
+from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Answer, Session
 from penstock.serve.catalog.catalog import Catalog, Prepared
 from penstock.serve.catalog.grammar import split
 from penstock.serve.catalog.model import Model
 from penstock.serve.catalog.publications import Publication
 from penstock.serve.entries import parse_entries
+from penstock.serve.server import Welcome
 from penstock.serve.tables import served_relation
 
 _NO_SETTINGS = ("user", "database", "options", "replication")
@@ -22,7 +24,7 @@ _WORD = re.compile(r"(?:[^\s\\]|\\.)+", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:-c\s*|--)([^=]+)=(.*)", re.DOTALL)
 
 
-class CatalogAnswers:
+class CatalogAnswers(Answers):
     """See `asked.Answers`."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -41,7 +43,7 @@ class CatalogAnswers:
         return self._catalog.prepare(sql, session, types)
 
 
-class CatalogWelcome:
+class CatalogWelcome(Welcome):
     """See `server.Welcome`."""
 
     def __init__(self, catalog: Catalog) -> None:

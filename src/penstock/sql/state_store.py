@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts, Mark
-from penstock.ports.progress import SHOWN_MAX, ProgressRow
+from penstock.ports.progress import SHOWN_MAX, Progress, ProgressRow, SharedProgress, TargetReader
 from penstock.ports.target import (
     SCHEMA,
     ActionUnknown,
@@ -207,7 +207,7 @@ class StateSession:
         return self.read_if_there(query, doing="reading the action")
 
 
-class StateStore(StateSession):
+class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCounts):
     """Implementation of `Progress`, `SharedProgress`, `TargetReader` and `ChunkCounts`."""
 
     # --- RUN, PAUSE, STOP -------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class _Windows(Collector):
             yield family
 
 
-class MeteredStaging:
+class MeteredStaging(StagingDatabase):
     """Implementation of `StagingDatabase` whose sessions count."""
 
     def __init__(self, database: StagingDatabase, metrics: StagingMetrics) -> None:

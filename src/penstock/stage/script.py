@@ -20,6 +20,7 @@ import inspect
 import re
 import sys
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -355,26 +356,32 @@ def replication_key(meta: Document) -> list[Any]:
 class TargetTransaction(Protocol):
     """Transaction in which rows are written; see `get_tx`."""
 
+    @abstractmethod
     def apply(self, operations: Sequence[ApplyOperation]) -> None:
         """Write operations in the way of a table without a function apply."""
         ...
 
+    @abstractmethod
     def columns(self) -> list[Document]:
         """Return the columns, those of the key first: name, type, primary, ignored, default."""
         ...
 
+    @abstractmethod
     def exec(self, sql: str, *parameters: Any) -> None:
         """Run a statement; its parameters are `%s`."""
         ...
 
+    @abstractmethod
     def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows."""
         ...
 
+    @abstractmethod
     def schema(self) -> str:
         """Return the target schema's name as SQL."""
         ...
 
+    @abstractmethod
     def table(self) -> str:
         """Return the table's name as SQL."""
         ...

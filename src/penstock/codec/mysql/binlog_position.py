@@ -6,10 +6,10 @@ instead of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from penstock.model.position import PositionInvalid
+from penstock.model.position import Position, PositionInvalid
 from penstock.model.whole_number import parse_whole
 
 BINLOG_OFFSET_BITS = 40
@@ -20,7 +20,7 @@ _BINLOG_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class BinlogPosition:
+class BinlogPosition(Position):
     """A place in the binlog of a MySQL or MariaDB server: a file and a byte offset in it.
 
     It means "everything before this byte of this file, and all earlier files". Its text form is
@@ -32,7 +32,7 @@ class BinlogPosition:
         base: the common part of the files' names.
     """
 
-    ordinal: int
+    ordinal: int = field()
     base: str = "binlog"
 
     BITS: ClassVar[int] = 64

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from penstock.model.position import PositionInvalid
+from penstock.model.position import Position, PositionInvalid
 
 LSN_MAX = 2**64 - 1
 _HALF = re.compile(r"[0-9A-Fa-f]{1,8}")  # int() takes signs and underscores, too
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Lsn:
+class Lsn(Position):
     """A PostgreSQL log sequence number: a byte offset in the write-ahead log.
 
     It means "everything before this byte". Its text form is PostgreSQL's: two hex numbers of at
     most 32 bits with a slash between, without leading zeros.
     """
 
-    ordinal: int
+    ordinal: int = field()
 
     BITS: ClassVar[int] = 64
 

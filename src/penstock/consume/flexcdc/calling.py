@@ -11,6 +11,7 @@ import structlog
 from penstock.codec.literals import literals
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageGroup
+from penstock.consume.flexcdc.reading import Sink
 from penstock.consume.flexcdc.state import Place, State, UnitOfWork
 from penstock.consume.flexcdc.units import Units
 from penstock.consume.flexcdc.writing import IMAGES_MAX, ChangelogWriter, SourceServer
@@ -37,7 +38,7 @@ class TruncateNotTaken(PenstockError):
     code = "FX13"
 
 
-class PluginCaller:
+class PluginCaller(Sink):
     """Calls plugins instead of writing changelogs; state tables are kept as usual."""
 
     images_max = IMAGES_MAX

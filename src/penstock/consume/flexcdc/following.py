@@ -22,6 +22,7 @@ from penstock.consume.flexcdc.reading import Progress, SegmentWalk, Sink
 from penstock.consume.flexcdc.state import Place, State, behind
 from penstock.consume.flexcdc.writing import ChangelogWriter, SourceServer
 from penstock.consume.plugins import Plugin, Transaction
+from penstock.consume.plugins.base import Instance
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed
 from penstock.host.files import FileMissing
@@ -95,7 +96,7 @@ class FlexCdcPipeline:
     warn: Callable[[str], None] = lambda _: None
 
 
-class FlexCdc:
+class FlexCdc(Instance):
     """FlexCDC with its connections, and the `Instance` of plugins. A context manager."""
 
     def __init__(

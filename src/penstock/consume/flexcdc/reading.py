@@ -6,6 +6,7 @@ table's shape. Independent of any destination: `Sink` receives the images.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Sink(Protocol):
     images_max: int
     one_by_one: bool
 
+    @abstractmethod
     def begin(self, place: Place, /) -> None:
         """Begin a transaction unless one is open.
 
@@ -44,18 +46,22 @@ class Sink(Protocol):
         """
         ...
 
+    @abstractmethod
     def write(self, group: ImageGroup, start: int, end: int, units: Units, /) -> None:
         """Write the images of the rows at these places."""
         ...
 
+    @abstractmethod
     def note_emptied(self, table: TableName, uow_id: int, gsn: int, /) -> None:
         """Note that a table was emptied, after the image of this number."""
         ...
 
+    @abstractmethod
     def commit(self, place: Place, units: Sequence[UnitOfWork], where: tuple[str, int], /) -> None:
         """Commit with these units of work and this place."""
         ...
 
+    @abstractmethod
     def give_up(self) -> None:
         """Undo everything that is not committed."""
         ...

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageGroup
+from penstock.consume.flexcdc.reading import Sink
 from penstock.consume.flexcdc.state import Place, State, UnitOfWork
 from penstock.consume.flexcdc.units import Units
 from penstock.host import faults
@@ -47,7 +48,7 @@ class SourceServer:
     has_files: bool
 
 
-class ChangelogWriter:
+class ChangelogWriter(Sink):
     """Writes into changelogs, in a transaction from the first write until `commit`."""
 
     images_max = IMAGES_MAX

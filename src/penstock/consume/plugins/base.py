@@ -6,6 +6,7 @@ Names, arguments and order are those of FlexCDC. Follows document 003.
 from __future__ import annotations
 
 import datetime
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -62,15 +63,18 @@ class Instance(Protocol):
     """FlexCDC as a plugin sees it: the last argument of each callback."""
 
     @property
+    @abstractmethod
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         """Keys with their texts by section: `flexcdc`, `source`, `dest`, any other of the file."""
         ...
 
     @property
+    @abstractmethod
     def mvlogList(self) -> Mapping[str, str]:  # noqa: N802 - FlexCDC's name
         """Name of the changelog of every captured table, by `schema.table`."""
         ...
 
+    @abstractmethod
     def get_source(self, new: bool = False) -> Any:
         """Return the driver's connection to the source.
 
@@ -82,6 +86,7 @@ class Instance(Protocol):
         """
         ...
 
+    @abstractmethod
     def get_dest(self, new: bool = False) -> Any:
         """Return the driver's connection to the destination; see get_source.
 
@@ -90,25 +95,30 @@ class Instance(Protocol):
         """
         ...
 
+    @abstractmethod
     def columns(self, db: str, table: str) -> Mapping[str, str]:
         """Return the columns of a captured table and their types, in order, as in its changelog."""
         ...
 
+    @abstractmethod
     def key(self, db: str, table: str) -> Sequence[str]:
         """Return the key columns that the present row was written with; empty without a key."""
         ...
 
     @property
+    @abstractmethod
     def origin(self) -> Origin:
         """Origin for events in Debezium's form; the source is asked once."""
         ...
 
     @property
+    @abstractmethod
     def transaction(self) -> Transaction:
         """Present transaction, in commit_trx only."""
         ...
 
     @property
+    @abstractmethod
     def directory(self) -> Path:
         """Folder of the settings file: base of relative paths in the settings."""
         ...
@@ -132,52 +142,61 @@ class Plugin(Protocol):
     - instance: FlexCDC as the plugin sees it.
     """
 
+    @abstractmethod
     def plugin_init(self, instance: Instance, /) -> None:
         """Start, before anything is connected."""
         ...
 
+    @abstractmethod
     def plugin_deinit(self, instance: Instance, /) -> None:
         """End, after an error, too."""
         ...
 
+    @abstractmethod
     def begin_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
         """Begin a transaction."""
         ...
 
+    @abstractmethod
     def insert(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process an inserted row."""
         ...
 
+    @abstractmethod
     def delete(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process a deleted row, given with its last values."""
         ...
 
+    @abstractmethod
     def update_before(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process the old values of an updated row. Not called with skip_before_update."""
         ...
 
+    @abstractmethod
     def update_after(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process the new values of an updated row. Called directly after update_before."""
         ...
 
+    @abstractmethod
     def commit_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
         """Complete the transaction. After the return the plugin has it for good."""
         ...
 
+    @abstractmethod
     def rollback_trx(self, uow_id: int, instance: Instance, /) -> None:
         """Discard the transaction; it is repeated with the same numbers."""
         ...
 
 
-class PluginBase:
+class PluginBase(Plugin):
     """Plugin that does nothing: override the callbacks that you need.
 
     A plugin may have one callback more, `truncate(db, table, trx_id, gsn, instance)`: a table that

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import IO
 
-from penstock.consume.plugins.base import Instance, Row, RowValues
+from penstock.consume.plugins.base import Instance, Plugin, Row, RowValues
 
 
-class Example:
+class Example(Plugin):
     """Prints every callback to standard output; writes nothing anywhere else.
 
     `plugin = "penstock.consume.plugins:Example"`.

@@ -10,11 +10,11 @@ from penstock.model import TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.config import Config, SourceSection
 from penstock.ports.registry import engine_at
-from penstock.ports.staging import Group
+from penstock.ports.staging import Group, TargetCatalog
 from penstock.ports.tables import tables_at
 
 
-class TargetSchemas:
+class TargetSchemas(TargetCatalog):
     """Catalogue of the target, asked like that of a source."""
 
     def __init__(self, config: Config) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing
 import structlog
 
 from penstock.control.pipeline.stopping import StopRequest
+from penstock.extract.progress import ControlGate
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
 from penstock.ports.config import Config
@@ -27,7 +28,7 @@ def give_action(config: Config, word: str) -> None:
         target.set_action(word)
 
 
-class ActionWatch:
+class ActionWatch(ControlGate):
     """Reader of the action, on a connection of its own, at most every `interval_s`.
 
     If the target cannot be reached, the last known word holds: an unreadable word must not

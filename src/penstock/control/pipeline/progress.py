@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import structlog
 
+from penstock.extract.extractor import ProgressRecorder
 from penstock.host.files import FileMissing
 from penstock.log.layout import list_segments, segment_name
 from penstock.log.segment import ClosedSegment, open_segment
@@ -20,7 +21,7 @@ logger = structlog.get_logger()
 APPLICATION_NAME = "penstock extract progress"
 
 
-class CeRecorder:
+class CeRecorder(ProgressRecorder):
     """Writer of CE rows: `ProgressRecorder` of the extractor. Used by one thread.
 
     Each connection first adds missing rows: closed segments on disk whose row a crash or an outage

@@ -15,7 +15,7 @@ from penstock.control.pipeline.servers import source_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.control.run.bulk_load import bulk_options
 from penstock.host import faults
-from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
+from penstock.load.deferred_keys import KeyMaker, put_deferred_keys, read_deferred_keys
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture
@@ -25,7 +25,7 @@ from penstock.ports.config import Config
 logger = structlog.get_logger()
 
 
-class DeferredKeyMaker:
+class DeferredKeyMaker(KeyMaker):
     """See `KeyMaker`. A table is removed from the file when it has all of its keys."""
 
     def __init__(self, config: Config) -> None:

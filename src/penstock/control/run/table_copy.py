@@ -24,6 +24,7 @@ from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience
 from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
+from penstock.load.table_sync_flow import Copier
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import open_planner
 from penstock.ports.config import Config
@@ -36,7 +37,7 @@ RETRIES = Backoff(first_s=0.5, longest_s=30.0, attempts=10_000)
 STOP_CHECK_S = 0.2
 
 
-class TableCopier:
+class TableCopier(Copier):
     """The `Copier` of a configured pipeline. A context manager: leaving it ends all copies."""
 
     def __init__(self, config: Config, sessions: SessionKeeper):

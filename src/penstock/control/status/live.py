@@ -5,6 +5,7 @@ All of it is made from a `Status`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -45,18 +46,22 @@ LATER = ("  loaded", "  lag")
 class View(Protocol):
     """View of a run. Called from one thread."""
 
+    @abstractmethod
     def event(self, text: str, kind: str = "note", **fields: Any) -> None:
         """Show an event: a sentence for people, and its fields."""
         ...
 
+    @abstractmethod
     def show(self, status: Status) -> None:
         """Show the newest status."""
         ...
 
+    @abstractmethod
     def finish(self, status: Status | None) -> None:
         """End a run that went well; the last status, None if it could not be read."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Release the terminal. May be called twice."""
         ...
@@ -122,7 +127,7 @@ def _following(status: Status) -> bool:
     return status.mode != "data" and status.log.end.position > 0
 
 
-class LineView:
+class LineView(View):
     """View of plain lines, for logs and pipes: events at once, numbers every LINE_INTERVAL_S."""
 
     def __init__(self, out: Console | None = None, *, clock: Clock = REAL_CLOCK) -> None:
@@ -193,7 +198,7 @@ def is_loaded(status: Status) -> bool:
     return status.mode == "data" and bulk is not None and bulk.phase == "done"
 
 
-class JsonView:
+class JsonView(View):
     """View of one JSON object per line: events with type, time and fields, in their order.
 
     Every LINE_INTERVAL_S there is one of type progress, if its figures have changed.
@@ -272,7 +277,7 @@ def event(clock: Clock, kind: str, **fields: Any) -> dict[str, Any]:
     return {"time": utc_text(clock.now_us()), "type": kind, **fields}
 
 
-class LiveView:
+class LiveView(View):
     """View that is drawn again in place, for terminals."""
 
     def __init__(self, out: Console, *, clock: Clock = REAL_CLOCK) -> None:

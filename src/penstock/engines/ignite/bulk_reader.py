@@ -28,7 +28,7 @@ from penstock.engines.ignite.source.shapes import KeptShape
 from penstock.engines.ignite.thin import ALL, ThinClient, open_thin
 from penstock.engines.ignite.url import thin_url
 from penstock.model import PenstockError
-from penstock.ports.bulk import ChunkTask
+from penstock.ports.bulk import BulkReader, ChunkTask, Lines
 
 logger = structlog.get_logger(__name__)
 
@@ -63,14 +63,17 @@ class ChunkScan(msgspec.Struct, frozen=True, kw_only=True):
     skips: bool
 
 
-class IgniteReader:
+class IgniteReader(BulkReader):
     """See BulkReader. It has a connection and the types of the node's directory."""
 
     def __init__(self, url: str) -> None:
         self._stack = ExitStack()
         self._types = open_any(url).types_read
         self._client = self._stack.enter_context(open_thin(thin_url(url)))
-        self.close = self._stack.close
+
+    def close(self) -> None:
+        """See BulkReader."""
+        self._stack.close()
 
     def was_rewritten(self, _task: ChunkTask) -> bool:
         """See BulkReader: reading detects it."""
@@ -95,8 +98,10 @@ class IgniteReader:
         return isinstance(error, RowUnfit)
 
 
-class ScannedLines:
+class ScannedLines(Lines):
     """See Lines."""
+
+    row_count = 0
 
     def __init__(
         self,
@@ -111,7 +116,6 @@ class ScannedLines:
         self._chunk = chunk
         self._rows = rows
         self._dialect = dialect
-        self.row_count = 0
 
     def __iter__(self) -> Iterator[bytes]:
         """See Lines. Raises RowUnfit, CellUnfit, KeyNotUsable and the errors of scanning."""

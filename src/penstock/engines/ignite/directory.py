@@ -22,7 +22,7 @@ from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.clock import Clock
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.model import PenstockError
-from penstock.ports.direct import LogPlace, Told
+from penstock.ports.direct import DirectLog, LogPlace, Told
 from penstock.ports.registry import split_urls
 
 CACHE_FILE = "cache_data.dat"
@@ -125,7 +125,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class NodeDirectory(CdcState):
+class NodeDirectory(CdcState, DirectLog):
     """See DirectLog."""
 
     not_alive = "Consumer is not alive. Ignite Change Data Capture Application will be stopped."

@@ -9,11 +9,11 @@ from penstock.engines.ignite.directory import NodeDirectory, open_directory
 from penstock.engines.ignite.source.position import OFFSET_BITS, position_of
 from penstock.host.clock import REAL_CLOCK
 from penstock.ports.config import Config
-from penstock.ports.lag import LogEnd, Retention, SourceState
+from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState
 from penstock.ports.registry import is_list, split_urls
 
 
-class IgniteLag:
+class IgniteLag(SourceReader):
     """See SourceReader.
 
     The position is the segment that the node writes to. The log never reaches it, so a lag is at
@@ -21,11 +21,12 @@ class IgniteLag:
     one of them cannot be reached, the lag is not known.
     """
 
+    is_closed = False
+
     def __init__(self, config: Config, _application_name: str) -> None:
         """Open the directories. Raises CdcDirectoryMissing."""
         self._is_list = is_list(config.source.url)
         self._nodes = [open_directory(url) for url in split_urls(config.source.url)]
-        self.is_closed = False
 
     def close(self) -> None:
         """See SourceReader."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from penstock.host.clock import Clock
+from penstock.host.files import Lock
 from penstock.model import PenstockError
 
 ATTEMPT_INTERVAL_S = 1.0
@@ -36,7 +37,7 @@ class DirectoryTaken(PenstockError):
     retry = "backoff"
 
 
-class CdcLock:
+class CdcLock(Lock):
     """Lock that is held until release(); the system releases it when the process ends."""
 
     def __init__(self, directory: Path) -> None:

@@ -38,7 +38,7 @@ from penstock.engines.ignite.thin import ThinClient, open_thin
 from penstock.engines.ignite.url import thin_url
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
-from penstock.ports.bulk import Chunk, Point, TableRead
+from penstock.ports.bulk import Chunk, Planning, Point, TableRead
 from penstock.ports.config import Config
 from penstock.ports.registry import is_list
 
@@ -48,7 +48,7 @@ FRESH = "fresh"
 logger = structlog.get_logger(__name__)
 
 
-class IgnitePlanner:
+class IgnitePlanner(Planning):
     """See `ports.bulk.Planning`. first: returns the handover's point."""
 
     positions: PositionKind = IgnitePosition
@@ -60,7 +60,7 @@ class IgnitePlanner:
         self._url = thin_url(config.source.url)
         self._directory = open_any(config.source.url)
         self._is_one = not is_list(config.source.url)
-        self.first_point = first
+        self._first = first
 
     def __enter__(self) -> Self:
         """Return the planner; it opens nothing."""
@@ -73,6 +73,10 @@ class IgnitePlanner:
         trace: TracebackType | None,
     ) -> None:
         """Do nothing: the planner holds nothing."""
+
+    def first_point(self) -> Point | None:
+        """See Planner."""
+        return self._first()
 
     def fresh_point(self) -> Point:
         """See Planner: the present place of the node's log."""

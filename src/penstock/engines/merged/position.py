@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
-from penstock.model.position import PositionInvalid
+from penstock.model.position import Position, PositionInvalid
 from penstock.model.whole_number import parse_whole
 from penstock.ports.config import Config
+from penstock.ports.positions import Positions
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class MergedPosition:
+class MergedPosition(Position):
     """See `Position`. A transaction is at its own number; the position after it is one higher."""
 
-    ordinal: int
+    ordinal: int = field()
     BITS = 64
 
     def __post_init__(self) -> None:
@@ -37,7 +38,7 @@ class MergedPosition:
         return str(self.ordinal)
 
 
-class MergedPositions:
+class MergedPositions(Positions):
     """See `ports.positions.Positions`."""
 
     def __init__(self, config: Config) -> None:

@@ -27,7 +27,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.handover import log_begin
-from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
+from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState, Unread
 
 LOOK_INTERVAL_S = 5.0
 
@@ -67,7 +67,7 @@ class _Look:
     at_s: float
 
 
-class MySQLLagReader:
+class MySQLLagReader(SourceReader):
     """Lag reader of a MySQL or MariaDB source; see `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, application_name: str, *, clock: Clock = REAL_CLOCK) -> None:

@@ -27,7 +27,7 @@ from penstock.engines.mysql.url import MySQLUrl
 from penstock.host.errors import StatementFailed
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk, Point, TableRead
+from penstock.ports.bulk import Chunk, Planning, Point, TableRead
 from penstock.ports.config import Config, snapshot_address
 
 logger = structlog.get_logger()
@@ -39,7 +39,7 @@ NOT_THERE = (1049, 1054, 1146)
 SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a result
 
 
-class MySQLPlanner:
+class MySQLPlanner(Planning):
     """`Planner` of a MySQL or MariaDB source. Use as a context manager: it keeps its points.
 
     first: called when the load wants the handover's point; returns None if there is none.

@@ -7,9 +7,10 @@ from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, Resume
 from penstock.host.state_file import StateFile
 from penstock.model.layout import PipelineLayout
 from penstock.ports.config import Config
+from penstock.ports.positions import Positions
 
 
-class BinlogPositions:
+class BinlogPositions(Positions):
     """Positions of a MySQL or MariaDB source, whose file names are kept beside the log."""
 
     def __init__(self, layout: PipelineLayout) -> None:

@@ -7,7 +7,7 @@ import psycopg
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.ports.config import Config
-from penstock.ports.lag import LogEnd, Retention, SourceState
+from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState
 
 # The bytes are those of document 000's query; on a standby there is no current WAL position.
 # Not pg_stat_replication's flush_lag: it is of what was confirmed last, and does not change until
@@ -44,7 +44,7 @@ FILE_AGE = """
 """
 
 
-class PostgresLagReader:
+class PostgresLagReader(SourceReader):
     """The reader of a PostgreSQL source; see `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, application_name: str) -> None:

@@ -33,7 +33,7 @@ from penstock.engines.postgres.standby import paused_point
 from penstock.host.waits import Holder, write_waits
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk, HeldPoint, Point, TableRead
+from penstock.ports.bulk import Chunk, HeldPoint, Planning, Point, TableRead
 from penstock.ports.config import Config, HandoverMode
 
 logger = structlog.get_logger()
@@ -43,7 +43,7 @@ CHUNK_BYTES_MIN = 8 * 2**20
 TABLES_AT_ONCE = 200  # that are locked while they are cut: well below what the server has room for
 
 
-class PostgresPlanner:
+class PostgresPlanner(Planning):
     """The `Planner` of a PostgreSQL source. Use as a context manager: it keeps the points it makes.
 
     first: called when the load wants the handover's point; None when there is none. on_blocked:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.ports.config import Config
+from penstock.ports.positions import Positions
 
 
-class LsnPositions:
+class LsnPositions(Positions):
     """Positions of a PostgreSQL source."""
 
     def __init__(self, slot: str = "") -> None:

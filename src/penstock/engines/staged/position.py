@@ -6,22 +6,23 @@ to which everything is in the log: a resolved time, or one at which a window is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from penstock.model.hlc import NANOS_MAX, Hlc, HlcInvalid
-from penstock.model.position import PositionInvalid
+from penstock.model.position import Position, PositionInvalid
 from penstock.ports.config import Config
+from penstock.ports.positions import Positions
 from penstock.ports.staging import group_at
 
 _MAX = Hlc(NANOS_MAX, 2**34 - 1).number
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class HlcPosition:
+class HlcPosition(Position):
     """See `Position`. Its text is that of the time: `1600000000000000000.0000000001`."""
 
-    ordinal: int
+    ordinal: int = field()
     BITS = 128
 
     def __post_init__(self) -> None:
@@ -42,7 +43,7 @@ class HlcPosition:
         return str(Hlc.from_number(self.ordinal))
 
 
-class HlcPositions:
+class HlcPositions(Positions):
     """See `ports.positions.Positions`."""
 
     def __init__(self, config: Config) -> None:

@@ -16,7 +16,16 @@ from penstock.engines.staged.shapes import Shapes
 from penstock.engines.staged.windows import WindowReader
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition
-from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+from penstock.ports.source import (
+    EnginePlace,
+    LogAccess,
+    Origin,
+    Ranges,
+    ServerEnd,
+    SourceEngine,
+    SourceStream,
+    StreamCounted,
+)
 from penstock.ports.staging import (
     Group,
     StagedTable,
@@ -31,7 +40,7 @@ POLL_S = 0.1
 
 
 @dataclass
-class StagedEngine:
+class StagedEngine(SourceEngine):
     """See SourceEngine.
 
     Attributes:
@@ -120,15 +129,15 @@ class StagedEngine:
 
 
 @dataclass
-class Counted:
+class Counted(StreamCounted):
     """See StreamCounted."""
 
     byte_count: int = 0
     ignored_row_count: int = 0
 
 
-@dataclass
-class StagedStream:
+@dataclass(slots=True)
+class StagedStream(SourceStream):
     """See SourceStream. end: the end of the last window that was returned whole."""
 
     session: StagingSession

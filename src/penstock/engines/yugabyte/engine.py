@@ -29,6 +29,7 @@ from penstock.ports.source import (
     Origin,
     Ranges,
     ServerEnd,
+    SourceEngine,
     SourceStream,
 )
 
@@ -38,7 +39,7 @@ ALARM_PART = 0.5  # part of the retention that may pass without a confirmation
 CANNOT_COMMENT = "0A000"
 
 
-class YugabyteEngine:
+class YugabyteEngine(SourceEngine):
     """`SourceEngine` of a YugabyteDB source."""
 
     def __init__(

@@ -15,7 +15,7 @@ from penstock.engines.yugabyte.options import retention_s
 from penstock.engines.yugabyte.slots import age_s, micros
 from penstock.host.clock import REAL_CLOCK
 from penstock.ports.config import Config
-from penstock.ports.lag import LogEnd, Retention, SourceState, Unread
+from penstock.ports.lag import LogEnd, Retention, SourceReader, SourceState, Unread
 
 SLOT = """
     select active, confirmed_flush_lsn, yb_restart_commit_ht
@@ -24,7 +24,7 @@ SLOT = """
 """
 
 
-class YugabyteLagReader:
+class YugabyteLagReader(SourceReader):
     """See `ports.lag.SourceReader`."""
 
     def __init__(self, config: Config, application_name: str) -> None:

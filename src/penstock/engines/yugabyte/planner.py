@@ -12,11 +12,11 @@ from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.slots import HistoryGone
 from penstock.model import LOAD_AGAIN, TableDefinition, TableName
 from penstock.model.position import PositionKind
-from penstock.ports.bulk import Chunk, Point, TableRead
+from penstock.ports.bulk import Chunk, Planning, Point, TableRead
 from penstock.ports.config import Config
 
 
-class YugabytePlanner:
+class YugabytePlanner(Planning):
     """`Planner` of a YugabyteDB source: a table is one chunk, tables are read in parallel."""
 
     positions: PositionKind = Lsn

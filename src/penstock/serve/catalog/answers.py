@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -166,26 +167,32 @@ class AsksServer(Refused):
 class ServerState(Protocol):
     """State that changes while the server runs, read again for each query that needs it."""
 
+    @abstractmethod
     def slots(self) -> Sequence[SlotRow]:
         """Return all slots."""
         ...
 
+    @abstractmethod
     def senders(self) -> Sequence[SenderRow]:
         """Return all clients that stream."""
         ...
 
+    @abstractmethod
     def connections(self) -> Sequence[ConnectionRow]:
         """Return all connections."""
         ...
 
+    @abstractmethod
     def position(self) -> int:
         """Return the durable end, as an LSN."""
         ...
 
+    @abstractmethod
     def transaction_id(self) -> int:
         """Return the number of the next transaction."""
         ...
 
+    @abstractmethod
     def now_us(self) -> int:
         """Return the time, microseconds since 1970 UTC."""
         ...

@@ -18,6 +18,7 @@ import structlog
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Relation
+from penstock.serve.asked import Prepared as PreparedPort
 from penstock.serve.catalog import settings
 from penstock.serve.catalog.answers import Answer, AnswerColumn, AsksServer, ServerState, Session
 from penstock.serve.catalog.binder import Binder, finish_columns
@@ -58,7 +59,7 @@ class _Plan:
     parameters: dict[int, int]
 
 
-class Prepared:
+class Prepared(PreparedPort):
     """Statement that has been parsed.
 
     Attributes:

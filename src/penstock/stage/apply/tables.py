@@ -22,6 +22,7 @@ from penstock.stage.script import (
     ApplyOperation,
     Script,
     TableRules,
+    TargetTransaction,
     UserModuleFailed,
     calling,
     in_transaction,
@@ -83,7 +84,7 @@ class Writer:
         return found
 
 
-class _TableWork:
+class _TableWork(TargetTransaction):
     """One table's part of a transaction, which get_tx() also returns."""
 
     def __init__(

@@ -11,6 +11,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,16 +47,18 @@ class PublicKeyBroken(PenstockError):
 class Access(Protocol):
     """Check of requests."""
 
+    @abstractmethod
     def allows(self, token: str, group: Group | None, /) -> bool:
         """Return whether a token's bearer may post to a schema; None: may see our own pages."""
         ...
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return facts for our page of diagnostics."""
         ...
 
 
-class Everybody:
+class Everybody(Access):
     """Check for authentication = "off"."""
 
     def allows(self, _token: str, _group: Group | None, /) -> bool:
@@ -67,7 +70,7 @@ class Everybody:
         return {"authentication": "off"}
 
 
-class OneToken:
+class OneToken(Access):
     """Check for authentication = "token": its bearer may post to every schema."""
 
     def __init__(self, token: str) -> None:
@@ -82,7 +85,7 @@ class OneToken:
         return {"authentication": "token"}
 
 
-class SignedTokens:
+class SignedTokens(Access):
     """Check for authentication = "jwt". Any thread may ask while another one reloads."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:

@@ -6,13 +6,14 @@ places: it rises with each of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
-from penstock.model.position import PositionInvalid
+from penstock.model.position import Position, PositionInvalid
 from penstock.model.whole_number import parse_whole
 from penstock.ports.config import Config
 from penstock.ports.direct import LogPlace
+from penstock.ports.positions import Positions
 
 OFFSET_BITS = 32
 _MAX = 2**64 - 1
@@ -29,10 +30,10 @@ def place_of(position: int) -> LogPlace:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class IgnitePosition:
+class IgnitePosition(Position):
     """See `Position`. Its text is segment and offset: `12/5208`."""
 
-    ordinal: int
+    ordinal: int = field()
     BITS = 64
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class IgnitePosition:
         return f"{place.segment}/{place.offset}"
 
 
-class IgnitePositions:
+class IgnitePositions(Positions):
     """See `ports.positions.Positions`."""
 
     def __init__(self, _config: Config) -> None:

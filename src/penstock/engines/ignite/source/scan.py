@@ -21,6 +21,7 @@ from penstock.engines.ignite.source.declared import NOTHING
 from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.shapes import DeclaredColumn, KeptShape, Shapes, copy_shape
 from penstock.engines.ignite.thin import ALL, ThinClient
+from penstock.host.state_file import StateFiles
 
 Decode = Callable[[bytes, int], Any]
 PIECE_ENTRIES = 2000
@@ -68,7 +69,7 @@ def entries(
             yield [ScanEntry(cache_id, one, decode) for one in page[begin : begin + PIECE_ENTRIES]]
 
 
-class InMemory:
+class InMemory(StateFiles):
     """See StateFiles: nothing is stored."""
 
     def load(self, _name: str, _kind: Any) -> None:

@@ -22,7 +22,7 @@ from penstock.engines.ignite.thin import open_thin
 from penstock.engines.ignite.url import thin_url
 from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.host.files import REAL_FILES
-from penstock.host.state_file import StateFile
+from penstock.host.state_file import StateFile, StateFiles
 from penstock.model import PenstockError, Relation
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config, Mode
@@ -40,7 +40,7 @@ class AddressMissing(PenstockError):
     retry = "operator"
 
 
-class StateDirectory:
+class StateDirectory(StateFiles):
     """See StateFiles: that of a pipeline."""
 
     def __init__(self, config: Config) -> None:

@@ -33,7 +33,7 @@ from penstock.host.files import FileFailed
 from penstock.model import FlushPoint, Marker, Run
 from penstock.ports.config import Config, SourceSection
 from penstock.ports.direct import LogPlace
-from penstock.ports.source import EnginePlace, Origin, ServerEnd
+from penstock.ports.source import EnginePlace, Origin, ServerEnd, StreamCounted
 
 LOOK_S = 5.0  # between two searches for an unreachable node
 NAME = "nodes"
@@ -208,7 +208,7 @@ class NodesStream(IgniteStream):
         self._acknowledged: deque[tuple[int, dict[str, int]]] = deque()
         none: Any = _NoReader()  # each node has its own
         super().__init__(none, none, shapes, start=start, versions=self, clock=clock)
-        self.counts = CountedNodes(nodes)  # type: ignore[assignment]
+        self._counts = CountedNodes(nodes)
 
     # -- where it is -------------------------------------------------------------------------
 
@@ -389,7 +389,7 @@ class _NoReader:
         """Do nothing."""
 
 
-class CountedNodes:
+class CountedNodes(StreamCounted):
     """See StreamCounted."""
 
     def __init__(self, nodes: list[Node]) -> None:

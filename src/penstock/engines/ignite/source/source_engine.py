@@ -21,12 +21,12 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config
-from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd, SourceEngine
 
 LOCK_TIMEOUT_MS = 1000
 
 
-class IgniteEngine:
+class IgniteEngine(SourceEngine):
     """See SourceEngine."""
 
     def __init__(

@@ -26,6 +26,7 @@ from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.shapes import Shapes, table_of
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, Marker, MarkerKind, Rows, Run
+from penstock.ports.source import SourceStream, StreamCounted
 
 POLL_S = 0.2
 
@@ -58,7 +59,7 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-class Counted:
+class Counted(StreamCounted):
     """See StreamCounted."""
 
     def __init__(self, reader: NodeReader) -> None:
@@ -75,8 +76,10 @@ class Counted:
         return self._reader.ignored
 
 
-class IgniteStream:
+class IgniteStream(SourceStream):
     """See SourceStream."""
+
+    spilled_byte_count = 0
 
     def __init__(
         self,
@@ -103,10 +106,14 @@ class IgniteStream:
         # Columns of the bulk load, so that a change of them is recognised.
         self._copied = () if start.gsn else shapes.relations()
         self._runs: Iterator[Run] | None = None
-        self.counts = Counted(reader)
-        self.spilled_byte_count = 0
+        self._counts: StreamCounted = Counted(reader)
         place = place_of(start.position) if start.position else None
         reader.begin(place, start.commit_time_us // 1000)
+
+    @property
+    def counts(self) -> StreamCounted:
+        """See SourceStream."""
+        return self._counts
 
     def next_run(self, timeout_s: float) -> Run | None:
         """See SourceStream. Raises NodeSegmentsMissed, KeyNotUsable and the errors of reading."""

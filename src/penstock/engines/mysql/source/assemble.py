@@ -54,6 +54,7 @@ from penstock.engines.mysql.source.unsupported import (
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
 from penstock.model.position import POSITION_BYTES
+from penstock.ports.source import StreamCounted
 from penstock.sql.decoding import Visit, Visits
 
 
@@ -68,7 +69,7 @@ class Limits:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counted:
+class Counted(StreamCounted):
     """Counts of processed rows, bytes and transactions, for display."""
 
     row_count: int = 0

@@ -17,7 +17,7 @@ from penstock.engines.mysql.proxy_protocol import SnapshotGone, is_alive
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.bulk import ChunkTask
+from penstock.ports.bulk import BulkReader, ChunkTask, Lines
 
 READ = "reading at the source"
 declare("bulk.chunk.reading")
@@ -33,7 +33,7 @@ _CHANGED_S = """
 """
 
 
-class MySQLBulkReader:
+class MySQLBulkReader(BulkReader):
     """See `BulkReader`. session: proxied, of the snapshot."""
 
     def __init__(self, session: ProxiedSession) -> None:
@@ -110,7 +110,7 @@ def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
     return is_alive(snapshot_id, snapshot_text)
 
 
-class RowsOfChunk:
+class RowsOfChunk(Lines):
     """Lines of one SELECT, in blocks; row_count is final at the end."""
 
     def __init__(

@@ -30,6 +30,7 @@ from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.status import binlog_files, read_status
 from penstock.engines.mysql.source.stored_values import read_stored_value
+from penstock.engines.mysql.source.stream_place import Catalogue
 from penstock.model import TableDefinition, TableName
 
 logger = structlog.get_logger()
@@ -44,7 +45,7 @@ TABLE = """
 """
 
 
-class LiveTables:
+class LiveTables(Catalogue):
     """The catalogue of a server, for the decoding thread. Connects at the first question."""
 
     def __init__(self, url: str, *, fold: bool) -> None:

@@ -57,6 +57,7 @@ from penstock.ports.source import (
     Origin,
     Ranges,
     ServerEnd,
+    SourceEngine,
     SourceStream,
 )
 
@@ -67,7 +68,7 @@ RUN_BYTES = 32 * 1024 * 1024  # of rows, also inside a transaction
 LOSSES = (LogPurged, LogReset, PositionUnfit, ServerBehind)
 
 
-class MySQLEngine:
+class MySQLEngine(SourceEngine):
     """The `SourceEngine` of a MySQL or MariaDB source."""
 
     def __init__(

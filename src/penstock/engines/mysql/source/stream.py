@@ -21,6 +21,7 @@ from penstock.engines.mysql.source.client import BinlogConnection
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.model import FlushPoint, Run
+from penstock.ports.source import SourceStream
 from penstock.sql.decoding import RunQueue, Visit
 
 logger = structlog.get_logger()
@@ -41,7 +42,7 @@ MakeAssembler = Callable[
 ]
 
 
-class BinlogSource:
+class BinlogSource(SourceStream):
     """Stream of one connection, as a context manager: entering starts it."""
 
     def __init__(

@@ -4,6 +4,7 @@ Nouns.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,14 +35,17 @@ class Bound:
 class Catalogue(Protocol):
     """The server's catalogue; see `live_tables.LiveTables`."""
 
+    @abstractmethod
     def read(self, name: TableName) -> TableDefinition | None:
         """Return a table's present definition; None if it does not exist."""
         ...
 
+    @abstractmethod
     def read_at(self, name: TableName, behind: BinlogPosition) -> TableDefinition | None:
         """Return a table's definition at a place of the stream; None if it is not known."""
         ...
 
+    @abstractmethod
     def added_value(self, name: TableName, added: Added, query: Query) -> str | None:
         """Return the value that existing rows got in an added column. Raises ValueUnknown."""
         ...

@@ -54,6 +54,7 @@ from penstock.ports.target import (
     MergeSpec,
     PhaseSpec,
     ShapeNote,
+    SqlTarget,
     StagingChanged,
     TableRecord,
     TableSync,
@@ -83,7 +84,7 @@ def lock_timeouts(seconds: int) -> dict[str, str]:
     return {"innodb_lock_wait_timeout": str(seconds), "lock_wait_timeout": str(seconds)}
 
 
-class MySQLTarget:
+class MySQLTarget(SqlTarget):
     """Applying side; see `SqlTarget`."""
 
     def __init__(

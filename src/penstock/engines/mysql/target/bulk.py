@@ -30,7 +30,15 @@ from penstock.engines.mysql.target.shapes import (
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.host.errors import StatementFailed
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName, UniqueKey
-from penstock.ports.bulk import DeferredKey, Found, Mark, TablePlan, TargetFires, chunks_missing
+from penstock.ports.bulk import (
+    BulkTarget,
+    DeferredKey,
+    Found,
+    Mark,
+    TablePlan,
+    TargetFires,
+    chunks_missing,
+)
 from penstock.ports.target import TableRecord, check_still_fits, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)
@@ -40,7 +48,7 @@ _NO_SUCH_COLUMN = 1072  # of a key
 SETTINGS = {"foreign_key_checks": "0", "innodb_lock_wait_timeout": "60"}
 
 
-class MySQLBulk:
+class MySQLBulk(BulkTarget):
     """Connection of the driver; see `BulkTarget`."""
 
     def __init__(

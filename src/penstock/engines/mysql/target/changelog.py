@@ -51,6 +51,7 @@ from penstock.ports.changelog import (
     OWN_COLUMNS,
     SERVER_ID,
     UOW_ID,
+    ChangelogSession,
     RowImages,
     images_lost,
     type_refused,
@@ -124,7 +125,7 @@ STATE_TABLES = (
 )
 
 
-class MySQLChangelogs:
+class MySQLChangelogs(ChangelogSession):
     """Implementation of the port `ports.changelog.ChangelogSession`."""
 
     def __init__(

@@ -43,6 +43,7 @@ from penstock.model import PenstockError
 from penstock.ports.bulk import (
     APPLICATION_NAME,
     BulkReader,
+    BulkWriter,
     ChunkStatus,
     ChunkTask,
     CopyCountsDiffer,
@@ -61,7 +62,7 @@ UNFIT = frozenset(
 )
 
 
-class MySQLWriter:
+class MySQLWriter(BulkWriter):
     """Connection of a worker to the target; see `BulkWriter`."""
 
     def __init__(self, url: str, *, replica_role: bool = True) -> None:

@@ -26,6 +26,7 @@ from penstock.engines.mysql.target.target import TargetColumn
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableName
+from penstock.ports.target import Layout
 
 _BY_CODE = "character set utf8mb4 collate utf8mb4_bin"
 TEXT = f"longtext {_BY_CODE}"
@@ -90,7 +91,7 @@ def _labels_of(sql: str) -> tuple[str, ...]:
     return kind.labels
 
 
-class MergeLayout:
+class MergeLayout(Layout):
     """Merge table of one relation version; `count`, `absent`, `origin` as for PostgreSQL.
 
     number: column of the row's number, in a table without a key.

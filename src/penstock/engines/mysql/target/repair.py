@@ -15,7 +15,13 @@ from penstock.engines.mysql.target.target import read_target_tables, require
 from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.target import SCHEMA, Applied
-from penstock.ports.verify import RepairRefused, RepairTable, own_columns, target_moved
+from penstock.ports.verify import (
+    RepairRefused,
+    RepairTable,
+    RepairTarget,
+    own_columns,
+    target_moved,
+)
 
 TRANSACTIONAL = frozenset({"INNODB", "ROCKSDB", "TOKUDB"})
 PRESENT = """
@@ -28,7 +34,7 @@ PRESENT = """
 APPLIED = f"select applied_gsn from {SCHEMA}.wirekite_log for update"
 
 
-class MySQLRepair(MySQLWriter):
+class MySQLRepair(MySQLWriter, RepairTarget):
     """See `RepairTarget`."""
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:

@@ -22,7 +22,14 @@ from penstock.engines.mysql.target.row_values import BYTES, GEOMETRIES, converte
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
-from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession, reference_missing
+from penstock.ports.row_apply import (
+    Conflict,
+    DeadLetter,
+    RowRules,
+    RowSession,
+    RowTarget,
+    reference_missing,
+)
 from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied
 from penstock.sql.row_documents import (
@@ -45,7 +52,7 @@ PLACE = quote("penstock place")
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class MySQLRowTarget:
+class MySQLRowTarget(RowTarget):
     """Implementation of the port `ports.row_apply.RowTarget`."""
 
     def __init__(self, url: str) -> None:
@@ -61,7 +68,7 @@ class MySQLRowTarget:
             connection.close()
 
 
-class MySQLRowSession:
+class MySQLRowSession(RowSession):
     """Implementation of the port `ports.row_apply.RowSession`."""
 
     def __init__(self, connection: Connection) -> None:

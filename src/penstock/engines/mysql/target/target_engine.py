@@ -20,13 +20,13 @@ from penstock.engines.mysql.target.writer import MySQLStagingWriter
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port
-from penstock.ports.target import MergeTable
+from penstock.ports.target import MergeTable, Staging, TargetEngine
 from penstock.sql.state_store import Records
 
 STAGER_NAME = "penstock stager"
 
 
-class MySQLTargetEngine:
+class MySQLTargetEngine(TargetEngine):
     """See `TargetEngine`. Applying and staging share `unsure`, the unsure tables."""
 
     errors: tuple[type[BaseException], ...] = (pymysql.Error,)
@@ -74,7 +74,7 @@ class MySQLTargetEngine:
         )
 
 
-class MySQLStaging:
+class MySQLStaging(Staging):
     """Staging side; see `Staging`.
 
     It has two connections: merge tables are excluded from the target's binlog if that is allowed,

@@ -13,11 +13,11 @@ from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.replay import write_events
 from penstock.engines.mysql.target.rows_files import RowsFile, StagedFile
 from penstock.engines.mysql.target.send import Destination, send
-from penstock.ports.target import NetRows, StagedRows
+from penstock.ports.target import NetRows, StagedRows, StagingWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySQLStagingWriter:
+class MySQLStagingWriter(StagingWriter):
     """See `StagingWriter`. path: prefix of file names, if the table accepts rows directly."""
 
     place: Destination

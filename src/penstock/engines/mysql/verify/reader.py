@@ -38,6 +38,7 @@ from penstock.ports.verify import (
     Hashes,
     Part,
     TableChangedMeanwhile,
+    VerifyReader,
     table_gone,
 )
 
@@ -45,7 +46,7 @@ _NO_SUCH_TABLE = 1146
 _DEFINITION_CHANGED = 1412  # the table is younger than the snapshot
 
 
-class MySQLVerifyReader:
+class MySQLVerifyReader(VerifyReader):
     """See `VerifyReader`. sessions: in snapshots of one moment; all but the first read rows."""
 
     def __init__(

@@ -26,7 +26,7 @@ ISOLATION = "set session transaction isolation level repeatable read"
 BEGIN = "start transaction with consistent snapshot, read only"
 
 
-class MySQLVerifier:
+class MySQLVerifier(Verifier):
     """See Verifier."""
 
     @contextmanager

@@ -20,7 +20,7 @@ import psycopg
 
 from penstock.engines.postgres.connect import connect, quote, server_errors, statement
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
-from penstock.ports.demo import DemoServer, WorkloadCounts, WorkloadOptions
+from penstock.ports.demo import DemoServer, DemoWorkload, WorkloadCounts, WorkloadOptions
 
 DATABASE = "shop"
 SEED = 20_240_229
@@ -281,7 +281,7 @@ def open_shop(url: str) -> None:
         connection.execute("analyze")
 
 
-class Workload:
+class Workload(DemoWorkload):
     """Customers who keep the shop busy, on a thread of their own, until time or `stop()` ends it.
 
     A context manager: leaving the block stops and joins the thread. `counts` may be read at any

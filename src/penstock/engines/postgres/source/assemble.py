@@ -39,6 +39,7 @@ from penstock.engines.postgres.source.assembly import (
 )
 from penstock.engines.postgres.source.client import server_error
 from penstock.engines.postgres.source.heartbeat import sent_us_in
+from penstock.engines.postgres.source.reload import Sink
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
 from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point
@@ -63,7 +64,7 @@ class _Bound:
     arrival: int
 
 
-class Assembler:
+class Assembler(Sink):
     """Turns blocks into runs. One thread; `counted` may be read from others.
 
     emit is given each run in order, with the bytes of its messages. on_idle is given the flush

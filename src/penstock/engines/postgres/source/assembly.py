@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.codec.postgres.pgoutput_messages import RelationMessage
 from penstock.model import PenstockError, Relation
+from penstock.ports.source import StreamCounted
 
 
 class StreamUnexpected(PenstockError):
@@ -26,6 +28,7 @@ class PublicationLost(PenstockError):
 class Shapes(Protocol):
     """Relations in the log; asked from the thread that decodes."""
 
+    @abstractmethod
     def resolve(self, message: RelationMessage) -> Relation | None:
         """Return the relation version for a Relation message; None: the table is not captured.
 
@@ -33,6 +36,7 @@ class Shapes(Protocol):
         """
         ...
 
+    @abstractmethod
     def widen(self, relation: Relation, column: int) -> Relation:
         """Return the version of relation in which one column is kept as text; remembered."""
         ...
@@ -52,7 +56,7 @@ class Limits:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counted:
+class Counted(StreamCounted):
     """Counters for display. Positions are LSNs."""
 
     row_count: int = 0

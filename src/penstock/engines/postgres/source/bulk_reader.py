@@ -19,7 +19,7 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.source.copy_lines import LinesOfCopy, PlainLines
 from penstock.model import PenstockError, TableName
-from penstock.ports.bulk import APPLICATION_NAME, ChunkTask, Lines
+from penstock.ports.bulk import APPLICATION_NAME, BulkReader, ChunkTask, Lines
 
 SOURCE_SETTINGS: Mapping[str, str] = {
     **EXACT_TEXT_SETTINGS,
@@ -64,7 +64,7 @@ COLUMNS_THEN = """
 Labels = dict[int, list[str]]
 
 
-class PostgresBulkReader:
+class PostgresBulkReader(BulkReader):
     """See `BulkReader`. connection: its transaction sees the snapshot."""
 
     def __init__(self, connection: psycopg.Connection, url: str = "") -> None:

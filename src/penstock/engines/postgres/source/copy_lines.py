@@ -18,7 +18,7 @@ from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import make_load_lines
 from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.target.relay import BLOCK_BYTES, _Side, plain
-from penstock.ports.bulk import CopyCountsDiffer
+from penstock.ports.bulk import CopyCountsDiffer, Lines
 
 READ = "reading at the source"
 GATHER_BYTES = 256 * 1024
@@ -27,15 +27,16 @@ NAP_S = 0.001
 _COPY_OUT, _COPY_DATA, _COPY_DONE = ord("H"), ord("d"), ord("c")
 
 
-class PlainLines:
+class PlainLines(Lines):
     """The lines of one COPY as they are; row_count is final at the end."""
+
+    row_count = 0
 
     def __init__(self, connection: psycopg.Connection, copy_out: str, *, doing: str = READ) -> None:
         """doing: the work, for errors."""
         self._connection = connection
         self._copy_out = copy_out
         self._doing = doing
-        self.row_count = 0
 
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of whole lines, of about BLOCK_BYTES. As `LinesOfCopy`."""
@@ -57,7 +58,7 @@ class PlainLines:
                 yield b"".join(lines)
 
 
-class LinesOfCopy:
+class LinesOfCopy(Lines):
     """The lines of one COPY, in blocks; row_count is final at the end."""
 
     def __init__(

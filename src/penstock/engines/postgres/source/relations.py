@@ -50,6 +50,7 @@ from collections.abc import Callable
 
 from penstock.codec.postgres.pgoutput_messages import RelationMessage
 from penstock.engines.postgres.connect import server_errors
+from penstock.engines.postgres.source.assembly import Shapes
 from penstock.engines.postgres.source.table_shape import TableShape
 
 
@@ -103,7 +104,7 @@ def definition_of(relation: Relation) -> TableDefinition:
     )
 
 
-class CatalogShapes:
+class CatalogShapes(Shapes):
     """The `Shapes` of a pipeline. `keep` may be called from two threads."""
 
     def __init__(

@@ -14,6 +14,7 @@ transaction is on disk, so that a crash in between comes to the same action agai
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
@@ -77,24 +78,29 @@ class CopyDecoder(Protocol):
 class Sink(Protocol):
     """Receiver of the rows: the stream's assembler."""
 
+    @abstractmethod
     def bind(self, source_id: int, relation: Relation) -> None:
         """Rows of source_id have this relation from now on."""
         ...
 
+    @abstractmethod
     def widen(self) -> None:
         """After Stop.WIDEN: bind the table with that column as text."""
         ...
 
+    @abstractmethod
     def mark(
         self, kind: MarkerKind, *, tables: tuple[tuple[str, str], ...], data: dict[str, Any]
     ) -> None:
         """Place a marker behind the last row of the open transaction."""
         ...
 
+    @abstractmethod
     def introduce(self, relation: Relation) -> None:
         """Have the next run say a shape, whether rows have it or not."""
         ...
 
+    @abstractmethod
     def cut(self) -> None:
         """Give out what was decoded so far; as the end of a transaction if none is open."""
         ...

@@ -42,6 +42,7 @@ from penstock.ports.source import (
     Origin,
     Ranges,
     ServerEnd,
+    SourceEngine,
     SourceStream,
 )
 
@@ -50,7 +51,7 @@ WATCH_FILE = "tables.json"
 STREAM_FILE = "stream.json"
 
 
-class PostgresEngine:
+class PostgresEngine(SourceEngine):
     """The `SourceEngine` of a PostgreSQL source."""
 
     def __init__(
@@ -363,7 +364,7 @@ class PostgresEngine:
         return isinstance(error, slots.CHANGES_GONE)
 
 
-class _CopiedRanges:
+class _CopiedRanges(Ranges):
     """CatchUp as the port has it."""
 
     def __init__(

@@ -38,6 +38,7 @@ from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.socket import NARROW_BYTES, WIDE_BYTES
 from penstock.model import FlushPoint, PenstockError, Run
+from penstock.ports.source import SourceStream
 from penstock.sql.decoding import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue, Visit
 
 logger = structlog.get_logger()
@@ -106,7 +107,7 @@ def protocol_options(server_version: int, options: StreamOptions) -> list[tuple[
     return chosen
 
 
-class PostgresSource:
+class PostgresSource(SourceStream):
     """One connection's stream, as a context manager: entering connects and starts.
 
     Raises on entering: the errors of `penstock.engines.postgres.connect` and of `slot`. `next_run`

@@ -31,7 +31,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, DatabaseUnknown
 from penstock.model import PenstockError
 from penstock.ports.checks import Finding, Severity, Side, unreachable
-from penstock.ports.staging import StagingMissing, StagingUnusable
+from penstock.ports.staging import StagingDatabase, StagingMissing, StagingUnusable
 from penstock.sql.staging_tables import StagingDialect
 
 logger = structlog.get_logger(__name__)
@@ -71,7 +71,7 @@ _ADD_HOSTNAME: Final = """
 """
 
 
-class PostgresStaging:
+class PostgresStaging(StagingDatabase):
     """See `StagingDatabase`. url: of the database; dialect: of another server of this protocol."""
 
     def __init__(

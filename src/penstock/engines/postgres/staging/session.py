@@ -47,6 +47,7 @@ from penstock.ports.staging import (
     Slice,
     Staged,
     StagedTable,
+    StagingSession,
     Window,
     group_name,
 )
@@ -55,7 +56,7 @@ from penstock.sql.staging_tables import StagingDialect
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class PostgresStagingSession:
+class PostgresStagingSession(StagingSession):
     """See `StagingSession`. Remembers which tables are prepared, and how far each is retired."""
 
     def __init__(

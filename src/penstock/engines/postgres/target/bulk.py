@@ -20,12 +20,12 @@ from penstock.engines.postgres.target.schema import create_tables, deferred_keys
 from penstock.engines.postgres.target.shaped import postgres_definition, referable
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.bulk import DeferredKey, Found, Mark, TablePlan, TargetFires
+from penstock.ports.bulk import BulkTarget, DeferredKey, Found, Mark, TablePlan, TargetFires
 from penstock.ports.target import TargetDdlFailed, target_name
 from penstock.sql.schema_translation import tables_by_name
 
 
-class PostgresBulk:
+class PostgresBulk(BulkTarget):
     """The driver's connection; see `BulkTarget`."""
 
     def __init__(

@@ -46,6 +46,7 @@ from penstock.ports.changelog import (
     DML_TYPE,
     OWN_COLUMNS,
     UOW_ID,
+    ChangelogSession,
     RowImages,
     images_lost,
     type_refused,
@@ -97,7 +98,7 @@ STATE_TABLES = (
 )
 
 
-class PostgresChangelogs:
+class PostgresChangelogs(ChangelogSession):
     """The port `ports.changelog.ChangelogSession`."""
 
     def __init__(

@@ -27,6 +27,7 @@ from penstock.host import faults
 from penstock.ports.bulk import (
     APPLICATION_NAME,
     BulkReader,
+    BulkWriter,
     ChunkStatus,
     ChunkTask,
     CopyCountsDiffer,
@@ -41,7 +42,7 @@ TARGET_SETTINGS: Mapping[str, str] = {
 }
 
 
-class PostgresWriter:
+class PostgresWriter(BulkWriter):
     """A worker's connection to the target; see `BulkWriter`."""
 
     def __init__(

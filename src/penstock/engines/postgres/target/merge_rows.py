@@ -21,6 +21,7 @@ from penstock.codec.exact_cast import cast_exactly
 from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staging_of
 from penstock.model import Column, Relation
+from penstock.ports.target import Layout
 
 DONE = 3  # never staged: a row that one of several statements has applied
 
@@ -56,7 +57,7 @@ class _Pack:
     indexes: tuple[int, ...]
 
 
-class MergeLayout:
+class MergeLayout(Layout):
     """The merge table of one relation version.
 
     count: GONE, UPSERT or NEW; for a table without a key the number of copies to insert or (when

@@ -21,7 +21,13 @@ from penstock.engines.postgres.target.target import read_own_rows, read_target_t
 from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.target import Applied, TargetTableMissing
-from penstock.ports.verify import RepairRefused, RepairTable, own_columns, target_moved
+from penstock.ports.verify import (
+    RepairRefused,
+    RepairTable,
+    RepairTarget,
+    own_columns,
+    target_moved,
+)
 
 PRESENT = "select to_regclass('wirekite.wirekite_log') is not null"
 APPLIED = "select applied_gsn from wirekite.wirekite_log for update"
@@ -38,7 +44,7 @@ ACTING = """
 """
 
 
-class PostgresRepair(PostgresWriter):
+class PostgresRepair(PostgresWriter, RepairTarget):
     """See `RepairTarget`."""
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:

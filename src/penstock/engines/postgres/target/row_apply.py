@@ -27,7 +27,14 @@ from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
-from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession, reference_missing
+from penstock.ports.row_apply import (
+    Conflict,
+    DeadLetter,
+    RowRules,
+    RowSession,
+    RowTarget,
+    reference_missing,
+)
 from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied
 from penstock.sql.row_documents import (
@@ -53,7 +60,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 Connection = psycopg.Connection[Any]
 
 
-class PostgresRowTarget:
+class PostgresRowTarget(RowTarget):
     """The port `ports.row_apply.RowTarget`."""
 
     def __init__(self, url: str) -> None:
@@ -68,7 +75,7 @@ class PostgresRowTarget:
             yield PostgresRowSession(connection)
 
 
-class PostgresRowSession:
+class PostgresRowSession(RowSession):
     """The port `ports.row_apply.RowSession`."""
 
     def __init__(self, connection: Connection) -> None:

@@ -31,6 +31,7 @@ from penstock.ports.target import (
     StagingChanged,
     StagingFailed,
     StagingLost,
+    StagingWriter,
 )
 
 # By process, thread and URL: no connection is used by two, nor closed under another's hands.
@@ -38,13 +39,13 @@ _connections: dict[tuple[int, int, str], psycopg.Connection] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresStagingWriter:
+class PostgresStagingWriter(StagingWriter):
     """See `StagingWriter`. table: the source's name. prepare: by column what `prepared` does."""
 
     url: str
     table: TableName
     staging: str
-    stamp: int
+    stamp: int = field()
     relation: Relation
     prepare: Mapping[str, str] = field(default_factory=dict)
 

@@ -34,7 +34,10 @@ from penstock.ports.target import (
     MergeTable,
     PhaseSpec,
     ShapeNote,
+    SqlTarget,
+    Staging,
     TableSync,
+    TargetEngine,
 )
 from penstock.sql.state_store import Records
 
@@ -42,7 +45,7 @@ STAGER_NAME = "penstock stager"
 NAME_BYTES_MAX = 63
 
 
-class PostgresTargetEngine:
+class PostgresTargetEngine(TargetEngine):
     """See `TargetEngine`."""
 
     errors: tuple[type[BaseException], ...] = (psycopg.Error,)
@@ -94,7 +97,7 @@ class PostgresTargetEngine:
         )
 
 
-class PostgresStaging:
+class PostgresStaging(Staging):
     """The stager's side; see `Staging`."""
 
     def __init__(
@@ -151,7 +154,7 @@ class PostgresStaging:
 
 
 @dataclass(kw_only=True)
-class PostgresTarget(apply.TargetSession):
+class PostgresTarget(apply.TargetSession, SqlTarget):
     """The applying side; see `SqlTarget`. choices: of [target.types]."""
 
     choices: Choices = NO_CHOICES

@@ -31,6 +31,7 @@ from penstock.ports.verify import (
     Hashes,
     Part,
     TableChangedMeanwhile,
+    VerifyReader,
     table_gone,
 )
 
@@ -66,7 +67,7 @@ COLUMN_TYPES = """
 """
 
 
-class PostgresVerifyReader:
+class PostgresVerifyReader(VerifyReader):
     """See `VerifyReader`.
 
     snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)

@@ -43,7 +43,7 @@ NUDGE = """
 """
 
 
-class PostgresVerifier:
+class PostgresVerifier(Verifier):
     """See Verifier."""
 
     @contextmanager
