@@ -46,38 +46,34 @@ class Session(Protocol):
         ...
 
 
-class PostgresSession:
-    """See Session."""
+class PostgresSession(Session):
+    """Session of a PostgreSQL server."""
 
     def __init__(self, url: str) -> None:
         self._connection = psycopg.connect(url, autocommit=True, application_name="bench")
         self._connection.execute("set synchronous_commit = on")
 
     def run(self, statement: str) -> None:
-        """See Session."""
         self._connection.execute(statement.encode())
 
     def number(self, query: str) -> int:
-        """See Session."""
         row = self._connection.execute(query.encode()).fetchone()
         return -1 if row is None or row[0] is None else int(row[0])
 
 
-class MySQLSession:
-    """See Session."""
+class MySQLSession(Session):
+    """Session of a MySQL or MariaDB server."""
 
     def __init__(self, url: str) -> None:
         self._connection = mysql.connect(url, application_name="bench")
 
     def run(self, statement: str) -> None:
-        """See Session."""
         for one in statement.split(";"):
             with self._connection.cursor() as cursor:
                 cursor.execute(one)
         self._connection.commit()
 
     def number(self, query: str) -> int:
-        """See Session."""
         with self._connection.cursor() as cursor:
             cursor.execute(query)
             row = cursor.fetchone()

@@ -48,16 +48,13 @@ class Counting(CdcConsumer):
         self.begun_s = self.ended_s = 0.0
 
     def start(self, _: Any) -> None:
-        """See CdcConsumer."""
         self.begun_s = time.perf_counter()
 
     def alive(self) -> bool:
-        """See CdcConsumer."""
         self._idle += 1
         return self._idle < 3
 
     def on_events(self, events: Iterator[Any]) -> bool:
-        """See CdcConsumer."""
         self._idle = 0
         before = self.count
         if self._decodes:

@@ -58,7 +58,7 @@ class InProcess:
     def run(
         self, partitions: Sequence[Sequence[Work]], _work: object, *, description: str = ""
     ) -> list[TaskOutcome]:
-        """See Session.run."""
+        """Run the tasks in this process, one after the other."""
         del description
         with ServerSampler(self.server) as sampler:
             found = [self._do(work) for works in partitions for work in works]
@@ -66,7 +66,7 @@ class InProcess:
         return found
 
     def tell(self, description: str, found: object) -> None:
-        """See Session.tell: it is never called."""
+        """Do nothing: it is never called."""
 
     def _do(self, work: Work) -> TaskOutcome:
         task, writer = work.task, work.writer

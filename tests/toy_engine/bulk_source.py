@@ -25,13 +25,13 @@ CHUNK_ROWS = 500
 def read_plan(
     columns: Sequence[ColumnDefinition], mappings: Mapping[str, TypeMapping], servers: ServerPair
 ) -> ReadPlan:
-    """See `sql.read_plan`: values are copied unchanged."""
+    """Return a plan that copies values unchanged."""
     del mappings, servers
     return ReadPlan(columns=tuple(column.name for column in columns))
 
 
 class ToyPlanner(Planning):
-    """See `ports.bulk.Planning`. A point is a position, so there is no snapshot to keep open."""
+    """Planner of copies. A point is a position, so there is no snapshot to keep open."""
 
     positions: PositionKind = ToyPosition
 
@@ -46,24 +46,21 @@ class ToyPlanner(Planning):
         """Do nothing, because nothing was opened."""
 
     def first_point(self) -> Point | None:
-        """See Planner."""
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner."""
         with closing(Store(self._config.source.url)) as store:
             end = store.end()
         return Point(position=end, snapshot_id=str(end), snapshot_text=str(end))
 
     def release(self) -> None:
-        """See Planner."""
+        """Do nothing: no snapshot is held."""
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """See Planner."""
         return [one for one in read_captured(self._config, dropped=()) if one.name in set(tables)]
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. A row's key gives its chunk; `copy_out` is read by our reader only."""
+        """Return chunks. A row's key gives its chunk; `copy_out` is read by our reader only."""
         return {read.definition.name: self._chunks(point, read) for read in wanted}
 
     def _chunks(self, point: Point, read: TableRead) -> list[Chunk]:
@@ -85,7 +82,7 @@ class ToyPlanner(Planning):
 
 @dataclass
 class ToyLines(Lines):
-    """See Lines."""
+    """Lines of the rows of one chunk."""
 
     store: Store
     position: ToyPosition
@@ -101,35 +98,31 @@ class ToyLines(Lines):
 
 
 class ToyReader(BulkReader):
-    """See BulkReader."""
+    """Reader of the rows as they were at a position."""
 
     def __init__(self, url: str, position: ToyPosition) -> None:
         self._store = Store(url)
         self._position = position
 
     def close(self) -> None:
-        """See BulkReader."""
         self._store.close()
 
     def was_rewritten(self, _task: ChunkTask) -> bool:
-        """See BulkReader."""
         return False
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> ToyLines:
-        """See BulkReader."""
         assert dialect is LineDialect.COPY, "our values are PostgreSQL's texts"
         return ToyLines(self._store, self._position, task.chunk)
 
     def tells_rewritten(self, _error: PenstockError) -> bool:
-        """See BulkReader."""
         return False
 
 
 def open_reader(url: str, snapshot_id: str, _snapshot_text: str) -> ToyReader:
-    """See BulkSource."""
+    """Return a session that sees this snapshot, or None if the snapshot no longer exists."""
     return ToyReader(url, ToyPosition.parse(snapshot_id))
 
 
 def snapshot_alive(_url: str, _snapshot_id: str, _snapshot_text: str) -> bool:
-    """See BulkSource."""
+    """Return whether the snapshot can still be read, and is the same one."""
     return True

@@ -29,7 +29,7 @@ MARK = "bulk table"  # notes by source table
 
 
 class ToyBulk(ToyProgress, BulkTarget):
-    """See BulkTarget."""
+    """Connection that creates tables and finishes their copies."""
 
     def __init__(
         self,
@@ -44,7 +44,6 @@ class ToyBulk(ToyProgress, BulkTarget):
         self._servers = servers
 
     def look(self, targets: Collection[TableName]) -> Found:
-        """See BulkTarget."""
         there = [table for table in self.store.shapes() if table in targets]
         return Found(
             empty={table: not self.store.rows(table) for table in there},
@@ -53,7 +52,6 @@ class ToyBulk(ToyProgress, BulkTarget):
         )
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget."""
         there = self.store.shapes()
         for definition in definitions:
             table = target_name(definition.name, self._namespaces)
@@ -69,16 +67,13 @@ class ToyBulk(ToyProgress, BulkTarget):
         return []
 
     def marks(self) -> dict[TableName, Mark]:
-        """See BulkTarget."""
         found = self.store.all(MARK, Mark)
         return {TableName(*name.split(".", 1)): mark for name, mark in found.items()}
 
     def takes_binary(self, _definition: TableDefinition) -> bool:
-        """See BulkTarget."""
         return False
 
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
-        """See BulkTarget."""
         with self.store.transaction():
             for plan in plans:
                 mark = Mark(
@@ -92,7 +87,6 @@ class ToyBulk(ToyProgress, BulkTarget):
                 self.store.put(MARK, str(plan.source), mark)
 
     def finish_table(self, plan: TablePlan) -> int:
-        """See BulkTarget."""
         with self.store.transaction():
             mark = self.marks().get(plan.source)
             ours = mark is not None and mark.plan == plan.name
@@ -108,37 +102,33 @@ class ToyBulk(ToyProgress, BulkTarget):
         return count
 
     def drop_if_made(self, target: TableName) -> None:
-        """See BulkTarget."""
         self.store.empty(target)
         self.store.run("delete from shapes where schema = ? and name = ?", *target)
 
     def add_keys(
         self, definitions: Sequence[TableDefinition], *, threads: int, stop: Callable[[], bool]
     ) -> None:
-        """See BulkTarget: rows are stored by their key anyway."""
+        """Do nothing: rows are stored by their key anyway."""
 
     def deferred_keys(self, _definition: TableDefinition) -> tuple[DeferredKey, ...]:
-        """See BulkTarget."""
         return ()
 
     def add_foreign_keys(self, _definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget."""
         return []
 
     def is_replica(self) -> bool:
-        """See BulkTarget: there are no triggers or foreign keys that act on rows."""
+        """Return True: there are no triggers or foreign keys that act on rows."""
         return True
 
 
 class ToyWriter(ToyProgress, BulkWriter):
-    """See BulkWriter."""
+    """Connection that writes one chunk after another."""
 
     def __init__(self, url: str, *, replica_role: bool) -> None:
         del replica_role
         super().__init__(url, "")
 
     def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
-        """See BulkWriter."""
         store, source = self.store, str(task.table)
         with store.transaction():
             mark = store.get(MARK, source, Mark)

@@ -22,7 +22,7 @@ NOT_FOUND_BEFORE: Mapping[str, str] = {}
 
 
 def server_errors(_doing: str) -> AbstractContextManager[None]:
-    """See EngineChecks: the store's errors have their types already."""
+    """Convert nothing: the store's errors have their types already."""
     return nullcontext()
 
 
@@ -41,7 +41,7 @@ def writable(path: Path) -> Iterator[Finding]:
 
 
 def look_at_source(examined: Examined, looked: Looked) -> Seen:
-    """See EngineChecks."""
+    """Do the source's checks."""
     try:
         return Seen(tables=tuple(read_captured(examined.config, dropped=())))
     except PenstockError as error:
@@ -50,7 +50,7 @@ def look_at_source(examined: Examined, looked: Looked) -> Seen:
 
 
 def look_at_target(examined: Examined, looked: Looked, source: Seen) -> bool:
-    """See EngineChecks."""
+    """Do the target's checks; return whether it was reached."""
     del source
     try:
         with closing(Store(examined.config.target.url)) as store:

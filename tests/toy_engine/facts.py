@@ -18,13 +18,13 @@ SERVER = Server(engine=Engine.POSTGRESQL, version=(18,))  # the engine whose typ
 
 
 def check_url(url: str) -> None:
-    """See EngineOptions."""
+    """Refuse a URL that cannot be of this engine."""
     if not url.startswith("toy:///"):
         raise UrlInvalid("url names no file", hint="Write it like toy:///folder/file.db.")
 
 
 def problems(_section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
-    """See EngineOptions: there are no parameters of our own."""
+    """Yield nothing: there are no parameters of our own."""
     return iter(())
 
 
@@ -51,13 +51,13 @@ def definition_of(shape: Shape) -> TableDefinition:
 
 
 def server_of(url: str) -> Server:
-    """See Tables."""
+    """Return the server at a URL, source or target."""
     Store(url).close()
     return SERVER
 
 
 def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables. No table is ever dropped here."""
+    """Return the definitions of the captured tables. No table is ever dropped here."""
     del dropped
     takes = Selection.parse(config.source.tables).takes
     with closing(Store(config.source.url)) as store:
@@ -65,45 +65,45 @@ def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[Tab
 
 
 def read_followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables: every table that matches the patterns is followed, whenever it was created."""
+    """Return None: every table that matches the patterns is followed, whenever it was created."""
     del added
     return None
 
 
 def present(_config: Config, _patterns: Sequence[str], _known: Followed) -> Present | None:
-    """See Tables: there are no new tables, because all that match are followed."""
+    """Return None: there are no new tables, because all that match are followed."""
     return None
 
 
 def everything(_url: str) -> str:
-    """See Tables."""
+    """Return a pattern for all tables of a source; empty if its URL does not say enough."""
     return "*.*"
 
 
 def namespace(_url: str, _schema: str, *, is_same: bool) -> str:
-    """See Tables: every name is allowed."""
+    """Return an empty name: every name is allowed."""
     del is_same
     return ""
 
 
 def shift(_config: Config) -> int:
-    """See Tables: positions never change."""
+    """Return 0: positions never change."""
     return 0
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """See Planned."""
+    """Return the facts of the source."""
     return SourceFacts(server=SERVER, tables=tuple(read_captured(config, dropped=dropped)))
 
 
 def read_target(config: Config) -> tuple[Server, int]:
-    """See Planned."""
+    """Return the target, and its lower_case_table_names, 0 if names keep their case."""
     return server_of(config.target.url), 0
 
 
 def problems_between(
     _config: Config, _tables: Sequence[TableDefinition], *, planned: Collection[TableName]
 ) -> list[str]:
-    """See Planned."""
+    """Return what a target of the same engine would refuse of the source, one sentence each."""
     del planned
     return []

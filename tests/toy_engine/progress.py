@@ -47,21 +47,18 @@ class ToyProgress(Progress, TargetReader, ChunkCounts):
         self.store = Store(url)
 
     def close(self) -> None:
-        """See Progress."""
         self.store.close()
 
     @property
     def is_closed(self) -> bool:
-        """See Progress."""
         return self.store.is_closed
 
     def ensure_tables(self) -> None:
-        """See Progress: notes need no table of their own."""
+        """Do nothing: notes need no table of their own."""
 
     # -- RUN, PAUSE, STOP --------------------------------------------------------------------
 
     def read_action(self) -> str:
-        """See Progress."""
         word = self.store.get("action", "", str) or "RUN"
         if word not in WORDS:
             raise ActionUnknown(f"the action is {word!r}", hint="Write RUN, PAUSE or STOP.")
@@ -70,7 +67,6 @@ class ToyProgress(Progress, TargetReader, ChunkCounts):
     action = read_action
 
     def set_action(self, action: str) -> None:
-        """See Progress."""
         if action not in WORDS:
             raise ActionUnknown(f"the action is {action!r}", hint="Write RUN, PAUSE or STOP.")
         self.store.put("action", "", action)
@@ -82,48 +78,41 @@ class ToyProgress(Progress, TargetReader, ChunkCounts):
         return self.store.get("log", "", Following)
 
     def log_id(self) -> str:
-        """See TargetReader."""
         found = self.following()
         return found.log_id if found is not None else ""
 
     def read_applied(self) -> Applied:
-        """See Progress."""
         found = self.following()
         return found.applied if found is not None else Applied()
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See Progress."""
         return {row.table: row for row in self.store.all("table_sync", TableSync).values()}
 
     table_syncs = read_table_syncs
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:
-        """See Progress: a table follows every change of its shape."""
+        """Return nothing: a table follows every change of its shape."""
         return {}
 
     # -- segments ----------------------------------------------------------------------------
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """See Progress."""
         name = f"{slot}/{file}"
         before = self.store.get("CE", name, FileNote)
         again = 0 if before is None else before.restarts + 1
         self.store.put("CE", name, FileNote(source=file, start=now(), mark=mark, restarts=again))
 
     def end_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """See Progress."""
         name = f"{slot}/{file}"
         note = self.store.get("CE", name, FileNote) or FileNote(source=file, start=now())
         note.mark, note.finish = mark, now()
         self.store.put("CE", name, note)
 
     def finished_segments(self, slot: str) -> set[str]:
-        """See Progress."""
         notes = self.store.all("CE", FileNote)
         return {n.source for name, n in notes.items() if n.finish and name.startswith(f"{slot}/")}
 
     def newest(self, operation: str) -> list[ProgressRow]:
-        """See TargetReader."""
         notes: Any = sorted(self.store.all(operation, FileNote).values(), key=lambda n: n.start)
         return [
             ProgressRow(source=n.source, mark=n.mark, start_time=n.start, finish_time=n.finish)
@@ -131,25 +120,20 @@ class ToyProgress(Progress, TargetReader, ChunkCounts):
         ]
 
     def restarts(self) -> int:
-        """See TargetReader."""
         return sum(note.restarts for note in self.store.all("CE", FileNote).values())
 
     # -- the bulk load -----------------------------------------------------------------------
 
     def present(self) -> tuple[bool, bool]:
-        """See TargetReader."""
         marks = bool(self.store.all("bulk table", Mark))
         return bool(self.following() or self.newest("CE") or marks), marks
 
     @property
     def counts(self) -> ChunkCounts:
-        """See TargetReader."""
         return self
 
     def read_done(self) -> Mapping[str, Mapping[int, int]]:
-        """See ChunkCounts."""
         return {name: mark.done for name, mark in self.store.all("bulk table", Mark).items()}
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts."""
         return {}

@@ -67,7 +67,7 @@ class HistoryGone(PenstockError):
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction."""
+    """Ask the source for its identity."""
     with closing(Store(config.source.url)) as store:
         return SourceIdentity(
             pipeline=config.pipeline.name,
@@ -82,7 +82,7 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """See Extraction."""
+    """Return whether the log has a position, from which it continues in any case."""
     return bool(pipeline.log_position())
 
 
@@ -94,7 +94,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[ToyEngine]:
-    """See Extraction. A snapshot is a position, so nothing is kept open for the bulk load."""
+    """Return the engine. A snapshot is a position, so nothing is kept open for the bulk load."""
     del options, tables, stop
     config = pipeline.config
     with closing(Store(config.source.url)) as store:
@@ -130,7 +130,7 @@ def handed_over(pipeline: Pipeline, now: ToyPosition) -> ToyPosition:
 
 
 class ToyEngine(SourceEngine):
-    """See SourceEngine."""
+    """Source engine over the log of a store."""
 
     name = "toy"
 
@@ -143,7 +143,7 @@ class ToyEngine(SourceEngine):
         self._takes = selection.takes
 
     def begin(self, _place: EnginePlace) -> Origin:
-        """See SourceEngine. The engine can send everything again at any time."""
+        """Return the store's identity. The engine can send everything again at any time."""
         identity = {
             "engine": "toy",  # the scheme, by which a reader of the log finds this engine
             "flavour": "postgresql",  # the engine whose types the columns have
@@ -152,34 +152,30 @@ class ToyEngine(SourceEngine):
         return Origin(identity=identity, resend_from=0, begin=self._begin.ordinal)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine. A thread of its own calls this."""
+        """Return the end of the store's log. A thread of its own calls this."""
         with closing(Store(self._store.url)) as store:
             return ServerEnd(now_us=now_us(), position=store.end().ordinal)
 
     @contextmanager
     def heartbeats(self) -> Iterator[Callable[[int], None]]:
-        """See SourceEngine: a heartbeat is a commit with a line that belongs to no table."""
+        """Return the sender: a heartbeat is a commit with a line that belongs to no table."""
         with closing(Store(self._store.url)) as store:
             yield lambda sent_us: store.beat(self._pipeline, sent_us)
 
     def text(self, position: int) -> str:
-        """See SourceEngine."""
         return str(ToyPosition(position))
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine."""
         return bytes_between(self._store.url, first, last)
 
     def attempt(self) -> AbstractContextManager[None]:
-        """See SourceEngine."""
         return nullcontext()
 
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """See SourceEngine."""
         return None
 
     def stream(self, durable: FlushPoint) -> AbstractContextManager[ToyStream]:
-        """See SourceEngine. Raises HistoryGone."""
+        """Return a stream of the store's log. Raises HistoryGone."""
         here, end = ToyPosition(durable.position), self._store.end()
         if here > end:
             raise HistoryGone(
@@ -189,26 +185,24 @@ class ToyEngine(SourceEngine):
         return nullcontext(ToyStream(self._store, durable, self._takes, self._pipeline))
 
     def saw(self, run: Run) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def has_outstanding(self) -> bool:
-        """See SourceEngine."""
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def is_loss(self, error: PenstockError) -> bool:
-        """See SourceEngine."""
         return isinstance(error, HistoryGone)
 
 
 @dataclass
 class Counted(StreamCounted):
-    """See StreamCounted."""
+    """Counts of a stream."""
 
     byte_count: int = 0
     ignored_row_count: int = 0
@@ -216,7 +210,7 @@ class Counted(StreamCounted):
 
 @dataclass(slots=True)
 class ToyStream(SourceStream):
-    """See SourceStream.
+    """Stream of the lines of a store's log.
 
     Attributes:
         last: The number of the line that was given last.
@@ -240,7 +234,6 @@ class ToyStream(SourceStream):
         self.is_inside = False
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See SourceStream."""
         until_s = time.monotonic() + timeout_s
         while not (lines := self._lines()):
             if time.monotonic() >= until_s:
@@ -327,14 +320,13 @@ class ToyStream(SourceStream):
         )
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream."""
         return not self.is_inside and ToyPosition.before(self.commit).ordinal >= position
 
     def ask_for_position(self) -> None:
-        """See SourceStream: the position is always known."""
+        """Do nothing: the position is always known."""
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: the engine never removes changes."""
+        """Do nothing: the engine never removes changes."""
 
 
 def relation_of(shape: Shape) -> Relation:
@@ -382,22 +374,19 @@ def bytes_between(url: str, first: int, last: int) -> int:
 
 
 class ToyLag(SourceReader):
-    """See `ports.lag.SourceReader`."""
+    """Reader of the end of a store's log."""
 
     def __init__(self, config: Config, _application_name: str) -> None:
         self._store = Store(config.source.url)
 
     def close(self) -> None:
-        """See SourceReader."""
         self._store.close()
 
     @property
     def is_closed(self) -> bool:
-        """See SourceReader."""
         return self._store.is_closed
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader."""
         here = ToyPosition(log.end.position)
         unread = self._store.log(commit=here.commit, limit=1)
         return SourceState(
@@ -411,24 +400,22 @@ class ToyLag(SourceReader):
         )
 
     def retention(self) -> Retention | None:
-        """See SourceReader: everything is kept, with or without penstock."""
+        """Return None: everything is kept, with or without penstock."""
         return None
 
 
 class ToyPositions(Positions):
-    """See `ports.positions.Positions`."""
+    """Printer and parser of positions."""
 
     def __init__(self, _config: Config) -> None:
         """Ignore the configuration, because positions are the same for every file."""
 
     def text(self, position: int) -> str:
-        """See Positions."""
         return str(ToyPosition(position))
 
     def origin(self, _position: int) -> str:
-        """See Positions: origins have no names."""
+        """Return an empty text: origins have no names."""
         return ""
 
     def parse(self, text: str) -> int:
-        """See Positions."""
         return ToyPosition.parse(text).ordinal

@@ -84,7 +84,7 @@ def steps_of(segment: Segment) -> Iterator[Step]:
 
 @dataclass(frozen=True, kw_only=True)
 class ToyBatch:
-    """See Batch."""
+    """Batch as steps on tables; it has what `ports.loading.Batch` has."""
 
     before: Applied
     after: Applied
@@ -100,13 +100,13 @@ class ToyBatch:
 
 @dataclass
 class ToyStager(BatchStager):
-    """See BatchStager. Batches are staged in memory only, and Spark is not needed."""
+    """Stager of batches in memory only, for which Spark is not needed."""
 
     options: BatchOptions
     opener: SegmentOpener = field(default_factory=SegmentOpener)
 
     def empty_ahead(self) -> None:
-        """See BatchStager."""
+        """Do nothing: nothing is staged ahead."""
 
     def stage(
         self,
@@ -117,7 +117,6 @@ class ToyStager(BatchStager):
         before: int,
         place: int,
     ) -> ToyBatch:
-        """See BatchStager."""
         steps: list[Step] = []
         beats: list[Marker] = []
         after = applied
@@ -159,7 +158,7 @@ class ToyStager(BatchStager):
                 yield step
 
     def close(self) -> None:
-        """See BatchStager."""
+        """Do nothing: nothing is open."""
 
 
 def cut(segment: Segment, applied: Applied, before: int) -> Applied:
@@ -176,7 +175,7 @@ def cut(segment: Segment, applied: Applied, before: int) -> Applied:
 
 
 class ToyTarget(ToyProgress, Target):
-    """See Target."""
+    """Connection that applies batches."""
 
     replica = True
 
@@ -186,7 +185,6 @@ class ToyTarget(ToyProgress, Target):
         self._log_id = ""
 
     def bind(self, log_id: str) -> Applied:
-        """See Target."""
         self._log_id = log_id
         with self.store.transaction():
             if self.log_id() not in ("", log_id):
@@ -206,7 +204,7 @@ class ToyTarget(ToyProgress, Target):
     def apply(
         self, batch: Any, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
-        """See Target. Rows and progress are written in one transaction."""
+        """Apply a batch. Rows and progress are written in one transaction."""
         with self.store.transaction():
             self._check(at or batch.before)
             for step in batch.steps:
@@ -231,18 +229,17 @@ class ToyTarget(ToyProgress, Target):
         self.store.put("table_sync", str(row.table), row)
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
-        """See Target."""
         with self.store.transaction():
             self._check(at)
             for row in rows:
                 self._put_sync(row)
 
     def take_notes(self) -> list[ShapeNote]:
-        """See Target: the target can apply every change of shape."""
+        """Return nothing: the target can apply every change of shape."""
         return []
 
     def forget(self) -> None:
-        """See Target. The target caches nothing."""
+        """Do nothing: the target caches nothing."""
 
 
 def take(store: Store, table: TableName, step: Step) -> None:
@@ -293,20 +290,17 @@ def reshape(store: Store, shape: Shape, relation: Relation) -> None:
 
 
 class ToyLoading(Loading):
-    """See Loading."""
+    """Loading into a store."""
 
     errors: tuple[type[BaseException], ...] = (sqlite3.Error,)
 
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
-        """See Loading."""
         return ToyFailed(f"{doing}: {error}")
 
     def open_target(self, url: str, namespaces: Mapping[str, str], **_how: Any) -> ToyTarget:
-        """See Loading."""
         return ToyTarget(url, namespaces)
 
     def open_stager(self, options: BatchOptions, **_how: Any) -> ToyStager:
-        """See Loading."""
         return ToyStager(options)
 
 

@@ -35,28 +35,24 @@ from toy_engine.store import Row, Store, ToyPosition
 
 
 class ToyDialect(Dialect):
-    """See `ports.verify.Dialect`. An image is the list of its cells, as JSON."""
+    """Dialect in which an image is the list of its cells, as JSON."""
 
     def column_name(self, name: str) -> str:
-        """See Dialect."""
         return name
 
     def image(self, cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
-        """See Dialect."""
         return Image(key=_list_cells(key or cells), row=_list_cells(cells))
 
     def is_long(self, _type_text: str) -> bool:
-        """See Dialect: a text may have any length."""
+        """Return False: a text may have any length."""
         return False
 
     def printed_images(
         self, _table: TableDefinition, _target_types: Mapping[str, str]
     ) -> tuple[Image, Image] | None:
-        """See Dialect."""
         return None
 
     def bucket_query(self, image: Image, part: Part, buckets: int, _hasher: Hasher) -> str:
-        """See Dialect."""
         return json.dumps(["buckets", [part.relation], image.key, image.row, buckets, []])
 
     def rows_query(
@@ -67,19 +63,17 @@ class ToyDialect(Dialect):
         differing: Sequence[int],
         _hasher: Hasher,
     ) -> str:
-        """See Dialect."""
         tables = [part.relation for part in parts]
         return json.dumps(["rows", tables, image.key, image.row, buckets, list(differing)])
 
     def names_query(
         self, image: Image, parts: Sequence[Part], hashes: Sequence[int], _hasher: Hasher
     ) -> str:
-        """See Dialect."""
         tables = [part.relation for part in parts]
         return json.dumps(["names", tables, image.key, image.row, 0, list(hashes)])
 
     def chosen_rows(self, *_what: Any) -> str:
-        """See Dialect: used for a repair, which this engine cannot do."""
+        """Raise an error: only a repair needs it, which this engine cannot do."""
         raise NotImplementedError
 
     select_rows = chosen_rows
@@ -109,7 +103,10 @@ def _hashes(text: str) -> tuple[int, int]:
 
 
 class ToyVerifyReader(VerifyReader):
-    """See VerifyReader. The constructor gets each table's rows as they were at that moment."""
+    """Reader of rows in memory.
+
+    The constructor gets each table's rows as they were at that moment.
+    """
 
     dialect = ToyDialect()
 
@@ -119,17 +116,14 @@ class ToyVerifyReader(VerifyReader):
         self.executor = ThreadPoolExecutor(1)
 
     def hashers(self) -> Mapping[Hasher, str]:
-        """See VerifyReader."""
         return {Hasher.SHARED: ""}
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """See VerifyReader."""
         if table not in self._types:
             raise table_gone(table, side)
         return (Part(relation=table),), len(self._rows[table])
 
     def column_types(self, table: TableName) -> dict[str, str]:
-        """See VerifyReader."""
         return self._types[table]
 
     def _answers(self, query: str) -> Iterator[tuple[Any, ...]]:
@@ -143,7 +137,6 @@ class ToyVerifyReader(VerifyReader):
                 yield *hashes, f"({name})"[:KEY_TEXT_LENGTH_MAX]
 
     def fetch(self, query: str, _doing: str) -> list[tuple[Any, ...]]:
-        """See VerifyReader."""
         what, _, _, _, buckets, wanted = json.loads(query)
         if what == "names":
             return [(one[0], one[1], one[4]) for one in self._answers(query) if one[0] in wanted]
@@ -154,22 +147,21 @@ class ToyVerifyReader(VerifyReader):
         return [(bucket, count, total, 0) for bucket, (count, total) in sums.items()]
 
     def hashes(self, query: str, _doing: str) -> Iterator[Hashes]:
-        """See VerifyReader."""
         _, _, _, _, buckets, differing = json.loads(query)
         found = [one[:4] for one in self._answers(query) if one[0] & (buckets - 1) in differing]
         if found:
             yield np.array(sorted(found), dtype=np.int64)
 
     def row_reader(self) -> Any:
-        """See VerifyReader: used for a repair, which this engine cannot do."""
+        """Raise an error: only a repair needs it, which this engine cannot do."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """See VerifyReader: no query takes long."""
+        """Do nothing: no query takes long."""
 
 
 class ToyVerifier(Verifier):
-    """See Verifier."""
+    """Verifier of a store."""
 
     @contextmanager
     def open_source(
@@ -182,7 +174,7 @@ class ToyVerifier(Verifier):
         sessions: int,
         part_bytes: int = PART_BYTES,
     ) -> Iterator[tuple[ToyVerifyReader, SourcePoint]]:
-        """See Verifier. Any position is a snapshot."""
+        """Open a reader. Any position is a snapshot."""
         del sessions, part_bytes
         with closing(Store(config.source.url)) as store:
             end = store.end()
@@ -193,13 +185,12 @@ class ToyVerifier(Verifier):
     def open_target(
         self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
     ) -> Iterator[ToyVerifyReader]:
-        """See Verifier."""
         del sessions, part_bytes
         with closing(Store(url)) as store, _open_reader(store, store.rows) as reader:
             yield reader
 
     def nudge(self, url: str) -> None:
-        """See Verifier: the log's end is always up to date."""
+        """Do nothing: the log's end is always up to date."""
 
     def unread(
         self,
@@ -210,7 +201,6 @@ class ToyVerifier(Verifier):
         *,
         since: int,
     ) -> str:
-        """See Verifier."""
         with closing(Store(config.source.url)) as store:
             found = store.log(commit=ToyPosition(since).commit)
         before = ToyPosition(point.position).commit

@@ -217,6 +217,30 @@ def test_nothing_is_left_unfinished() -> None:
     assert [str(path) for path in code if UNFINISHED.search(read(path))] == []
 
 
+def test_public_methods_have_a_docstring_or_override_one_that_has() -> None:
+    """A method that only repeats what its base says has no docstring; any other one has."""
+    silent = [
+        f"{path}:{method.lineno} {node.name}.{method.name}"
+        for path, tree in sources("src/")
+        if path.name != "__main__.py"
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not method.name.startswith("_")
+        and not ast.get_docstring(method)
+        and not _is_documented(
+            getattr(importlib.import_module(named(path)), node.name), method.name
+        )
+    ]
+    assert silent == []
+
+
+def _is_documented(kind: type, name: str) -> bool:
+    """Return whether a base of a class has a docstring for this method."""
+    return any(getattr(vars(base).get(name), "__doc__", None) for base in kind.__mro__[1:])
+
+
 @pytest.mark.parametrize("pattern", [MACHINE_PATHS, REGISTRIES], ids=["paths", "registries"])
 def test_files_know_no_machine(pattern: re.Pattern[str]) -> None:
     """No file names a folder of a developer's machine or the address of a package registry."""

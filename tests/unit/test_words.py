@@ -57,10 +57,11 @@ def find_in_module(path: Path, text: str) -> Iterator[Finding]:
     """Yield the findings of a Python module: docstrings, names of functions, comments, strings."""
     place = path.relative_to(ROOT).as_posix()
     tree = ast.parse(text)
+    overriding = {id(node) for node in find_overriding(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             at = f"{place}:{node.lineno}"
-            if is_participle(node.name) and not is_forced(node):
+            if is_participle(node.name) and not is_forced(node) and id(node) not in overriding:
                 yield Finding(at, "a participle names a function", node.name)
         if isinstance(
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
@@ -74,10 +75,19 @@ def find_in_module(path: Path, text: str) -> Iterator[Finding]:
 
 
 def is_forced(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether something else gives the name: a decorator, or the port of a "See Port."."""
+    """Return whether something else gives the name: a decorator."""
     texts = " ".join(ast.unparse(one) for one in node.decorator_list)
-    is_of_port = (ast.get_docstring(node) or "").startswith("See ")
-    return is_of_port or any(word in texts for word in ("override", "setter"))
+    return any(word in texts for word in ("override", "setter"))
+
+
+def find_overriding(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield methods whose name a base gives: public ones without a docstring (`test_tidy.py`)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.bases:
+            for method in node.body:
+                is_method = isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+                if is_method and method.name[0] != "_" and not ast.get_docstring(method):
+                    yield method
 
 
 def find_in_page(path: Path, text: str) -> Iterator[Finding]:

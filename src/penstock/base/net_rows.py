@@ -47,11 +47,9 @@ class FoldedRows(NetRows):
 
     @property
     def counts(self) -> Counts:
-        """See `NetRows`."""
         return self.net.counts
 
     def deletes(self) -> Iterator[pa.RecordBatch]:
-        """See `NetRows`."""
         if self.net.copies is not None:
             yield from self._count_rows(self.net.copies)
             return

@@ -310,7 +310,6 @@ class _Plain(Layout):
         bitmaps: Any = None,
         origin: list[Any] | None = None,
     ) -> pa.RecordBatch:
-        """See Layout."""
         count = len(counts)
         if bitmaps is None:
             bitmaps = pa.nulls(count, pa.binary())

@@ -86,11 +86,11 @@ class Scanner(Protocol):
     """Interface of twin and kernel."""
 
     def scan_batch(self, body: bytes, strict: bool, /) -> tuple[bytes, int, int]:
-        """See `scan_batch`."""
+        """Scan a batch as `scan_batch` does."""
         ...
 
     def scan_lines(self, body: bytes, line_bytes_max: int, /) -> bytes:
-        """See `scan_lines`."""
+        """Scan lines as `scan_lines` does."""
         ...
 
 

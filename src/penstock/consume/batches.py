@@ -124,7 +124,7 @@ class BatchIterator(Iterator[CdcBatch]):
     def __init__(
         self, reader: BatchReader, gsn_after: int, gsn_through: int, entries_after: int
     ) -> None:
-        """See batches_of()."""
+        """Begin; the arguments are those of batches_of()."""
         self._reader = reader
         self._through = gsn_through
         self._batches = self._walk(gsn_after, entries_after)

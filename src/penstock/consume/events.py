@@ -220,7 +220,7 @@ class EventIterator(Cursor):
     def __init__(
         self, reader: EventReader, gsn_after: int, gsn_through: int, entries_after: int
     ) -> None:
-        """See events_of()."""
+        """Begin; the arguments are those of events_of()."""
         super().__init__(CdcEvent, self._has_next)
         self._reader = reader
         self._through = gsn_through

@@ -20,7 +20,7 @@ ROWS_MAX = 20_000  # of a batch
 
 
 class LogBaseRows(BaseRows):
-    """See BaseRows. Only the decoding thread uses it."""
+    """Rows of the log's base. Only the decoding thread uses it."""
 
     def __init__(self, holder: Holder, *, clock: Clock = REAL_CLOCK) -> None:
         """Keep the holder of the base, which has an owner of its own."""
@@ -31,7 +31,6 @@ class LogBaseRows(BaseRows):
     def at(
         self, table: TableName, trx: int, *, gives_up: Callable[[], bool]
     ) -> Iterator[_Held | None]:
-        """See BaseRows."""
         while (end := self._holder.end()) is None or end.trx < trx:
             if gives_up():
                 raise ConnectionLost("reload given up: the stream is being closed")
@@ -54,13 +53,12 @@ class LogBaseRows(BaseRows):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held(TableRows):
-    """See TableRows. pieces: those after the first."""
+    """Rows of one table in the base. pieces: those after the first."""
 
     relation: Relation = field()
     pieces: Iterator[Piece]
 
     def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:
-        """See TableRows."""
         for piece in self.pieces:
             for at in range(0, piece.rows.num_rows, ROWS_MAX):
                 batch = as_inserts(piece.slice(at, ROWS_MAX), gsn=gsn, trx=trx)

@@ -269,7 +269,7 @@ class _RealAppendFile(AppendFile):
         self.size_bytes = os.fstat(file.fileno()).st_size
 
     def append(self, parts: Sequence[Bytes]) -> None:
-        """See AppendFile. size_bytes counts the bytes written even if an error follows."""
+        """Append; size_bytes counts the bytes written even if an error follows."""
         views = [memoryview(part).cast("B") for part in parts]
         with _convert_errors(self.path, "write"):
             point("files.write")
@@ -280,7 +280,6 @@ class _RealAppendFile(AppendFile):
                     self.size_bytes += written
 
     def overwrite(self, offset_bytes: int, data: Bytes) -> None:
-        """See AppendFile."""
         view = memoryview(data).cast("B")
         if offset_bytes + len(view) > self.size_bytes:
             raise ValueError("overwrite must stay inside the file")
@@ -303,24 +302,21 @@ class _RealAppendFile(AppendFile):
                 views[0] = views[0][written:]
 
     def truncate(self, size_bytes: int) -> None:
-        """See AppendFile. The next append goes to the new end."""
+        """Cut the file. The next append goes to the new end."""
         with _convert_errors(self.path, "truncate"):
             os.ftruncate(self._file.fileno(), size_bytes)
         self.size_bytes = size_bytes
 
     def fdatasync(self) -> None:
-        """See AppendFile."""
         with _convert_errors(self.path, "fdatasync"):
             point("files.fdatasync")
             os.fdatasync(self._file.fileno())
 
     def fsync(self) -> None:
-        """See AppendFile."""
         with _convert_errors(self.path, "fsync"):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """See AppendFile."""
         with _convert_errors(self.path, "close"):
             self._file.close()
 
@@ -334,7 +330,7 @@ class _RealReadFile(ReadFile):
         self.size_bytes = os.fstat(file.fileno()).st_size
 
     def read(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """See ReadFile. Repeats the call, because one reads at most 2 GB."""
+        """Read repeatedly, because one call reads at most 2 GB."""
         with _convert_errors(self.path, "read"):
             data = os.pread(self._file.fileno(), length_bytes, offset_bytes)
             while 0 < len(data) < length_bytes:
@@ -346,7 +342,6 @@ class _RealReadFile(ReadFile):
             return data
 
     def close(self) -> None:
-        """See ReadFile."""
         self._file.close()
 
 
@@ -405,11 +400,9 @@ class RealFiles(Files):
     """File systems of this machine. See Files for the contracts."""
 
     def create(self, path: Path) -> AppendFile:
-        """See Files."""
         return self._open_append(path, os.O_CREAT | os.O_EXCL, "create")
 
     def open_append(self, path: Path) -> AppendFile:
-        """See Files."""
         return self._open_append(path, 0, "open")
 
     def _open_append(self, path: Path, flags: int, doing: str) -> AppendFile:
@@ -419,33 +412,27 @@ class RealFiles(Files):
             return _RealAppendFile(path, os.fdopen(descriptor, "wb", buffering=0))
 
     def open_read(self, path: Path) -> ReadFile:
-        """See Files."""
         with _convert_errors(path, "open"):
             return _RealReadFile(path, path.open("rb", buffering=0))
 
     def read_whole(self, path: Path) -> bytes:
-        """See Files."""
         with _convert_errors(path, "read"):
             return path.read_bytes()
 
     def rename(self, old: Path, new: Path) -> None:
-        """See Files."""
         with _convert_errors(old, "rename"):
             point("files.rename")
             old.replace(new)
 
     def link(self, old: Path, new: Path) -> None:
-        """See Files."""
         with _convert_errors(new, "link"):
             new.hardlink_to(old)
 
     def unlink(self, path: Path) -> None:
-        """See Files."""
         with _convert_errors(path, "remove"):
             path.unlink()
 
     def fsync_directory(self, path: Path) -> None:
-        """See Files."""
         with _convert_errors(path, "fsync"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -454,7 +441,6 @@ class RealFiles(Files):
                 os.close(descriptor)
 
     def make_directory(self, path: Path) -> None:
-        """See Files."""
         if path.is_dir():
             return
         self.make_directory(path.parent)
@@ -463,19 +449,17 @@ class RealFiles(Files):
         self.fsync_directory(path.parent)
 
     def listdir(self, path: Path) -> list[str]:
-        """See Files."""
         with _convert_errors(path, "list"):
             return os.listdir(path)  # noqa: PTH208 - names, not paths
 
     def exists(self, path: Path) -> bool:
-        """See Files."""
         with _convert_errors(path, "look at"):
             return path.exists()
 
     def replace(
         self, path: Path, data: bytes, *, durable: bool = True, is_secret: bool = False
     ) -> None:
-        """See Files. The temporary file is beside it: rename works in one file system only."""
+        """Replace a file. The temporary one is beside it: rename works in one file system only."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
         with _convert_errors(temporary, "replace"):
             point("files.replace")
@@ -494,13 +478,11 @@ class RealFiles(Files):
             self.fsync_directory(path.parent)
 
     def free_bytes(self, path: Path) -> int:
-        """See Files."""
         with _convert_errors(path, "look at"):
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def lock(self, directory: Path, name: str = "LOCK") -> Lock:
-        """See Files."""
         return DirectoryLock(directory, name)
 
 

@@ -59,7 +59,7 @@ class Shipped:
 
 
 class _ShippedFile(ReadFile):
-    """See ReadFile: the shipped parts of a file can be read where a frame begins."""
+    """Shipped parts of a file, which can be read where a frame begins."""
 
     def __init__(self, path: Path, shipped: Shipped) -> None:
         self.path = path
@@ -67,11 +67,10 @@ class _ShippedFile(ReadFile):
         self._shipped = shipped
 
     def read(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """See ReadFile."""
         return self._shipped.read((self.path, offset_bytes))[:length_bytes]
 
     def close(self) -> None:
-        """See ReadFile."""
+        """Do nothing: nothing is open."""
 
 
 class Freight:

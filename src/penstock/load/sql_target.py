@@ -51,7 +51,7 @@ APPLY_ATTEMPTS_MAX = 6
 
 
 class MergingTarget(Target):
-    """See `Target`."""
+    """Target that merges staged rows in one transaction with its progress."""
 
     def __init__(self, sql: SqlTarget, clock: Clock) -> None:
         """Keep the connection that applies."""
@@ -61,49 +61,40 @@ class MergingTarget(Target):
 
     @property
     def is_closed(self) -> bool:
-        """See Target."""
         return self._sql.is_closed
 
     @property
     def replica(self) -> bool:
-        """See Target."""
         return self._sql.replica
 
     def bind(self, log_id: str) -> Applied:
-        """See Target."""
         self._log_id = log_id
         return self._sql.bind(log_id)
 
     def apply(
         self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
-        """See Target."""
         assert isinstance(batch, StagedBatch), "it was staged by our stager"
         return apply_batch(
             self._sql, batch, log_id=self._log_id, table_sync=table_sync, at=at, clock=self._clock
         )
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See Target."""
         return self._sql.read_table_syncs()
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
-        """See Target."""
         with self._sql.transaction():
             self._sql.advance(log_id=self._log_id, before=at, after=at)
             for row in rows:
                 self._sql.write_table_sync(row)
 
     def take_notes(self) -> list[ShapeNote]:
-        """See Target."""
         return self._sql.take_notes()
 
     def forget(self) -> None:
-        """See Target."""
         self._sql.forget()
 
     def close(self) -> None:
-        """See Target."""
         self._sql.close()
 
 
@@ -200,18 +191,18 @@ class _Batch:
 
 
 class SqlLoading(Loading):
-    """See `Loading`. The load has one engine object, whose parts share their knowledge."""
+    """Loading into a database. The load has one engine object, whose parts share their
+    knowledge.
+    """
 
     def __init__(self, engine: TargetEngine) -> None:
         self._engine = engine
 
     @property
     def errors(self) -> tuple[type[BaseException], ...]:
-        """See Loading."""
         return self._engine.errors
 
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
-        """See Loading."""
         return self._engine.convert_error(doing, error)
 
     def open_target(
@@ -224,14 +215,12 @@ class SqlLoading(Loading):
         policies: Policies,
         clock: Clock,
     ) -> Target:
-        """See Loading."""
         sql = self._engine.open_target(
             url, namespaces, allow_triggers=allow_triggers, choices=choices, policies=policies
         )
         return MergingTarget(sql, clock)
 
     def open_stager(self, options: BatchOptions, *, clock: Clock) -> Stager:
-        """See Loading."""
         return open_stager(self._engine, options, clock=clock)
 
 

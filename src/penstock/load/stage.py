@@ -143,7 +143,6 @@ class Stager(BatchStager):
         self._opener = SegmentOpener(options.extension)
 
     def empty_ahead(self) -> None:
-        """See `BatchStager`."""
         self._staging.empty_ahead()
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class Segment(OrderedFrames):
         *,
         is_closed: bool,
     ) -> None:
-        """See open_segment()."""
+        """Keep the file, which open_segment() has checked."""
         self.frame_reader = reader
         self.path = reader.path
         self.header: SegmentHeader = reader.header

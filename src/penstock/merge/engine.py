@@ -57,7 +57,7 @@ class MergeEngine(SourceEngine):
     _released: dict[str, int] = field(default_factory=dict)
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. Transactions that are not durably merged are still in the inputs."""
+        """Return the merge's identity. What is not durably merged is still in the inputs."""
         self._place = place
         self._states = MergeStates(place.state)
         entries = self._states.entries
@@ -67,33 +67,33 @@ class MergeEngine(SourceEngine):
         )
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: the inputs are watched all the time."""
+        """Return the time alone: the inputs are watched all the time."""
         assert self._place is not None, "begin() comes first"
         return ServerEnd(now_us=self._place.clock.now_us())
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """See SourceEngine: the inputs have their own."""
+        """Return a sender that does nothing: the inputs have their own."""
         return nullcontext(lambda _: None)
 
     def text(self, position: int) -> str:
-        """See SourceEngine."""
         return str(position)
 
     def bytes_between(self, _first: int, _last: int) -> int:
-        """See SourceEngine: the size is unknown."""
+        """Return 0: the size is unknown."""
         return 0
 
     def attempt(self) -> AbstractContextManager[None]:
-        """See SourceEngine."""
         return nullcontext()
 
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """See SourceEngine."""
         return None
 
     @contextmanager
     def stream(self, durable: FlushPoint) -> Iterator[MergeStream]:
-        """See SourceEngine. Raises MergeStateLost, InputLeft, BaseLacking, BaseNotReady."""
+        """Return a stream over the inputs.
+
+        Raises MergeStateLost, InputLeft, BaseLacking, BaseNotReady.
+        """
         assert self._states is not None, "begin() comes first"
         assert self._place is not None
         state, shapes = self._states.at(durable.trx)
@@ -200,10 +200,10 @@ class MergeEngine(SourceEngine):
                 self._released[one.name] = one.segment
 
     def saw(self, run: Run) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine: the positions in the inputs are on the disk before the log is."""
+        """Store the positions in the inputs: they are on the disk before the log is."""
         assert self._states is not None
         if self._stream is None or any(one.trx == end.trx for one in self._states.entries[-1:]):
             return
@@ -212,15 +212,13 @@ class MergeEngine(SourceEngine):
             self._states.save(*found)
 
     def has_outstanding(self) -> bool:
-        """See SourceEngine."""
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """See SourceEngine: report inputs that hold the merge back."""
+        """Report inputs that hold the merge back."""
         del log_access
         if self._stream is not None:
             self._stream.report()
 
     def is_loss(self, error: PenstockError) -> bool:
-        """See SourceEngine."""
         return isinstance(error, InputReplaced | MergeStateLost | SegmentMissing)

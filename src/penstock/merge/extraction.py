@@ -21,7 +21,7 @@ from penstock.ports.tables import tables_at
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction. The logs may change; the name stays."""
+    """Return the merge's identity. The logs may change; the name stays."""
     return SourceIdentity(
         pipeline=config.pipeline.name,
         engine=MERGED,
@@ -35,7 +35,7 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """See Extraction."""
+    """Return whether the log has a position, from which it continues in any case."""
     return bool(pipeline.log_position())
 
 
@@ -84,7 +84,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[MergeEngine]:
-    """See Extraction. Each log's own pipeline captures its tables."""
+    """Return the engine. Each log's own pipeline captures its tables."""
     del options, tables, stop
     config = pipeline.config
     assert config.merge is not None, "a file with [merge]"

@@ -23,7 +23,7 @@ ATTEMPTS = 5
 
 
 class MergeLagReader(SourceReader):
-    """See SourceReader: it reads the files of the logs, and asks no server."""
+    """Reader of the files of the logs; it asks no server."""
 
     is_closed = False
 
@@ -33,7 +33,7 @@ class MergeLagReader(SourceReader):
         self._config = config
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader. The position is after the log's if anything is not merged."""
+        """Return the state. The position is after the log's if anything is not merged."""
         found = (self._since_us(one) for one in self._config.inputs)
         waiting = [us for us in found if us]
         return SourceState(
@@ -84,11 +84,10 @@ class MergeLagReader(SourceReader):
         return 0
 
     def retention(self) -> Retention | None:
-        """See SourceReader."""
         return None
 
     def close(self) -> None:
-        """See SourceReader."""
+        """Do nothing: nothing is open."""
 
 
 def _facts_of(layout: PipelineLayout) -> dict[str, Any]:

@@ -27,19 +27,19 @@ def _removal(place: Path) -> Removal:
 
 
 def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:
-    """See SourceReset."""
+    """Yield the removals."""
     del handover
     yield from map(_removal, _places(config))
 
 
 def owner(config: Config, *, log_id: str) -> str:
-    """See SourceReset: links have the merge's name."""
+    """Return an empty text: links have the merge's name."""
     del config, log_id
     return ""
 
 
 def remove(config: Config, handover: Handover | None, removal: Removal) -> None:
-    """See SourceReset. The settings are removed first, so the log makes no further links."""
+    """Remove the settings first, so that the log makes no further links."""
     del handover
     for place in _places(config):
         if _removal(place) == removal:

@@ -50,14 +50,14 @@ class Member:
 
 @dataclass
 class Counted(StreamCounted):
-    """See StreamCounted."""
+    """Counts of the merged rows."""
 
     byte_count: int = 0
     ignored_row_count: int = 0
 
 
 class MergeStream(SourceStream):
-    """See SourceStream.
+    """Stream of the inputs' transactions in one order.
 
     Attributes:
         members: in the order of their numbers.
@@ -134,7 +134,6 @@ class MergeStream(SourceStream):
     # -- for the extractor -------------------------------------------------------------------
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See SourceStream."""
         until_s = self._clock.monotonic_s() + timeout_s
         while True:
             run = self._give()
@@ -150,7 +149,7 @@ class MergeStream(SourceStream):
                 self._wait(min(left_s, POLL_S))
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream: only heartbeats can wait."""
+        """Return whether all rows of the inputs are given: only heartbeats can wait."""
         del position
         return self._runs is None and all(
             one.source.durable_trx() <= one.source.read_trx and not queue.weights.sum()
@@ -158,10 +157,9 @@ class MergeStream(SourceStream):
         )
 
     def ask_for_position(self) -> None:
-        """See SourceStream: the inputs are watched all the time."""
+        """Do nothing: the inputs are watched all the time."""
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream."""
         self._on_acknowledge(position - 1)
 
     def state_at(self, trx: int) -> tuple[MergeState, ShapeState | None] | None:
@@ -184,7 +182,6 @@ class MergeStream(SourceStream):
 
     @property
     def counts(self) -> StreamCounted:
-        """See SourceStream."""
         return self._counts
 
     # -- rounds ------------------------------------------------------------------------------

@@ -38,15 +38,12 @@ class PlainPositions(Positions):
     """Ordered numbers as they are, for logs that are not read from a source."""
 
     def text(self, position: int) -> str:
-        """See Positions."""
         return str(position)
 
     def origin(self, _: int) -> str:
-        """See Positions."""
         return ""
 
     def parse(self, text: str) -> int:
-        """See Positions."""
         return int(text)
 
 

@@ -249,7 +249,7 @@ class _Encoding:
         return found
 
     def block(self) -> Block:
-        """See encode()."""
+        """Encode one block of rows; see encode()."""
         out = self._out
         if out.open_trx:
             out.note_begin(self._end(out.open_trx))

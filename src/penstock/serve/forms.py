@@ -135,40 +135,32 @@ class PgOutput(Form):
     by_publication: ClassVar[bool] = True
 
     def relation(self, shape: Relation) -> bytes:
-        """See Form."""
         is_change = self.changes_only and shape.identity is Identity.DEFAULT
         return write.relation(shape, shape.source_id, identity=CHANGE if is_change else "")
 
     @property
     def tells_heartbeats(self) -> bool:
-        """See Form."""
         return self.messages
 
     def takes_message(self, prefix: str) -> bool:  # noqa: ARG002
-        """See Form."""
         return self.messages
 
     def encoder(self, relation: Relation) -> RowEncoder:
-        """See Form."""
         encoder = make_encoder(relation, relation.source_id, binary=self.binary)
         return lambda batch, lsns, _, now_us: encoder.encode(batch, lsns, now_us)
 
     def begin(self, transaction: Transaction) -> bytes | None:
-        """See Form."""
         return write.begin(transaction.end - 1, transaction.time_us, transaction.xid)
 
     def commit(self, transaction: Transaction) -> bytes | None:
-        """See Form."""
         return write.commit(transaction.end - 1, transaction.end, transaction.time_us)
 
     def encode_emptied(self, what: Emptied) -> list[bytes]:
-        """See Form."""
         tables = [one.source_id for one in what.relations]
         restarts = what.restart_identity
         return [write.truncate(tables, cascade=what.cascade, restart_identity=restarts)]
 
     def logical(self, what: Logical) -> bytes:
-        """See Form."""
         transactional = what.transaction is not None
         return write.logical(what.prefix, what.content, what.position, transactional=transactional)
 
@@ -180,27 +172,22 @@ class AsText(Form):
     plugin: TestDecoding
 
     def encoder(self, relation: Relation) -> RowEncoder:
-        """See Form."""
         rows = self.plugin.rows
         return lambda batch, lsns, _, now_us: _frame(rows(relation, batch), lsns, now_us)
 
     def begin(self, transaction: Transaction) -> bytes | None:
-        """See Form."""
         return self.plugin.begin(transaction)
 
     def commit(self, transaction: Transaction) -> bytes | None:
-        """See Form."""
         return self.plugin.commit(transaction)
 
     def encode_emptied(self, what: Emptied) -> list[bytes]:
-        """See Form."""
         restarts = what.restart_identity
         return [
             self.plugin.truncate(what.relations, cascade=what.cascade, restart_identity=restarts)
         ]
 
     def logical(self, what: Logical) -> bytes:
-        """See Form."""
         transactional = what.transaction is not None
         return self.plugin.message(what.prefix, what.content, transactional=transactional)
 
@@ -213,31 +200,24 @@ class AsJson(Form):
 
     @property
     def joins(self) -> bool:
-        """See Form."""
         return self.plugin.version == 1
 
     @property
     def is_whole(self) -> bool:
-        """See Form."""
         return self.joins and not self.plugin.chunks
 
     @property
     def actions(self) -> frozenset[str]:
-        """See Form."""
         # Format 1 has no TRUNCATE.
         return self.plugin.actions - {"truncate"} if self.joins else self.plugin.actions
 
     def takes(self, schema: str, table: str) -> bool:
-        """See Form."""
         return self.plugin.takes(schema, table)
 
     def takes_message(self, prefix: str) -> bool:
-        """See Form."""
         return self.plugin.takes_message(prefix)
 
     def encoder(self, relation: Relation) -> RowEncoder:
-        """See Form."""
-
         def encode(
             batch: Any, lsns: Any, of: Callable[[], Sequence[Transaction]], now_us: int
         ) -> Frames:
@@ -247,23 +227,18 @@ class AsJson(Form):
         return encode
 
     def begin(self, transaction: Transaction) -> bytes | None:
-        """See Form."""
         return self.plugin.begin(transaction)
 
     def commit(self, transaction: Transaction) -> bytes | None:
-        """See Form."""
         return self.plugin.commit(transaction)
 
     def change(self, body: bytes, *, is_first: bool) -> bytes:
-        """See Form."""
         return self.plugin.change(body, is_first=is_first)
 
     def encode_emptied(self, what: Emptied) -> list[bytes]:
-        """See Form."""
         return self.plugin.truncate(what.relations, what.transaction, what.position)
 
     def logical(self, what: Logical) -> bytes:
-        """See Form."""
         return self.plugin.message(what.prefix, what.content, what.transaction, what.position)
 
 

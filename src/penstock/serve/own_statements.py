@@ -200,7 +200,6 @@ class _Fetch(Runnable):
     parameters: tuple[int, ...] = ()
 
     async def open(self, session: ClientSession, _: Sequence[str | None]) -> Rows:
-        """See Runnable."""
         session.check_not_failed()
         return _FetchedRows(self)
 
@@ -214,22 +213,19 @@ class _FetchedRows(Rows):
 
     @property
     def columns(self) -> tuple[AnswerColumn, ...] | None:
-        """See Rows."""
         return self._fetch.columns
 
     @property
     def tag(self) -> str:
-        """See Rows."""
         return f"{'MOVE' if self._fetch.is_move else 'FETCH'} {self._done}"
 
     def set_formats(self, formats: Sequence[int]) -> None:
-        """See Rows; by default a binary cursor's rows are binary."""
+        """Set the formats; by default a binary cursor's rows are binary."""
         cursor = self._fetch.cursor
         is_binary = cursor.is_binary and not formats
         cursor.rows.set_formats([1] * len(cursor.rows.columns or ()) if is_binary else formats)
 
     async def send(self, count: int, *, is_silent: bool = False) -> int:
-        """See Rows."""
         wanted = count
         if self._left is not None:
             wanted = min(count, self._left) if count else self._left
@@ -320,7 +316,6 @@ class _Execute(Runnable):
     parameters: tuple[int, ...] = ()
 
     async def open(self, session: ClientSession, _: Sequence[str | None]) -> Rows:
-        """See Runnable."""
         return await self.inner.open(session, self.values)
 
 

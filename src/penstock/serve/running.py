@@ -89,20 +89,16 @@ class AnswerRows(Rows):
 
     @property
     def columns(self) -> tuple[AnswerColumn, ...] | None:
-        """See Rows."""
         return self._answer.columns
 
     @property
     def tag(self) -> str:
-        """See Rows."""
         return self._answer.tag
 
     def set_formats(self, formats: Sequence[int]) -> None:
-        """See Rows."""
         self._formats = formats
 
     async def send(self, count: int, *, is_silent: bool = False) -> int:
-        """See Rows."""
         answer, session = self._answer, self._session
         columns = answer.columns or ()
         formats = list(self._formats) or [wire.TEXT] * len(columns)
@@ -169,14 +165,11 @@ class CatalogPrepared(Runnable):
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """See Runnable."""
         return self._prepared.parameters
 
     @property
     def columns(self) -> tuple[AnswerColumn, ...] | None:
-        """See Runnable."""
         return self._prepared.columns
 
     async def open(self, session: ClientSession, values: Sequence[str | None]) -> Rows:
-        """See Runnable."""
         return await session.run_catalog(self._prepared.run, values, session.session)

@@ -25,7 +25,7 @@ _ASSIGNED = re.compile(r"(?:-c\s*|--)([^=]+)=(.*)", re.DOTALL)
 
 
 class CatalogAnswers(Answers):
-    """See `asked.Answers`."""
+    """Answers of the catalogue."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -44,7 +44,7 @@ class CatalogAnswers(Answers):
 
 
 class CatalogWelcome(Welcome):
-    """See `server.Welcome`."""
+    """Welcome for clients of the catalogue."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog, self._answers = catalog, CatalogAnswers(catalog)

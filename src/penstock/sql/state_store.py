@@ -136,7 +136,7 @@ class StateSession:
         raise NotImplementedError
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts."""
+        """Return nothing: uncommitted rows are not known."""
         return {}
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class StateSession:
         return {row[0] for row in self.rows(query, doing="looking for the state tables")}
 
     def present(self) -> tuple[bool, bool]:
-        """See TargetReader."""
+        """Return whether the tables of progress and those of a bulk load are there."""
         found = self.present_tables()
         return "wirekite_progress" in found, "bulk_table" in found
 
@@ -213,7 +213,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
     # --- RUN, PAUSE, STOP -------------------------------------------------------------------------
 
     def read_action(self) -> str:
-        """See Progress."""
         found = self.read_words()
         word = str(found[0][0]).strip().upper() if found else "RUN"
         if word not in ACTIONS:
@@ -228,11 +227,9 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         return "update wirekite.wirekite_action set action = 'RUN';"
 
     def action(self) -> str:
-        """See TargetReader."""
         return self.read_action()
 
     def set_action(self, action: str) -> None:
-        """See Progress."""
         check_action(action)
         doing, insert = "writing the action", f"insert into {ACTION} values (?)"
         with self.transaction():
@@ -243,7 +240,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
     # --- the log that is applied, and how far -----------------------------------------------------
 
     def log_id(self) -> str:
-        """See TargetReader."""
         found = self.read_if_there(self.select(["log_id"], LOG), doing="reading the log's id")
         return str(found[0][0]) if found else ""
 
@@ -320,7 +316,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
     # --- logs that instances share ----------------------------------------------------------------
 
     def take_over(self, log_id: str, holder: str) -> Applied:
-        """See SharedProgress."""
         self.ensure((*self.tables, "wirekite_staged"))
         old, dialect = self.dialect.old, self.dialect
         row = Upsert(
@@ -351,11 +346,9 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         return str(found[0][0] or "") if found else None
 
     def holder(self, log_id: str) -> str:
-        """See SharedProgress."""
         return self._holder(log_id) or ""
 
     def read_shared(self, log_id: str) -> Applied:
-        """See SharedProgress."""
         return self.read_applied(log_id)
 
     # --- rows of wirekite_progress ----------------------------------------------------------------
@@ -406,15 +399,12 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         )
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """See Progress."""
         self._begin_rows([(slot, file, "CE", mark, None)])
 
     def end_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """See Progress."""
         self._end_rows([(slot, file, "CE", mark, None, 1)])
 
     def finished_segments(self, slot: str) -> set[str]:
-        """See Progress."""
         where = "operation = 'CE' and source = ? and finish_time is not null"
         query = self.select(["target"], PROGRESS, where)
         return {row[0] for row in self.rows(query, (slot,), doing="reading progress rows")}
@@ -445,7 +435,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         return {_number(source): int(mark) for source, mark in found}
 
     def read_done(self) -> dict[str, dict[int, int]]:
-        """See ChunkCounts."""
         done: dict[str, dict[int, int]] = {}
         where = "operation = 'DL' and finish_time is not null"
         query = self.select(["table_name", "source", "mark"], PROGRESS, where)
@@ -462,7 +451,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         )
 
     def newest(self, operation: str) -> tuple[ProgressRow, ...]:
-        """See TargetReader."""
         query = self.dialect.newest.format(operation=operation, limit=SHOWN_MAX)
         return tuple(
             ProgressRow(source=source, mark=mark, start_time=start, finish_time=finish)
@@ -470,14 +458,12 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         )
 
     def restarts(self) -> int:
-        """See TargetReader."""
         query = self.select(["coalesce(sum(restarts), 0)"], PROGRESS)
         [row] = self.rows(query, doing="reading progress rows")
         return int(row[0])
 
     @property
     def counts(self) -> ChunkCounts:
-        """See TargetReader."""
         return self
 
     # --- tables that the bulk load has begun and finished -----------------------------------------
@@ -556,7 +542,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         }
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:
-        """See Progress."""
         return left_out_columns(self.read_tables())
 
     def made_tables(self) -> set[TableName]:
@@ -592,7 +577,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
     # --- tables with a table sync -----------------------------------------------------------------
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See Progress."""
         query = self.select((*_TABLE_KEY, *_APART), APART)
         return {
             (table := TableName(schema, name)): TableSync(
@@ -610,7 +594,6 @@ class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCoun
         }
 
     def table_syncs(self) -> Mapping[TableName, TableSync]:
-        """See TargetReader."""
         return self.read_table_syncs()
 
     def write_table_sync(self, row: TableSync) -> None:

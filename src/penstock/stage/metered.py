@@ -153,16 +153,13 @@ class MeteredStaging(StagingDatabase):
         self._database, self._metrics = database, metrics
 
     def create(self, *, database: bool = True) -> None:
-        """See `StagingDatabase`."""
         self._database.create(database=database)
 
     def examine(self) -> list[Finding]:
-        """See `StagingDatabase`."""
         return self._database.examine()
 
     @contextmanager
     def open_session(self) -> Iterator[StagingSession]:
-        """See `StagingDatabase`."""
         with self._database.open_session() as session:
             yield cast("StagingSession", _Metered(session, self._metrics))
 
@@ -177,7 +174,7 @@ class _Metered:
         return getattr(self._session, name)
 
     def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """See `StagingSession`."""
+        """Count the mutations that were applied before."""
         found = self._session.unapplied_of(table, batch)
         count = batch.num_rows - found.num_rows
         self._metrics.filtered.labels(*_labels([table])).inc(count)
@@ -186,21 +183,21 @@ class _Metered:
     def mark_applied(
         self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
     ) -> None:
-        """See `StagingSession`."""
+        """Measure the marking."""
         with self._metrics.measure(self._metrics.mark_seconds, *_labels([table])):
             self._session.mark_applied(table, batch, keep=keep)
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
     ) -> Mapping[StagedTable, int]:
-        """See `StagingSession`."""
+        """Measure the marking."""
         with self._metrics.measure(self._metrics.mark_seconds, *_labels(tables)):
             return self._session.mark_applied_through(tables, time, after=after)
 
     def read(
         self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
     ) -> Iterator[Slice]:
-        """See `StagingSession`."""
+        """Count the mutations that are read, and measure each read."""
         metrics = self._metrics
         slices = self._session.read(tables, after, through, limit=limit)
         while True:
@@ -218,7 +215,7 @@ class _Metered:
             yield found
 
     def retire(self, table: StagedTable, before: Hlc) -> int:
-        """See `StagingSession`."""
+        """Measure retiring, and count its failures."""
         try:
             with self._metrics.measure(self._metrics.retire_seconds, *_labels([table])):
                 return self._session.retire(table, before)
@@ -227,7 +224,7 @@ class _Metered:
             raise
 
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
-        """See `StagingSession`."""
+        """Count the resolved timestamps that are refused."""
         try:
             self._session.advance(group, partition, time)
         except CheckpointGoesBack:
@@ -235,7 +232,7 @@ class _Metered:
             raise
 
     def window(self, group: Group) -> Window:
-        """See `StagingSession`."""
+        """Keep the window for the gauges, and measure reading it."""
         name = group_name(group)
         with self._metrics.measure(self._metrics.refresh_seconds, name):
             found = self._session.window(group)
@@ -243,7 +240,7 @@ class _Metered:
         return found
 
     def commit(self, group: Group, through: Hlc) -> None:
-        """See `StagingSession`."""
+        """Measure the commit."""
         with self._metrics.measure(self._metrics.commit_seconds, group_name(group)):
             self._session.commit(group, through)
 

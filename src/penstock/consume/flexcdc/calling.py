@@ -67,17 +67,16 @@ class PluginCaller(Sink):
         self._transaction: Transaction | None = None
 
     def key(self, db: str, table: str) -> Sequence[str]:
-        """See Instance."""
+        """Return the present row's key columns; see `Instance.key`."""
         return self._keys.get((db, table), ())
 
     @property
     def transaction(self) -> Transaction:
-        """See Instance."""
+        """Transaction that is being committed, for `Instance.transaction`."""
         assert self._transaction is not None, "in commit_trx only"
         return self._transaction
 
     def begin(self, place: Place) -> None:
-        """See Sink."""
         self._inner.begin(place)
 
     def begin_unit(self, uow_id: int, hwm: int) -> None:
@@ -89,7 +88,7 @@ class PluginCaller(Sink):
                     plugin.begin_trx(uow_id, hwm, self._instance)
 
     def write(self, group: ImageGroup, start: int, end: int, units: Units) -> None:
-        """See Sink: the rows at these places are of one transaction."""
+        """Call the plugins for the rows at these places, which are of one transaction."""
         uow_id = units.number(int(group.trx[start]))
         self.begin_unit(uow_id, int(group.first[start]) - 1)
         for number, callback, relation, rows, at in self._rows(group, start, end, units):
@@ -118,7 +117,7 @@ class PluginCaller(Sink):
         return sorted(found, key=lambda one: one[0])
 
     def note_emptied(self, table: TableName, uow_id: int, gsn: int) -> None:
-        """See Sink. Raises TruncateNotTaken."""
+        """Call `truncate` of the plugins. Raises TruncateNotTaken."""
         self.begin_unit(uow_id, gsn)
         for name, plugin in self._plugins:
             truncate = getattr(plugin, "truncate", None)
@@ -134,7 +133,7 @@ class PluginCaller(Sink):
                 truncate(table.schema, table.name, uow_id, gsn, self._instance)
 
     def commit(self, place: Place, units: Sequence[UnitOfWork], where: tuple[str, int]) -> None:
-        """See Sink: plugins have the transaction before its place is stored."""
+        """Call commit_trx: plugins have the transaction before its place is stored."""
         for unit in units:
             self.begin_unit(unit.uow_id, self._hwm or unit.gsn_hwm)
             faults.point("flexcdc.plugin.before_commit")
@@ -153,7 +152,7 @@ class PluginCaller(Sink):
         self._inner.commit(place, units, where)
 
     def give_up(self) -> None:
-        """See Sink: call rollback_trx for begun transactions."""
+        """Call rollback_trx for begun transactions."""
         self._inner.give_up()
         begun, self._begun = self._begun, None
         if begun is not None:

@@ -123,17 +123,14 @@ class FlexCdc(Instance):
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        """See Instance."""
         return self.pipeline.sections
 
     @property
     def mvlogList(self) -> Mapping[str, str]:  # noqa: N802 - FlexCDC's name
-        """See Instance."""
         known = self._changelogs.by_table if self._changelogs is not None else {}
         return {str(table): changelog.name for table, changelog in known.items()}
 
     def get_source(self, new: bool = False) -> Any:
-        """See Instance."""
         if new:
             return self._facts.connect(self.pipeline.source)
         if self._source is None:
@@ -141,37 +138,31 @@ class FlexCdc(Instance):
         return self._source
 
     def get_dest(self, new: bool = False) -> Any:
-        """See Instance."""
         if new:
             return changelog_source(self._settings.dest).connect(self._settings.dest)
         return self.session.driver
 
     def columns(self, db: str, table: str) -> Mapping[str, str]:
-        """See Instance."""
         assert self._changelogs is not None, "connected"
         changelog = self._changelogs.changelog(TableName(db, table))
         return dict(list((self.session.shape(changelog) or {}).items())[4:])
 
     def key(self, db: str, table: str) -> Sequence[str]:
-        """See Instance."""
         return self._caller.key(db, table) if self._caller is not None else ()
 
     @property
     def origin(self) -> Origin:
-        """See Instance."""
         if self._origin is None:
             self._origin = self._facts.origin(self.pipeline.source)
         return self._origin
 
     @property
     def transaction(self) -> Transaction:
-        """See Instance."""
         assert self._caller is not None, "in commit_trx only"
         return self._caller.transaction
 
     @property
     def directory(self) -> Path:
-        """See Instance."""
         return self.pipeline.directory
 
     # -- connected -------------------------------------------------------------------------------

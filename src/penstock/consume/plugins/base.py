@@ -209,39 +209,39 @@ class PluginBase(Plugin):
     row_values: RowValues | str | None = None
 
     def plugin_init(self, instance: Instance, /) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def plugin_deinit(self, instance: Instance, /) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def begin_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def insert(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def delete(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def update_before(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def update_after(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def commit_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
     def rollback_trx(self, uow_id: int, instance: Instance, /) -> None:
-        """See Plugin."""
+        """Do nothing."""
 
 
 FlexCDC_Plugin = PluginBase

@@ -81,41 +81,34 @@ class CollectingPlugin(PluginBase, ABC):
         """
 
     def plugin_init(self, instance: Instance, /) -> None:
-        """See Plugin."""
         settings = PluginSection(instance, self.section, {"filter": "", **self.keys})
         self._skipped = settings.tables("filter")
         self.configure(settings, instance)
 
     def plugin_deinit(self, _: Instance, /) -> None:
-        """See Plugin."""
         self.close()
 
     def begin_trx(self, _uow_id: int, _gsn: int, _: Instance, /) -> None:
-        """See Plugin."""
         self._changes.clear()
 
     def insert(
         self, row: Row, db: str, table: str, _trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
         self._keep(Action.INSERT, row, db, table, gsn, instance)
 
     def delete(
         self, row: Row, db: str, table: str, _trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
         self._keep(Action.DELETE, row, db, table, gsn, instance)
 
     def update_before(
         self, row: Row, db: str, table: str, _trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
         self._keep(Action.UPDATE_BEFORE, row, db, table, gsn, instance)
 
     def update_after(
         self, row: Row, db: str, table: str, _trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See Plugin."""
         self._keep(Action.UPDATE_AFTER, row, db, table, gsn, instance)
 
     def truncate(self, db: str, table: str, _trx_id: int, gsn: int, instance: Instance, /) -> None:
@@ -123,13 +116,11 @@ class CollectingPlugin(PluginBase, ABC):
         self._keep(Action.TRUNCATE, {}, db, table, gsn, instance)
 
     def commit_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
-        """See Plugin."""
         if self._changes:
             self.deliver(self._changes, uow_id, gsn, instance)
         self._changes.clear()
 
     def rollback_trx(self, _uow_id: int, _: Instance, /) -> None:
-        """See Plugin."""
         self._changes.clear()
 
     def _keep(

@@ -48,7 +48,6 @@ class DebeziumFile(CollectingPlugin):
         self._has_tombstones = True
 
     def configure(self, settings: PluginSection, instance: Instance, /) -> None:
-        """See CollectingPlugin."""
         self._prefix = settings.text("topic_prefix")
         self._has_tombstones = settings.flag("tombstones_on_delete")
         self._file = LineFile(
@@ -58,13 +57,11 @@ class DebeziumFile(CollectingPlugin):
     def deliver(
         self, changes: Sequence[Change], uow_id: int, _gsn: int, instance: Instance, /
     ) -> None:
-        """See CollectingPlugin."""
         assert self._file is not None, "configured"
         lines = [*self._lines(changes, uow_id, instance)]
         self._file.append(uow_id, lines, same=_without_time)
 
     def close(self) -> None:
-        """See CollectingPlugin."""
         if self._file is not None:
             self._file.close()
 

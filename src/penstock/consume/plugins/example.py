@@ -25,35 +25,28 @@ class Example(Plugin):
         self._file = file
 
     def plugin_init(self, _: Instance, /) -> None:
-        """See Plugin."""
         self._say("PLUGIN STARTUP")
 
     def plugin_deinit(self, _: Instance, /) -> None:
-        """See Plugin."""
         self._say("PLUGIN SHUTDOWN")
 
     def begin_trx(self, uow_id: int, gsn: int, _: Instance, /) -> None:
-        """See Plugin."""
         self._say(f"START TRANSACTION: trx_id: {uow_id}, Prev GSN: {gsn}")
 
     def insert(self, row: Row, db: str, table: str, trx_id: int, gsn: int, _: Instance, /) -> None:
-        """See Plugin."""
         self._row("INSERT", row, db, table, trx_id, gsn)
 
     def delete(self, row: Row, db: str, table: str, trx_id: int, gsn: int, _: Instance, /) -> None:
-        """See Plugin."""
         self._row("DELETE", row, db, table, trx_id, gsn)
 
     def update_before(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, _: Instance, /
     ) -> None:
-        """See Plugin."""
         self._row("UPDATE (OLD)", row, db, table, trx_id, gsn)
 
     def update_after(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, _: Instance, /
     ) -> None:
-        """See Plugin."""
         self._row("UPDATE (NEW)", row, db, table, trx_id, gsn)
 
     def truncate(self, db: str, table: str, trx_id: int, gsn: int, _: Instance, /) -> None:
@@ -61,11 +54,9 @@ class Example(Plugin):
         self._say(f"TRX_ID: {trx_id}, Schema:{db}, Table: {table}, DML: TRUNCATE, AFTER: {gsn}")
 
     def commit_trx(self, uow_id: int, gsn: int, _: Instance, /) -> None:
-        """See Plugin."""
         self._say(f"COMMIT: trx_id: {uow_id}, Last GSN: {gsn}")
 
     def rollback_trx(self, uow_id: int, _: Instance, /) -> None:
-        """See Plugin."""
         self._say(f"ROLLBACK: trx_id: {uow_id}")
 
     def _row(self, dml: str, row: Row, db: str, table: str, trx_id: int, gsn: int) -> None:

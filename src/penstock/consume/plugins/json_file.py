@@ -38,7 +38,6 @@ class JsonFile(CollectingPlugin):
         self._adds_metadata = True
 
     def configure(self, settings: PluginSection, instance: Instance) -> None:
-        """See CollectingPlugin."""
         self._adds_metadata = settings.flag("add_metadata")
         self._file = LineFile(
             instance.directory / settings.text("path"),
@@ -47,12 +46,10 @@ class JsonFile(CollectingPlugin):
         )
 
     def deliver(self, changes: Sequence[Change], uow_id: int, _gsn: int, _: Instance, /) -> None:
-        """See CollectingPlugin."""
         assert self._file is not None, "configured"
         self._file.append(uow_id, [self._line(change, uow_id) for change in changes])
 
     def close(self) -> None:
-        """See CollectingPlugin."""
         if self._file is not None:
             self._file.close()
 

@@ -46,7 +46,7 @@ class RedisCache(CollectingPlugin):
         self._shown = ""
 
     def configure(self, settings: PluginSection, instance: Instance, /) -> None:
-        """See CollectingPlugin. Raises CacheFailed if Redis does not answer."""
+        """Read the settings and connect. Raises CacheFailed if Redis does not answer."""
         try:
             import redis
         except ModuleNotFoundError as error:
@@ -78,11 +78,10 @@ class RedisCache(CollectingPlugin):
         self._ask(self._client.ping)
 
     def deliver(self, changes: Sequence[Change], _uow_id: int, _gsn: int, _: Instance, /) -> None:
-        """See CollectingPlugin. Raises CacheFailed, CacheKeyMissing."""
+        """Write the rows to the cache. Raises CacheFailed, CacheKeyMissing."""
         self._ask(lambda: self._keep_step(changes))
 
     def close(self) -> None:
-        """See CollectingPlugin."""
         if self._client is not None:
             self._client.close()
 

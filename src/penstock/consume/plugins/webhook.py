@@ -59,7 +59,6 @@ class Webhook(CollectingPlugin):
         self._connection: http.client.HTTPConnection | None = None
 
     def configure(self, settings: PluginSection, _: Instance, /) -> None:
-        """See CollectingPlugin."""
         url = urlsplit(settings.text("url"))
         try:
             is_whole = url.scheme in _SCHEMES and url.hostname and url.port != 0
@@ -84,7 +83,7 @@ class Webhook(CollectingPlugin):
     def deliver(
         self, changes: Sequence[Change], uow_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See CollectingPlugin. Raises WebhookFailed if all attempts failed."""
+        """Post the rows. Raises WebhookFailed if all attempts failed."""
         time_of = instance.transaction.commit_time
         body = json_text(
             {
@@ -120,7 +119,6 @@ class Webhook(CollectingPlugin):
         )
 
     def close(self) -> None:
-        """See CollectingPlugin."""
         if self._connection is not None:
             self._connection.close()
 

@@ -25,7 +25,6 @@ class TargetSchemas(TargetCatalog):
 
     @property
     def group_parts(self) -> int:
-        """See TargetCatalog."""
         return 2 if self._has_schemas else 1
 
     @property
@@ -34,7 +33,6 @@ class TargetSchemas(TargetCatalog):
         return unquote(urlsplit(self._url).path.strip("/"))
 
     def keys(self, group: Group) -> Mapping[str, tuple[str, ...]]:
-        """See TargetCatalog."""
         if self._has_schemas and group[0] != self.database:
             return {}
         pattern = as_pattern(TableName(group[-1], "x")).removesuffix("x") + "*"
@@ -50,5 +48,4 @@ class TargetSchemas(TargetCatalog):
         return (self.database, name[len(first) :]) if name.startswith(first) else None
 
     def check(self) -> None:
-        """See TargetCatalog."""
         self._tables.server_of(self._url)

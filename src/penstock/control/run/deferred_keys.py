@@ -26,14 +26,16 @@ logger = structlog.get_logger()
 
 
 class DeferredKeyMaker(KeyMaker):
-    """See `KeyMaker`. A table is removed from the file when it has all of its keys."""
+    """Maker of deferred keys, on a connection to the target.
+
+    A table is removed from the file when it has all of its keys.
+    """
 
     def __init__(self, config: Config) -> None:
         """Keep the configuration."""
         self._config = config
 
     def make(self, tables: Sequence[DeferredTable]) -> None:
-        """See `KeyMaker`."""
         for table in tables:
             logger.info("unique keys are made", table=str(table.target), count=len(table.keys))
             faults.point("load.keys.before")

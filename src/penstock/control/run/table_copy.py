@@ -58,7 +58,6 @@ class TableCopier(Copier):
             copy.end()
 
     def copy(self, table: TableName, copy_id: int, *, replaces: bool) -> int | None:
-        """See `Copier`."""
         key = (table, copy_id)
         if key not in self._copies:
             self._copies[key] = _Copy(
@@ -68,7 +67,6 @@ class TableCopier(Copier):
         return self._copies[key].position
 
     def drop(self, table: TableName, copy_id: int) -> None:
-        """See `Copier`."""
         copy = self._copies.pop((table, copy_id), None)
         if copy is not None:
             copy.end()

@@ -138,12 +138,10 @@ class LineView(View):
         self._last = ""
 
     def event(self, text: str, kind: str = "note", **_fields: Any) -> None:
-        """See View."""
         del kind
         self._out.print(text)
 
     def show(self, status: Status) -> None:
-        """See View."""
         self._events.take(status, self.event)
         now_s = self._clock.monotonic_s()
         if now_s - self._shown_s < LINE_INTERVAL_S:
@@ -160,14 +158,13 @@ class LineView(View):
                 self._out.print(line)
 
     def finish(self, status: Status | None) -> None:
-        """See View."""
         if status is not None:
             self._events.take(status, self.event)
         for line in last_lines(status):
             self._out.print(line)
 
     def close(self) -> None:
-        """See View."""
+        """Do nothing: nothing is held."""
 
 
 def last_lines(status: Status | None) -> list[str]:
@@ -212,11 +209,9 @@ class JsonView(View):
         self._last: dict[str, Any] = {}
 
     def event(self, text: str, kind: str = "note", **fields: Any) -> None:
-        """See View."""
         self._emit(event(self._clock, kind, text=text, **fields))
 
     def show(self, status: Status) -> None:
-        """See View."""
         self._events.take(status, self.event)
         now_s = self._clock.monotonic_s()
         if now_s - self._shown_s < LINE_INTERVAL_S:
@@ -251,7 +246,6 @@ class JsonView(View):
         return found
 
     def finish(self, status: Status | None) -> None:
-        """See View."""
         fields: dict[str, Any] = {}
         if status is not None:
             self._events.take(status, self.event)
@@ -259,7 +253,7 @@ class JsonView(View):
         self._emit(event(self._clock, "ended", text=last_lines(status)[-1], **fields))
 
     def close(self) -> None:
-        """See View."""
+        """Do nothing: nothing is held."""
 
 
 def _round(rate: float | None) -> float | None:
@@ -288,12 +282,11 @@ class LiveView(View):
         self._live.start()
 
     def event(self, text: str, kind: str = "note", **_fields: Any) -> None:
-        """See View: printed above the drawn part."""
+        """Print the event above the drawn part."""
         del kind
         self._live.console.print(indent(text))
 
     def show(self, status: Status) -> None:
-        """See View."""
         self._events.take(status, self.event)
         self._live.update(self.draw(status))
 
@@ -319,13 +312,11 @@ class LiveView(View):
         return Group(*parts)
 
     def finish(self, status: Status | None) -> None:
-        """See View."""
         self._live.stop()
         for line in last_lines(status):
             self._out.print(indent(line))
 
     def close(self) -> None:
-        """See View."""
         self._live.stop()
 
 

@@ -64,7 +64,7 @@ class ChunkScan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IgniteReader(BulkReader):
-    """See BulkReader. It has a connection and the types of the node's directory."""
+    """Reader of a cache. It has a connection and the types of the node's directory."""
 
     def __init__(self, url: str) -> None:
         self._stack = ExitStack()
@@ -72,15 +72,13 @@ class IgniteReader(BulkReader):
         self._client = self._stack.enter_context(open_thin(thin_url(url)))
 
     def close(self) -> None:
-        """See BulkReader."""
         self._stack.close()
 
     def was_rewritten(self, _task: ChunkTask) -> bool:
-        """See BulkReader: reading detects it."""
+        """Return False: reading detects a rewritten cache."""
         return False
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> ScannedLines:
-        """See BulkReader."""
         chunk = msgspec.json.decode(task.chunk.copy_out, type=ChunkScan)
         rows = FixedRows(
             chunk.cache,
@@ -94,12 +92,14 @@ class IgniteReader(BulkReader):
         return ScannedLines(self._client, self._types, chunk, rows, dialect)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """See BulkReader: then the table is planned again, with its present columns."""
+        """Return whether a row did not fit: then the table is planned again, with its present
+        columns.
+        """
         return isinstance(error, RowUnfit)
 
 
 class ScannedLines(Lines):
-    """See Lines."""
+    """Lines of the entries in some partitions of a cache."""
 
     row_count = 0
 
@@ -118,7 +118,9 @@ class ScannedLines(Lines):
         self._dialect = dialect
 
     def __iter__(self) -> Iterator[bytes]:
-        """See Lines. Raises RowUnfit, CellUnfit, KeyNotUsable and the errors of scanning."""
+        """Yield blocks of lines. Raises RowUnfit, CellUnfit, KeyNotUsable and the errors of
+        scanning.
+        """
         chunk = self._chunk
         for partition in chunk.partitions or (ALL,):
             for piece in entries(self._client, self._types, chunk.cache, chunk.cache_id, partition):
@@ -168,10 +170,10 @@ def _as_postgres(column: Any, how: ColumnRead, place: int, first_row: int) -> An
 
 
 def open_reader(url: str, _snapshot_id: str, _snapshot_text: str) -> IgniteReader:
-    """See BulkSource. Raises the errors of connecting."""
+    """Return a session for reading caches. Raises the errors of connecting."""
     return IgniteReader(url)
 
 
 def snapshot_alive(_url: str, _snapshot_id: str, _snapshot_text: str) -> bool:
-    """See BulkSource: rows can be read at any time."""
+    """Return True: rows can be read at any time."""
     return True

@@ -126,7 +126,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 class NodeDirectory(CdcState, DirectLog):
-    """See DirectLog."""
+    """Directory in which a node leaves its log, and the state of its consumers."""
 
     not_alive = "Consumer is not alive. Ignite Change Data Capture Application will be stopped."
     stopping = "Stopping Change Data Capture service instance"
@@ -160,11 +160,10 @@ class NodeDirectory(CdcState, DirectLog):
         return type("CdcEvent", (kind,), {"__slots__": (), "names": self._names})
 
     def give_plain(self) -> None:
-        """See DirectLog."""
         self._event = self._event_of(PlainCdcEvent)
 
     def know_tables(self, names: Sequence[str]) -> None:
-        """See DirectLog: the log has only the id of a cache, which follows from its name."""
+        """Note the names of caches: the log has only a cache's id, which follows from its name."""
         self._names.update({cache_id(name): name for name in names})
 
     def name_of(self, number: int) -> str | None:
@@ -191,21 +190,18 @@ class NodeDirectory(CdcState, DirectLog):
     def lock(
         self, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
     ) -> lock.CdcLock | None:
-        """See DirectLog. Raises DirectoryTaken."""
+        """Take the directory's lock. Raises DirectoryTaken."""
         return lock.take(self.directory, timeout_ms, stop=stop, clock=clock)
 
     # -- segments ----------------------------------------------------------------------------
 
     def segments(self) -> list[int]:
-        """See DirectLog."""
         return segments_in(self.directory, self._files)
 
     def path(self, segment: int) -> Path:
-        """See DirectLog."""
         return segment_path(self.directory, segment)
 
     def remove(self, segment: int) -> None:
-        """See DirectLog."""
         self._files.unlink(self.path(segment))
 
     def bytes_between(self, first: int, last: int) -> int:
@@ -224,7 +220,7 @@ class NodeDirectory(CdcState, DirectLog):
         held: Segment | None = None,
         unreadable: Callable[[wal.Encrypted], object] | None = None,
     ) -> Any:
-        """See DirectLog. The segment is read whole. Raises WalBroken, WalUnsupported.
+        """Read a segment, which is read whole. Raises WalBroken, WalUnsupported.
 
         held: the part of it that was already read. unreadable: called with each record that has
         changes of encrypted caches, instead of a warning.
@@ -282,7 +278,7 @@ class NodeDirectory(CdcState, DirectLog):
                 logger.warning(warning)
 
     def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
-        """See DirectLog. Raises WalBroken, WalUnsupported."""
+        """Return the states that the node has logged. Raises WalBroken, WalUnsupported."""
         held, name = self.read_segment(segment), str(self.path(segment))
         at = max(begin, wal.HEADER_BYTES)
         while True:
@@ -329,7 +325,6 @@ class NodeDirectory(CdcState, DirectLog):
     # -- what consumers are told of ----------------------------------------------------------
 
     def mappings(self) -> list[Told]:
-        """See DirectLog."""
         found = []
         for name in self._list(self._mappings_in):
             if match := _MAPPING.match(name):
@@ -343,7 +338,6 @@ class NodeDirectory(CdcState, DirectLog):
         return TypeMapping(type_id, text, platform)
 
     def types(self) -> list[Told]:
-        """See DirectLog."""
         found = []
         for name in self._list(self._types_in):
             if name.endswith(".bin"):
@@ -357,7 +351,6 @@ class NodeDirectory(CdcState, DirectLog):
         return marshal.read_metadata(self._files.read_whole(self._types_in / f"{type_id}.bin"))
 
     def caches(self) -> list[Told]:
-        """See DirectLog."""
         found: list[Told] = []
         self._configs.clear()  # names stay: the log may have changes of a cache that is gone
         for folder in self._list(self._caches_in):

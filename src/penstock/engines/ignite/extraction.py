@@ -26,7 +26,7 @@ class TimeZoneUnknown(PenstockError):
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction. Raises CdcDirectoryMissing."""
+    """Return the identity of the cluster. Raises CdcDirectoryMissing."""
     url = config.source.url
     name = NAME if is_list(url) else open_directory(url).directory.name
     return SourceIdentity(
@@ -42,7 +42,7 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """See Extraction."""
+    """Return whether the log has a position, from which it continues in any case."""
     return bool(pipeline.log_position())
 
 
@@ -54,7 +54,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[IgniteEngine]:
-    """See Extraction. The node's log has everything. Raises CdcDirectoryMissing,
+    """Return the engine: the node's log has everything. Raises CdcDirectoryMissing,
     TimeZoneUnknown.
     """
     del options, tables

@@ -14,11 +14,11 @@ from penstock.ports.registry import is_list, split_urls
 
 
 class IgniteLag(SourceReader):
-    """See SourceReader.
+    """Reader of how far the log of a node, or of several, is behind.
 
     The position is the segment that the node writes to. The log never reaches it, so a lag is at
-    most the time since the last change, and never 0. For several nodes it is their sum; while
-    one of them cannot be reached, the lag is not known.
+    most the time since the last change, and never 0. For several nodes it is their sum; while one
+    of them cannot be reached, the lag is not known.
     """
 
     is_closed = False
@@ -29,11 +29,10 @@ class IgniteLag(SourceReader):
         self._nodes = [open_directory(url) for url in split_urls(config.source.url)]
 
     def close(self) -> None:
-        """See SourceReader."""
         self.is_closed = True
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader. Raises FileMissing while a node's directory is gone."""
+        """Return the state of the nodes. Raises FileMissing while a node's directory is gone."""
         now_us = REAL_CLOCK.now_us()
         here = log.end.position
         places = [_place(one) if self._is_list else here for one in self._nodes]
@@ -48,7 +47,7 @@ class IgniteLag(SourceReader):
         )
 
     def retention(self) -> Retention | None:
-        """See SourceReader: all existing segments. The nodes' limit is not known here."""
+        """Return the size of all existing segments. The nodes' limit is not known here."""
         paths = [node.path(one) for node in self._nodes for one in node.segments()]
         found = [path.stat() for path in paths if path.exists()]
         if not found:

@@ -10,7 +10,7 @@ from penstock.ports.registry import is_list
 
 
 def check_url(url: str) -> None:
-    """See EngineOptions."""
+    """Refuse a URL that cannot be of this engine."""
     if is_list(url):
         IgniteUrl.parse_nodes(url)
     else:
@@ -18,5 +18,5 @@ def check_url(url: str) -> None:
 
 
 def problems(_: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
-    """See EngineOptions. There are no options of extraction."""
+    """Yield nothing: there are no options of extraction."""
     return iter(())

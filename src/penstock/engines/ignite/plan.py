@@ -14,7 +14,7 @@ from penstock.ports.tables import SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """See Planned. Raises CdcDirectoryMissing, AddressMissing."""
+    """Return the facts of the node. Raises CdcDirectoryMissing, AddressMissing."""
     if config.pipeline.mode.has_data:
         check_address(config)
     tables = read_captured(config, dropped=dropped)
@@ -31,6 +31,6 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
 def problems_between(
     _config: Config, _tables: Sequence[TableDefinition], *, planned: Collection[TableName]
 ) -> list[str]:
-    """See Planned."""
+    """Return what a target of the same engine would refuse of the source, one sentence each."""
     del planned
     return []

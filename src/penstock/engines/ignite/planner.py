@@ -49,7 +49,7 @@ logger = structlog.get_logger(__name__)
 
 
 class IgnitePlanner(Planning):
-    """See `ports.bulk.Planning`. first: returns the handover's point."""
+    """Planner of scans. first: returns the handover's point."""
 
     positions: PositionKind = IgnitePosition
 
@@ -75,11 +75,10 @@ class IgnitePlanner(Planning):
         """Do nothing: the planner holds nothing."""
 
     def first_point(self) -> Point | None:
-        """See Planner."""
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner: the present place of the node's log."""
+        """Return the present place of the node's log."""
         position = IgnitePosition(capture(self._directory) if self._is_one else 0)
         return Point(
             position=position,
@@ -88,14 +87,14 @@ class IgnitePlanner(Planning):
         )
 
     def release(self) -> Position | None:
-        """See Planner: the present end of the node's log; for several nodes it is not known."""
+        """Return the present end of the node's log; for several nodes it is not known."""
         if not self._is_one:
             return None
         place = node_end(self._url, self._directory)
         return None if place is None else IgnitePosition(position_of(place))
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """See Planner: rows did not fit the known columns, so all entries are read."""
+        """Read all entries, because rows did not fit the known columns."""
         caches = [one for one in self._caches() if one.name in {name.name for name in tables}]
         shapes = known_shapes(self._config, self._directory)
         known = {
@@ -109,7 +108,7 @@ class IgnitePlanner(Planning):
         return [definition_of(one) for one in found if one is not None]
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. Ranges of partitions; columns are texts of ColumnRead."""
+        """Return ranges of partitions; columns are texts of ColumnRead."""
         kept = known_shapes(self._config, self._directory).all_kept()
         with open_thin(self._url) as client:
             return {
@@ -192,5 +191,5 @@ def _column(known: KeptColumn, defined: ColumnDefinition) -> KeptColumn:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> IgnitePlanner:
-    """See `ports.bulk.open_planner`."""
+    """Return the planner of a pipeline's source."""
     return IgnitePlanner(config, first=first)

@@ -132,8 +132,7 @@ class CdcState:
             )
 
     def check_read(self, segments: Sequence[Path]) -> None:
-        """See DirectLog: a segment that was written after the saved place was not read before
-        it.
+        """Check that no segment written after the saved place was read before it.
 
         Raises DirectoryOfOtherLog.
         """
@@ -173,11 +172,11 @@ class CdcState:
         self._replace(MODE_FILE, _MODE_HEAD + _UTILITY)
 
     def load_told(self, name: str) -> dict[str, Any]:
-        """See DirectLog. Raises CdcStateBroken."""
+        """Return the stamps of the told facts. Raises CdcStateBroken."""
         return self._told_file(name).load() or {}
 
     def save_told(self, name: str, told: dict[str, Any]) -> None:
-        """See DirectLog."""
+        """Replace the stamps of the told facts, durably."""
         self._told_file(name).save(told)
 
     def _told_file(self, name: str) -> StateFile[dict[str, Any]]:

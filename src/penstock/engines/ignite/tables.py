@@ -24,13 +24,13 @@ SERVER = Server(engine=Engine.IGNITE, version=(2,))
 
 
 def server_of(url: str) -> Server:
-    """See Tables: the release is not known. Raises CdcDirectoryMissing."""
+    """Return the server of a directory; its release is not known. Raises CdcDirectoryMissing."""
     open_any(url)
     return SERVER
 
 
 def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables: caches whose columns are known, from their table or from their entries."""
+    """Return the caches whose columns are known, from their table or from their entries."""
     del dropped
     return [definition_of(one) for one in known_relations(config)]
 
@@ -85,12 +85,15 @@ def relation_of(definition: TableDefinition) -> Relation:
 
 
 def describe(_definition: TableDefinition) -> SchemaDescription:
-    """See SchemaSource: a cache has columns and a key; SQL's additions are not copied."""
+    """Return nothing extra: a cache has columns and a key; SQL's additions are not copied."""
     return SchemaDescription(defaults={})
 
 
 def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables. Returns None also if only the patterns decide; see `source/captures.py`."""
+    """Return the caches that the change log follows.
+
+    Returns None also if only the patterns decide; see `source/captures.py`.
+    """
     if not is_asked_for(config):
         return None
     kept = StateFile(config.layout.state / FOLLOWED_FILE, FollowedCaches).load()
@@ -100,7 +103,10 @@ def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | N
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
-    """See Tables. A cache is new once its columns are known, from its table or its first row."""
+    """Return the present caches.
+
+    A cache is new once its columns are known, from its table or its first row.
+    """
     asked = replace(config, source=replace(config.source, tables=tuple(patterns)))
     found = {table_of(one.name) for one in known_relations(asked)}
     there = taken_caches(asked, open_any(config.source.url))
@@ -111,16 +117,16 @@ def present(config: Config, patterns: Sequence[str], known: Followed) -> Present
 
 
 def everything(_url: str) -> str:
-    """See Tables."""
+    """Return a pattern for all tables of a source; empty if its URL does not say enough."""
     return "*"
 
 
 def namespace(_url: str, _schema: str, *, is_same: bool) -> str:
-    """See Tables: it cannot be a target."""
+    """Return an empty name: a cluster cannot be a target."""
     del is_same
     return ""
 
 
 def shift(_config: Config) -> int:
-    """See Tables: positions do not change."""
+    """Return 0: positions do not change."""
     return 0

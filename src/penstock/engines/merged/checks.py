@@ -45,12 +45,12 @@ class Merged:
 
 
 def server_errors(doing: str) -> AbstractContextManager[None]:  # noqa: ARG001 - the port's
-    """See EngineChecks: the logs' own engines raise typed errors."""
+    """Convert nothing: the logs' own engines raise typed errors."""
     return nullcontext()
 
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
-    """See EngineChecks."""
+    """Do the source's checks."""
     config = examined.config
     tables: dict[str, tuple[TableDefinition, ...]] = {}
     for one in config.inputs:

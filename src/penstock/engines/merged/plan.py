@@ -12,7 +12,9 @@ from penstock.ports.tables import SourceFacts, planned_at
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """See Planned. A table of several logs has the definition of the first one."""
+    """Return the facts of the merge. A table of several logs has the definition of the first
+    one.
+    """
     tables: dict[TableName, TableDefinition] = {}
     left_out: list[str] = []
     problems: list[str] = []
@@ -31,7 +33,7 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
 
 
 def read_target(config: Config) -> tuple[Server, int]:
-    """See Planned: a merge cannot be a target."""
+    """Raise NotImplementedError: a merge cannot be a target."""
     raise NotImplementedError
 
 
@@ -41,5 +43,5 @@ def problems_between(
     *,
     planned: Collection[TableName],  # noqa: ARG001
 ) -> list[str]:
-    """See Planned: there is no bulk load."""
+    """Return nothing: there is no bulk load."""
     return []

@@ -13,7 +13,10 @@ from penstock.ports.positions import Positions
 
 @dataclass(frozen=True, slots=True, order=True)
 class MergedPosition(Position):
-    """See `Position`. A transaction is at its own number; the position after it is one higher."""
+    """Position in a merged log.
+
+    A transaction is at its own number; the position after it is one higher.
+    """
 
     ordinal: int = field()
     BITS = 64
@@ -25,7 +28,7 @@ class MergedPosition(Position):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """See PositionKind."""
+        """Parse a number. Raises PositionInvalid on anything else."""
         number = parse_whole(text)
         if number is None:
             raise PositionInvalid(
@@ -39,20 +42,17 @@ class MergedPosition(Position):
 
 
 class MergedPositions(Positions):
-    """See `ports.positions.Positions`."""
+    """Printer and parser of a merged log's positions."""
 
     def __init__(self, config: Config) -> None:
         """Take the name of a pipeline with [merge]."""
         self._origin = f"merge/{config.pipeline.name}"
 
     def text(self, position: int) -> str:
-        """See Positions."""
         return str(MergedPosition(position))
 
     def origin(self, _position: int) -> str:
-        """See Positions."""
         return self._origin
 
     def parse(self, text: str) -> int:
-        """See Positions."""
         return MergedPosition.parse(text).ordinal

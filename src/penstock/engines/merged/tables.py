@@ -12,13 +12,13 @@ from penstock.ports.tables import Followed, Present, tables_at
 
 
 def server_of(url: str) -> Server:
-    """See Tables: the server of the first log's source."""
+    """Return the server of the first log's source."""
     inner = url.removeprefix(f"{MERGED}-")
     return tables_at(inner).server_of(inner)
 
 
 def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables. A table of several logs has the definition of the first one."""
+    """Return the definitions. A table of several logs has that of the first one."""
     found: dict[TableName, TableDefinition] = {}
     for one in config.inputs:
         for table in tables_at(one.source.url).read_captured(one, dropped=dropped):
@@ -27,25 +27,25 @@ def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[Tab
 
 
 def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:  # noqa: ARG001
-    """See Tables: the logs' own pipelines follow them."""
+    """Return None: the logs' own pipelines follow their tables."""
     return None
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present | None:  # noqa: ARG001
-    """See Tables: the logs' own pipelines add new tables."""
+    """Return None: the logs' own pipelines add new tables."""
     return None
 
 
 def everything(url: str) -> str:  # noqa: ARG001 - the port's
-    """See Tables."""
+    """Return a pattern for all tables of a source; empty if its URL does not say enough."""
     return "*.*"
 
 
 def namespace(url: str, schema: str, *, is_same: bool) -> str:
-    """See Tables: the name that the first log's source gives."""
+    """Return the name that the first log's source gives."""
     return tables_at(url.removeprefix(f"{MERGED}-")).namespace(url, schema, is_same=is_same)
 
 
 def shift(config: Config) -> int:  # noqa: ARG001 - the port's
-    """See Tables."""
+    """Return the offset that the log adds to the positions of a server that took over."""
     return 0

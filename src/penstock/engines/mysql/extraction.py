@@ -23,7 +23,7 @@ APPLICATION_NAME = "penstock extract"
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction."""
+    """Ask the source for its identity."""
     with open_catalog(config.source.url, application_name=APPLICATION_NAME) as source:
         return mysql_identity(config, str(source.server.flavour))
 
@@ -54,7 +54,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],  # noqa: ARG001 - the binlog tells all
     stop: Callable[[], bool],
 ) -> Iterator[MySQLEngine]:
-    """See Extraction."""
+    """Return the engine, for as long as changes are extracted."""
     if pipeline.config.pipeline.mode is not Mode.DATA_CHANGE:
         yield make_engine(pipeline, options)
         return

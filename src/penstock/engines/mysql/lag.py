@@ -82,11 +82,13 @@ class MySQLLagReader(SourceReader):
 
     @property
     def is_closed(self) -> bool:
-        """See SourceReader."""
         return not self._connection.open
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader. Raises SourceReplaced; LogPurged if the next transactions are gone."""
+        """Return the source's state.
+
+        Raises SourceReplaced; LogPurged if the next transactions are gone.
+        """
         connection = self._connection
         now_us = read_clock(connection)
         end = read_status(connection).position
@@ -148,7 +150,7 @@ class MySQLLagReader(SourceReader):
         return found
 
     def retention(self) -> Retention | None:
-        """See SourceReader. The server keeps binlog files by its own rules."""
+        """Return the size of the binlog files, which the server keeps by its own rules."""
         files = binlog_files(self._connection)
         if not files:
             return None
@@ -168,7 +170,6 @@ class MySQLLagReader(SourceReader):
         return self._oldest[1]
 
     def close(self) -> None:
-        """See SourceReader."""
         self._connection.close()
 
 

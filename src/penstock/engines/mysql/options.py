@@ -14,13 +14,13 @@ SERVER_ID_MAX = 2**32 - 1
 
 
 def check_url(url: str) -> None:
-    """See EngineOptions."""
+    """Refuse a URL that cannot be of this engine."""
     if not MySQLUrl.parse(url).user:
         raise UrlInvalid("url names no user", hint=f"Write it like {EXAMPLE}.")
 
 
 def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
-    """See EngineOptions."""
+    """Yield wrong values of this engine's keys in [changeExtractor]: key and requirement."""
     file, position = section.binlog_file, section.binlog_position
     if not 0 <= section.server_id <= SERVER_ID_MAX:
         yield "serverId", f"must be from 1 to {SERVER_ID_MAX}"

@@ -51,7 +51,7 @@ def _warn_of_versioned(definitions: Iterable[TableDefinition]) -> list[str]:
 def problems_between(
     config: Config, tables: Sequence[TableDefinition], *, planned: Collection[TableName]
 ) -> list[str]:
-    """See Planned. Finds generated columns whose values a strict target would refuse for some rows.
+    """Find generated columns whose values a strict target would refuse for some rows.
 
     The target computes them again in strict mode, although the source may have stored the rows in
     another mode: a warning of a SELECT is an error there. This takes one pass over each table that

@@ -81,11 +81,10 @@ class MySQLPlanner(Planning):
         self._kept.close()
 
     def first_point(self) -> Point | None:
-        """See Planner."""
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner. The snapshots' sessions are open until they are released."""
+        """Take snapshots, whose sessions are open until they are released."""
         tables = self._read_captured()
         count = self._threads + SPARE_SESSIONS
         taken = self._kept.enter_context(
@@ -109,11 +108,9 @@ class MySQLPlanner(Planning):
         )
 
     def release(self) -> None:
-        """See Planner."""
         self._kept.close()
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """See Planner."""
         return [
             definition for definition in self._read_captured() if definition.name in set(tables)
         ]
@@ -123,7 +120,7 @@ class MySQLPlanner(Planning):
             return captured_tables(connection, self._patterns)
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. Chunks are ranges of the key, which have each row once in every snapshot."""
+        """Return ranges of the key, which have each row once in every snapshot."""
         return self._chunks([read for read in wanted if _is_as_then(point, read.definition)])
 
     def _chunks(self, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
@@ -173,5 +170,5 @@ def _chunk(piece: KeyChunk, read: TableRead) -> Chunk:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> MySQLPlanner:
-    """See `ports.bulk.open_planner`."""
+    """Return the planner of a pipeline's source."""
     return MySQLPlanner(config, first=first)

@@ -27,10 +27,9 @@ class BinlogPositions(Positions):
         return self.text(position).rpartition(":")[0] or "binlog"
 
     def parse(self, text: str) -> int:
-        """See Positions."""
         return BinlogPosition.parse(text).ordinal
 
 
 def positions_of(config: Config) -> BinlogPositions:
-    """See `ports.positions.positions_of`."""
+    """Return the printer and parser of this pipeline's positions."""
     return BinlogPositions(config.layout)

@@ -9,7 +9,7 @@ FILES = ("sslrootcert", "sslcert", "sslkey", "server_public_key")
 
 
 def reach(url: str) -> Reach:
-    """See `ports.registry`."""
+    """Return the requirements of a connection to a URL."""
     found = MySQLUrl.parse(url)
     socket = found.options.get("unix_socket", "")
     return Reach(

@@ -14,7 +14,7 @@ APPLICATION_NAME = "penstock reset"
 
 
 def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:  # noqa: ARG001
-    """See SourceReset. These servers keep nothing of ours except a pause."""
+    """Yield nothing of the server except a pause: it keeps nothing else of ours."""
     if handover is not None and handover.stopped:
         yield Removal(
             what=f"the pause of replication ({', '.join(handover.stopped)})",
@@ -23,12 +23,12 @@ def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal
 
 
 def owner(config: Config, *, log_id: str) -> str:  # noqa: ARG001 - the port's
-    """See SourceReset."""
+    """Return the owner of the findings, in words; empty if it is unknown or there is none."""
     return ""
 
 
 def remove(config: Config, handover: Handover | None, removal: Removal) -> None:  # noqa: ARG001
-    """See SourceReset."""
+    """Carry a removal out."""
     assert handover is not None, "it is what was found"
     with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
         replica.start(connection, handover.stopped)

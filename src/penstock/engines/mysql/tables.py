@@ -20,7 +20,7 @@ from penstock.ports.tables import Followed, Present
 
 
 def server_of(url: str) -> Server:
-    """See Tables."""
+    """Return the server at a URL, source or target."""
     with open_catalog(url) as connection:
         found = connection.server
     engine = Engine.MARIADB if found.is_mariadb else Engine.MYSQL
@@ -32,13 +32,15 @@ def read_captured(
     *,
     dropped: Collection[TableName],  # noqa: ARG001 - the binlog tells
 ) -> list[TableDefinition]:
-    """See Tables."""
+    """Return the definitions of the tables that the configuration captures, ordered by name."""
     with open_catalog(config.source.url) as connection:
         return captured_tables(connection, config.source.tables)
 
 
 def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables. An added table is noted with the next transaction that arrives."""
+    """Return the followed tables. An added table is noted with the next transaction that
+    arrives.
+    """
     notes = StateFile(config.layout.state / NOTES_FILE, AllNotes).load()
     if notes is None:
         return None
@@ -50,7 +52,7 @@ def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | N
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present | None:
-    """See Tables.
+    """Return the present tables.
 
     A missing captured table was either dropped or renamed. The binlog shows which of the two once
     it is read that far.
@@ -67,18 +69,18 @@ def present(config: Config, patterns: Sequence[str], known: Followed) -> Present
 
 
 def everything(url: str) -> str:
-    """See Tables. The tables of the URL's database."""
+    """Return a pattern for the tables of the URL's database."""
     database = MySQLUrl.parse(url).database
     return as_pattern(TableName(database, "x")).removesuffix("x") + "*" if database else ""
 
 
 def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 - the port's
-    """See Tables. The namespace is the URL's database."""
+    """Return the URL's database; empty if it is the schema."""
     database = MySQLUrl.parse(url).database
     return database if database and database != schema else ""
 
 
 def shift(config: Config) -> int:
-    """See Tables."""
+    """Return the offset that the log adds to the positions of a server that took over."""
     resume_state = stored_resume_state(config)
     return 0 if resume_state is None else resume_state.mark.shift << BINLOG_OFFSET_BITS

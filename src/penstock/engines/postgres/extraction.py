@@ -41,7 +41,7 @@ IDENTITY = """
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction."""
+    """Ask the source for its identity."""
     with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
         return read_identity(connection, config)
 
@@ -65,7 +65,7 @@ def read_identity(connection: psycopg.Connection, config: Config) -> SourceIdent
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """See Extraction."""
+    """Return whether the log has a position, from which it continues in any case."""
     return bool(pipeline.log_position())
 
 
@@ -77,7 +77,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[PostgresEngine]:
-    """See Extraction."""
+    """Return the engine, for as long as changes are extracted."""
     captured = tables()
     with _begin(pipeline, captured, stop) as start_position:
         config = pipeline.config

@@ -54,19 +54,16 @@ class PostgresLagReader(SourceReader):
 
     @property
     def is_closed(self) -> bool:
-        """See SourceReader."""
         return self._connection.closed or self._connection.broken
 
     def state(self, _log: LogEnd) -> SourceState:
-        """See SourceReader: the slot says what is behind our log."""
+        """Return the source's state: the slot says what is behind our log."""
         return read_source_state(self._connection, self._slot)
 
     def retention(self) -> Retention | None:
-        """See SourceReader."""
         return read_retention(self._connection, self._slot)
 
     def close(self) -> None:
-        """See SourceReader."""
         self._connection.close()
 
 

@@ -14,7 +14,7 @@ SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}\Z")
 
 
 def check_url(url: str) -> None:
-    """See EngineOptions. Everything else of a URL is libpq's to understand."""
+    """Refuse a URL without database or user. Everything else of a URL is libpq's to understand."""
     hint = f"Write it like {EXAMPLE}."
     try:
         parts = urlsplit(url)
@@ -27,7 +27,7 @@ def check_url(url: str) -> None:
 
 
 def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
-    """See EngineOptions."""
+    """Yield wrong values of this engine's keys in [changeExtractor]: key and requirement."""
     if not SLOT_NAME.match(section.replication_slot):
         yield "replicationSlot", "must be 1 to 63 lower-case letters, digits and underscores"
     if not 1 <= len(section.publication.encode()) <= 63:

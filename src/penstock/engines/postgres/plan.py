@@ -32,7 +32,7 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
 
 
 def read_target(config: Config) -> tuple[Server, int]:
-    """See Planned. Raises the errors of connecting."""
+    """Return the target. Raises the errors of connecting."""
     with connect(config.target.url, application_name=PLAN_APPLICATION) as connection:
         return _server(connection.info.server_version), 0
 
@@ -43,7 +43,7 @@ def problems_between(
     *,
     planned: Collection[TableName],  # noqa: ARG001 - the port's
 ) -> list[str]:
-    """See Planned. None: PostgreSQL computes generated columns again as they were."""
+    """Return nothing: PostgreSQL computes generated columns again as they were."""
     return []
 
 

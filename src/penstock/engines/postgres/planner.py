@@ -88,11 +88,10 @@ class PostgresPlanner(Planning):
         )
 
     def first_point(self) -> Point | None:
-        """See Planner."""
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner. It is kept until this planner is closed."""
+        """Export a snapshot, which is kept until this planner is closed."""
         point = self._fresh(self._kept)
         return Point(
             position=Lsn(point.position),
@@ -101,17 +100,15 @@ class PostgresPlanner(Planning):
         )
 
     def release(self) -> None:
-        """See Planner."""
         self._kept.close()
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """See Planner."""
         with open_catalog(self._url) as connection:
             found = captured_tables(connection, self._patterns)
         return [definition for definition in found if definition.name in set(tables)]
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. By ranges of heap blocks of each storage."""
+        """Return ranges of heap blocks of each storage."""
         found: dict[TableName, list[Chunk]] = {}
         for at in range(0, len(wanted), TABLES_AT_ONCE):
             try:
@@ -167,7 +164,7 @@ class PostgresPlanner(Planning):
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> PostgresPlanner:
-    """See `ports.bulk.open_planner`.
+    """Return the planner of a pipeline.
 
     In mode pause points are taken on the paused standby; if no changes follow, without a slot.
     """

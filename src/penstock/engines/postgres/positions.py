@@ -23,10 +23,9 @@ class LsnPositions(Positions):
         return self._slot
 
     def parse(self, text: str) -> int:
-        """See Positions."""
         return Lsn.parse(text).ordinal
 
 
 def positions_of(config: Config) -> LsnPositions:
-    """See `ports.positions.positions_of`."""
+    """Return the printer and parser of this pipeline's positions."""
     return LsnPositions(config.change_extractor.replication_slot)

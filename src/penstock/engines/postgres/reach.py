@@ -12,7 +12,7 @@ FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
 
 
 def reach(url: str) -> Reach:
-    """See `ports.registry`. Of several hosts one must answer."""
+    """Return the requirements of a URL. Of several hosts one must answer."""
     given = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items() if value}
     hosts = given.get("hostaddr", given.get("host", "")).split(",")
     ports = given.get("port", "").split(",")

@@ -19,7 +19,7 @@ APPLICATION_NAME = "penstock reset"
 
 
 def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:
-    """See SourceReset."""
+    """Yield the removals."""
     if handover is not None and handover.paused:
         yield Removal(
             what="the pause of the standby's replay",
@@ -36,7 +36,7 @@ def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal
 
 
 def owner(config: Config, *, log_id: str) -> str:
-    """See SourceReset. Raises SlotOfAnother."""
+    """Return the owner of the slot, in words. Raises SlotOfAnother."""
     if not config.pipeline.mode.has_change:
         return ""
     section = config.change_extractor
@@ -52,5 +52,5 @@ def owner(config: Config, *, log_id: str) -> str:
 
 
 def remove(config: Config, handover: Handover | None, removal: Removal) -> None:  # noqa: ARG001
-    """See SourceReset."""
+    """Carry a removal out."""
     slot_leftovers.remove(config.source.url, removal)

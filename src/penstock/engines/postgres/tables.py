@@ -17,14 +17,14 @@ from penstock.ports.tables import Followed, Present
 
 
 def server_of(url: str) -> Server:
-    """See Tables."""
+    """Return the server at a URL, source or target."""
     with open_catalog(url) as catalog:
         version = catalog.info.server_version
     return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
 
 
 def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables."""
+    """Return the definitions of the tables that the configuration captures, ordered by name."""
     with open_catalog(config.source.url) as connection:
         return captured_tables(connection, config.source.tables, dropped=dropped)
 
@@ -42,7 +42,7 @@ def read_followed(
     *,
     added: Iterable[TableName],  # noqa: ARG001 - they are in the file
 ) -> Followed | None:
-    """See Tables."""
+    """Return the tables that the change log follows; None before changes were extracted."""
     state = load_watch(config.layout)
     if state is None:
         return None
@@ -54,10 +54,10 @@ def read_followed(
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
-    """See Tables.
+    """Return the present tables.
 
-    A table that was renamed is new if that has it captured under its new name. Without a target
-    the watch over tables does it at once, and otherwise it stops the pipeline.
+    A table that was renamed is new if that has it captured under its new name. Without a target the
+    watch over tables does it at once, and otherwise it stops the pipeline.
     """
     with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
         oids = taken_names(catalog, patterns)
@@ -69,15 +69,15 @@ def present(config: Config, patterns: Sequence[str], known: Followed) -> Present
 
 
 def everything(url: str) -> str:  # noqa: ARG001 - the port's
-    """See Tables."""
+    """Return a pattern for all tables of a source; empty if its URL does not say enough."""
     return "*.*"
 
 
 def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 - the port's
-    """See Tables. A database of another engine is a schema here."""
+    """Return the target namespace. A database of another engine is a schema here."""
     return "" if is_same else "public"
 
 
 def shift(config: Config) -> int:  # noqa: ARG001 - the port's
-    """See Tables: LSNs stay what they are."""
+    """Return 0: LSNs stay what they are."""
     return 0

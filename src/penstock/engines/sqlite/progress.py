@@ -46,7 +46,7 @@ DIALECT = StateDialect(
 
 
 class SQLiteProgress(StateStore):
-    """See `StateStore`. Used by one thread at a time.
+    """Progress tables in a file. Used by one thread at a time.
 
     A missing file gives empty answers, and only `ensure_tables` creates it; a file that was
     replaced is opened again.
@@ -64,11 +64,10 @@ class SQLiteProgress(StateStore):
 
     @property
     def is_closed(self) -> bool:
-        """See StateSession: the file is opened again automatically."""
+        """False: the file is opened again automatically."""
         return False
 
     def close(self) -> None:
-        """See StateSession."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -86,18 +85,15 @@ class SQLiteProgress(StateStore):
             yield self._connection
 
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:
-        """See StateSession."""
         with self._session(doing) as connection:
             return [] if connection is None else connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[object] = (), *, doing: str) -> int:
-        """See StateSession."""
         with self._session(doing) as connection:
             return 0 if connection is None else connection.execute(sql, values).rowcount
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See StateSession."""
         with self._session("writing the progress tables") as connection:
             if connection is None:
                 yield
@@ -112,7 +108,6 @@ class SQLiteProgress(StateStore):
 
     @contextmanager
     def create_alone(self) -> Iterator[None]:
-        """See StateSession."""
         with self._session("creating the progress tables") as connection:
             # The mode is kept in the file itself; an existing file must not be locked for it.
             mode = "pragma wirekite.journal_mode"
@@ -122,21 +117,20 @@ class SQLiteProgress(StateStore):
             yield
 
     def is_missing(self, error: StatementFailed) -> bool:
-        """See StateSession."""
         return "no such table" in error.message
 
     def action_command(self) -> str:
-        """See StateSession."""
         return f"sqlite3 {self._path} \"update wirekite_action set action = 'RUN'\""
 
     def ensure_tables(self) -> None:
-        """See Progress."""
         if file_identity(self._path) is None:
             create(self._path)
         super().ensure_tables()
 
     def set_action(self, action: str) -> None:
-        """See Progress. Raises StatementFailed if the pipeline has not created its tables yet."""
+        """Store the action. Raises StatementFailed if the pipeline has not created its tables
+        yet.
+        """
         check_action(action)
         if "wirekite_action" not in self.present_tables():
             raise StatementFailed(
@@ -146,17 +140,14 @@ class SQLiteProgress(StateStore):
         super().set_action(action)
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """See Progress."""
         self.ensure_tables()  # the file may have been removed meanwhile
         super().begin_segment(slot=slot, file=file, mark=mark)
 
     def end_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """See Progress."""
         self.ensure_tables()
         super().end_segment(slot=slot, file=file, mark=mark)
 
     def newest(self, operation: str) -> tuple[ProgressRow, ...]:
-        """See TargetReader."""
         return tuple(
             replace(row, start_time=_moment(row.start_time), finish_time=_moment(row.finish_time))
             for row in super().newest(operation)

@@ -17,7 +17,7 @@ from penstock.ports.tables import tables_at
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction."""
+    """Ask the source for its identity."""
     group = group_name(group_at(config.source.url))
     return SourceIdentity(
         pipeline=config.pipeline.name,
@@ -32,7 +32,7 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """See Extraction."""
+    """Return whether the log has a position, from which it continues in any case."""
     return bool(pipeline.log_position())
 
 
@@ -44,7 +44,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[StagedEngine]:
-    """See Extraction. The tables are those of the target."""
+    """Return the engine. The tables are those of the target."""
     del options, tables, stop
     config = pipeline.config
     assert config.staging is not None, "a file with [stage] has it"

@@ -20,7 +20,7 @@ _MAX = Hlc(NANOS_MAX, 2**34 - 1).number
 
 @dataclass(frozen=True, slots=True, order=True)
 class HlcPosition(Position):
-    """See `Position`. Its text is that of the time: `1600000000000000000.0000000001`."""
+    """Position of a staged mutation: its time. Its text is `1600000000000000000.0000000001`."""
 
     ordinal: int = field()
     BITS = 128
@@ -32,7 +32,7 @@ class HlcPosition(Position):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """See PositionKind."""
+        """Parse the text of a time. Raises PositionInvalid on anything else."""
         try:
             return cls(Hlc.parse(text).number)
         except HlcInvalid as error:
@@ -44,20 +44,18 @@ class HlcPosition(Position):
 
 
 class HlcPositions(Positions):
-    """See `ports.positions.Positions`."""
+    """Printer and parser of times."""
 
     def __init__(self, config: Config) -> None:
         """Take the names of a group's pipeline."""
         self._origin = f"stage/{config.pipeline.name}/{'.'.join(group_at(config.source.url))}"
 
     def text(self, position: int) -> str:
-        """See Positions."""
         return str(HlcPosition(position))
 
     def origin(self, _position: int) -> str:
-        """See Positions: pipeline and target schema."""
+        """Return pipeline and target schema."""
         return self._origin
 
     def parse(self, text: str) -> int:
-        """See Positions."""
         return HlcPosition.parse(text).ordinal

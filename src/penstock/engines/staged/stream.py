@@ -41,7 +41,7 @@ POLL_S = 0.1
 
 @dataclass
 class StagedEngine(SourceEngine):
-    """See SourceEngine.
+    """Source engine over the staged mutations of a group.
 
     Attributes:
         url: that of the group.
@@ -60,41 +60,37 @@ class StagedEngine(SourceEngine):
     _clock: Clock = REAL_CLOCK
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. Unapplied rows can be read again at any time."""
+        """Return the group's identity. Unapplied rows can be read again at any time."""
         self._shapes = Shapes(definitions=self.definitions, files=place.state)
         self._clock = place.clock
         return Origin(identity=source_identity(self.url), resend_from=0)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine; called by a separate thread."""
+        """Return the proposed checkpoint; called by a separate thread."""
         now_us = self._clock.now_us()
         with self.database.open_session() as session:
             proposed = session.window(self.group).proposed
         return ServerEnd(now_us=now_us, position=position_behind(proposed))
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """See SourceEngine: resolved times are this source's heartbeats."""
+        """Return a sender that does nothing: resolved times are this source's heartbeats."""
         return nullcontext(lambda _: None)
 
     def text(self, position: int) -> str:
-        """See SourceEngine."""
         return str(HlcPosition(position))
 
     def bytes_between(self, _first: int, _last: int) -> int:
-        """See SourceEngine: the number is unknown."""
+        """Return 0: the number is unknown."""
         return 0
 
     def attempt(self) -> AbstractContextManager[None]:
-        """See SourceEngine."""
         return nullcontext()
 
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """See SourceEngine."""
         return None
 
     @contextmanager
     def stream(self, durable: FlushPoint) -> Iterator[StagedStream]:
-        """See SourceEngine."""
         assert self._shapes is not None, "begin() comes first"
         self._shapes.load()
         with self.database.open_session() as session:
@@ -111,26 +107,24 @@ class StagedEngine(SourceEngine):
             )
 
     def saw(self, run: Run) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def has_outstanding(self) -> bool:
-        """See SourceEngine."""
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def is_loss(self, _error: PenstockError) -> bool:
-        """See SourceEngine."""
         return False
 
 
 @dataclass
 class Counted(StreamCounted):
-    """See StreamCounted."""
+    """Counts of staged mutations."""
 
     byte_count: int = 0
     ignored_row_count: int = 0
@@ -138,7 +132,9 @@ class Counted(StreamCounted):
 
 @dataclass(slots=True)
 class StagedStream(SourceStream):
-    """See SourceStream. end: the end of the last window that was returned whole."""
+    """Stream of one window after another. end: the end of the last window that was returned
+    whole.
+    """
 
     session: StagingSession
     group: Group
@@ -150,7 +146,6 @@ class StagedStream(SourceStream):
     _runs: Iterator[Run] | None = None
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See SourceStream."""
         until_s = self.clock.monotonic_s() + timeout_s
         while True:
             if self._runs is None:
@@ -174,11 +169,10 @@ class StagedStream(SourceStream):
         return self.reader.runs(after, proposed, self.end) if proposed > after else None
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream."""
         return self._runs is None and self.end.position >= position
 
     def ask_for_position(self) -> None:
-        """See SourceStream: it is polled all the time."""
+        """Do nothing: the tables are polled all the time."""
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: rows are marked once the target has them."""
+        """Do nothing: rows are marked once the target has them."""

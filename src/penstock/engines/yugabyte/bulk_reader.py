@@ -15,16 +15,16 @@ from penstock.ports.bulk import APPLICATION_NAME, ChunkTask
 
 
 class YugabyteBulkReader(PostgresBulkReader):
-    """See BulkReader."""
+    """Reader of one chunk after another, at the snapshot's time."""
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """See BulkReader. The server keeps the history of rewritten tables, too."""
+        """Return False: the server keeps the history of rewritten tables, too."""
         del task
         return False
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> YugabyteBulkReader | None:
-    """See BulkSource."""
+    """Return a session that sees this snapshot, or None if the snapshot no longer exists."""
     del snapshot_text  # a time is never used again
     connection = connect(wire_url(url), application_name=APPLICATION_NAME, options=SOURCE_SETTINGS)
     try:
@@ -38,7 +38,7 @@ def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> YugabyteBulkR
 
 
 def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
-    """See BulkSource."""
+    """Return whether the snapshot can still be read, and is the same one."""
     reader = open_reader(url, snapshot_id, snapshot_text)
     if reader is not None:
         reader.close()

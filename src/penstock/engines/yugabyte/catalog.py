@@ -62,7 +62,6 @@ class PlainTypes(TypeBook):
     """Types by plain queries: each domain is followed down to its base type."""
 
     def learn(self, connection: psycopg.Connection, wanted: Iterable[TypeKey]) -> None:
-        """See TypeBook."""
         self._text_neutral = "string"
         missing = set(wanted) - self._types.keys()
         rows = _types(connection, {oid for oid, _ in missing})

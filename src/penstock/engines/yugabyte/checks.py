@@ -57,7 +57,7 @@ class Seen:
 
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
-    """See EngineChecks."""
+    """Do the source's checks."""
     config = examined.config
     try:
         with connect_catalog(config.source.url, application_name="penstock doctor") as connection:

@@ -70,7 +70,7 @@ class YugabyteEngine(SourceEngine):
         return self._options.slot
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. The server sends again from the confirmed position on."""
+        """Return the identity. The server sends again from the confirmed position on."""
         self._place = place
         with open_replication(self._url, application_name=postgres.APPLICATION_NAME) as connection:
             found = slots.read_slot(connection, self._options.slot)
@@ -89,24 +89,23 @@ class YugabyteEngine(SourceEngine):
         )
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: the end is not known."""
+        """Return no end: it is not known."""
         return ServerEnd()
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """See SourceEngine: an idle server moves its slot automatically."""
+        """Return a sender that does nothing: an idle server moves its slot automatically."""
         return nullcontext(lambda _: None)
 
     def text(self, position: int) -> str:
-        """See SourceEngine."""
         return str(Lsn(position))
 
     def bytes_between(self, _first: int, _last: int) -> int:
-        """See SourceEngine: LSNs are not bytes."""
+        """Return 0: LSNs are not bytes."""
         return 0
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """See SourceEngine. The slot is claimed before anything is read."""
+        """Claim the slot before anything is read."""
         with connect_catalog(self._source_url) as catalog:
             self._claim(catalog)
             if self._resolver is None:
@@ -134,12 +133,11 @@ class YugabyteEngine(SourceEngine):
             )
 
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """See SourceEngine: the slot is the only way to read."""
+        """Return None: the slot is the only way to read."""
         return None
 
     @contextmanager
     def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
-        """See SourceEngine."""
         assert self._resolver is not None, "attempt() comes first"
         shapes = CatalogShapes(
             self._resolver,
@@ -184,13 +182,12 @@ class YugabyteEngine(SourceEngine):
             self._place.state.save(STATE_FILE, place)
 
     def saw(self, run: Run) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def has_outstanding(self) -> bool:
-        """See SourceEngine."""
         return False
 
     def tend(self, log_access: LogAccess) -> None:
@@ -215,5 +212,4 @@ class YugabyteEngine(SourceEngine):
             )
 
     def is_loss(self, error: PenstockError) -> bool:
-        """See SourceEngine."""
         return isinstance(error, (*postgres.CHANGES_GONE, slots.SlotReplaced, slots.RetentionOver))

@@ -41,7 +41,7 @@ POLL_INTERVAL_S = 0.2
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction."""
+    """Ask the source for its identity."""
     with (
         connect_catalog(config.source.url, application_name=APPLICATION_NAME) as connection,
         server_errors("reading the source's identity"),
@@ -63,7 +63,7 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def has_begun(pipeline: Pipeline) -> bool:
-    """See Extraction."""
+    """Return whether the log has a position, from which it continues in any case."""
     return bool(pipeline.log_position())
 
 
@@ -75,7 +75,7 @@ def open_engine(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[YugabyteEngine]:
-    """See Extraction."""
+    """Return the engine, for as long as changes are extracted."""
     captured = tables()
     with ExitStack() as kept:
         handing = _Handing(pipeline, captured, kept)

@@ -25,7 +25,7 @@ SLOT = """
 
 
 class YugabyteLagReader(SourceReader):
-    """See `ports.lag.SourceReader`."""
+    """Reader of how far the log is behind the slot."""
 
     def __init__(self, config: Config, application_name: str) -> None:
         """Connect. Raises the typed errors of a connection."""
@@ -35,7 +35,6 @@ class YugabyteLagReader(SourceReader):
 
     @property
     def is_closed(self) -> bool:
-        """See SourceReader."""
         return self._connection.closed or self._connection.broken
 
     def _row(self) -> Any:
@@ -45,7 +44,10 @@ class YugabyteLagReader(SourceReader):
             ).fetchone()
 
     def state(self, _log: LogEnd) -> SourceState:
-        """See SourceReader. The clock is this machine's: hybrid times follow those of servers."""
+        """Return the source's state.
+
+        The clock is this machine's: hybrid times follow those of servers.
+        """
         now_us = REAL_CLOCK.now_us()
         row = self._row()
         restart_ht = int(row[2] or 0) if row else 0
@@ -61,7 +63,6 @@ class YugabyteLagReader(SourceReader):
         )
 
     def retention(self) -> Retention | None:
-        """See SourceReader."""
         row = self._row()
         if row is None:
             return None
@@ -74,5 +75,4 @@ class YugabyteLagReader(SourceReader):
         )
 
     def close(self) -> None:
-        """See SourceReader."""
         self._connection.close()

@@ -56,7 +56,7 @@ def lsn_type(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """See EngineOptions."""
+    """Refuse a URL that cannot be of this engine."""
     try:
         converted = wire_url(url)
     except ValueError as error:
@@ -69,7 +69,7 @@ def check_url(url: str) -> None:
 
 
 def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
-    """See EngineOptions."""
+    """Yield wrong values of this engine's keys in [changeExtractor]: key and requirement."""
     return postgres.problems(section)
 
 

@@ -14,7 +14,7 @@ from penstock.ports.tables import PLAN_APPLICATION, SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """See Planned."""
+    """Return the facts of the source."""
     with connect_catalog(config.source.url, application_name=PLAN_APPLICATION) as connection:
         tables = tables_of(connection, config.source.tables, dropped=dropped)
     return SourceFacts(
@@ -23,7 +23,7 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
 
 
 def read_target(config: Config) -> NoReturn:
-    """See Planned."""
+    """Return the target, and its lower_case_table_names, 0 if names keep their case."""
     raise PartMissing(
         "YugabyteDB cannot be a target",
         hint="Name a database of another engine in [target] url.",
@@ -37,5 +37,5 @@ def problems_between(
     *,
     planned: Collection[TableName],  # noqa: ARG001 - the port's
 ) -> list[str]:
-    """See Planned."""
+    """Return what a target of the same engine would refuse of the source, one sentence each."""
     return []

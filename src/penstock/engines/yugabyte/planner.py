@@ -39,11 +39,10 @@ class YugabytePlanner(Planning):
         """Do nothing: the planner holds nothing."""
 
     def first_point(self) -> Point | None:
-        """See Planner."""
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner. A later time has no LSN in the slot. Raises HistoryGone."""
+        """Raise HistoryGone: a later time has no LSN in the slot."""
         raise HistoryGone(
             "the source can no longer be read at the slot's consistent point, and at no other "
             "point whose place in the slot is known",
@@ -51,10 +50,9 @@ class YugabytePlanner(Planning):
         )
 
     def release(self) -> None:
-        """See Planner."""
+        """Return None: nothing is held."""
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """See Planner."""
         with connect_catalog(self._url) as connection:
             found = tables_of(connection, self._patterns)
         return [table for table in found if table.name in set(tables)]
@@ -62,7 +60,6 @@ class YugabytePlanner(Planning):
     def chunks(
         self, point: Point, wanted: Sequence[TableRead]
     ) -> Mapping[TableName, Sequence[Chunk]]:
-        """See Planner."""
         del point
         return {
             read.definition.name: [
@@ -80,5 +77,5 @@ def copy_sql(read: TableRead) -> str:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> YugabytePlanner:
-    """See `ports.bulk.open_planner`."""
+    """Return the planner of a pipeline's source."""
     return YugabytePlanner(config, first)

@@ -8,5 +8,5 @@ from penstock.ports.registry import Reach
 
 
 def reach(url: str) -> Reach:
-    """See `ports.registry`."""
+    """Return the requirements of a connection to a URL."""
     return postgres_reach(wire_url(url))

@@ -32,7 +32,7 @@ class SlotReadLately(PenstockError):
 
 
 def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:
-    """See SourceReset. Raises SlotReadLately."""
+    """Yield the removals. Raises SlotReadLately."""
     del handover
     if not config.pipeline.mode.has_change:
         return
@@ -69,7 +69,7 @@ def _check_idle(config: Config, slot: str) -> None:
 
 
 def owner(config: Config, *, log_id: str) -> str:
-    """See SourceReset. Raises SlotOfAnother."""
+    """Return the owner of the slot, in words. Raises SlotOfAnother."""
     if not config.pipeline.mode.has_change:
         return ""
     section = config.change_extractor
@@ -85,7 +85,7 @@ def owner(config: Config, *, log_id: str) -> str:
 
 
 def remove(config: Config, handover: Handover | None, removal: Removal) -> None:
-    """See SourceReset. Drops a slot with the replication command, which every server knows."""
+    """Drop a slot with the replication command, which every server knows."""
     del handover
     url = wire_url(config.source.url)
     if not removal.statements[0].startswith(DROP):

@@ -32,7 +32,7 @@ class Known:
 
 
 class YugabyteSource(PostgresSource):
-    """See PostgresSource."""
+    """Stream of a slot of YugabyteDB."""
 
     def __init__(self, url: str, *, known: Known, **more: Any) -> None:
         """Store the facts that the slot must match."""
@@ -65,14 +65,13 @@ class YugabyteSource(PostgresSource):
         return found
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See PostgresSource."""
         run = super().next_run(timeout_s)
         if run is not None and (run.rows or run.relations):
             self._moved_s = REAL_CLOCK.monotonic_s()
         return run
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream. Without a position: nothing has arrived for a while."""
+        """Return as PostgreSQL's; without a position, whether nothing has arrived for a while."""
         if position:
             return super().has_given(position)
         return REAL_CLOCK.monotonic_s() - self._moved_s >= QUIET_S and not self.has_ready

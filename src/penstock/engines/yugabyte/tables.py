@@ -17,14 +17,14 @@ from penstock.ports.tables import Followed, Present
 
 
 def server_of(url: str) -> Server:
-    """See Tables: the PostgreSQL version on which the server is based."""
+    """Return the PostgreSQL version on which the server is based."""
     with connect_catalog(url) as connection:
         version = connection.info.server_version
     return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
 
 
 def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables."""
+    """Return the definitions of the tables that the configuration captures, ordered by name."""
     with connect_catalog(config.source.url) as connection:
         return tables_of(connection, config.source.tables, dropped=dropped)
 
@@ -39,7 +39,7 @@ def read_followed(
     *,
     added: Iterable[TableName],  # noqa: ARG001 - the port's
 ) -> Followed | None:
-    """See Tables."""
+    """Return the tables that the change log follows; None before changes were extracted."""
     place = stored_place(config)
     if not place.stream_id:
         return None
@@ -50,7 +50,7 @@ def read_followed(
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
-    """See Tables."""
+    """Return the present tables of the catalogue; None if it is not known yet which are new."""
     with connect_catalog(config.source.url, application_name="penstock new tables") as connection:
         found = tables_of(connection, patterns)
     names = frozenset(table.name for table in found)
@@ -61,15 +61,15 @@ def present(config: Config, patterns: Sequence[str], known: Followed) -> Present
 
 
 def everything(url: str) -> str:  # noqa: ARG001 - the port's
-    """See Tables."""
+    """Return a pattern for all tables of a source; empty if its URL does not say enough."""
     return "*.*"
 
 
 def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 - the port's
-    """See Tables."""
+    """Return the target namespace for a source's one schema; empty: the same name."""
     return "" if is_same else "public"
 
 
 def shift(config: Config) -> int:  # noqa: ARG001 - the port's
-    """See Tables."""
+    """Return the offset that the log adds to the positions of a server that took over."""
     return 0

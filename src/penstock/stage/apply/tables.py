@@ -158,7 +158,6 @@ class _TableWork(TargetTransaction):
     # --- the transaction that get_tx() returns ----------------------------------------------------
 
     def apply(self, operations: Sequence[ApplyOperation]) -> None:
-        """See `script.TargetTransaction`."""
         for is_delete in (True, False):
             chosen = [
                 _mutation_of(one)
@@ -169,7 +168,6 @@ class _TableWork(TargetTransaction):
                 self._write(is_delete, chosen)
 
     def columns(self) -> list[Document]:
-        """See `script.TargetTransaction`."""
         key = self._definition.primary_key
         by_name = {column.name: column for column in self._definition.columns}
         ordered = [*(by_name.pop(name) for name in key), *by_name.values()]
@@ -185,19 +183,15 @@ class _TableWork(TargetTransaction):
         ]
 
     def exec(self, sql: str, *parameters: Any) -> None:
-        """See `script.TargetTransaction`."""
         self._session.query(sql, parameters)
 
     def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """See `script.TargetTransaction`."""
         return self._session.query(sql, parameters)
 
     def schema(self) -> str:
-        """See `script.TargetTransaction`."""
         return self._session.quote(self._definition.name.schema)
 
     def table(self) -> str:
-        """See `script.TargetTransaction`."""
         return self._session.quote(*self._definition.name)
 
     # --- rows and conflicts -----------------------------------------------------------------------

@@ -66,7 +66,6 @@ class Everybody(Access):
         return True
 
     def describe(self) -> dict[str, Any]:
-        """See Access."""
         return {"authentication": "off"}
 
 
@@ -77,11 +76,10 @@ class OneToken(Access):
         self._digest = _digest(token)
 
     def allows(self, token: str, _group: Group | None, /) -> bool:
-        """See Access. Takes the same time for every wrong token."""
+        """Return whether the token is right, in the same time for every wrong one."""
         return hmac.compare_digest(self._digest, _digest(token))
 
     def describe(self) -> dict[str, Any]:
-        """See Access."""
         return {"authentication": "token"}
 
 
@@ -113,14 +111,12 @@ class SignedTokens(Access):
             raise broken[0]
 
     def allows(self, token: str, group: Group | None, /) -> bool:
-        """See Access."""
         claims = claims_of(token, self._keys, now_s=self._clock.now_us() / 1e6)
         if claims is None or claims.id in self._revoked:
             return False
         return group is None or any(_covers(one, group) for one in claims.schemas)
 
     def describe(self) -> dict[str, Any]:
-        """See Access."""
         return {
             "authentication": "jwt",
             "public_keys": len(self._keys),

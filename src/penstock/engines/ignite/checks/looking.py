@@ -50,7 +50,10 @@ def server_errors(doing: str) -> Iterator[None]:
 
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
-    """See EngineChecks. Caches whose columns are not known before their first row are left out."""
+    """Do the source's checks.
+
+    Caches whose columns are not known before their first row are left out.
+    """
     urls = [IgniteUrl.parse(one) for one in split_urls(examined.config.source.url)]
     away = [one for one in urls if not _store_path(one).is_dir()]
     for url in urls:

@@ -31,7 +31,7 @@ def place_of(position: int) -> LogPlace:
 
 @dataclass(frozen=True, slots=True, order=True)
 class IgnitePosition(Position):
-    """See `Position`. Its text is segment and offset: `12/5208`."""
+    """Position in a node's log. Its text is segment and offset: `12/5208`."""
 
     ordinal: int = field()
     BITS = 64
@@ -43,7 +43,7 @@ class IgnitePosition(Position):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """See PositionKind."""
+        """Parse `12/5208`. Raises PositionInvalid on anything else."""
         segment, separator, offset = text.partition("/")
         number, place = parse_whole(segment), parse_whole(offset, 2**OFFSET_BITS - 1)
         if separator and number is not None and place is not None:
@@ -60,19 +60,17 @@ class IgnitePosition(Position):
 
 
 class IgnitePositions(Positions):
-    """See `ports.positions.Positions`."""
+    """Printer and parser of positions in a node's log."""
 
     def __init__(self, _config: Config) -> None:
         """Do nothing: the positions of all nodes have the same form."""
 
     def text(self, position: int) -> str:
-        """See Positions."""
         return str(IgnitePosition(position))
 
     def origin(self, position: int) -> str:
-        """See Positions: the segment's file."""
+        """Return the segment's file."""
         return f"{place_of(position).segment:016}.wal"
 
     def parse(self, text: str) -> int:
-        """See Positions."""
         return IgnitePosition.parse(text).ordinal

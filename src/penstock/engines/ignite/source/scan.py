@@ -70,13 +70,13 @@ def entries(
 
 
 class InMemory(StateFiles):
-    """See StateFiles: nothing is stored."""
+    """State files that are never stored."""
 
     def load(self, _name: str, _kind: Any) -> None:
-        """See StateFiles: there is nothing."""
+        """Return None: nothing is ever stored."""
 
     def save(self, name: str, state: Any) -> None:
-        """See StateFiles: nothing is written."""
+        """Do nothing: nothing is stored."""
 
 
 def learn(
@@ -123,10 +123,10 @@ class FixedShapes(Shapes):
         self._kept[cache] = copy_shape(kept)
 
     def begin_again(self, cache: str) -> None:
-        """See Shapes: it stays."""
+        """Do nothing: the shape stays."""
 
     def declare(self, cache: str) -> None:
-        """See Shapes: a column that was added since is not wanted."""
+        """Do nothing: a column that was added since is not wanted."""
 
     def _no_declaration(self, _cache: str) -> Sequence[DeclaredColumn]:
         """Return no columns; a new list each time if rows must not be read from only their
@@ -135,16 +135,14 @@ class FixedShapes(Shapes):
         return NOTHING if self._is_whole else []
 
     def object(self, cache: str, side: str, found: BinaryType) -> None:
-        """See Shapes: fields without a column count when an entry has a value in them."""
+        """Note whether each field that has a value in an entry has a column."""
         there = {one.field for one in self._kept[cache].columns if one.side == side}
         self._is_whole = self._is_whole and found.fields.keys() <= there
 
     def hold_text(self, cache: str, column: str) -> None:
-        """See Shapes."""
         raise ShapeUnfit(f"a value that column {column} of {cache} cannot hold exactly")
 
     def take_type(self, cache: str, shown: str) -> None:
-        """See Shapes."""
         if shown not in self._kept[cache].types:
             raise ShapeUnfit(f"a value of type {shown} in {cache}")
 

@@ -41,27 +41,26 @@ class AddressMissing(PenstockError):
 
 
 class StateDirectory(StateFiles):
-    """See StateFiles: that of a pipeline."""
+    """State files of a pipeline, in its state directory."""
 
     def __init__(self, config: Config) -> None:
         """Store the directory; nothing is created yet."""
         self._directory = config.layout.state
 
     def load(self, name: str, kind: Any) -> Any:
-        """See StateFiles. Raises CheckpointCorrupt."""
+        """Return what was saved. Raises CheckpointCorrupt."""
         return StateFile(self._directory / name, kind).load()
 
     def save(self, name: str, state: Any) -> None:
-        """See StateFiles."""
         REAL_FILES.make_directory(self._directory)
         StateFile(self._directory / name, type(state)).save(state)
 
 
 class Read(StateDirectory):
-    """See StateFiles: it only reads."""
+    """State files of a pipeline that are only read."""
 
     def save(self, name: str, state: Any) -> None:
-        """See StateFiles: the extract process stores it."""
+        """Do nothing: the extract process stores it."""
 
 
 def check_address(config: Config) -> None:

@@ -69,7 +69,7 @@ class Node:
 
 
 class NodesEngine(IgniteEngine):
-    """See SourceEngine."""
+    """Source engine over several nodes of a cluster."""
 
     def __init__(self, urls: list[IgniteUrl], config: Config, *, copied_ms: int = 0) -> None:
         """Find the nodes' directories. Raises CdcDirectoryMissing if none of them exists."""
@@ -85,11 +85,10 @@ class NodesEngine(IgniteEngine):
 
     @property
     def name(self) -> str:
-        """See SourceEngine."""
         return NAME
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. The list of nodes may change."""
+        """Return the identity of the cluster. The list of nodes may change."""
         self._shapes = Shapes(files=place.state, declared=self._read_declared)
         self._begin_captures(place)
         return Origin(identity={"engine": "ignite", "node": NAME}, resend_from=0)
@@ -100,14 +99,14 @@ class NodesEngine(IgniteEngine):
         return next((one for one in found if one), NOTHING)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: the last existing segments."""
+        """Return the sum of the nodes' last existing segments."""
         if self._stream is None:
             return ServerEnd()
         ends = [node.last_segment() << OFFSET_BITS for node in self.nodes]
         return ServerEnd(position=self._stream.position_with(ends))
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine: the bytes after the nodes' places; earlier places are not known."""
+        """Return the bytes after the nodes' places; earlier places are not known."""
         if self._stream is None or first >= last:
             return 0
         return sum(
@@ -159,11 +158,11 @@ class NodesEngine(IgniteEngine):
             yield self._stream
 
     def stream(self, durable: FlushPoint) -> AbstractContextManager[IgniteStream]:
-        """See SourceEngine. Raises VersionsBroken, VersionsLost."""
+        """Return a stream over all nodes. Raises VersionsBroken, VersionsLost."""
         return self._open(durable)
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine: the delivered versions become durable first. Raises VersionsBroken."""
+        """Make the delivered versions durable first. Raises VersionsBroken."""
         if self._stream is not None:
             self._stream.before_flush(end.position)
 
@@ -172,7 +171,7 @@ END = 1 << 63
 
 
 class NodesStream(IgniteStream):
-    """See SourceStream."""
+    """Stream over several nodes: each key's changes in the order of their versions."""
 
     def __init__(
         self,
@@ -224,7 +223,7 @@ class NodesStream(IgniteStream):
         return self._places.position + sum(more)
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream: whether the segments that each node had then are finished."""
+        """Return whether the segments that each node had then are finished."""
         handled = [node.reader.handled if node.reader else -1 for node in self._nodes]
         dealt_with = self.position_with([one << OFFSET_BITS for one in handled])
         return self._runs is None and dealt_with >= position
@@ -234,7 +233,7 @@ class NodesStream(IgniteStream):
         self._given.before_flush(position)
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: each node's own state, and its segments."""
+        """Save each node's own state, and delete its segments."""
         self._given.acknowledge(position)
         places: dict[str, int] = {}
         while self._acknowledged and self._acknowledged[0][0] <= position:
@@ -374,7 +373,7 @@ class NodesStream(IgniteStream):
             super()._begin_again(cache, position, time_us, markers)
 
     def accepts(self, cache_id: int, key: bytes, version: Any, time_ms: int) -> bool:
-        """See Versions."""
+        """Return whether a change is not older than the delivered one; see stream.Versions."""
         if self._places[self._name].since_ms and not self._places.takes(self._name, time_ms):
             return False
         if self._over and time_ms < self._over.get(cache_id, 0):
@@ -390,19 +389,18 @@ class _NoReader:
 
 
 class CountedNodes(StreamCounted):
-    """See StreamCounted."""
+    """Counts of several nodes together."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = nodes
 
     @property
     def byte_count(self) -> int:
-        """See StreamCounted."""
         return sum(node.reader.byte_count for node in self._nodes if node.reader)
 
     @property
     def ignored_row_count(self) -> int:
-        """See StreamCounted: rows of other caches."""
+        """Number of rows of other caches."""
         return sum(node.reader.ignored for node in self._nodes if node.reader)
 
 

@@ -27,7 +27,7 @@ LOCK_TIMEOUT_MS = 1000
 
 
 class IgniteEngine(SourceEngine):
-    """See SourceEngine."""
+    """Source engine over one node's log."""
 
     def __init__(
         self, directory: NodeDirectory, config: Config, *, begin: int = 0, copied_ms: int = 0
@@ -48,11 +48,11 @@ class IgniteEngine(SourceEngine):
 
     @property
     def name(self) -> str:
-        """See SourceEngine: the node's folder."""
+        """Name of the node's folder."""
         return self._directory.directory.name
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. Segments are deleted only when the log has them."""
+        """Return the node's identity. Segments are deleted only when the log has them."""
         declared = Declared(self._directory)
         self._shapes = Shapes(files=place.state, declared=declared.of)
         self._begin_captures(place)
@@ -72,24 +72,22 @@ class IgniteEngine(SourceEngine):
         self._captures.begin()
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: the last existing segment. Later changes are not known."""
+        """Return the last existing segment. Later changes are not known."""
         last = max(self._directory.segments(), default=0)
         return ServerEnd(position=last << OFFSET_BITS)
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """See SourceEngine: nothing is ever written to a node."""
+        """Return a sender that does nothing: nothing is ever written to a node."""
         return nullcontext(lambda _: None)
 
     def text(self, position: int) -> str:
-        """See SourceEngine."""
         return str(IgnitePosition(position))
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine."""
         return self._directory.bytes_between(first, last)
 
     def attempt(self) -> AbstractContextManager[None]:
-        """See SourceEngine: the directory's lock. Raises DirectoryTaken."""
+        """Hold the directory's lock. Raises DirectoryTaken."""
         return self._hold_lock()
 
     @contextmanager
@@ -102,11 +100,9 @@ class IgniteEngine(SourceEngine):
             held.release()
 
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """See SourceEngine."""
         return None
 
     def stream(self, durable: FlushPoint) -> AbstractContextManager[IgniteStream]:
-        """See SourceEngine."""
         assert self._shapes is not None, "begin() comes first"
         assert self._captures is not None
         source, directory = self._source, self._directory
@@ -144,17 +140,16 @@ class IgniteEngine(SourceEngine):
         return [*Selection.parse(self._source.tables).names(), *self._shapes.names()]
 
     def saw(self, run: Run) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine."""
+        """Do nothing."""
 
     def has_outstanding(self) -> bool:
-        """See SourceEngine."""
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """See SourceEngine. The shape of an added cache is written to the log first."""
+        """Add tables by request. The shape of an added cache is written to the log first."""
         assert self._captures is not None, "begin() comes first"
         for relation in self._captures.tend():
             log_access.flush()
@@ -162,5 +157,5 @@ class IgniteEngine(SourceEngine):
             log_access.flush()
 
     def is_loss(self, error: PenstockError) -> bool:
-        """See SourceEngine: segments that the log lacks are gone."""
+        """Return whether segments that the log lacks are gone."""
         return isinstance(error, NodeSegmentsMissed)

@@ -60,24 +60,23 @@ def _without_collector() -> Iterator[None]:
 
 
 class Counted(StreamCounted):
-    """See StreamCounted."""
+    """Counts of one node."""
 
     def __init__(self, reader: NodeReader) -> None:
         self._reader = reader
 
     @property
     def byte_count(self) -> int:
-        """See StreamCounted."""
         return self._reader.byte_count
 
     @property
     def ignored_row_count(self) -> int:
-        """See StreamCounted: rows of other caches, and backup copies."""
+        """Number of rows of other caches, and of backup copies."""
         return self._reader.ignored
 
 
 class IgniteStream(SourceStream):
-    """See SourceStream."""
+    """Stream over the finished segments of a node."""
 
     spilled_byte_count = 0
 
@@ -112,11 +111,12 @@ class IgniteStream(SourceStream):
 
     @property
     def counts(self) -> StreamCounted:
-        """See SourceStream."""
         return self._counts
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See SourceStream. Raises NodeSegmentsMissed, KeyNotUsable and the errors of reading."""
+        """Return the next run. Raises NodeSegmentsMissed, KeyNotUsable and the errors of
+        reading.
+        """
         if self._copied:
             copied, self._copied = self._copied, ()
             return Run(relations=copied, end=self._end)
@@ -134,14 +134,14 @@ class IgniteStream(SourceStream):
             self._clock.sleep(min(POLL_S, left_s))
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream: whether the segment there is finished, and all before it."""
+        """Return whether the segment there is finished, and all before it."""
         return self._runs is None and self._reader.handled >= place_of(position).segment
 
     def ask_for_position(self) -> None:
-        """See SourceStream: it is polled all the time."""
+        """Do nothing: the folder is polled all the time."""
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: saves the node's state, and deletes the segments before it."""
+        """Save the node's state, and delete the segments before it."""
         if position and self._reader.is_active:
             self._reader.acknowledge(place_of(position))
 

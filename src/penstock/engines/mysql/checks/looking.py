@@ -20,7 +20,7 @@ APPLICATION_NAME = "penstock doctor"
 
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
-    """See EngineChecks."""
+    """Do the source's checks."""
     config = examined.config
     with ExitStack() as stack:
         try:
@@ -70,7 +70,7 @@ def _survey(examined: Examined, connection: Connection, looked: Looked) -> Surve
 
 
 def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bool:
-    """See EngineChecks."""
+    """Do the target's checks; return whether it was reached."""
     config = examined.config
     with ExitStack() as stack:
         try:

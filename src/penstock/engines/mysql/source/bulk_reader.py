@@ -34,7 +34,7 @@ _CHANGED_S = """
 
 
 class MySQLBulkReader(BulkReader):
-    """See `BulkReader`. session: proxied, of the snapshot."""
+    """Reader of one chunk after another. session: proxied, of the snapshot."""
 
     def __init__(self, session: ProxiedSession) -> None:
         self._session = session
@@ -54,11 +54,9 @@ class MySQLBulkReader(BulkReader):
         return _shape_text(names, changed_s) != task.chunk.shape
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """See BulkReader."""
         return tells_rewritten(error)
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> RowsOfChunk:
-        """See BulkReader."""
         assert task.read_plan is not None, "a table of MySQL has a read plan"
         return RowsOfChunk(self._session, task.chunk.copy_out, task.read_plan.cells, dialect)
 
@@ -69,7 +67,6 @@ class MySQLBulkReader(BulkReader):
         return int(b"".join(rows))
 
     def close(self) -> None:
-        """See BulkReader."""
         self._session.close()
 
 
@@ -96,7 +93,7 @@ def short_digest(facts: object) -> str:
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkReader | None:
-    """See BulkSource. The snapshot's name holds the proxy's address."""
+    """Return a session of the snapshot, whose name holds the proxy's address."""
     del url
     try:
         return MySQLBulkReader(open_proxied(snapshot_id, snapshot_text))
@@ -105,7 +102,7 @@ def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkRead
 
 
 def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
-    """See BulkSource."""
+    """Return whether the snapshot can still be read, and is the same one."""
     del url
     return is_alive(snapshot_id, snapshot_text)
 

@@ -29,12 +29,12 @@ __all__ = [
 
 
 def connect(url: str) -> Connection:
-    """See ChangelogSource."""
+    """Return a connection of the driver, for plugins."""
     return connect_to(url, application_name=APPLICATION_NAME)
 
 
 def origin(url: str) -> Origin:
-    """See ChangelogSource: the fields of Debezium's connectors for MySQL and MariaDB."""
+    """Return the fields of Debezium's connectors for MySQL and MariaDB."""
     with open_catalog(url, application_name=APPLICATION_NAME) as connection:
         server = read_identity(connection)
 
@@ -64,31 +64,31 @@ def origin(url: str) -> Origin:
 
 
 def server_id(url: str) -> int:
-    """See ChangelogSource."""
+    """Return the server's number; 0 if it has none."""
     with open_catalog(url, application_name=APPLICATION_NAME) as connection:
         return read_identity(connection).server_id
 
 
 def place(position: str) -> tuple[str, int]:
-    """See ChangelogSource: the binlog file, and the offset in it."""
+    """Return the binlog file, and the offset in it."""
     file, _, offset = position.rpartition(":")
     return file, int(offset)
 
 
 def files(url: str) -> Sequence[tuple[str, int]]:
-    """See ChangelogSource."""
+    """Return the files of the server's log, with sizes, oldest first; empty if unknown."""
     with open_catalog(url, application_name=APPLICATION_NAME) as connection:
         return [(file.name, file.size_bytes) for file in binlog_files(connection)]
 
 
 def end(url: str) -> str:
-    """See ChangelogSource."""
+    """Return the present end of the server's log, as positions are printed."""
     with open_catalog(url, application_name=APPLICATION_NAME) as connection:
         return str(read_status(connection).position)
 
 
 def definition(url: str, table: TableName) -> TableDefinition | None:
-    """See ChangelogSource."""
+    """Return a table's present definition, or None if it does not exist."""
     with open_catalog(url, application_name=APPLICATION_NAME) as connection:
         found = survey(connection, [as_pattern(table)]).tables
     return next(iter(found), None)

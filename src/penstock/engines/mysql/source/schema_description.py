@@ -30,7 +30,7 @@ _ESCAPES = {"0": "\0", "n": "\n", "t": "\t", "r": "\r"}
 
 
 def describe(definition: TableDefinition) -> SchemaDescription:
-    """See `SchemaSource`."""
+    """Return the extras of a table."""
     found = {column.name: _default(column) for column in definition.columns}
     return SchemaDescription(
         defaults={name: default for name, default in found.items() if default is not None},

@@ -188,7 +188,7 @@ class MySQLEngine(SourceEngine):
             self._captures.begin(self._book)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: the binlog's end, as the log counts.
+        """Return the binlog's end, as the log counts.
 
         A stream that is past it reads a file that is no longer the server's.
         """
@@ -215,7 +215,6 @@ class MySQLEngine(SourceEngine):
 
     @contextmanager
     def heartbeats(self) -> Iterator[Callable[[int], None]]:
-        """See SourceEngine."""
         with closing(Heartbeats(self._url, self._server_id)) as heartbeats:
             yield heartbeats.send
 
@@ -223,7 +222,7 @@ class MySQLEngine(SourceEngine):
         return self._stream is not None and self._stream.has_given(position)
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine: files in between count with their size."""
+        """Return the bytes between; files in between count with their size."""
         if not first or last <= first:
             return 0
         low, high = BinlogPosition(first), BinlogPosition(last)
@@ -237,7 +236,7 @@ class MySQLEngine(SourceEngine):
         return last is not None and last.server == self._identity.name
 
     def text(self, position: int) -> str:
-        """See SourceEngine: `binlog.000003:154`."""
+        """Return a position as `binlog.000003:154`."""
         return self._resume_states.text(position)
 
     # -- one attempt -------------------------------------------------------------------------

@@ -171,11 +171,9 @@ class BinlogSource(SourceStream):
         return self._queue.known_end
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See SourceStream."""
         return self._queue.next(timeout_s)
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream."""
         return self._queue.has_given(position)
 
     def visit(self, steps: Callable[[Assembler], Iterator[int]]) -> Visit[Assembler]:
@@ -200,7 +198,7 @@ class BinlogSource(SourceStream):
         return next((mark for mark in tuple(self._marks) if mark.position == position), None)
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: everything before position is on our disk."""
+        """Note that everything before position is on our disk."""
         last: StreamMark | None = None
         while self._marks and self._marks[0].position <= position:
             last = self._marks.popleft()

@@ -141,7 +141,6 @@ class MySQLTarget(SqlTarget):
 
     @property
     def is_closed(self) -> bool:
-        """See `SqlTarget`."""
         return not self.connection.open
 
     @property
@@ -150,13 +149,11 @@ class MySQLTarget(SqlTarget):
         return True
 
     def bind(self, log_id: str) -> Applied:
-        """See `SqlTarget`."""
         self._progress.ensure_tables()
         self._log_id = log_id
         return self._progress.bind_log(log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
-        """See `SqlTarget`."""
         missing = [name for name in names if name not in self._tables]
         if missing:
             found = read_target_tables(self.connection, missing)
@@ -187,34 +184,27 @@ class MySQLTarget(SqlTarget):
             )
 
     def forget(self) -> None:
-        """See `SqlTarget`."""
         self._tables.clear()
         self._records.forget()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `SqlTarget`."""
         with transaction(self.connection):
             yield
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """See `SqlTarget`."""
         self._progress.advance(log_id=log_id, before=before, after=after)
 
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
-        """See `SqlTarget`."""
         check_staged(self.connection, expected)
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
-        """See `SqlTarget`."""
         self._progress.end_files(files)
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See `SqlTarget`."""
         return self._progress.read_table_syncs()
 
     def write_table_sync(self, row: TableSync) -> None:
-        """See `SqlTarget`."""
         self._progress.write_table_sync(row)
 
     def resolve_refusal(
@@ -226,12 +216,10 @@ class MySQLTarget(SqlTarget):
         return False
 
     def take_notes(self) -> list[ShapeNote]:
-        """See `SqlTarget`."""
         taken, self._noted = self._noted, []
         return taken
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
-        """See `SqlTarget`."""
         drop_merge_tables(self.connection, names)
 
     def close(self) -> None:
@@ -377,7 +365,7 @@ class MySQLTarget(SqlTarget):
     # --- rows -------------------------------------------------------------------------------------
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
-        """See `SqlTarget`. The tables already have the last of their shapes."""
+        """Apply all phases. The tables already have the last of their shapes."""
         shapes = self._shapes(phases)
         last = {self._target_name(source): relation for source, relation in shapes.items()}
         for phase in phases:

@@ -71,11 +71,9 @@ class MySQLBulk(BulkTarget):
         return target_name(definition.name, self._namespaces)
 
     def read_action(self) -> str:
-        """See BulkTarget."""
         return self._progress.read_action()
 
     def look(self, targets: Collection[TableName]) -> Found:
-        """See BulkTarget."""
         present = read_target_tables(self._connection, targets)
         refusals: dict[TableName, PenstockError] = {
             name: _fires(table) for name, table in present.items() if table.triggers
@@ -100,7 +98,7 @@ class MySQLBulk(BulkTarget):
         return True
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget. Tables created before an error stay, because DDL commits."""
+        """Create missing tables. Those created before an error stay, because DDL commits."""
         connection = self._connection
         self._progress.ensure_tables()
         self._progress.ensure_marks()
@@ -157,24 +155,20 @@ class MySQLBulk(BulkTarget):
         self._progress.write_tables([record])
 
     def marks(self) -> dict[TableName, Mark]:
-        """See BulkTarget."""
         return self._progress.read_marks()
 
     def read_done(self) -> Mapping[str, Mapping[int, int]]:
-        """See ChunkCounts."""
         return self._progress.read_done()
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts. These servers do not show uncommitted rows."""
+        """Return nothing: these servers do not show uncommitted rows."""
         return {}
 
     def takes_binary(self, definition: TableDefinition) -> bool:
-        """See BulkTarget."""
         del definition
         return False
 
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
-        """See BulkTarget."""
         plans = sorted(plans, key=lambda plan: plan.source)  # one order of locks
         connection, doing = self._connection, "emptying the target tables"
         with transaction(connection):
@@ -187,7 +181,6 @@ class MySQLBulk(BulkTarget):
                 run(connection, f"truncate table {quote(*plan.target)}", doing=doing)
 
     def finish_table(self, plan: TablePlan) -> int:
-        """See BulkTarget."""
         connection = self._connection
         with transaction(connection):
             done = self._progress.finished_chunks(plan.source)
@@ -199,7 +192,6 @@ class MySQLBulk(BulkTarget):
         return count
 
     def drop_if_made(self, target: TableName) -> None:
-        """See BulkTarget."""
         if target in self._progress.made_tables():
             run(self._connection, f"drop table {quote(*target)}", doing=f"dropping {target}")
 
@@ -210,7 +202,7 @@ class MySQLBulk(BulkTarget):
         threads: int,
         stop: Callable[[], bool],
     ) -> None:
-        """See BulkTarget. One table after the other: the server itself uses several threads."""
+        """Add keys to one table after the other: the server itself uses several threads."""
         made = self._progress.made_tables()
         for definition in sorted(definitions, key=lambda one: -one.size_bytes):
             name = self._target_name(definition)
@@ -244,7 +236,6 @@ class MySQLBulk(BulkTarget):
             logger.warning("key not made", doing=doing, reason=error.message)
 
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
-        """See BulkTarget."""
         name = self._target_name(definition)
         return (
             deferred_keys(definition, name, self._servers)
@@ -253,7 +244,7 @@ class MySQLBulk(BulkTarget):
         )
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget. Rows are not checked again, because they equal the source's."""
+        """Add foreign keys. Rows are not checked again, because they equal the source's."""
         made = self._progress.made_tables()
         parents = {
             target_name(key.target, self._namespaces)
@@ -287,7 +278,6 @@ class MySQLBulk(BulkTarget):
         return ""
 
     def close(self) -> None:
-        """See BulkTarget."""
         self._connection.close()
 
 

@@ -173,33 +173,26 @@ class MySQLChangelogs(ChangelogSession):
 
     @property
     def driver(self) -> Connection:
-        """See ChangelogSession."""
         return self._connection
 
     def rows(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> list[dict[str, Any]]:
-        """See ChangelogSession."""
         return rows(self._connection, sql, parameters or None, doing=doing)
 
     def run(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> int:
-        """See ChangelogSession."""
         return run(self._connection, sql, parameters or None, doing=doing)
 
     def quote(self, *names: str) -> str:
-        """See ChangelogSession."""
         return quote(*names)
 
     def begin(self) -> None:
-        """See ChangelogSession."""
         with server_errors("beginning a transaction"):
             self._connection.begin()
 
     def commit(self) -> None:
-        """See ChangelogSession."""
         with server_errors("committing changelogs"):
             self._connection.commit()
 
     def rollback(self) -> None:
-        """See ChangelogSession."""
         if self._connection.open:
             try:
                 self._connection.rollback()
@@ -207,13 +200,11 @@ class MySQLChangelogs(ChangelogSession):
                 self._connection._force_close()  # the server rolls back the open transaction
 
     def close(self) -> None:
-        """See ChangelogSession."""
         self._connection.close()
 
     # -- tables ----------------------------------------------------------------------------------
 
     def create_state(self, names: StateNames) -> None:
-        """See ChangelogSession."""
         doing = "creating the state tables"
         self.run(f"create database if not exists {quote(names.namespace)}", doing=doing)
         tables = {
@@ -226,25 +217,21 @@ class MySQLChangelogs(ChangelogSession):
         self.run(f"insert into {tables['place']} values ('', -1, 0, '')", doing=doing)
 
     def drop(self, table: TableName) -> None:
-        """See ChangelogSession."""
         self._forget(table)
         self.run(f"drop table if exists {quote(*table)}", doing=f"dropping {table}")
 
     def rename(self, table: TableName, name: str) -> None:
-        """See ChangelogSession."""
         self._forget(table)
         to = quote(table.schema, name)
         self.run(f"alter table {quote(*table)} rename to {to}", doing=f"renaming {table}")
 
     def shape(self, table: TableName) -> Mapping[str, str] | None:
-        """See ChangelogSession."""
         found = read_target_tables(self._connection, [table]).get(table)
         if found is None:
             return None
         return {c.name: c.type_text for c in found.columns if c.name != NUMBER}
 
     def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
-        """See ChangelogSession."""
         known = {c.name: c for c in definition.columns} if definition is not None else {}
         mapped: dict[str, TypeMapping] = {}
         for column in relation.columns:
@@ -264,24 +251,19 @@ class MySQLChangelogs(ChangelogSession):
         return mapping
 
     def same_type(self, left: str, right: str) -> bool:
-        """See ChangelogSession."""
         return same_type(left, right)
 
     def holds(self, wider: str, narrower: str) -> bool:
-        """See ChangelogSession."""
         return TYPE_RULES.holds(_bare(wider), _bare(narrower))
 
     @property
     def text_type(self) -> str:
-        """See ChangelogSession."""
         return TEXT
 
     def fold(self, column: str) -> str:
-        """See ChangelogSession."""
         return column.lower()
 
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
-        """See ChangelogSession."""
         own = zip(OWN_COLUMNS, OWN_TYPES, strict=True)
         parts = [f"{quote(name)} {kind}" for name, kind in own]
         parts += [f"{quote(name)} {_nullable_type(kind)}" for name, kind in columns]
@@ -298,19 +280,15 @@ class MySQLChangelogs(ChangelogSession):
             self.run(_CHANGELOG.format(table=quote(*table), body=numbered), doing=doing)
 
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
-        """See ChangelogSession."""
         self._alter(table, f"add column {quote(name)} {_nullable_type(kind)} after {quote(after)}")
 
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
-        """See ChangelogSession."""
         self._alter(table, f"modify column {quote(name)} {_nullable_type(kind)}")
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
-        """See ChangelogSession."""
         self._alter(table, f"rename column {quote(old)} to {quote(new)}")
 
     def drop_column(self, table: TableName, name: str) -> None:
-        """See ChangelogSession."""
         self._alter(table, f"drop column {quote(name)}")
 
     def _alter(self, table: TableName, clause: str) -> None:
@@ -326,7 +304,6 @@ class MySQLChangelogs(ChangelogSession):
     # -- rows ------------------------------------------------------------------------------------
 
     def append(self, table: TableName, images: RowImages) -> None:
-        """See ChangelogSession."""
         sql = self._merge(table, images.relation)
         count = images.own.num_rows
         batch = sql.layout.batch(np.ones(count, np.int64), [*images.own.columns, *images.columns])

@@ -29,7 +29,9 @@ def run_unless_there(connection: Connection, statement: str, *, doing: str) -> N
 
 
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.bulk`. A refused key over an expression becomes a note."""
+    """Create the waiting unique keys of a table. A refused key over an expression becomes a
+    note.
+    """
     with closing(connect(url, application_name=DEFERRED_KEYS_APPLICATION)) as connection:
         return _add(connection, table)
 
@@ -57,7 +59,7 @@ def _add(connection: Connection, table: DeferredTable) -> list[str]:
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.bulk`."""
+    """Drop unique keys that an earlier load of the table has created."""
     with closing(connect(url, application_name=DEFERRED_KEYS_APPLICATION)) as connection:
         return _drop(connection, table)
 

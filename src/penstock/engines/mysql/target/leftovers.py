@@ -27,14 +27,14 @@ THERE = """
 
 
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
-    """See `ports.reset`."""
+    """Return what the target holds of a pipeline."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         store = MySQLProgress(connection)
         return find_leftovers(store, tables, lambda *names: _empty(connection, *names))
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
-    """See `ports.reset`."""
+    """Return how the existing ones of these tables are emptied."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         return tuple(_empty(connection, tables, ()))
 
@@ -68,7 +68,7 @@ def _empty(
 
 
 def remove(url: str, removal: Removal) -> None:
-    """See `ports.reset`."""
+    """Carry a removal out."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         for text in removal.statements:
             run(connection, text, doing=f"removing {removal.what}")

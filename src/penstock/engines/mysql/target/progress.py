@@ -91,7 +91,7 @@ def transaction(connection: Connection) -> Iterator[None]:
 
 
 class MySQLProgress(StateStore):
-    """See `StateStore`."""
+    """Connection to the progress tables in a MySQL or MariaDB target."""
 
     dialect = DIALECT
     tables = (*StateStore.tables, "wirekite_merge")
@@ -105,29 +105,24 @@ class MySQLProgress(StateStore):
 
     @property
     def is_closed(self) -> bool:
-        """See StateSession."""
         return not self._connection.open
 
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:
-        """See StateSession."""
         with server_errors(doing), self._connection.cursor(Cursor) as cursor:
             cursor.execute(self.dialect.number_parameters(sql), values or None)
             rows: Sequence[Any] = cursor.fetchall()
             return rows
 
     def run(self, sql: str, values: Sequence[object] = (), *, doing: str) -> int:
-        """See StateSession."""
         return run(
             self._connection, self.dialect.number_parameters(sql), values or None, doing=doing
         )
 
     def transaction(self) -> AbstractContextManager[object]:
-        """See StateSession."""
         return transaction(self._connection)
 
     @contextmanager
     def create_alone(self) -> Iterator[None]:
-        """See StateSession."""
         values = (LOCK_NAME, LOCK_WAIT_S)
         run(self._connection, "do get_lock(%s, %s)", values, doing="locking our tables")
         try:
@@ -138,11 +133,9 @@ class MySQLProgress(StateStore):
                 run(self._connection, "do release_lock(%s)", (LOCK_NAME,), doing=doing)
 
     def is_missing(self, error: StatementFailed) -> bool:
-        """See StateSession."""
         return error.fields.get("errno") in _NOT_THERE
 
     def unwritable(self, error: PrivilegeMissing) -> ProgressUnwritable:
-        """See StateSession."""
         user = value(self._connection, "select current_user()", doing="asking who we are")
         return ProgressUnwritable(
             f"database {SCHEMA} cannot be created or written: {error.message}",
@@ -151,7 +144,6 @@ class MySQLProgress(StateStore):
         )
 
     def close(self) -> None:
-        """See StateSession."""
         self._connection.close()
 
 

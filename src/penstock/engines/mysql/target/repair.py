@@ -35,7 +35,7 @@ APPLIED = f"select applied_gsn from {SCHEMA}.wirekite_log for update"
 
 
 class MySQLRepair(MySQLWriter, RepairTarget):
-    """See `RepairTarget`."""
+    """Connection that repairs rows of a MySQL or MariaDB target."""
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
         """Connect. The session ignores foreign keys; triggers cannot be ignored and are refused."""
@@ -51,12 +51,10 @@ class MySQLRepair(MySQLWriter, RepairTarget):
 
     @contextmanager
     def transaction(self) -> Iterator[object]:
-        """See RepairTarget."""
         with server_errors("repairing the target"), transaction(self._connection):
             yield self._connection
 
     def hold(self, expected: Applied) -> None:
-        """See RepairTarget."""
         doing = "locking the applied position"
         if not rows(self._connection, PRESENT, (SCHEMA,), doing=doing):
             return
@@ -69,7 +67,6 @@ class MySQLRepair(MySQLWriter, RepairTarget):
             raise target_moved(expected, int(found[0]["applied_gsn"]))
 
     def check(self, table: RepairTable) -> None:
-        """See RepairTarget."""
         found = require(read_target_tables(self._connection, [table.target]), table.target)
         check_shape(table.definition, found, self._servers)
         names = {column.name.lower() for column in table.definition.columns}
@@ -86,16 +83,13 @@ class MySQLRepair(MySQLWriter, RepairTarget):
             )
 
     def delete(self, table: TableName, condition: str) -> int:
-        """See RepairTarget."""
         statement = f"delete from {quote(*table)} where {condition}"
         return run(self._connection, statement, doing=f"deleting rows of {table}")
 
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:
-        """See RepairTarget."""
         return self._load(task, reader)
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """See RepairTarget."""
         with server_errors(doing), self._connection.cursor() as cursor:
             cursor.execute(query)
             return list(cursor.fetchall())

@@ -60,7 +60,6 @@ class MySQLRowTarget(RowTarget):
 
     @contextmanager
     def open_session(self) -> Iterator[RowSession]:
-        """See `RowTarget`."""
         connection = connect(self._url, application_name=APPLICATION_NAME, found_rows=True)
         try:
             yield MySQLRowSession(connection)
@@ -77,14 +76,12 @@ class MySQLRowSession(RowSession):
         self._scratch: dict[tuple[TableName, tuple[ColumnDefinition, ...]], str] = {}
 
     def tables(self, group: Group) -> Mapping[str, TableDefinition]:
-        """See `RowSession`."""
         pattern = as_pattern(TableName(group[-1], "x")).removesuffix("x") + "*"
         found = captured_tables(self._connection, [pattern])
         return {one.name.name: one for one in found if one.name.schema == group[-1]}
 
     @contextmanager
     def exclusive(self, tables: Collection[StagedTable]) -> Iterator[None]:
-        """See `RowSession`."""
         # A lock's name has at most 64 characters.
         names = sorted(
             f"penstock {hashlib.blake2b(str(one).encode(), digest_size=20).hexdigest()}"
@@ -113,7 +110,6 @@ class MySQLRowSession(RowSession):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `RowSession`."""
         with server_errors("applying rows"):
             self._connection.begin()
         try:
@@ -127,22 +123,18 @@ class MySQLRowSession(RowSession):
             raise
 
     def read_position(self, log_id: str) -> Applied:
-        """See `RowSession`."""
         self._progress.ensure_shared(log_id)
         return self._progress.read_applied(log_id)
 
     def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
-        """See `RowSession`."""
         return self._progress.read_applied(log_id, lock="share" if is_shared else "update")
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
-        """See `RowSession`."""
         self._progress.advance(log_id=log_id, before=before, after=after)
 
     def upsert(
         self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]
     ) -> list[Conflict]:
-        """See `RowSession`."""
         rules.check(table)
         conflicts: list[Conflict] = []
         for documents in by_columns(table, rules, mutations):
@@ -157,7 +149,6 @@ class MySQLRowSession(RowSession):
         return sorted(conflicts, key=lambda one: places[id(one.mutation)])
 
     def delete(self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]) -> int:
-        """See `RowSession`."""
         count = 0
         for some in by_key(table, mutations).chunks(min(rules.row_limit, STATEMENT_ROWS)):
             with _convert_errors(f"deleting from {table.name}"):
@@ -169,7 +160,6 @@ class MySQLRowSession(RowSession):
         return count
 
     def add_dead_letters(self, table: TableDefinition, letters: Sequence[DeadLetter]) -> None:
-        """See `RowSession`."""
         names = ("dlq_name", "source_nanos", "source_logical", "data_after", "data_before")
         sql = (
             f"insert into {_escape(quote(*table.name))} ({', '.join(map(quote, names))})"
@@ -181,12 +171,10 @@ class MySQLRowSession(RowSession):
                 self._run(sql, [one.queue, one.time.nanos, one.time.logical, *images])
 
     def query(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """See `RowSession`."""
         with _convert_errors("a statement of the user's module"):
             return self._rows(sql, list(parameters) or None)
 
     def quote(self, *names: str) -> str:
-        """See `RowSession`."""
         return quote(*names)
 
     # --- upserts ----------------------------------------------------------------------------------

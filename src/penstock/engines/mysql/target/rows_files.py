@@ -41,7 +41,6 @@ class StagedFile(StagedRows):
 
     @property
     def row_count(self) -> int:
-        """See `StagedRows`."""
         return self.in_table + self.file.row_count
 
 

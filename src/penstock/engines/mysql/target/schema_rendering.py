@@ -38,7 +38,7 @@ def may_number(
 def default_sql(
     default: Default, column: ColumnDefinition, mapping: Mapping, target: Server
 ) -> str | None:
-    """See `SchemaTarget`."""
+    """Return a default as SQL of the target; None if it has no equivalent."""
     match default.kind:
         case DefaultKind.NOW:
             return now_sql(mapping)
@@ -68,7 +68,7 @@ def _literal(value: str, column: ColumnDefinition, mapping: Mapping, target: Ser
 def index_part(
     part: IndexPart, column: ColumnDefinition, mapping: Mapping
 ) -> tuple[IndexPart, int] | str:
-    """See `SchemaTarget`. An index contains only the beginning of a long text."""
+    """Return a column in an index, which contains only the beginning of a long text."""
     if column.generated:
         return f"column {part.column} is not in the target"
     base = base_of(mapping.target_type)
@@ -84,7 +84,7 @@ def index_part(
 
 
 def refuses(key: ForeignKey) -> str:
-    """See `SchemaTarget`."""
+    """Return why a foreign key cannot be created; empty if it can."""
     return (
         "the target has no SET DEFAULT" if "SET DEFAULT" in (key.on_delete, key.on_update) else ""
     )

@@ -27,7 +27,7 @@ STAGER_NAME = "penstock stager"
 
 
 class MySQLTargetEngine(TargetEngine):
-    """See `TargetEngine`. Applying and staging share `unsure`, the unsure tables."""
+    """MySQL or MariaDB as target. Applying and staging share `unsure`, the unsure tables."""
 
     errors: tuple[type[BaseException], ...] = (pymysql.Error,)
     ddl_commits = True
@@ -36,18 +36,16 @@ class MySQLTargetEngine(TargetEngine):
         self.unsure = UnsureTables()
 
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
-        """See `TargetEngine`."""
         assert isinstance(error, pymysql.Error)
         return statement_error(doing, error)
 
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
-        """See `TargetEngine`."""
         return port.staging_name(merge_name, place=place, use=use, room=NAME_LENGTH_MAX)
 
     def open_staging(
         self, url: str, *, choices: Choices = NO_CHOICES, directory: Path | None = None
     ) -> MySQLStaging:
-        """See `TargetEngine`. directory: for rows that need no merge table."""
+        """Connect for preparing merge tables. directory: for rows that need no merge table."""
         settings = lock_timeouts(LOCK_TIMEOUT_S)
         connection = connect(url, application_name=STAGER_NAME, options=settings)
         return MySQLStaging(
@@ -63,7 +61,6 @@ class MySQLTargetEngine(TargetEngine):
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
     ) -> MySQLTarget:
-        """See `TargetEngine`."""
         return MySQLTarget(
             url,
             namespaces,
@@ -121,13 +118,11 @@ class MySQLStaging(Staging):
                 raise
 
     def merge_name(self, table: TableName, target: TableName) -> str:
-        """See `Staging`."""
         return self._records.get(table, target).merge_name
 
     def prepare(
         self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
     ) -> dict[str, MySQLStagingWriter]:
-        """See `Staging`."""
         stamps = self._area.prepare({one.name: one.relation for one in wanted})
         folder = self._files.begin(place)
         plain = [one for one in wanted if one.is_plain] if folder is not None else []
@@ -148,19 +143,15 @@ class MySQLStaging(Staging):
         }
 
     def empty_ahead(self) -> None:
-        """See `Staging`."""
         self._area.empty_ahead()
 
     def forget(self, names: Iterable[str]) -> None:
-        """See `Staging`."""
         self._area.forget(names)
 
     def begin_files(self, files: Iterable[str]) -> None:
-        """See `Staging`."""
         self._progress.begin_files(files)
 
     def close(self) -> None:
-        """See `Staging`."""
         self._connection.close()
         self._silent.close()
         self._files.close()

@@ -18,7 +18,7 @@ from penstock.ports.target import NetRows, StagedRows, StagingWriter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySQLStagingWriter(StagingWriter):
-    """See `StagingWriter`. path: prefix of file names, if the table accepts rows directly."""
+    """Writer into a merge table. path: prefix of file names, if the table accepts rows directly."""
 
     place: Destination
     direct: Direct | None = None
@@ -26,12 +26,10 @@ class MySQLStagingWriter(StagingWriter):
 
     @property
     def stamp(self) -> int:
-        """See `StagingWriter`."""
         return self.place.stamp
 
     @property
     def layout(self) -> MergeLayout:
-        """See `StagingWriter`."""
         return MergeLayout(self.place.relation)
 
     def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -39,7 +37,7 @@ class MySQLStagingWriter(StagingWriter):
         return rows
 
     def write(self, rows: NetRows) -> StagedRows:
-        """See `StagingWriter`. Missing values of a row are filled in the merge table."""
+        """Stage the rows. Missing values of a row are filled in the merge table."""
         file = None if rows.any_unsent else self._write_file(rows)
         if file is None:
             return StagedRows(in_table=send(self.place, chain(rows.deletes(), rows.upserts())))

@@ -26,12 +26,12 @@ _LONG = frozenset(
 
 
 def column_name(name: str) -> str:
-    """See Dialect."""
+    """Return a column's name as in `VerifyReader.column_types`, whose case may be ignored."""
     return name.lower()
 
 
 def image(cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
-    """See Dialect."""
+    """Return SQL for rows that every engine prints alike."""
     row = _join(cells)
     named = ", ".join(f"coalesce(left({_text(cell)}, {_SHOWN}), '')" for cell in key or cells)
     return Image(
@@ -60,12 +60,12 @@ def _mark(cell: ComparedCell) -> str:
 
 
 def is_long(type_text: str) -> bool:
-    """See Dialect. A concat() above max_allowed_packet would be NULL."""
+    """Return whether an image has a digest: a concat() above max_allowed_packet would be NULL."""
     return type_text.partition("(")[0].partition(" ")[0].lower() in _LONG
 
 
 def printed_images(_: TableDefinition, _types: Mapping[str, str]) -> None:
-    """See Dialect. MySQL and MariaDB print some types differently, for example JSON."""
+    """Return None: MySQL and MariaDB print some types differently, for example JSON."""
 
 
 def hash_of(text: str, which: int) -> str:
@@ -75,7 +75,7 @@ def hash_of(text: str, which: int) -> str:
 
 
 def bucket_query(image: Image, part: Part, buckets: int, _hasher: Hasher) -> str:
-    """See Dialect."""
+    """Return SQL for the checksums of one part."""
     return f"""
         select {_bucket(image, buckets)} as bucket,
                count(*),
@@ -90,7 +90,9 @@ def bucket_query(image: Image, part: Part, buckets: int, _hasher: Hasher) -> str
 def rows_query(
     image: Image, parts: Sequence[Part], buckets: int, differing: Sequence[int], _hasher: Hasher
 ) -> str:
-    """See Dialect. The parts are of one table, which is read as a whole."""
+    """Return SQL for the rows of the differing buckets. The parts are of one table, which is
+    read as a whole.
+    """
     wanted = "true"
     if len(differing) < buckets:
         wanted = f"{_bucket(image, buckets)} in ({_numbers(differing)})"
@@ -106,7 +108,7 @@ def rows_query(
 
 
 def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], _hasher: Hasher) -> str:
-    """See Dialect."""
+    """Return SQL for keys as text."""
     return f"""
         select {hash_of(image.key, 1)},
                {hash_of(image.key, 2)},
@@ -119,7 +121,7 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], _has
 def chosen_rows(
     image: Image, buckets: int, differing: Sequence[int], keys: Sequence[int] | None, _: Hasher
 ) -> str:
-    """See Dialect."""
+    """Return the condition that a row's key has one of these first hashes."""
     if keys is None:
         return f"{_bucket(image, buckets)} in ({_numbers(differing)})"
     return f"{hash_of(image.key, 1)} in ({_numbers(keys)})"
@@ -128,7 +130,7 @@ def chosen_rows(
 def select_rows(
     table: TableDefinition, _: Sequence[str], expressions: Sequence[str], where: str
 ) -> str:
-    """See Dialect."""
+    """Return the statement that reads whole rows, as those of the bulk load do."""
     return f"select {', '.join(expressions)} from {quote(*table.name)} where {where}"
 
 

@@ -47,7 +47,7 @@ _DEFINITION_CHANGED = 1412  # the table is younger than the snapshot
 
 
 class MySQLVerifyReader(VerifyReader):
-    """See `VerifyReader`. sessions: in snapshots of one moment; all but the first read rows."""
+    """Sessions in snapshots of one moment. sessions: all but the first read rows."""
 
     def __init__(
         self, url: str, sessions: Sequence[Connection], *, part_bytes: int = PART_BYTES
@@ -66,7 +66,7 @@ class MySQLVerifyReader(VerifyReader):
         self.dialect: Dialect = checksum
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """See VerifyReader. Parts are ranges of the key.
+        """Return ranges of the key.
 
         The server blocks DDL on a table that a transaction has touched. Earlier DDL is noticed
         here, or when the rows are read.
@@ -112,11 +112,10 @@ class MySQLVerifyReader(VerifyReader):
         raise table_gone(table, side)
 
     def hashers(self) -> Mapping[Hasher, str]:
-        """See VerifyReader."""
         return {Hasher.SHARED: ""}
 
     def column_types(self, table: TableName) -> dict[str, str]:
-        """See VerifyReader; names in lower case."""
+        """Return the types of the columns, whose names are in lower case."""
         found = read_target_tables(self._lead, [table])[table]
         return {column.name.lower(): column.type_text for column in found.columns}
 
@@ -145,7 +144,6 @@ class MySQLVerifyReader(VerifyReader):
             self._free.put(connection)
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """See VerifyReader."""
         with (
             self._convert_redefinition(f"a table ({doing})"),
             self._session() as connection,
@@ -156,7 +154,6 @@ class MySQLVerifyReader(VerifyReader):
             return list(cursor.fetchall())
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
-        """See VerifyReader."""
         with self._session() as connection, server_errors(doing):
             cursor = connection.cursor(SSCursor)
             try:
@@ -169,7 +166,7 @@ class MySQLVerifyReader(VerifyReader):
 
     @contextmanager
     def row_reader(self) -> Iterator[MySQLBulkReader]:
-        """See VerifyReader. Proxies the first session in this process, without a new connection."""
+        """Proxy the first session in this process, without a new connection."""
         place = MySQLUrl.parse(self._url).place
         with (
             SessionProxy.of([self._lead], place=place, snapshot_text=place) as proxy,
@@ -178,7 +175,6 @@ class MySQLVerifyReader(VerifyReader):
             yield MySQLBulkReader(session)
 
     def cancel(self) -> None:
-        """See VerifyReader."""
         with closing(connect(self._url, application_name=APPLICATION_NAME)) as control:
             for thread in tuple(self._busy):
                 with suppress(StatementFailed):  # it has just ended

@@ -27,7 +27,7 @@ BEGIN = "start transaction with consistent snapshot, read only"
 
 
 class MySQLVerifier(Verifier):
-    """See Verifier."""
+    """Verifier of a MySQL or MariaDB server."""
 
     @contextmanager
     def open_source(
@@ -40,7 +40,7 @@ class MySQLVerifier(Verifier):
         sessions: int,
         part_bytes: int = PART_BYTES,
     ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
-        """See Verifier. All sessions are in snapshots at one position of the binlog.
+        """Open sessions that are all in snapshots at one position of the binlog.
 
         Raises NoConsistentPoint if the account may use no strategy that gives exactly one position,
         and the errors of taking snapshots.
@@ -78,7 +78,7 @@ class MySQLVerifier(Verifier):
     def open_target(
         self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
     ) -> Iterator[VerifyReader]:
-        """See Verifier. No writer is active at the beginning, so the sessions see the same rows."""
+        """Open sessions that see the same rows, because no writer is active at the beginning."""
         with ExitStack() as stack:
             opened = []
             for _ in range(sessions + 1):
@@ -92,7 +92,7 @@ class MySQLVerifier(Verifier):
             yield stack.enter_context(MySQLVerifyReader(url, opened, part_bytes=part_bytes))
 
     def nudge(self, url: str) -> None:
-        """See Verifier. A binlog's end is reported without a nudge."""
+        """Do nothing: a binlog's end is reported without a nudge."""
 
     def unread(
         self,
@@ -103,7 +103,6 @@ class MySQLVerifier(Verifier):
         *,
         since: int,
     ) -> str:
-        """See Verifier."""
         resume_state = stored_resume_state(config)
         if resume_state is None or not since:
             return ""

@@ -19,7 +19,7 @@ APPLICATION_NAME = "penstock doctor"
 
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
-    """See EngineChecks."""
+    """Do the source's checks."""
     with ExitStack() as stack:
         try:
             connection = stack.enter_context(
@@ -67,7 +67,7 @@ def _survey(examined: Examined, connection: psycopg.Connection, looked: Looked) 
 
 
 def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bool:
-    """See EngineChecks."""
+    """Do the target's checks; return whether it was reached."""
     try:
         connection = connect(
             examined.config.target.url,

@@ -256,7 +256,7 @@ RATES_EVERY = 400  # transactions from one TRUNCATE to the next
 
 @contextmanager
 def demo_server() -> Iterator[DemoServer]:
-    """See `ports.demo.Demo`."""
+    """Start a server with an empty database."""
     with EmbeddedPostgres() as server:
         with (
             connect(server.url(), application_name="penstock demo") as connection,

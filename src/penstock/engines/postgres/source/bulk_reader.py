@@ -65,7 +65,7 @@ Labels = dict[int, list[str]]
 
 
 class PostgresBulkReader(BulkReader):
-    """See `BulkReader`. connection: its transaction sees the snapshot."""
+    """Reader of one chunk after another. connection: its transaction sees the snapshot."""
 
     def __init__(self, connection: psycopg.Connection, url: str = "") -> None:
         self.connection = connection
@@ -74,7 +74,6 @@ class PostgresBulkReader(BulkReader):
         self._labels: Labels = {}
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """See BulkReader."""
         self._table = quote(*task.table)
         with server_errors(task.doing):
             self._labels = read_labels(self.connection, self._table)
@@ -83,7 +82,7 @@ class PostgresBulkReader(BulkReader):
             )
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
-        """See BulkReader. A PostgreSQL target reads lines of COPY directly, by `connection`."""
+        """Return lines. A PostgreSQL target reads lines of COPY directly, by `connection`."""
         copy_out = task.chunk.copy_out
         if dialect is LineDialect.COPY:
             return PlainLines(self.connection, copy_out, doing=task.doing)
@@ -103,12 +102,11 @@ class PostgresBulkReader(BulkReader):
         return sqlstate == _NO_SUCH_TABLE
 
     def close(self) -> None:
-        """See BulkReader."""
         self.connection.close()
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> PostgresBulkReader | None:
-    """See BulkSource."""
+    """Return a session that sees this snapshot, or None if the snapshot no longer exists."""
     connection = connect(url, application_name=APPLICATION_NAME, options=SOURCE_SETTINGS)
     try:
         if import_snapshot(connection, snapshot_id, snapshot_text):
@@ -148,7 +146,7 @@ def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str)
 
 
 def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
-    """See BulkSource."""
+    """Return whether the snapshot can still be read, and is the same one."""
     with connect(url, application_name=APPLICATION_NAME) as connection:
         alive = import_snapshot(connection, snapshot_id, snapshot_text)
         connection.rollback()

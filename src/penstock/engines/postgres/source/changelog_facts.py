@@ -32,12 +32,12 @@ __all__ = [
 
 
 def connect(url: str) -> psycopg.Connection:
-    """See ChangelogSource."""
+    """Return a connection of the driver, for plugins."""
     return connect_to(url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS)
 
 
 def origin(url: str) -> Origin:
-    """See ChangelogSource: the fields of Debezium's connector for PostgreSQL."""
+    """Return the fields of Debezium's connector for PostgreSQL."""
     with connect(url) as connection:
         database = connection.info.dbname
 
@@ -65,29 +65,29 @@ def origin(url: str) -> Origin:
 
 
 def server_id(url: str) -> int:  # noqa: ARG001 - the port's
-    """See ChangelogSource: servers of PostgreSQL have no number."""
+    """Return 0: servers of PostgreSQL have no number."""
     return 0
 
 
 def place(position: str) -> tuple[str, int]:
-    """See ChangelogSource: the LSN as it is printed, and as a number."""
+    """Return the LSN as it is printed, and as a number."""
     return position, Lsn.parse(position).ordinal
 
 
 def files(url: str) -> Sequence[tuple[str, int]]:  # noqa: ARG001 - the port's
-    """See ChangelogSource: the server names no files of its log to its clients."""
+    """Return nothing: the server names no files of its log to its clients."""
     return ()
 
 
 def end(url: str) -> str:
-    """See ChangelogSource."""
+    """Return the present end of the server's log, as positions are printed."""
     with connect(url) as connection, server_errors("asking where the log ends"):
         row = connection.execute("select pg_current_wal_lsn()::text").fetchone()
     return str(row[0]) if row is not None else ""
 
 
 def definition(url: str, table: TableName) -> TableDefinition | None:
-    """See ChangelogSource."""
+    """Return a table's present definition, or None if it does not exist."""
     with open_catalog(url, application_name=APPLICATION_NAME) as connection:
         found = survey(connection, [as_pattern(table)]).tables
     return next(iter(found), None)

@@ -117,12 +117,10 @@ class CatalogShapes(Shapes):
         self._keeping = threading.Lock()
 
     def resolve(self, message: RelationMessage) -> Relation | None:
-        """See Shapes."""
         with server_errors(f"reading the definition of {message.schema}.{message.name}"):
             return self._resolver.resolve(message)
 
     def widen(self, relation: Relation, column: int) -> Relation:
-        """See Shapes."""
         return self._resolver.widen(relation, column)
 
     def keep(self) -> None:

@@ -41,7 +41,7 @@ _ON_UPDATE = re.compile(f" ON UPDATE {_ACTION}")
 
 
 def describe(definition: TableDefinition) -> SchemaDescription:
-    """See `SchemaSource`. Of unique indexes only constraints have an equal elsewhere."""
+    """Return the extras of a table. Of unique indexes only constraints have an equal elsewhere."""
     numbered = tuple(
         column.name
         for column in definition.columns

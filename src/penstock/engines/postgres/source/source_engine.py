@@ -123,21 +123,18 @@ class PostgresEngine(SourceEngine):
         )
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine. An LSN."""
+        """Return the present LSN."""
         return server_end(self._url)
 
     @contextmanager
     def heartbeats(self) -> Iterator[Callable[[int], None]]:
-        """See SourceEngine."""
         with closing(Heartbeats(self._url, self._options.slot)) as heartbeats:
             yield heartbeats.send
 
     def text(self, position: int) -> str:
-        """See SourceEngine."""
         return str(Lsn(position))
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine."""
         return max(last - first, 0) if first and last else 0
 
     # -- one attempt -------------------------------------------------------------------------
@@ -297,7 +294,7 @@ class PostgresEngine(SourceEngine):
     # -- tables ------------------------------------------------------------------------------
 
     def saw(self, run: Run) -> None:
-        """See SourceEngine: TRUNCATEs explain new files of partitions."""
+        """Note TRUNCATEs, which explain new files of partitions."""
         if self._actions is not None:
             self._actions.saw(run)
 

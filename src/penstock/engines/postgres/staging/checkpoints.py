@@ -152,7 +152,7 @@ class Checkpoints:
             connection.execute(_ADD, (group, time.decimal, partition))
 
     def feed_state(self, connection: Connection, group: str, partition: str) -> FeedState:
-        """See `StagingSession`."""
+        """Return the state of a group's feed, for `StagingSession`."""
         found = connection.execute(_LAST, (group, partition)).fetchone()
         window = self.window(connection, group)
         if found is None:
@@ -185,7 +185,7 @@ class Checkpoints:
             raise checkpoint_moved(partition)
 
     def forget(self, connection: Connection, group: str, before: Hlc) -> int:
-        """See `StagingSession.forget_checkpoints`."""
+        """Remove checkpoints, for `StagingSession.forget_checkpoints`."""
         given = {"group": group, "before": before.decimal, "first": FIRST.decimal}
         return connection.execute(_FORGET, given).rowcount
 

@@ -72,7 +72,9 @@ _ADD_HOSTNAME: Final = """
 
 
 class PostgresStaging(StagingDatabase):
-    """See `StagingDatabase`. url: of the database; dialect: of another server of this protocol."""
+    """Staging tables in PostgreSQL. url: of the database; dialect: of another server of this
+    protocol.
+    """
 
     def __init__(
         self, url: str, *, dialect: StagingDialect = DIALECT, clock: Clock = REAL_CLOCK
@@ -85,7 +87,6 @@ class PostgresStaging(StagingDatabase):
     # -- making ------------------------------------------------------------------------------
 
     def create(self, *, database: bool = True) -> None:
-        """See `StagingDatabase`."""
         try:
             connection = self._connect()
         except DatabaseUnknown as error:
@@ -146,7 +147,6 @@ class PostgresStaging(StagingDatabase):
 
     @contextmanager
     def open_session(self) -> Iterator[PostgresStagingSession]:
-        """See `StagingDatabase`."""
         try:
             connection = self._connect()
         except DatabaseUnknown as error:
@@ -180,7 +180,6 @@ class PostgresStaging(StagingDatabase):
     # -- examining ---------------------------------------------------------------------------
 
     def examine(self) -> list[Finding]:
-        """See `StagingDatabase`."""
         advice = [
             _finding("ST21", Severity.INFO, "the staging database is a queue", why, command=command)
             for command, why in self._operator_statements().items()

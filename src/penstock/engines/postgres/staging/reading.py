@@ -92,7 +92,7 @@ def read(
     limit: int,
     with_applied: bool = False,
 ) -> Iterator[Slice]:
-    """See `StagingSession.read`. places: the mutation tables, as SQL names them."""
+    """Yield the slices of `StagingSession.read`. places: the mutation tables, as SQL names them."""
     wanted = "true" if with_applied else "not applied"
     pages = {
         table: _Page(place=place, wanted=wanted, read_to=after) for table, place in places.items()

@@ -57,7 +57,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PostgresStagingSession(StagingSession):
-    """See `StagingSession`. Remembers which tables are prepared, and how far each is retired."""
+    """Session that remembers which tables are prepared, and how far each is retired."""
 
     def __init__(
         self, connection: psycopg.Connection[Any], dialect: StagingDialect, clock: Clock
@@ -73,7 +73,6 @@ class PostgresStagingSession(StagingSession):
     # -- mutations ---------------------------------------------------------------------------
 
     def prepare(self, tables: Collection[StagedTable]) -> None:
-        """See `StagingSession`."""
         for table in sorted(tables):
             if table not in self._names:
                 with self._doing(f"making the mutation table of {table}"):
@@ -81,14 +80,12 @@ class PostgresStagingSession(StagingSession):
                 self._names[table] = quote(SCHEMA, name)
 
     def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
-        """See `StagingSession`."""
         with self._doing("reading the names of mutation tables"):
             return staged_tables(self._connection, group)
 
     def stage(
         self, batches: Mapping[StagedTable, pa.RecordBatch], *, partition: str = ""
     ) -> dict[StagedTable, Staged]:
-        """See `StagingSession`."""
         rows = {table: rows_of(table, batch) for table, batch in batches.items()}
         places = self._places(batches)
         with self._doing("staging mutations"):
@@ -107,7 +104,6 @@ class PostgresStagingSession(StagingSession):
     def stage_if_exists(
         self, table: StagedTable, batch: pa.RecordBatch, *, partition: str = ""
     ) -> pa.RecordBatch:
-        """See `StagingSession`."""
         rows = rows_of(table, batch)
         place = self._place(table)
         with self._doing(f"staging mutations of {table}"), self._connection.transaction():
@@ -122,13 +118,11 @@ class PostgresStagingSession(StagingSession):
             self._checkpoints.check_unresolved(self._connection, group, partition, min(times))
 
     def states_of(self, table: StagedTable, batch: pa.RecordBatch) -> list[RowState]:
-        """See `StagingSession`."""
         place = self._place(table)
         with self._doing(f"looking up mutations of {table}"):
             return mutations.states_of(self._connection, place, batch)
 
     def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """See `StagingSession`."""
         place = self._place(table)
         with self._doing(f"looking up mutations of {table}"):
             return mutations.unapplied_of(self._connection, place, batch)
@@ -136,7 +130,6 @@ class PostgresStagingSession(StagingSession):
     def mark_applied(
         self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
     ) -> None:
-        """See `StagingSession`."""
         rows = rows_of(table, batch)
         place = self._place(table)
         with self._doing(f"marking mutations of {table} applied"):
@@ -145,7 +138,6 @@ class PostgresStagingSession(StagingSession):
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
     ) -> dict[StagedTable, int]:
-        """See `StagingSession`."""
         places = self._places(tables)
         with self._doing("marking mutations applied"):
             marked = mutations.mark_applied_through(self._connection, places.values(), after, time)
@@ -160,7 +152,6 @@ class PostgresStagingSession(StagingSession):
         limit: int,
         with_applied: bool = False,
     ) -> Iterator[Slice]:
-        """See `StagingSession`."""
         places = self._places(tables)
         pages = reading.read(
             self._connection, places, after, through, limit=limit, with_applied=with_applied
@@ -173,7 +164,6 @@ class PostgresStagingSession(StagingSession):
             yield found
 
     def retire(self, table: StagedTable, before: Hlc) -> int:
-        """See `StagingSession`."""
         place = self._place(table)
         low = self._retired.get(table, ZERO)
         if low >= before:
@@ -187,12 +177,10 @@ class PostgresStagingSession(StagingSession):
         return count
 
     def retired_before(self, table: StagedTable) -> Hlc:
-        """See `StagingSession`."""
         found = self.get_memo(_retired_key(table))
         return Hlc.parse(found.decode()) if found else ZERO
 
     def stale_count(self, table: StagedTable, before: Hlc) -> int | None:
-        """See `StagingSession`."""
         place = self._place(table)
         with self._doing(f"counting stale mutations of {table}"):
             return mutations.stale_count(self._connection, place, before)
@@ -200,7 +188,6 @@ class PostgresStagingSession(StagingSession):
     def inconsistent_count(
         self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None
     ) -> int:
-        """See `StagingSession`."""
         place = self._place(table)
         with self._doing(f"checking the order of mutations of {table}"):
             return mutations.inconsistent_count(self._connection, place, after, limit)
@@ -216,12 +203,10 @@ class PostgresStagingSession(StagingSession):
     # -- looking -----------------------------------------------------------------------------
 
     def staged_groups(self) -> tuple[Group, ...]:
-        """See `StagingSession`."""
         with self._doing("reading the names of mutation tables"):
             return staged_groups(self._connection)
 
     def look(self, group: Group, lease: str) -> GroupState:
-        """See `StagingSession`."""
         connection, name = self._connection, group_name(group)
         with self._doing(f"looking at {name}"):
             window = self._checkpoints.window(connection, name)
@@ -239,37 +224,30 @@ class PostgresStagingSession(StagingSession):
     # -- checkpoints -------------------------------------------------------------------------
 
     def group_names(self) -> tuple[str, ...]:
-        """See `StagingSession`."""
         with self._doing("reading the groups"):
             return checkpoints.group_names(self._connection)
 
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
-        """See `StagingSession`."""
         with self._doing("writing a checkpoint"):
             self._checkpoints.advance(self._connection, group_name(group), partition, time)
 
     def feed_state(self, group: Group, partition: str) -> FeedState:
-        """See `StagingSession`."""
         with self._doing("reading checkpoints"):
             return self._checkpoints.feed_state(self._connection, group_name(group), partition)
 
     def window(self, group: Group) -> Window:
-        """See `StagingSession`."""
         with self._doing("reading checkpoints"):
             return self._checkpoints.window(self._connection, group_name(group))
 
     def commit(self, group: Group, through: Hlc) -> None:
-        """See `StagingSession`."""
         with self._doing("marking checkpoints applied"):
             self._checkpoints.commit(self._connection, group_name(group), through)
 
     def forget_checkpoints(self, group: Group, before: Hlc) -> int:
-        """See `StagingSession`."""
         with self._doing("deleting checkpoints"):
             return self._checkpoints.forget(self._connection, group_name(group), before)
 
     def rewind(self, group: Group, time: Hlc) -> None:
-        """See `StagingSession`."""
         places = self._places(self.staged_tables(group))
         with self._doing("going back to a checkpoint"), self._connection.transaction():
             self._checkpoints.rewind(self._connection, group_name(group), time)
@@ -277,7 +255,6 @@ class PostgresStagingSession(StagingSession):
                 mutations.unmark(self._connection, place, time)
 
     def forget(self, group: Group) -> None:
-        """See `StagingSession`."""
         places = self._places(self.staged_tables(group))
         with self._doing("forgetting what is staged"), self._connection.transaction():
             self._checkpoints.forget_all(self._connection, group_name(group))
@@ -287,17 +264,14 @@ class PostgresStagingSession(StagingSession):
     # -- leases ------------------------------------------------------------------------------
 
     def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:
-        """See `StagingSession`."""
         with self._doing("acquiring leases"):
             return leases.acquire(self._connection, names, self._now(), lifetime_s, hostname)
 
     def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
-        """See `StagingSession`."""
         with self._doing("renewing leases"):
             return leases.renew(self._connection, lease, self._now(), lifetime_s)
 
     def release(self, lease: Lease) -> None:
-        """See `StagingSession`."""
         with self._doing("releasing leases"):
             leases.release(self._connection, lease)
 
@@ -307,17 +281,14 @@ class PostgresStagingSession(StagingSession):
     # -- memo and tokens -----------------------------------------------------------------------
 
     def get_memo(self, key: str) -> bytes | None:
-        """See `StagingSession`."""
         with self._doing("reading memo"):
             return memo.get(self._connection, key)
 
     def put_memo(self, key: str, value: bytes) -> None:
-        """See `StagingSession`."""
         with self._doing("writing memo"):
             memo.put(self._connection, key, value)
 
     def read_keys(self) -> Keys:
-        """See `StagingSession`."""
         with self._doing("reading keys of tokens"):
             return memo.read_keys(self._connection)
 

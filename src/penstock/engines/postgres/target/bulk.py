@@ -54,19 +54,15 @@ class PostgresBulk(BulkTarget):
         return [postgres_definition(one, servers, self._namespaces) for one in definitions]
 
     def read_action(self) -> str:
-        """See BulkTarget."""
         return self._progress.read_action()
 
     def read_done(self) -> Mapping[str, Mapping[int, int]]:
-        """See ChunkCounts."""
         return self._progress.read_done()
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts."""
         return self._progress.under_way()
 
     def look(self, targets: Collection[TableName]) -> Found:
-        """See BulkTarget."""
         connection = self._connection
         with server_errors("looking at the target tables"):
             present = read_target_tables(connection, targets)
@@ -83,37 +79,31 @@ class PostgresBulk(BulkTarget):
         return Found(empty=empty, marks=self.marks(), truncates=truncates, refusals=refusals)
 
     def is_replica(self) -> bool:
-        """See BulkTarget."""
         with server_errors("reading the session's privileges at the target"):
             return may_be_replica(self._connection)
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget. Raises the errors of `create_tables`."""
+        """Create missing tables. Raises the errors of `create_tables`."""
         shaped = self._as_postgres(definitions)
         notes = create_tables(self._connection, shaped, self._namespaces).notes
         self._progress.ensure_marks()
         return notes
 
     def marks(self) -> dict[TableName, Mark]:
-        """See BulkTarget."""
         return self._progress.read_marks()
 
     def takes_binary(self, definition: TableDefinition) -> bool:
-        """See BulkTarget."""
         return self._servers is None and goes_binary(definition)
 
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
-        """See BulkTarget."""
         with server_errors("emptying the target tables"):
             bulk_marks.begin_afresh(self._connection, plans)
 
     def finish_table(self, plan: TablePlan) -> int:
-        """See BulkTarget."""
         with server_errors(f"finishing {plan.target}"):
             return bulk_marks.finish_table(self._connection, plan)
 
     def drop_if_made(self, target: TableName) -> None:
-        """See BulkTarget."""
         with server_errors(f"dropping {target}"):
             if target in self._progress.made_tables():
                 self._connection.execute(f"drop table {quote(*target)}")
@@ -125,19 +115,16 @@ class PostgresBulk(BulkTarget):
         threads: int,
         stop: Callable[[], bool],
     ) -> None:
-        """See BulkTarget."""
         shaped = self._as_postgres(definitions)
         bulk_keys.add_all_keys(self._url, shaped, self._namespaces, threads=threads, stop=stop)
 
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
-        """See BulkTarget."""
         if target_name(definition.name, self._namespaces) not in self._progress.made_tables():
             return ()
         (shaped,) = self._as_postgres([definition])
         return deferred_keys(shaped, self._namespaces)
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """See BulkTarget."""
         if self._servers is None:
             return bulk_keys.make_foreign_keys(self._connection, definitions, self._namespaces)
         notes: list[str] = []
@@ -162,5 +149,4 @@ class PostgresBulk(BulkTarget):
         return [f"{definition.name} has no foreign key {key.name} in the target: {reason}"]
 
     def close(self) -> None:
-        """See BulkTarget."""
         self._connection.close()

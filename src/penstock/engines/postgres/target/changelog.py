@@ -123,34 +123,27 @@ class PostgresChangelogs(ChangelogSession):
 
     @property
     def driver(self) -> psycopg.Connection:
-        """See ChangelogSession."""
         return self._connection
 
     def rows(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> list[dict[str, Any]]:
-        """See ChangelogSession."""
         with server_errors(doing), self._connection.cursor(row_factory=dict_row) as cursor:
             cursor.execute(statement(sql), parameters or None)
             return cursor.fetchall() if cursor.description is not None else []
 
     def run(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> int:
-        """See ChangelogSession."""
         with server_errors(doing):
             return self._connection.execute(statement(sql), parameters or None).rowcount
 
     def quote(self, *names: str) -> str:
-        """See ChangelogSession."""
         return quote(*names)
 
     def begin(self) -> None:
-        """See ChangelogSession."""
         self.run("begin", doing="beginning a transaction")
 
     def commit(self) -> None:
-        """See ChangelogSession."""
         self.run("commit", doing="committing changelogs")
 
     def rollback(self) -> None:
-        """See ChangelogSession."""
         self._staged.clear()  # what was made in the transaction is gone
         if not self._connection.closed:
             try:
@@ -159,13 +152,11 @@ class PostgresChangelogs(ChangelogSession):
                 self._connection.close()  # the server undoes what was open
 
     def close(self) -> None:
-        """See ChangelogSession."""
         self._connection.close()
 
     # -- tables ----------------------------------------------------------------------------------
 
     def create_state(self, names: StateNames) -> None:
-        """See ChangelogSession."""
         doing = "creating the state tables"
         tables = {
             field: quote(names.namespace, getattr(names, field))
@@ -182,17 +173,14 @@ class PostgresChangelogs(ChangelogSession):
         self.run(f"alter table {tables['mview_uow']} alter uow_id restart with 2", doing=doing)
 
     def drop(self, table: TableName) -> None:
-        """See ChangelogSession."""
         self._forget(table)
         self.run(f"drop table if exists {quote(*table)}", doing=f"dropping {table}")
 
     def rename(self, table: TableName, name: str) -> None:
-        """See ChangelogSession."""
         self._forget(table)
         self.run(f"alter table {quote(*table)} rename to {quote(name)}", doing=f"renaming {table}")
 
     def shape(self, table: TableName) -> Mapping[str, str] | None:
-        """See ChangelogSession."""
         found = self._read(table)
         if found is None:
             return None
@@ -207,7 +195,6 @@ class PostgresChangelogs(ChangelogSession):
         relation: Relation,
         definition: TableDefinition | None,  # noqa: ARG002 - character sets are no types here
     ) -> Sequence[str]:
-        """See ChangelogSession."""
         return [self._type(relation, column) for column in relation.columns]
 
     def _type(self, relation: Relation, column: Column) -> str:
@@ -228,24 +215,19 @@ class PostgresChangelogs(ChangelogSession):
         return map_column(column, source, ANY_POSTGRES, choices=self._choices, table=table)
 
     def same_type(self, left: str, right: str) -> bool:
-        """See ChangelogSession."""
         return TYPE_RULES.same(left, right)
 
     def holds(self, wider: str, narrower: str) -> bool:
-        """See ChangelogSession."""
         return TYPE_RULES.holds(wider, narrower)
 
     @property
     def text_type(self) -> str:
-        """See ChangelogSession."""
         return "text"
 
     def fold(self, column: str) -> str:
-        """See ChangelogSession."""
         return column
 
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
-        """See ChangelogSession."""
         named = [*zip(OWN_COLUMNS, OWN_TYPES, strict=True), *columns]
         body = ",\n    ".join(f"{quote(name)} {kind}" for name, kind in named)
         doing = f"creating the changelog {table}"
@@ -265,20 +247,16 @@ class PostgresChangelogs(ChangelogSession):
         *,
         after: str,  # noqa: ARG002 - new columns are always the last ones here
     ) -> None:
-        """See ChangelogSession."""
         self._alter(table, f"add column {quote(name)} {kind}")
 
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
-        """See ChangelogSession."""
         column = quote(name)
         self._alter(table, f"alter column {column} type {kind} using {column}::{kind}")
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
-        """See ChangelogSession."""
         self._alter(table, f"rename column {quote(old)} to {quote(new)}")
 
     def drop_column(self, table: TableName, name: str) -> None:
-        """See ChangelogSession."""
         self._alter(table, f"drop column {quote(name)}")
 
     def _alter(self, table: TableName, clause: str) -> None:
@@ -294,7 +272,6 @@ class PostgresChangelogs(ChangelogSession):
     # -- rows ------------------------------------------------------------------------------------
 
     def append(self, table: TableName, images: RowImages) -> None:
-        """See ChangelogSession."""
         relation = images.relation
         target = self._table(table)
         mapped = self._expressions(relation)

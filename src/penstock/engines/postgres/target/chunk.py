@@ -56,15 +56,12 @@ class PostgresWriter(BulkWriter):
                 self._connection.execute("set session_replication_role = replica")
 
     def close(self) -> None:
-        """See BulkWriter."""
         self._connection.close()
 
     def read_action(self) -> str:
-        """See BulkWriter."""
         return self._progress.read_action()
 
     def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
-        """See BulkWriter."""
         writer, progress, number = self._connection, self._progress, task.chunk.number
         with server_errors(task.doing), writer.transaction():
             claim_chunk(writer, task)

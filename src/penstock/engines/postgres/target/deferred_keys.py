@@ -17,7 +17,7 @@ from penstock.ports.bulk import DEFERRED_KEYS_APPLICATION, DeferredTable
 
 
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.bulk`."""
+    """Create the waiting unique keys of a table."""
     settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
     with (
         connect(url, application_name=DEFERRED_KEYS_APPLICATION, options=settings) as target,
@@ -28,7 +28,7 @@ def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """See `ports.bulk`."""
+    """Drop unique keys that an earlier load of the table has created."""
     with (
         connect(url, application_name=DEFERRED_KEYS_APPLICATION) as target,
         server_errors(f"dropping keys of {table.target}"),

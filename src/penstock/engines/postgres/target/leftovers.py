@@ -27,7 +27,7 @@ KIND = """
 
 
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
-    """See `ports.reset`."""
+    """Return what the target holds of a pipeline."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors(DOING),
@@ -37,7 +37,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
-    """See `ports.reset`."""
+    """Return how the existing ones of these tables are emptied."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors("looking at the tables of the target"),
@@ -70,7 +70,7 @@ def _empty(
 
 
 def remove(url: str, removal: Removal) -> None:
-    """See `ports.reset`."""
+    """Carry a removal out."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors(f"removing {removal.what}"),

@@ -61,7 +61,7 @@ UNDER_WAY = """
 
 
 class PostgresProgress(StateStore):
-    """See `StateStore`."""
+    """Connection to the progress tables in a PostgreSQL target."""
 
     dialect = DIALECT
 
@@ -71,21 +71,18 @@ class PostgresProgress(StateStore):
 
     @property
     def is_closed(self) -> bool:
-        """See StateSession."""
         return self._connection.closed or self._connection.broken
 
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:
-        """See StateSession."""
         with server_errors(doing):
             return self._connection.execute(self._text(sql), values).fetchall()
 
     def run(self, sql: str, values: Sequence[object] = (), *, doing: str) -> int:
-        """See StateSession."""
         with server_errors(doing):
             return self._connection.execute(self._text(sql), values).rowcount
 
     def run_many(self, sql: str, rows: Iterable[Sequence[object]], *, doing: str) -> None:
-        """See StateSession. The statements are sent without waiting for each answer."""
+        """Send the statements without waiting for each answer."""
         with server_errors(doing), self._connection.cursor() as cursor:
             cursor.executemany(self._text(sql), rows)
 
@@ -93,22 +90,19 @@ class PostgresProgress(StateStore):
         return statement(self.dialect.number_parameters(sql))
 
     def transaction(self) -> AbstractContextManager[object]:
-        """See StateSession."""
         return self._connection.transaction()
 
     @contextmanager
     def create_alone(self) -> Iterator[None]:
-        """See StateSession. What is created before an error is rolled back."""
+        """Create tables in a transaction. What is created before an error is rolled back."""
         with server_errors("creating the state tables"), self._connection.transaction():
             self._connection.execute("select pg_advisory_xact_lock(hashtext('penstock wirekite'))")
             yield
 
     def is_missing(self, error: StatementFailed) -> bool:
-        """See StateSession."""
         return error.fields.get("sqlstate") in _NOT_THERE
 
     def unwritable(self, error: PrivilegeMissing) -> ProgressUnwritable:
-        """See StateSession."""
         user, database = self._connection.info.user, self._connection.info.dbname
         return ProgressUnwritable(
             f"schema wirekite cannot be created in database {database}: {error.message}",
@@ -117,13 +111,11 @@ class PostgresProgress(StateStore):
         )
 
     def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts."""
         with server_errors("reading the bulk load's progress"):
             found = self._connection.execute(UNDER_WAY, {"name": COPIER}).fetchall()
         return {TableName(schema, name): int(count) for schema, name, count in found}
 
     def close(self) -> None:
-        """See StateSession."""
         self._connection.close()
 
 

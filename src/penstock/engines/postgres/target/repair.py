@@ -45,7 +45,7 @@ ACTING = """
 
 
 class PostgresRepair(PostgresWriter, RepairTarget):
-    """See `RepairTarget`."""
+    """Connection that repairs rows of a PostgreSQL target."""
 
     def __init__(self, url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> None:
         """Connect; triggers and foreign keys are kept from acting where the role may do that."""
@@ -60,19 +60,16 @@ class PostgresRepair(PostgresWriter, RepairTarget):
 
     @contextmanager
     def transaction(self) -> Iterator[object]:
-        """See RepairTarget."""
         with server_errors("repairing the target"), self._connection.transaction() as one:
             yield one
 
     def hold(self, expected: Applied) -> None:
-        """See RepairTarget."""
         [(present,)] = self.fetch(PRESENT, "looking for our tables")
         found = self.fetch(APPLIED, "locking the applied position") if present else []
         if found and found[0][0] != expected.gsn:
             raise target_moved(expected, int(found[0][0]))
 
     def check(self, table: RepairTable) -> None:
-        """See RepairTarget."""
         found = read_target_tables(self._connection, [table.target]).get(table.target)
         if found is None:
             raise TargetTableMissing(
@@ -105,17 +102,14 @@ class PostgresRepair(PostgresWriter, RepairTarget):
             )
 
     def delete(self, table: TableName, condition: str) -> int:
-        """See RepairTarget."""
         with server_errors(f"deleting rows of {table}"):
             own = read_own_rows(self._connection, table)
             done = self._connection.execute(f"delete from {own} where {condition}")
         return done.rowcount
 
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:
-        """See RepairTarget."""
         return self._copy(task, reader)
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """See RepairTarget."""
         with server_errors(doing):
             return self._connection.execute(query).fetchall()

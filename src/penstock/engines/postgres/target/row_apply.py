@@ -68,7 +68,6 @@ class PostgresRowTarget(RowTarget):
 
     @contextmanager
     def open_session(self) -> Iterator[RowSession]:
-        """See `RowTarget`."""
         options = {**EXACT_TEXT_SETTINGS, "lock_timeout": LOCK_TIMEOUT}
         connection = connect(self._url, application_name=APPLICATION_NAME, options=options)
         with connection:
@@ -83,14 +82,12 @@ class PostgresRowSession(RowSession):
         self._progress = PostgresProgress(connection)
 
     def tables(self, group: Group) -> Mapping[str, TableDefinition]:
-        """See `RowSession`."""
         pattern = as_pattern(TableName(group[-1], "x")).removesuffix("x") + "*"
         found = captured_tables(self._connection, [pattern])
         return {one.name.name: one for one in found if one.name.schema == group[-1]}
 
     @contextmanager
     def exclusive(self, tables: Collection[StagedTable]) -> Iterator[None]:
-        """See `RowSession`."""
         names = sorted(f"penstock row apply {table}" for table in tables)
         held: list[str] = []
         try:
@@ -105,28 +102,23 @@ class PostgresRowSession(RowSession):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `RowSession`."""
         with _typed_errors("applying rows"), self._connection.transaction():
             commit_durably(self._connection, once=True)
             yield
 
     def read_position(self, log_id: str) -> Applied:
-        """See `RowSession`."""
         self._progress.ensure_shared(log_id)
         return self._progress.read_applied(log_id)
 
     def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
-        """See `RowSession`."""
         return self._progress.read_applied(log_id, lock="share" if is_shared else "update")
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
-        """See `RowSession`."""
         self._progress.advance(log_id=log_id, before=before, after=after)
 
     def upsert(
         self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]
     ) -> list[Conflict]:
-        """See `RowSession`."""
         rules.check(table)
         conflicts: list[Conflict] = []
         for documents in by_columns(table, rules, mutations):
@@ -143,7 +135,6 @@ class PostgresRowSession(RowSession):
         return sorted(conflicts, key=lambda one: places[id(one.mutation)])
 
     def delete(self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]) -> int:
-        """See `RowSession`."""
         count = 0
         for some in by_key(table, mutations).chunks(rules.row_limit):
             rows = _Rows(table, rules, some)
@@ -153,7 +144,6 @@ class PostgresRowSession(RowSession):
         return count
 
     def add_dead_letters(self, table: TableDefinition, letters: Sequence[DeadLetter]) -> None:
-        """See `RowSession`."""
         types = {column.name: column.type_text for column in table.columns}
         names = ("dlq_name", "source_nanos", "source_logical", "data_after", "data_before")
         values = ", ".join(f"%s::{types[name]}".replace("%s", "\0") for name in names)
@@ -166,13 +156,11 @@ class PostgresRowSession(RowSession):
                 self._connection.execute(statement(sql), parameters)
 
     def query(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """See `RowSession`."""
         with _typed_errors("a statement of the user's module"):
             found = self._connection.execute(statement(sql), parameters or None)
             return found.fetchall() if found.description is not None else []
 
     def quote(self, *names: str) -> str:
-        """See `RowSession`."""
         return quote(*names)
 
     # --- upserts ----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def default_sql(
     mapping: Mapping,
     target: Server,  # noqa: ARG001 - the port's
 ) -> str | None:
-    """See `SchemaTarget`."""
+    """Return a default as SQL of the target; None if it has no equivalent."""
     match default.kind:
         case DefaultKind.NOW:
             return now_sql(mapping)
@@ -55,7 +55,7 @@ def index_part(
     column: ColumnDefinition,  # noqa: ARG001 - the port's
     mapping: Mapping,
 ) -> tuple[IndexPart, int] | str:
-    """See `SchemaTarget`. An index over long values would be made, and then refuse rows."""
+    """Return a column in an index. One over long values would be created, and then refuse rows."""
     if part.prefix:
         return f"it is over the beginning of {part.column}"
     base = base_of(mapping.target_type)

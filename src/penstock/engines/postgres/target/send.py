@@ -40,7 +40,10 @@ _connections: dict[tuple[int, int, str], psycopg.Connection] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresStagingWriter(StagingWriter):
-    """See `StagingWriter`. table: the source's name. prepare: by column what `prepared` does."""
+    """Writer into a merge table.
+
+    table: the source's name. prepare: by column what `prepared` does.
+    """
 
     url: str
     table: TableName
@@ -51,15 +54,12 @@ class PostgresStagingWriter(StagingWriter):
 
     @property
     def layout(self) -> MergeLayout:
-        """See `StagingWriter`."""
         return MergeLayout(self.relation)
 
     def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """See `StagingWriter`."""
         return prepared_batch(rows, self.prepare)
 
     def write(self, rows: NetRows) -> StagedRows:
-        """See `StagingWriter`."""
         return StagedRows(in_table=self.send(chain(rows.deletes(), rows.upserts())))
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> int:
@@ -97,10 +97,10 @@ def _copy(staging: str, layout: MergeLayout) -> LiteralString:
 
 
 def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
-    """See that the merge table is ours; COPY keeps it from being emptied until the commit.
+    """Check that the merge table is ours; COPY keeps it from being emptied until the commit.
 
-    A worker whose job was given up, as when a table leaves the batches to be copied, may come
-    after the next batch has the table: its rows would be too many there.
+    A worker whose job was given up, as when a table leaves the batches to be copied, may come after
+    the next batch has the table: its rows would be too many there.
     """
     table = quote(SCHEMA, writer.staging)
     cursor.execute(f"select pg_relation_filenode({literal(table)})::bigint")

@@ -46,18 +46,16 @@ NAME_BYTES_MAX = 63
 
 
 class PostgresTargetEngine(TargetEngine):
-    """See `TargetEngine`."""
+    """PostgreSQL as target."""
 
     errors: tuple[type[BaseException], ...] = (psycopg.Error,)
     ddl_commits = False
 
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
-        """See `TargetEngine`."""
         assert isinstance(error, psycopg.Error)
         return statement_error(doing, error)
 
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
-        """See `TargetEngine`."""
         room = NAME_BYTES_MAX
         return port.staging_name(merge_name, place=place, use=use, room=room, unit="utf-8")
 
@@ -68,7 +66,6 @@ class PostgresTargetEngine(TargetEngine):
         choices: Choices = NO_CHOICES,
         directory: Path | None = None,  # noqa: ARG002 - all rows wait in merge tables
     ) -> PostgresStaging:
-        """See `TargetEngine`."""
         settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(apply.LOCK_TIMEOUT_MS)}
         connection = connect(url, application_name=STAGER_NAME, options=settings)
         return PostgresStaging(connection, url, choices)
@@ -82,7 +79,6 @@ class PostgresTargetEngine(TargetEngine):
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
     ) -> PostgresTarget:
-        """See `TargetEngine`."""
         connection, is_replica = apply.connect_to_apply(url)
         progress = PostgresProgress(connection)
         return PostgresTarget(
@@ -112,7 +108,6 @@ class PostgresStaging(Staging):
         self._area = StagingArea(connection)
 
     def merge_name(self, table: TableName, target: TableName) -> str:
-        """See `Staging`."""
         return self._records.get(table, target).merge_name
 
     def prepare(
@@ -122,7 +117,7 @@ class PostgresStaging(Staging):
         place: int,  # noqa: ARG002 - the names are the place's own
         source_engine: str,
     ) -> dict[str, PostgresStagingWriter]:
-        """See `Staging`. Rows go nowhere else: COPY cannot update."""
+        """Empty these merge tables. Rows go nowhere else: COPY cannot update."""
         stamps = self._area.prepare({one.name: MergeLayout(one.relation) for one in wanted})
         return {
             one.name: PostgresStagingWriter(
@@ -137,15 +132,12 @@ class PostgresStaging(Staging):
         }
 
     def empty_ahead(self) -> None:
-        """See `Staging`."""
         self._area.empty_ahead()
 
     def forget(self, names: Iterable[str]) -> None:
-        """See `Staging`."""
         self._area.forget(names)
 
     def begin_files(self, files: Iterable[str]) -> None:
-        """See `Staging`."""
         self._progress.begin_files(files)
 
     def close(self) -> None:
@@ -161,17 +153,14 @@ class PostgresTarget(apply.TargetSession, SqlTarget):
 
     @property
     def is_closed(self) -> bool:
-        """See `SqlTarget`."""
         return self.connection.closed
 
     def bind(self, log_id: str) -> Applied:
-        """See `SqlTarget`."""
         self.progress.ensure_tables()
         self.log_id = log_id
         return self.progress.bind_log(log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
-        """See `SqlTarget`."""
         with server_errors("reading the target's tables"):
             self.ensure_known(names)
 
@@ -194,32 +183,25 @@ class PostgresTarget(apply.TargetSession, SqlTarget):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """See `SqlTarget`."""
         with server_errors("committing a batch"), self.connection.transaction():
             yield
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """See `SqlTarget`."""
         self.progress.advance(log_id=log_id, before=before, after=after)
 
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
-        """See `SqlTarget`."""
         check_staged(self.connection, expected)
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
-        """See `SqlTarget`."""
         apply.apply_phases(self, phases)
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
-        """See `SqlTarget`."""
         self.progress.end_files(files)
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See `SqlTarget`."""
         return self.progress.read_table_syncs()
 
     def write_table_sync(self, row: TableSync) -> None:
-        """See `SqlTarget`."""
         self.progress.write_table_sync(row)
 
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
@@ -234,13 +216,11 @@ class PostgresTarget(apply.TargetSession, SqlTarget):
             return how(self.connection, layouts) > 0
 
     def take_notes(self) -> list[ShapeNote]:
-        """See `SqlTarget`."""
         taken = list(self.noted)
         self.noted.clear()
         return taken
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
-        """See `SqlTarget`."""
         drop_merge_tables(self.connection, names)
 
     def close(self) -> None:

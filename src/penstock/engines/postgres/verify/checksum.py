@@ -37,12 +37,12 @@ PROBE = """
 
 
 def column_name(name: str) -> str:
-    """See Dialect."""
+    """Return a column's name as in `VerifyReader.column_types`, whose case may be ignored."""
     return name
 
 
 def image(cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
-    """See Dialect."""
+    """Return SQL for rows that every engine prints alike."""
     row = _join(cells)
     named = " || ',' || ".join(f"coalesce({_text(cell)}, '')" for cell in key or cells)
     return Image(key=_join(key) if key else row, row=row, name=f"('(' || {named} || ')')")
@@ -70,14 +70,16 @@ def _mark(cell: ComparedCell) -> str:
 
 
 def is_long(_: str) -> bool:
-    """See Dialect. A text may be as long as a value; only the other side may have a lower limit."""
+    """Return False: a text may be as long as a value; only the other side may have a lower
+    limit.
+    """
     return False
 
 
 def printed_images(
     table: TableDefinition, target_types: Mapping[str, str]
 ) -> tuple[Image, Image] | None:
-    """See Dialect."""
+    """Return images of source and target for two servers of this engine, which prints the rows."""
     return source_image(table), target_image(table, target_types)
 
 
@@ -149,7 +151,7 @@ def _hash(hasher: Hasher, text: str, which: int) -> str:
 
 
 def bucket_query(image: Image, part: Part, buckets: int, hasher: Hasher) -> str:
-    """See Dialect."""
+    """Return SQL for the checksums of one part."""
     # `offset 0` keeps the planner from merging the levels, which would print each row twice.
     second = "0" if hasher is Hasher.SHARED else f"sum({_hash(hasher, 'image', 2)})"
     return f"""
@@ -169,7 +171,7 @@ def bucket_query(image: Image, part: Part, buckets: int, hasher: Hasher) -> str:
 def rows_query(
     image: Image, parts: Sequence[Part], buckets: int, differing: Sequence[int], hasher: Hasher
 ) -> str:
-    """See Dialect."""
+    """Return SQL for the rows of the differing buckets as `Hashes`, ordered by key hash 1."""
     wanted = "true"
     if len(differing) < buckets:
         wanted = f"{_hash(hasher, image.key, 1)} & {buckets - 1} = any({_numbers(differing)})"
@@ -184,7 +186,7 @@ def rows_query(
 
 
 def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], hasher: Hasher) -> str:
-    """See Dialect."""
+    """Return SQL for keys as text."""
     wanted = f"{_hash(hasher, image.key, 1)} = any({_numbers(hashes)})"
     return f"""
         select {_hash(hasher, "key", 1)},
@@ -197,7 +199,7 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], hash
 def chosen_rows(
     image: Image, buckets: int, differing: Sequence[int], keys: Sequence[int] | None, hasher: Hasher
 ) -> str:
-    """See Dialect."""
+    """Return the condition that a row's key has one of these first hashes."""
     number = _hash(hasher, image.key, 1)
     if keys is None:
         return f"{number} & {buckets - 1} = any({_numbers(differing)})"
@@ -207,7 +209,7 @@ def chosen_rows(
 def select_rows(
     table: TableDefinition, columns: Sequence[str], _: Sequence[str], where: str
 ) -> str:
-    """See Dialect."""
+    """Return the statement that reads whole rows, as those of the bulk load do."""
     names = ", ".join(map(quote, columns))
     only = "" if table.is_partitioned else "only "
     return f"copy (select {names} from {only}{quote(*table.name)} where {where}) to stdout"

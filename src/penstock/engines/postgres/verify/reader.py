@@ -68,7 +68,7 @@ COLUMN_TYPES = """
 
 
 class PostgresVerifyReader(VerifyReader):
-    """See `VerifyReader`.
+    """Sessions in one snapshot.
 
     snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)
     also holds a lock on every compared table, so that none can be rewritten meanwhile.
@@ -127,34 +127,28 @@ class PostgresVerifyReader(VerifyReader):
             self._free.put(connection)
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """See VerifyReader."""
         with self._session() as connection, server_errors(doing):
             return connection.execute(query).fetchall()
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
-        """See VerifyReader."""
         with self._session() as connection:
             yield from read_hashes(connection, query, doing)
 
     def hashers(self) -> Mapping[Hasher, str]:
-        """See VerifyReader."""
         with server_errors("probing the hash functions"):
             probed = self.lead.execute(checksum.PROBE).fetchone()
         return {Hasher.FAST: str(probed), Hasher.SHA256: "postgres", Hasher.SHARED: ""}
 
     def column_types(self, table: TableName) -> dict[str, str]:
-        """See VerifyReader."""
         with server_errors(f"reading the columns of {table}"):
             found = self.lead.execute(COLUMN_TYPES, {"name": quote(*table)}).fetchall()
         return {str(name): str(type_text) for name, type_text in found}
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """See VerifyReader."""
         return read_parts(self.lead, table, side, part_bytes=self._part_bytes)
 
     @contextmanager
     def row_reader(self) -> Iterator[PostgresBulkReader]:
-        """See VerifyReader."""
         yield PostgresBulkReader(self.lead)
 
     def __enter__(self) -> Self:

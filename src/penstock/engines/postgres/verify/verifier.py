@@ -44,7 +44,7 @@ NUDGE = """
 
 
 class PostgresVerifier(Verifier):
-    """See Verifier."""
+    """Verifier of a PostgreSQL server."""
 
     @contextmanager
     def open_source(
@@ -57,7 +57,9 @@ class PostgresVerifier(Verifier):
         sessions: int,
         part_bytes: int = PART_BYTES,
     ) -> Iterator[tuple[VerifyReader, SourcePoint]]:
-        """See Verifier. Nothing has to wait for the point, so nothing is reported."""
+        """Open sessions in one snapshot. Nothing has to wait for the point, so nothing is
+        reported.
+        """
         url = config.source.url
         with ExitStack() as stack:
             # A temporary slot is dropped as soon as the reader has imported the snapshot.
@@ -76,11 +78,10 @@ class PostgresVerifier(Verifier):
     def open_target(
         self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
     ) -> PostgresVerifyReader:
-        """See Verifier."""
         return PostgresVerifyReader(url, snapshot_id=None, sessions=sessions, part_bytes=part_bytes)
 
     def nudge(self, url: str) -> None:
-        """See Verifier. The server's log is made to reach beyond the point."""
+        """Make the server's log reach beyond the point."""
         with (
             connect(url, application_name=APPLICATION_NAME) as connection,
             server_errors("writing a mark into the source's log"),
@@ -96,7 +97,7 @@ class PostgresVerifier(Verifier):
         *,
         since: int,
     ) -> str:
-        """See Verifier. A slot that is not there yet holds nothing: nothing was captured so far."""
+        """Return what is unread: nothing if there is no slot, because nothing was captured."""
         section = config.change_extractor
         names = '"' + section.publication.replace('"', '""') + '"'
         parameters = {
