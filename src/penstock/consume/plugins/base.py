@@ -125,7 +125,7 @@ class Instance(Protocol):
 
 
 class Plugin(Protocol):
-    """Plugin with all nine callbacks, though some may do nothing.
+    """Plugin with all nine callbacks, though some may do nothing: none is abstract.
 
     A transaction is begin_trx, its rows in order, then commit_trx; once commit_trx returns, the
     plugin has the transaction for good. Only then is the position stored: a crash, or an exception
@@ -142,55 +142,46 @@ class Plugin(Protocol):
     - instance: FlexCDC as the plugin sees it.
     """
 
-    @abstractmethod
     def plugin_init(self, instance: Instance, /) -> None:
         """Start, before anything is connected."""
         ...
 
-    @abstractmethod
     def plugin_deinit(self, instance: Instance, /) -> None:
         """End, after an error, too."""
         ...
 
-    @abstractmethod
     def begin_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
         """Begin a transaction."""
         ...
 
-    @abstractmethod
     def insert(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process an inserted row."""
         ...
 
-    @abstractmethod
     def delete(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process a deleted row, given with its last values."""
         ...
 
-    @abstractmethod
     def update_before(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process the old values of an updated row. Not called with skip_before_update."""
         ...
 
-    @abstractmethod
     def update_after(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
         """Process the new values of an updated row. Called directly after update_before."""
         ...
 
-    @abstractmethod
     def commit_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
         """Complete the transaction. After the return the plugin has it for good."""
         ...
 
-    @abstractmethod
     def rollback_trx(self, uow_id: int, instance: Instance, /) -> None:
         """Discard the transaction; it is repeated with the same numbers."""
         ...
