@@ -12,7 +12,7 @@ import pytest
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.postgres.lsn import Lsn
 from penstock.ports.row_apply import RowTarget
-from unit.test_tidy import named, sources
+from unit.test_tidy import name_module, sources
 
 # Class and Protocol: the names are the same, and the reason why it is none.
 OF_OTHER_ARGUMENTS = {("CatchUp", "Ranges"): "asked with an amount; _CopiedRanges knows it"}
@@ -24,7 +24,7 @@ def classes() -> tuple[type, ...]:
     found: list[type] = []
     for path, _ in sources("src/"):
         if path.name != "__main__.py":
-            module = importlib.import_module(named(path))
+            module = importlib.import_module(name_module(path))
             own = (one for one in vars(module).values() if isinstance(one, type))
             found += [one for one in own if one.__module__ == module.__name__]
     return tuple(dict.fromkeys(found))

@@ -230,7 +230,7 @@ def test_public_methods_have_a_docstring_or_override_one_that_has() -> None:
         and not method.name.startswith("_")
         and not ast.get_docstring(method)
         and not _is_documented(
-            getattr(importlib.import_module(named(path)), node.name), method.name
+            getattr(importlib.import_module(name_module(path)), node.name), method.name
         )
     ]
     assert silent == []

@@ -32,10 +32,11 @@ class Finding(NamedTuple):
         return f"{self.place}: {self.rule}: {self.text}"
 
 
-def check_docstring(text: str) -> str | None:
+def check_docstring(text: str, *, is_test: bool = False) -> str | None:
     """Return what is wrong with a docstring's first words, or None."""
     first = text.strip().split(None, 1)[0].strip("`\"'(),.:;").lower() if text.strip() else ""
-    return f"begins with {first!r}" if first in LISTS["first_words"] else None
+    wrong = LISTS["first_words"] if is_test else LISTS["first_words"] + LISTS["first_words_of_src"]
+    return f"begins with {first!r}" if first in wrong else None
 
 
 def is_participle(name: str) -> bool:
@@ -67,7 +68,7 @@ def find_in_module(path: Path, text: str) -> Iterator[Finding]:
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
         ) and (given := ast.get_docstring(node)):
             at = f"{place}:{getattr(node, 'lineno', 1)}"
-            if wrong := check_docstring(given):
+            if wrong := check_docstring(given, is_test=place.startswith("tests/")):
                 yield Finding(at, "first word", f"{wrong}: {given.splitlines()[0]}")
     for number, line in enumerate(text.splitlines(), 1):
         for wrong in find_plain_words(line):
