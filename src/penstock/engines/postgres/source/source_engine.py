@@ -23,6 +23,7 @@ from penstock.engines.postgres.source.heartbeat import Heartbeats
 from penstock.engines.postgres.source.relations import CatalogShapes, dropped_definitions
 from penstock.engines.postgres.source.requests import Captures, Resends
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
+from penstock.engines.postgres.source.snapshot import NOT_THERE
 from penstock.engines.postgres.source.source_identity import (
     ServerIdentity,
     identify,
@@ -350,6 +351,9 @@ class PostgresEngine(SourceEngine):
         except PenstockError as error:
             if error.retry == "backoff":
                 raise
+            if error.fields.get("sqlstate") in NOT_THERE:
+                logger.info("table has gone or has another name", table=str(action.table))
+                return True  # the next look tells which
             logger.warning("table is not published again", error=error.message)
             return False
         self._published_again.add(action.table)
