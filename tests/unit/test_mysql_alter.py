@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.pipelines.changes import relation
@@ -57,6 +59,36 @@ def free_keys(shape: Relation, *, emptied: bool = False, replaced: bool = False)
         replaced=replaced,
     )
     return list(alterer.free([RETYPED]))
+
+
+@pytest.mark.parametrize(
+    ("is_virtual", "expected"),
+    [
+        (False, ["modify column `v` int null"]),
+        (True, ["drop column `v`", "add column `v` int null"]),
+    ],
+)
+def test_a_computed_column_of_an_emptied_table_becomes_an_ordinary_one(
+    is_virtual: bool, expected: list[str]
+) -> None:
+    """The servers refuse to modify a virtual one."""
+    computed = replace(column("v", not_null=False), generated=True, is_virtual=is_virtual)
+    alterer = Alterer(
+        record=TableRecord(
+            source=TableName("public", "t"),
+            target=NAME,
+            merge_name="",
+            made=True,
+            columns=(("id", "integer"),),
+        ),
+        relation=relation(ID, V),
+        table=replace(TABLE, columns=(TABLE.columns[0], computed)),
+        mapping_of=lambda _: Mapping(source_type="integer", target_type="int"),
+        server=Server(engine=Engine.MYSQL, version=(8, 4, 0)),
+        emptied=True,
+        replaced=False,
+    )
+    assert [one.sql for one in alterer.stop_computing()] == expected
 
 
 def test_only_void_values_are_removed() -> None:

@@ -156,6 +156,8 @@ def identify(
         for place, (column, one) in enumerate(zip(columns, found, strict=True)):
             old = before.get(column.id)
             if old is None:
+                if one.redefined:
+                    doubt = doubt or f"column {column.name} was added and then redefined"
                 continue
             doubt = doubt or _doubt_of(old, column, one, known)
             if place in relation.key and old.nullable and not column.nullable:

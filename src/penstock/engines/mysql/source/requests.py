@@ -356,6 +356,9 @@ class Resends:
         if version is None:
             raise table_not_captured(table, self._reader)
         definition = self._live.read(table)
+        if definition is None:  # some servers do not list a table while they alter it
+            self._clock.sleep(PAUSE_S)
+            definition = self._live.read(table)
         if definition is None:
             raise table_unknown(table)
         if definition.engine.upper() not in WITH_SNAPSHOTS:

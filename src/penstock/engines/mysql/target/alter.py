@@ -85,13 +85,22 @@ class Alterer:
         if self.record.columns in (None, shape_of(self.relation)):
             return []
         before = dict(self.record.columns or ())
-        return [
-            _retype(column, self.mapping_of(column).target_type, found)
-            for column in self.relation.columns
-            if (found := self.table.column(column.name)) is not None
-            and found.generated
-            and (column.name not in before or self.emptied)
-        ]
+        clauses: list[Clause] = []
+        for column in self.relation.columns:
+            found = self.table.column(column.name)
+            if found is None or not found.generated:
+                continue
+            if column.name in before and not self.emptied:
+                continue
+            kind = self.mapping_of(column).target_type
+            if found.is_virtual:  # it is never made an ordinary one
+                what = f"column {column.name} became {kind}"
+                name = quote(column.name)
+                clauses.append(Clause(f"drop column {name}", what))
+                clauses.append(Clause(f"add column {name} {_with_collation(kind)} null", what))
+            else:
+                clauses.append(_retype(column, kind, found))
+        return clauses
 
     def set_aside(self, names: Mapping[str, str]) -> list[Clause]:
         """Return clauses that rename columns temporarily, so that their names are free.
@@ -275,11 +284,15 @@ class Alterer:
         return {name for name in key_of(self.relation) if self.table.column(name) is None}
 
     def _may_be_key(self, name: str) -> bool:
-        """Return whether a key can contain a whole column: it cannot for long types."""
+        """Return whether a key can contain a whole column: it cannot for long types.
+
+        In a table without rows a column of another type gets its new type in the same statement.
+        """
         found = self.table.column(name)
-        if found is not None:
-            return not found.data_type.endswith(_LONG)
         column = next(one for one in self.relation.columns if one.name == name)
+        is_retyped = dict(self.record.columns or ()).get(name) != column.source_type
+        if found is not None and not (self.emptied and is_retyped):
+            return not found.data_type.endswith(_LONG)
         return not self.mapping_of(column).target_type.split("(")[0].split(" ")[0].endswith(_LONG)
 
     # --- leniently --------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ class TargetColumn:
 
     data_type: for example `varchar`. type_text: for example `varchar(40)`. charset, collation:
     empty unless it is text. generated: the target computes it. has_default: it can be left out of
-    an insert. more_sql: its default and comment, as in its definition.
+    an insert. more_sql: its default and comment, as in its definition. is_virtual: generated, not
+    stored.
     """
 
     name: str
@@ -80,6 +81,7 @@ class TargetColumn:
     collation: str = ""
     auto_increment: bool = False
     more_sql: str = ""
+    is_virtual: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -210,6 +212,7 @@ def _column(row: dict[str, Any], *, is_mariadb: bool) -> TargetColumn:
         collation=str(row["collation_name"] or ""),
         auto_increment="AUTO_INCREMENT" in extra,
         more_sql=_more(default, extra, str(row["column_comment"] or ""), is_mariadb=is_mariadb),
+        is_virtual="VIRTUAL GENERATED" in extra,
     )
 
 

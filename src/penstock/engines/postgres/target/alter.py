@@ -248,6 +248,7 @@ class Alterer:
         if old and not new and primary is not None and columns == there:
             # Rows that are equal in it may follow.
             yield Alteration(f"{self._alter} drop constraint {quote(primary.name)}", change.what)
+            yield from self._free_of_key(columns, change)
         if not new or columns == set(new) or columns not in (there, set()):
             return
         known = {name for name, _ in self.record.columns or ()}
@@ -258,6 +259,15 @@ class Alterer:
         dropped = f"drop constraint {quote(primary.name)}, " if primary is not None else ""
         listed = ", ".join(map(quote, new))
         yield Alteration(f"{self._alter} {dropped}add primary key ({listed})", change.what)
+        yield from self._free_of_key(columns - set(new), change)
+
+    def _free_of_key(self, names: set[str], change: ShapeChange) -> Iterator[Alteration]:
+        """Yield the statements that let columns that leave the key be NULL, if the source's may."""
+        for column in self.relation.columns:
+            found = self.table.column(column.name)
+            if column.name in names and column.nullable and found is not None and found.not_null:
+                sql = f"{self._alter_at(found)} alter column {quote(column.name)} drop not null"
+                yield Alteration(sql, change.what)
 
     def _refuse_inherited(self, found: TargetColumn, kind: str, change: ShapeChange) -> None:
         """Refuse a narrower type for a whole tree until the log says that the tree has it."""
