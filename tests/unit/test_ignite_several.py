@@ -14,7 +14,7 @@ from harness.ignite.source import Row, extract, folded, made, rows_of, source_pi
 from penstock.codec.ignite.wal import Version
 from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigUrlInvalid, ConfigValueInvalid
+from penstock.control.pipeline.config_text import ConfigUrlInvalid, ConfigValueInvalid
 from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite.directory import CdcDirectoryMissing

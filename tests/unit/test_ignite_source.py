@@ -41,7 +41,7 @@ from penstock.codec.ignite.values import BinaryObject
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigOtherEngine
+from penstock.control.pipeline.config_text import ConfigOtherEngine
 from penstock.control.pipeline.consumers import register_configured
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.extraction import TimeZoneUnknown

@@ -28,7 +28,7 @@ from harness.pipelines.merged import (
 from penstock.base.shapes import note_copied
 from penstock.consume.registration import register
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigValueInvalid, SourceMissing
+from penstock.control.pipeline.config_text import ConfigValueInvalid, SourceMissing
 from penstock.control.status.merge_status import MergeSeen
 from penstock.engines.merged.position import MergedPosition
 from penstock.extract import extractor

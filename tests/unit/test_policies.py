@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigKeyUnknown,
     ConfigValueInvalid,
 )

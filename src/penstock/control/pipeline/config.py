@@ -18,18 +18,6 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from penstock.codec.types import Engine, TypeChoiceInvalid, TypeChoiceUnknown, parse_choices
-from penstock.control.pipeline.config_errors import (
-    ConfigKeyMissing,
-    ConfigKeyUnknown,
-    ConfigOtherEngine,
-    ConfigPatternInvalid,
-    ConfigStartRefused,
-    ConfigValueInvalid,
-    SourceMissing,
-    TargetMissing,
-    check_url,
-    invalid,
-)
 from penstock.control.pipeline.config_merge import check_merge_file, with_merge
 from penstock.control.pipeline.config_serve import check_serve
 from penstock.control.pipeline.config_stage import (
@@ -38,7 +26,22 @@ from penstock.control.pipeline.config_stage import (
     check_staging,
     with_staging,
 )
-from penstock.control.pipeline.config_text import ConfigText, Substituted, plain, read_config_text
+from penstock.control.pipeline.config_text import (
+    ConfigKeyMissing,
+    ConfigKeyUnknown,
+    ConfigOtherEngine,
+    ConfigPatternInvalid,
+    ConfigStartRefused,
+    ConfigText,
+    ConfigValueInvalid,
+    SourceMissing,
+    Substituted,
+    TargetMissing,
+    check_url,
+    invalid,
+    plain,
+    read_config_text,
+)
 from penstock.control.pipeline.direct import (
     engine_of,
     has_directory,

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.codec.types import Engine
-from penstock.control.pipeline.config_errors import ConfigValueInvalid, invalid
-from penstock.control.pipeline.config_text import ConfigText, plain
+from penstock.control.pipeline.config_text import ConfigText, ConfigValueInvalid, invalid, plain
 from penstock.model.sections import MERGE, MERGED, STAGE, STAGING
 from penstock.ports.config import Config, Mode, SourceSection
 from penstock.ports.registry import schemes, types_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.control.pipeline.config_errors import SourceMissing
+from penstock.control.pipeline.config_text import SourceMissing
 from penstock.ports.config import Config
 
 STARTING = ("run", "extract", "load", "merge")

@@ -6,12 +6,13 @@ import re
 from typing import Any
 
 from penstock.base.manifest import NAME as BASE
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigPatternInvalid,
+    ConfigText,
     ConfigValueInvalid,
+    Substituted,
     invalid,
 )
-from penstock.control.pipeline.config_text import ConfigText, Substituted
 from penstock.host.listen import is_loopback
 from penstock.model import PenstockError
 from penstock.model.sections import SERVE, TLS_OFF, ServeSection, seconds

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigKeyMissing,
+    ConfigText,
     ConfigUrlInvalid,
     ConfigValueInvalid,
     TargetMissing,
     check_url,
     invalid,
+    plain,
 )
-from penstock.control.pipeline.config_text import ConfigText, plain
 from penstock.host.errors import UrlInvalid
 from penstock.model.sections import (
     STAGE,
