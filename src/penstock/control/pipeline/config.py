@@ -18,12 +18,13 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from penstock.codec.types import Engine, TypeChoiceInvalid, TypeChoiceUnknown, parse_choices
-from penstock.control.pipeline.config_merge import check_merge_file, with_merge
-from penstock.control.pipeline.config_serve import check_serve
 from penstock.control.pipeline.config_stage import (
+    check_merge_file,
+    check_serve,
     check_stage,
     check_stage_file,
     check_staging,
+    with_merge,
     with_staging,
 )
 from penstock.control.pipeline.config_text import (
