@@ -18,7 +18,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from penstock.codec.types import Engine, TypeChoiceInvalid, TypeChoiceUnknown, parse_choices
-from penstock.control.pipeline.config_stage import (
+from penstock.control.pipeline.config_sections import (
     check_merge_file,
     check_serve,
     check_stage,
