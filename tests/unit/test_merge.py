@@ -505,8 +505,7 @@ def test_what_a_file_with_merge_cannot_say(tmp_path: Path, merged: str, why: str
 
 def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) -> None:
     """Tables are added in the pipeline that captures them."""
-    from penstock.control.pipeline.config import need_merge
-    from penstock.control.pipeline.config_needs import need_source
+    from penstock.control.pipeline.config import need_merge, need_source
 
     config = load_config(write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\n'))
     with pytest.raises(SourceMissing, match=r"s0\.toml, s1\.toml"):

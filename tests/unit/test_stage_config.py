@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_needs import need_source
+from penstock.control.pipeline.config import load_config, need_source
 from penstock.control.pipeline.config_text import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
