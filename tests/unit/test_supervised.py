@@ -18,8 +18,8 @@ from harness.feeds.staging import FakeStaging
 from penstock.control.feeds import feed_group, feed_groups
 from penstock.control.feeds.feed_group import GroupWorker
 from penstock.control.feeds.feed_groups import Groups
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.stopping import StopRequest
 from penstock.host import supervised
 from penstock.host.retry import Backoff
 from penstock.host.supervised import SupervisedThread, ThreadFailed
@@ -172,7 +172,7 @@ def test_a_thread_that_was_not_started_can_be_joined() -> None:
 PROGRAM = """
 import sys, time
 from penstock.cli import entry
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.host import supervised
 from penstock.host.retry import Backoff
 

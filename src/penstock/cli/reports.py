@@ -140,7 +140,7 @@ def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing keys are named)
                       or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+    from penstock.control.pipeline.actions import StopRequest, stop_on_signals
     from penstock.control.status.show import VerifyBar, show_verify
     from penstock.control.verify.verify import verify as compare
 

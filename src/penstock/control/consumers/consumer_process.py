@@ -20,6 +20,7 @@ from penstock.consume.classes import check_consumer, make_consumer
 from penstock.consume.direct import DirectApplication, DirectOptions
 from penstock.consume.lock import LOCK_FILE
 from penstock.consume.report import DirectReport, Report
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.consumers import (
     log_place,
@@ -29,7 +30,6 @@ from penstock.control.pipeline.consumers import (
 )
 from penstock.control.pipeline.diagnostics import diagnostics_to
 from penstock.control.pipeline.direct import is_direct
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.control.pipeline.table_requests import removed_tables
 from penstock.control.run.consumer_snapshot import ensure_snapshot
 from penstock.host.files import REAL_FILES

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.control.consumers.flexcdc import open_flexcdc
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.host.process import holder_of, this_program
 from penstock.model import PenstockError
 

@@ -22,9 +22,9 @@ from penstock.control.consumers.flexcdc import (
     open_flexcdc,
     settle_capture,
 )
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.diagnostics import open_diagnostics
 from penstock.control.pipeline.running import FLEXCDC_LOCK, take_lock
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.control.run.supervisor import (
     LAST_LINES_KEPT,
     RESTART_WAIT_FIRST_S,

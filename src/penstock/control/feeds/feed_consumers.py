@@ -13,8 +13,8 @@ import structlog
 
 from penstock.control.doctor.past_errors import keep_error
 from penstock.control.feeds.feed_halves import FEED
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.diagnostics import open_diagnostics
-from penstock.control.pipeline.stopping import StopRequest
 from penstock.control.run.supervisor import Half, Supervisor
 from penstock.host.files import REAL_FILES
 from penstock.host.process import this_program

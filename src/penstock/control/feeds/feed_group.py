@@ -19,8 +19,8 @@ import structlog
 from penstock.control.doctor.past_errors import keep_error
 from penstock.control.feeds.feed_halves import HALVES
 from penstock.control.feeds.feed_notes import Notes
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.diagnostics import open_diagnostics
-from penstock.control.pipeline.stopping import StopRequest
 from penstock.control.run.supervisor import Half, Supervisor
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES

@@ -11,7 +11,7 @@ import structlog
 from penstock.control.feeds.feed_consumers import FeedWorker
 from penstock.control.feeds.feed_group import GroupWorker
 from penstock.control.feeds.feed_target import TargetSchemas
-from penstock.control.pipeline.stopping import StopRequest
+from penstock.control.pipeline.actions import StopRequest
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config

@@ -19,8 +19,8 @@ from penstock.control.feeds.feed_checks import Checks
 from penstock.control.feeds.feed_groups import working
 from penstock.control.feeds.feed_rows import row_sequencer, script_of
 from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.extras import STAGE, check_extras, install_line, missing_libraries
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.supervised import SupervisedThread

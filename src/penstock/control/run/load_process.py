@@ -20,14 +20,13 @@ from penstock.control.doctor.cluster import check_cluster
 from penstock.control.doctor.doctor import examine
 from penstock.control.doctor.past_errors import keep_error
 from penstock.control.doctor.plan import check as check_plan
-from penstock.control.pipeline.actions import ActionWatch
+from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
 from penstock.control.pipeline.diagnostics import diagnostics_to
 from penstock.control.pipeline.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.new_tables import without_new
 from penstock.control.pipeline.running import LOAD_LOCK, check_not_running, take_lock
 from penstock.control.pipeline.servers import source_tables
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.control.run.base_keeper import BaseKeeper
 from penstock.control.run.bulk_load import bulk_load, bulk_options
