@@ -20,8 +20,7 @@ from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
 from penstock.control.doctor.doctor import PreflightFailed, examine, examined_of
 from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS
 from penstock.control.doctor.load_checks import LOAD_CHECKS
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.engines.postgres.checks import server as doctor_server
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import connect

@@ -19,7 +19,7 @@ from harness.pipelines.mysql_extract import sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.doctor.doctor import PreflightFailed
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.bulk_load import bulk_load, bulk_options
 from penstock.control.run.extract_process import extract_changes, extract_options
 from penstock.control.run.handover import bulk_planner

@@ -15,7 +15,7 @@ from penstock.codec.ignite.wal import Version
 from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_text import ConfigUrlInvalid, ConfigValueInvalid
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite.directory import CdcDirectoryMissing
 from penstock.engines.ignite.lag import IgniteLag

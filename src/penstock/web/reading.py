@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from penstock.control.doctor.past_errors import PastError, past_errors
-from penstock.control.pipeline.followed import followed_tables
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.running import ProcessState, processes
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.status.consumer_list import (
     ConsumerLine,
     ConsumerReport,

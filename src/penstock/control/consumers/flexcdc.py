@@ -24,8 +24,8 @@ from penstock.consume.flexcdc.ini import Ini, read_ini
 from penstock.consume.flexcdc.state import Place, State
 from penstock.consume.plugins import load_plugins
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.pipeline.running import check_not_running, processes
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.pipeline.table_requests import put_request
 from penstock.control.run.extract_process import extract_changes
 from penstock.host.files import REAL_FILES

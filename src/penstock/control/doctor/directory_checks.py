@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.pipeline.file_edits import (
     find_edited,
     find_refusal,
     load_settings,
     make_left_error,
 )
-from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.servers import followed_tables, pipeline_of
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
 from penstock.ports.config import Config, Mode

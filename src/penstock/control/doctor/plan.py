@@ -22,8 +22,7 @@ from penstock.codec.types import (
     problems,
 )
 from penstock.control.pipeline.config import need_target
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.pipeline.followed import followed_names
+from penstock.control.pipeline.servers import followed_names, pipeline_of
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.registry import engine_at, same_types

@@ -16,9 +16,7 @@ import structlog
 
 from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
 from penstock.base.shapes import note_copied
-from penstock.control.pipeline.base_place import base_place
-from penstock.control.pipeline.followed import followed_tables
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import base_place, followed_tables, source_tables
 from penstock.control.run.base_merged import add_tables, hole_in_merged
 from penstock.control.run.consumer_snapshot import reading_of
 from penstock.host.clock import REAL_CLOCK

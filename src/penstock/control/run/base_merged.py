@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.base.manifest import BaseTable, Manifest
-from penstock.control.pipeline.base_place import base_place
+from penstock.control.pipeline.servers import base_place
 from penstock.host.state_file import StateFile
 from penstock.load.base import BaseHole
 from penstock.log.layout import list_segments

@@ -13,15 +13,13 @@ import structlog
 
 from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
-from penstock.control.pipeline.base_place import base_holder
 from penstock.control.pipeline.consumers import register_configured, register_merge
 from penstock.control.pipeline.diagnostics import diagnostics_to
-from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.pipeline.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.pipeline.new_tables import without_new
 from penstock.control.pipeline.progress import CeRecorder
 from penstock.control.pipeline.running import check_not_running
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import base_holder, pipeline_of, source_tables
 from penstock.control.tables.new_table_watch import NewTableWatch, settle_new_tables
 from penstock.extract.base_rows import LogBaseRows
 from penstock.extract.extractor import ExtractOptions, Extractor, Outcome

@@ -16,10 +16,9 @@ from penstock.base.held import Holder
 from penstock.codec.types import NO_CHOICES, Engine, parse_choices
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
-from penstock.control.pipeline.base_place import base_holder
 from penstock.control.pipeline.extras import SERVE, install_line, missing_libraries
 from penstock.control.pipeline.log_facts import read_watermark
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import base_holder, source_tables
 from penstock.control.status.serve_status import ServeReport, ServeReportFile
 from penstock.host.files import REAL_FILES, DirectoryLocked
 from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.base.manifest import load_manifest
-from penstock.control.pipeline.base_place import base_place
 from penstock.control.pipeline.display import human_bytes
+from penstock.control.pipeline.servers import base_place
 from penstock.host.files import FileMissing
 from penstock.log.layout import list_segments
 from penstock.model.words import count_words

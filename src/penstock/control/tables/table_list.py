@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.control.pipeline.copy_notes import read_notes
-from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.pipeline.table_requests import read_answers, read_requests
 from penstock.control.tables.change_counts import changes_between
 from penstock.load.isolation import read_isolations
