@@ -23,13 +23,13 @@ from penstock.consume.report import DirectReport, Report
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.consumers import (
+    is_direct,
     log_place,
     register_configured,
     section_of,
     select_log,
 )
 from penstock.control.pipeline.diagnostics import diagnostics_to
-from penstock.control.pipeline.direct import is_direct
 from penstock.control.pipeline.table_requests import removed_tables
 from penstock.control.run.consumer_snapshot import ensure_snapshot
 from penstock.host.files import REAL_FILES

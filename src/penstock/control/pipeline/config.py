@@ -43,7 +43,7 @@ from penstock.control.pipeline.config_text import (
     plain,
     read_config_text,
 )
-from penstock.control.pipeline.direct import (
+from penstock.control.pipeline.consumers import (
     engine_of,
     has_directory,
     is_direct,
