@@ -19,8 +19,8 @@ from penstock.codec.columns import batch_schema, transactions_batch
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.pipeline.actions import ActionWatch, StopRequest
 from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.pipeline.progress import CeRecorder
 from penstock.control.pipeline.servers import pipeline_of
+from penstock.control.run.extract_process import CeRecorder
 from penstock.control.status.lag import read_lag
 from penstock.control.status.status import read_status
 from penstock.engines.postgres.extraction import ensure_slot

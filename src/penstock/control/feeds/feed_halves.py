@@ -12,10 +12,9 @@ from dataclasses import replace
 from penstock.control.doctor.past_errors import keep_error
 from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
 from penstock.control.pipeline.consumers import register_configured
-from penstock.control.pipeline.progress import CeRecorder
 from penstock.control.pipeline.running import LOAD_LOCK, take_lock
 from penstock.control.pipeline.servers import pipeline_of
-from penstock.control.run.extract_process import extract_options
+from penstock.control.run.extract_process import CeRecorder, extract_options
 from penstock.extract.extractor import Extractor
 from penstock.host.files import REAL_FILES
 from penstock.load.loader import Loader, LoaderOptions
