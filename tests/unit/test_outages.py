@@ -22,8 +22,8 @@ from harness.servers.web import until
 from penstock.control.pipeline.display import console
 from penstock.control.pipeline.outages import Outage, Retry, read_retries
 from penstock.control.pipeline.running import ProcessState
-from penstock.control.pipeline.target_state import TargetState
 from penstock.control.run import supervisor
+from penstock.control.status.lag import TargetState
 from penstock.control.status.live import LineView, LiveView
 from penstock.control.status.show import show_status
 from penstock.control.status.status import Status, StatusReader

@@ -27,10 +27,9 @@ from penstock.control.pipeline.outages import (
     utc_text,
 )
 from penstock.control.pipeline.running import ProcessState, processes
-from penstock.control.pipeline.target_state import TargetState, read_target_state
 from penstock.control.status.base_status import BaseSeen, read_base
 from penstock.control.status.consumer_list import ConsumerLine, consumer_lines
-from penstock.control.status.lag import Lag, assess_lag
+from penstock.control.status.lag import Lag, TargetState, assess_lag, read_target_state
 from penstock.control.status.merge_status import MergeSeen, read_merge
 from penstock.control.status.serve_status import ServeSeen, read_serve
 from penstock.control.tables.table_list import TableLine, lines_from
