@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.control.doctor.cluster_checks import CLUSTER_CHECKS
+from penstock.control.doctor.cluster import CLUSTER_CHECKS
 from penstock.control.doctor.consumer_checks import CONSUMER_CHECKS
 from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
 from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from penstock.control.doctor.cluster_checks import CLUSTER_CHECKS
+from penstock.control.doctor.cluster import CLUSTER_CHECKS
 from penstock.control.doctor.consumer_checks import CONSUMER_CHECKS
 from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
 from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS
