@@ -15,10 +15,13 @@ from harness.pipelines.pipeline import pipeline
 from harness.servers.checks import every_check
 from penstock.codec.postgres import pgoutput
 from penstock.control.doctor import host_checks
-from penstock.control.doctor.consumer_checks import CONSUMER_CHECKS
-from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
 from penstock.control.doctor.doctor import PreflightFailed, examine, examined_of
-from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS
+from penstock.control.doctor.host_checks import (
+    CONSUMER_CHECKS,
+    DIRECTORY_CHECKS,
+    EXTRA_CHECKS,
+    HOST_CHECKS,
+)
 from penstock.control.doctor.load_checks import LOAD_CHECKS
 from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.engines.postgres.checks import server as doctor_server

@@ -1,19 +1,40 @@
-"""Doctor's checks of this machine: kernel, Java, disk, Spark's master (PK01 to PK05)."""
+"""Doctor's checks that ask no server: this machine, the pipeline's directory, the user's Python.
+
+The machine is PK01 to PK05: kernel, Java, disk, Spark's master. The directory is PK19, PK21 and
+PK26. The user's Python is PK22 and PK23: consumers' classes and FlexCDC's plugins, whose findings
+are warnings, because the load, and other consumers, run without them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 from penstock.codec.kernels import all_compiled
+from penstock.consume.classes import check_class
+from penstock.consume.plugins import load_plugins
 from penstock.control.pipeline.extras import install_line, missing_extras
+from penstock.control.pipeline.file_edits import (
+    find_edited,
+    find_refusal,
+    load_settings,
+    make_left_error,
+)
+from penstock.control.pipeline.servers import followed_tables, pipeline_of
 from penstock.host.installation import reinstall_command
 from penstock.host.process import JAVA_VERSIONS, java_version
+from penstock.model import PenstockError
 from penstock.model.whole_number import parse_whole
-from penstock.ports.checks import Checks, Finding, Severity, Side
-from penstock.ports.config import Config
+from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
+from penstock.ports.config import Config, Mode
+from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_handover
+from penstock.ports.progress import open_target_reader
+from penstock.ports.source import extraction_of
 
 HOST_CHECKS = Checks(Side.HOST)
 EXTRA_CHECKS = Checks(Side.HOST)
@@ -117,3 +138,115 @@ def _addresses(master: str) -> list[tuple[str, int]]:
         return []
     parts = (text.rpartition(":") for text in master.removeprefix("spark://").split(","))
     return [(host, parse_whole(port, 65535, otherwise=0)) for host, _, port in parts]
+
+
+DIRECTORY_CHECKS = Checks(Side.HOST)
+
+
+@DIRECTORY_CHECKS.check("PK19", "change log begun with a bulk load", change_only=True)
+def begun_with(config: Config) -> Iterator[Finding]:
+    """A log in mode data+change must have begun with a bulk load, at one position."""
+    if config.pipeline.mode is not Mode.DATA_CHANGE:
+        return
+    begun = extraction_of(config).has_begun(pipeline_of(config))
+    try:
+        check_bulk_load(config, read_handover(config), has_begun=begun)
+    except LogWithoutBulkLoad as error:
+        yield Finding(
+            code="PK19",
+            severity=Severity.ERROR,
+            side=Side.HOST,
+            what=error.message,
+            why="it is not known which loaded rows its changes continue",
+            command=fix_of(error),
+        )
+
+
+@DIRECTORY_CHECKS.check("PK21", "file that keeps progress", change_only=True)
+def progress_kept(config: Config) -> Iterator[Finding]:
+    """Without a target, a file in the directory has its tables: it must be readable."""
+    if config.has_target:
+        return
+    url = config.target.url
+    try:
+        with closing(open_target_reader(url, application_name="penstock doctor")) as reader:
+            if reader.present()[0]:
+                reader.action()
+                reader.newest("CE")
+    except PenstockError as error:
+        yield Finding(
+            code="PK21",
+            severity=Severity.ERROR,
+            side=Side.HOST,
+            what=error.message,
+            why="progress would not be recorded, nor an action obeyed",
+            command=fix_of(error),
+        )
+
+
+@DIRECTORY_CHECKS.check("PK26", "edits of the pipeline file")
+def check_edits(config: Config) -> Iterator[Finding]:
+    """Check that no edit since the last start loses rows, and name the tables it leaves out."""
+    error = find_refusal(config)
+    if error is not None:
+        yield _edit(Severity.ERROR, error, "rows or changes would be missing in the target")
+        return
+    known = followed_tables(config) if config.pipeline.mode.has_change else None
+    if known is None:
+        return
+    for table in find_edited(config, known, load_settings(config))[0]:
+        why = make_left_error(config, table)
+        yield _edit(Severity.WARNING, why, "its changes from now on do not arrive")
+
+
+def _edit(severity: Severity, error: PenstockError, why: str) -> Finding:
+    return Finding(
+        code="PK26",
+        severity=severity,
+        side=Side.HOST,
+        what=error.message,
+        why=why,
+        command=fix_of(error),
+    )
+
+
+CONSUMER_CHECKS = Checks(Side.HOST)
+
+
+def _report_error(
+    config: Config, code: str, error: PenstockError, why: str, name: str = ""
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,
+        side=Side.HOST,
+        what=error.message,
+        why=why,
+        command=fix_of(error).replace("FILE NAME", f"{config.path.name} {name}"),
+    )
+
+
+@CONSUMER_CHECKS.check("PK22", "classes of consumers", change_only=True)
+def consumer_classes(config: Config) -> Iterator[Finding]:
+    """Each class can be imported, is a consumer, and accepts its options; none is instantiated."""
+    for name, section in config.consumers.items():
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # a module's prints are not findings
+                check_class(section.class_, section.options, beside=config.path.parent)
+        except PenstockError as error:
+            yield _report_error(
+                config, "PK22", error, f"consumer {name} would end at its start", name
+            )
+
+
+@CONSUMER_CHECKS.check("PK23", "plugins of FlexCDC", change_only=True)
+def flexcdc_plugins(config: Config) -> Iterator[Finding]:
+    """Each plugin can be imported and instantiated, and has all nine callbacks."""
+    settings = config.flexcdc
+    if settings is None or not settings.plugin:
+        return
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            load_plugins(settings.plugin, settings.plugin_order, config.path.parent)
+    except PenstockError as error:
+        yield _report_error(config, "PK23", error, "`penstock flexcdc run` would end at its start")
