@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from penstock.control.doctor import host_checks
+from penstock.control.doctor import local_checks
 from penstock.host.installation import reinstall_command
 from penstock.ports.config import Config
 
@@ -57,7 +57,7 @@ def test_the_hint_of_the_kernel_check_fits_the_reason(
 ) -> None:
     """A kernel that is switched off needs no compiler."""
     monkeypatch.setenv("PENSTOCK_PURE", variable)
-    monkeypatch.setattr(host_checks, "all_compiled", lambda: False)
-    (finding,) = host_checks.kernel(cast(Config, None))
+    monkeypatch.setattr(local_checks, "all_compiled", lambda: False)
+    (finding,) = local_checks.kernel(cast(Config, None))
     assert word in finding.command
     assert ("pip install" in finding.command) == (not variable)

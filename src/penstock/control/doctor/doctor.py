@@ -14,13 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.control.doctor.cluster import CLUSTER_CHECKS
-from penstock.control.doctor.host_checks import (
+from penstock.control.doctor.load_checks import LOAD_CHECKS, LoadSubject
+from penstock.control.doctor.local_checks import (
     CONSUMER_CHECKS,
     DIRECTORY_CHECKS,
     EXTRA_CHECKS,
     HOST_CHECKS,
 )
-from penstock.control.doctor.load_checks import LOAD_CHECKS, LoadSubject
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.new_tables import new_findings, without_new
 from penstock.control.pipeline.running import processes
