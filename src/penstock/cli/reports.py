@@ -201,8 +201,7 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock plan shop.toml
     Exit codes:  0 it may run, 1 something is refused or not chosen, or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.doctor.plan import make_plan
-    from penstock.control.doctor.plan_text import plan_lines
+    from penstock.control.doctor.plan import make_plan, plan_lines
 
     config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
