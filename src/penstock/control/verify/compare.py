@@ -19,8 +19,15 @@ from types import TracebackType
 from typing import Self
 
 from penstock.codec.server_pair import ServerPair
-from penstock.control.verify.checksum import Sums, add_sums, bucket_count, differing_buckets
-from penstock.control.verify.hashed_rows import Kind, Tally, merge
+from penstock.control.verify.hashed_rows import (
+    Kind,
+    Sums,
+    Tally,
+    add_sums,
+    bucket_count,
+    differing_buckets,
+    merge,
+)
 from penstock.control.verify.shared_image import compared_columns, shared_images
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.verify import (

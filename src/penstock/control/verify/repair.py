@@ -17,8 +17,8 @@ import structlog
 
 from penstock.codec.errors import CellUnfit
 from penstock.codec.server_pair import ServerPair
-from penstock.control.verify.checksum import Sums, add_sums, differing_buckets
 from penstock.control.verify.compare import Compared
+from penstock.control.verify.hashed_rows import Sums, add_sums, differing_buckets
 from penstock.host.faults import declare, point
 from penstock.load.chunk import with_names
 from penstock.model import PenstockError, TableDefinition, TableName
