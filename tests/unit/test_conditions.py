@@ -18,8 +18,8 @@ from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.postgres.copy_binary import Unwritable
 from penstock.control.pipeline import table_requests
 from penstock.control.run import demo, handover, supervisor
-from penstock.control.verify import repair
-from penstock.control.verify.repair import RepairUnequal
+from penstock.control.verify import verify
+from penstock.control.verify.verify import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
@@ -108,7 +108,7 @@ def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
 
 def test_a_repair_that_does_not_make_equal_is_refused(config: Config) -> None:
     """The rows are summed again before the commit: a remaining difference rolls everything back."""
-    made = repair.Repair(
+    made = verify.Repair(
         config=config,
         source=SimpleNamespace(),  # type: ignore[arg-type]
         target=SimpleNamespace(dialect=SimpleNamespace(bucket_query=lambda *_: "select")),  # type: ignore[arg-type]
