@@ -29,7 +29,7 @@ from penstock.base.shapes import note_copied
 from penstock.consume.registration import register
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_text import ConfigValueInvalid, SourceMissing
-from penstock.control.status.merge_status import MergeSeen
+from penstock.control.status.status import MergeSeen
 from penstock.engines.merged.position import MergedPosition
 from penstock.extract import extractor
 from penstock.log import links, list_segments

@@ -26,8 +26,7 @@ from penstock.control.run import supervisor
 from penstock.control.status.lag import TargetState
 from penstock.control.status.live import LineView, LiveView
 from penstock.control.status.show import show_status
-from penstock.control.status.status import Status, StatusReader
-from penstock.control.status.table_states import table_facts
+from penstock.control.status.status import Status, StatusReader, table_facts
 from penstock.control.tables.table_commands import pause
 from penstock.extract.extractor import BACKOFF_S
 from penstock.extract.progress import ExtractProgress
