@@ -18,8 +18,12 @@ import pytest
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
-from penstock.control.run.bulk_load import bulk_load
-from penstock.control.run.handover import bulk_planner, read_handover, wait_for_point
+from penstock.control.run.deferred_keys import (
+    bulk_load,
+    bulk_planner,
+    read_handover,
+    wait_for_point,
+)
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres

@@ -29,9 +29,14 @@ from penstock.control.pipeline.running import LOAD_LOCK, check_not_running, take
 from penstock.control.pipeline.servers import source_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.control.run.base_keeper import BaseKeeper
-from penstock.control.run.bulk_load import bulk_load, bulk_options
-from penstock.control.run.deferred_keys import DeferredKeyMaker, unique_keys_wait
-from penstock.control.run.handover import bulk_planner, wait_for_point
+from penstock.control.run.deferred_keys import (
+    DeferredKeyMaker,
+    bulk_load,
+    bulk_options,
+    bulk_planner,
+    unique_keys_wait,
+    wait_for_point,
+)
 from penstock.control.run.table_copy import TableCopier
 from penstock.control.tables.new_table_watch import settle_new_tables
 from penstock.host.clock import REAL_CLOCK
