@@ -31,7 +31,7 @@ from bench.harness import (
 )
 from bench.pipeline import read_config, spark
 from bench.workload import CREATE_TABLE, Workload
-from penstock.control.run.deferred_keys import bulk_load, source_tables
+from penstock.control.run.bulk_load import bulk_load, source_tables
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session

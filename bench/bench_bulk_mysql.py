@@ -40,7 +40,7 @@ from bench.harness import (
 from bench.pipeline import spark, write_config
 from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.control.pipeline.config import load_config
-from penstock.control.run.deferred_keys import bulk_load, source_tables
+from penstock.control.run.bulk_load import bulk_load, source_tables
 from penstock.engines.mysql.connect import connect, run
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load.session import Session

@@ -23,7 +23,7 @@ from harness.pipelines.bulk import (
 )
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.pipeline.config import load_config
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
 from penstock.load.bulk import finish_foreign_keys
@@ -363,7 +363,7 @@ def test_a_table_truncated_behind_the_point_gets_a_later_one(
     assert result.positions[TableName("public", "t")] > point.position
     assert result.foreign_keys_pending
     from penstock.control.pipeline.servers import source_tables
-    from penstock.control.run.deferred_keys import bulk_options
+    from penstock.control.run.bulk_load import bulk_options
 
     finish_foreign_keys(bulk_options(config), source_tables(config))
     keys = rows(config.target.url, "select count(*) from pg_constraint where contype = 'f'")

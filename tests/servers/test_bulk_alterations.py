@@ -12,7 +12,7 @@ import pytest
 from harness.pipelines.bulk import rows
 from harness.pipelines.mysql_bulk import Here, between
 from harness.pipelines.mysql_extract import sql
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.load import bulk
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk, Planning, Point, TableRead, open_planner

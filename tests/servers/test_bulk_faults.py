@@ -30,7 +30,7 @@ from harness.pipelines.bulk import (
 )
 from harness.servers.proxy import Proxy
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.control.status.lag import read_target_state
 from penstock.control.status.live import bulk_line
 from penstock.engines.postgres.planner import PostgresPlanner
@@ -51,7 +51,7 @@ KILL_TIMEOUT_S = 60.0
 CHILD = """
 import sys
 from pathlib import Path
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.load.bulk import Point

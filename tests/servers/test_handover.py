@@ -18,7 +18,7 @@ import pytest
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
-from penstock.control.run.deferred_keys import (
+from penstock.control.run.bulk_load import (
     bulk_load,
     bulk_planner,
     read_handover,

@@ -14,7 +14,7 @@ import pytest
 
 from harness.pipelines.bulk import rows
 from harness.pipelines.mysql_bulk import between, fill_orders, load
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.proxy_protocol import is_alive
 from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 CHILD = """
 import sys
 from pathlib import Path
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.control.pipeline.config import load_config
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.load.bulk import Point

@@ -20,7 +20,7 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.doctor.doctor import PreflightFailed
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of
-from penstock.control.run.deferred_keys import bulk_load, bulk_options, bulk_planner
+from penstock.control.run.bulk_load import bulk_load, bulk_options, bulk_planner
 from penstock.control.run.extract_process import extract_changes, extract_options
 from penstock.engines.mysql.handover import prepare
 from penstock.engines.mysql.log_start import make_engine

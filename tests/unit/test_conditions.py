@@ -17,7 +17,7 @@ from harness.pipelines.pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.postgres.copy_binary import Unwritable
 from penstock.control.pipeline import table_requests
-from penstock.control.run import deferred_keys, demo, supervisor
+from penstock.control.run import bulk_load, demo, supervisor
 from penstock.control.verify import verify
 from penstock.control.verify.verify import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
@@ -185,8 +185,8 @@ def test_two_tables_that_would_be_one(config: Config) -> None:
 
 def test_the_point_of_a_handover_does_not_come(config: Config) -> None:
     """The load process does not wait without end for a missing extract process."""
-    with pytest.raises(deferred_keys.HandoverFailed):
-        deferred_keys.wait_for_point(config, stop=lambda: False, timeout_s=-1.0)
+    with pytest.raises(bulk_load.HandoverFailed):
+        bulk_load.wait_for_point(config, stop=lambda: False, timeout_s=-1.0)
 
 
 # -- processes and machines --------------------------------------------------------------------

@@ -8,7 +8,7 @@ import psycopg
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.pipeline.config import load_config
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.control.verify.compare import TablePair, compare_tables
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.planner import PostgresPlanner

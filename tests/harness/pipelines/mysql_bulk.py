@@ -13,7 +13,7 @@ from harness.pipelines.loader import LocalSession
 from penstock.codec.lines import LineDialect
 from penstock.codec.server_pair import ServerPair
 from penstock.control.pipeline.config import load_config
-from penstock.control.run.deferred_keys import bulk_load
+from penstock.control.run.bulk_load import bulk_load
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied

@@ -29,7 +29,7 @@ from penstock.control.pipeline.running import LOAD_LOCK, check_not_running, take
 from penstock.control.pipeline.servers import source_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.control.run.base_keeper import BaseKeeper
-from penstock.control.run.deferred_keys import (
+from penstock.control.run.bulk_load import (
     DeferredKeyMaker,
     bulk_load,
     bulk_options,

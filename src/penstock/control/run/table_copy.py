@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from penstock.control.pipeline.servers import source_tables
-from penstock.control.run.deferred_keys import bulk_options, narrow
+from penstock.control.run.bulk_load import bulk_options, narrow
 from penstock.control.tables.table_list import CopyNote, write_notes
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
