@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging import FakeStaging
-from penstock.control.feeds import feed_group, feed_groups
-from penstock.control.feeds.feed_group import GroupWorker
-from penstock.control.feeds.feed_groups import Groups
+from penstock.control.feeds import feed_group
+from penstock.control.feeds.feed_group import Groups, GroupWorker
 from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.config import load_config
 from penstock.host import supervised
@@ -275,7 +274,7 @@ def test_groups_are_looked_for_after_a_defect() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Groups, "_look", look)
-        patch.setattr(feed_groups, "TargetSchemas", lambda _: None)
+        patch.setattr(feed_group, "TargetSchemas", lambda _: None)
         nothing: Any = None
         Groups(nothing, FakeStaging(), nothing, stop).join()
     assert looks == [(), ()]

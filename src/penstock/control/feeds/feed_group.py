@@ -1,15 +1,24 @@
-"""One target schema: under its lease rows are written, or an extractor and a loader work.
+"""The groups of a pipeline with [stage], each a target schema with its worker.
 
-A tenure begins when the lease is ours and ends when it is lost, given up, or work fails; the
-next one begins after a while, and continues what the last one left, here or in another instance.
-Not here: the two processes (`feed_halves.py`).
+They are found in the staging database. Under a schema's lease rows are written, or an extractor and
+a loader work. A tenure begins when the lease is ours and ends when it is lost, given up, or work
+fails; the next one begins after a while, and continues what the last one left, here or in another
+instance.
+
+In consistent mode the two processes are `penstock extract` and `penstock load` without the parts
+that a group lacks: a handover, a bulk load, table syncs.
+
+Consumers of a schema have a log of all staged rows, and a process each. They need no lease: staged
+rows are only read, applied or not, so each instance has a log of its own that continues where it
+ended, in any mode and whichever instance applies.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING
@@ -17,23 +26,34 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.control.doctor.past_errors import keep_error
-from penstock.control.feeds.feed_halves import HALVES
 from penstock.control.feeds.feed_notes import Notes
-from penstock.control.pipeline.actions import StopRequest
+from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
+from penstock.control.pipeline.consumers import register_configured
 from penstock.control.pipeline.diagnostics import open_diagnostics
+from penstock.control.pipeline.running import LOAD_LOCK, take_lock
+from penstock.control.pipeline.servers import pipeline_of
+from penstock.control.run.extract_process import CeRecorder, extract_options
 from penstock.control.run.supervisor import Half, Supervisor
+from penstock.extract.extractor import Extractor
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import this_program
 from penstock.host.supervised import SupervisedThread
+from penstock.load.loader import Loader, LoaderOptions
+from penstock.load.session import PendingSession, SessionKeeper, session_options
 from penstock.model import PenstockError
+from penstock.model.policies import Policies, Policy
 from penstock.model.sections import StageMode, seconds
-from penstock.ports.config import Config
+from penstock.ports.config import Config, TargetSection
 from penstock.ports.progress import SharedProgress, open_shared_progress
+from penstock.ports.source import extraction_of
 from penstock.ports.staging import (
     Group,
     StagingDatabase,
     StagingSession,
+    feed_config,
+    group_at,
     group_config,
     group_name,
     leases_of,
@@ -46,10 +66,180 @@ from penstock.stage.consistent.marks import Marking
 from penstock.stage.position import LeaseLost, TakenOver
 from penstock.stage.retire import Retiring
 
+LOAD, EXTRACT, FEED = "load", "extract", "feed"
+HALVES = (LOAD, EXTRACT)  # Spark takes longest to start
+# A target's tables are their owner's: a feed's value without a column stops before the log.
+POLICIES = Policies(default=Policy.IGNORE)
+
+
+def run_half(config: Config, half: str, group_url: str) -> None:
+    """Work as one of HALVES, or as FEED, until a signal arrives. group_url: see `source_url`.
+
+    Raises the errors that end an extraction or a load.
+    """
+    group = group_at(group_url)
+    if half == FEED:
+        feed_group(feed_config(config, group), config.target)
+        return
+    config, log_id = group_config(config, group), log_id_of(config, group)
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        REAL_FILES.make_directory(config.layout.run)
+        work = extract_group if half == EXTRACT else load_group
+        work(config, log_id, stop, stack)
+
+
+def extract_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack) -> None:
+    """Extract windows into the log."""
+    options = extract_options(config)
+    engine = stack.enter_context(
+        extraction_of(config).open_engine(pipeline_of(config), options, tables=list, stop=stop)
+    )
+    recorder = CeRecorder(config)
+    stack.callback(recorder.close)
+    gate = ActionWatch(config.target.url, name="penstock stage action", interval_s=0.0)
+    stack.callback(gate.close)
+    Extractor(
+        engine,
+        config.directory,
+        options=options,
+        recorder=recorder,
+        gate=gate,
+        stop=stop,
+        log_id=log_id,
+    ).run()
+
+
+def feed_group(config: Config, target: TargetSection) -> None:
+    """Extract all staged rows into the log of consumers, whether applied or not."""
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        REAL_FILES.make_directory(config.layout.run)
+        register_configured(config)
+        options = extract_options(config)
+        pipeline = pipeline_of(replace(config, target=target))
+        engine = stack.enter_context(
+            extraction_of(config).open_engine(pipeline, options, tables=list, stop=stop)
+        )
+        recorder = CeRecorder(config)
+        stack.callback(recorder.close)
+        gate = ActionWatch(config.target.url, name="penstock stage action")
+        stack.callback(gate.close)
+        Extractor(
+            engine,
+            config.directory,
+            options=options,
+            recorder=recorder,
+            gate=gate,
+            stop=stop,
+        ).run()
+
+
+def load_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack) -> None:
+    """Load the log into the target: batches end at the log's flush points."""
+    del log_id  # the log has it
+    stack.enter_context(take_lock(config, config.layout.state, LOAD_LOCK))
+    options = session_options(config)
+    sessions = SessionKeeper(options, PendingSession(options))
+    stack.callback(sessions.close)
+    actions = ActionWatch(config.target.url, name="penstock stage action")
+    stack.callback(actions.close)
+    section = config.change_loader
+    Loader(
+        LoaderOptions(
+            url=config.target.url,
+            log_directory=config.layout.log,
+            state_directory=config.layout.state,
+            run_directory=config.layout.run,
+            max_files_per_batch=section.max_files_per_batch,
+            read_open_segment=section.read_open_segment,
+            max_threads=section.max_threads,
+            remove_files=section.remove_files,
+            keeping=section.keeping,
+            change_file_extension=section.change_file_extension,
+            exit_when_done=False,
+            policies=POLICIES,
+            on_note=lambda note: keep_error(config, "load", note),
+        ),
+        sessions,
+        stop=stop,
+        actions=actions,
+    ).run()
+
+
+logger = structlog.get_logger(__name__)
+AGAIN_S = 10.0
+
+
+class FeedWorker:
+    """Supervisor of the processes of a group's consumers, in its own thread, until stopped."""
+
+    def __init__(self, config: Config, group: Group, stop: StopRequest) -> None:
+        """Begin. config: of the whole pipeline."""
+        self._whole, self._group, self._stop = config, group, stop
+        self._config = feed_config(config, group)
+        self._problem: PenstockError | None = None
+        self._thread = SupervisedThread(
+            f"feed {group_name(group)}", self._run, wait=stop.wait, on_error=self._show
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for its end, once it was stopped."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop():
+            ended = StopRequest()
+
+            def on_tick(ended: StopRequest = ended) -> None:
+                if self._stop():
+                    ended.ask()
+
+            try:
+                with ExitStack() as stack:
+                    halves = self._halves(stack)
+                    Supervisor(halves, ended, on_event=self._event, on_tick=on_tick).run()  # type: ignore[arg-type]
+            except PenstockError as error:
+                self._note_failure(error)
+
+    def _halves(self, stack: ExitStack) -> list[Half]:
+        run, file = self._config.layout.run, str(self._whole.path)
+        REAL_FILES.make_directory(run)
+        commands = {FEED: ["stage", file, "--half", FEED, "--group", self._config.source.url]}
+        for name in self._config.consumers:
+            of_group = ["--group", group_name(self._group), "--checked"]
+            commands[f"consume-{name}"] = ["consume", file, name, *of_group]
+        return [
+            Half(
+                name=name,
+                arguments=[*this_program(), *command, "--json"],
+                diagnostics=stack.enter_context(open_diagnostics(run / f"{name}.log")),
+                is_consumer=name != FEED,
+            )
+            for name, command in commands.items()
+        ]
+
+    def _note_failure(self, error: PenstockError) -> None:
+        """Report the error; the load continues, and consumers have the log so far."""
+        self._show(error, AGAIN_S)
+        self._stop.wait(AGAIN_S)
+
+    def _show(self, error: PenstockError, wait_s: float) -> None:
+        if self._problem is None or self._problem.as_dict() != error.as_dict():
+            keep_error(self._whole, "stage", error)
+        self._problem = error
+        logger.warning("consumers' log is tried again", error=error.as_dict(), wait_s=wait_s)
+
+    def _event(self, text: str, _kind: str = "", **_fields: object) -> None:
+        logger.info("feed", group=group_name(self._group), text=text)
+
+
 if TYPE_CHECKING:
     from penstock.stage.apply.sequencer import RowSequencer
 
-logger = structlog.get_logger(__name__)
 
 LEASE_POLL_S = 1.0
 ROUND_S = 1.0  # between two rounds of rows
@@ -269,3 +459,73 @@ class _Beside:
         """Ask for its end, and wait."""
         self._ended.ask()
         self._thread.join()
+
+
+LOOK_S = 1.0
+
+
+class Groups:
+    """Watch for groups that starts a worker for each."""
+
+    def __init__(
+        self,
+        config: Config,
+        database: StagingDatabase,
+        sequencer: RowSequencer,
+        stop: StopRequest,
+    ) -> None:
+        """Begin looking."""
+        self._config, self._database, self._stop = config, database, stop
+        self._sequencer = sequencer
+        self._schemas = TargetSchemas(config)
+        self.workers: dict[str, GroupWorker] = {}
+        self._feeds: list[FeedWorker] = []
+        self._others: set[str] = set()
+        self._thread = SupervisedThread("groups", self._run, wait=stop.wait)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop():
+            try:
+                with self._database.open_session() as session:
+                    while not self._stop():
+                        self._look(session.group_names())
+                        self._stop.wait(LOOK_S)
+            except PenstockError as error:
+                logger.warning("groups not readable", code=error.code, error=error.message)
+                self._stop.wait(LOOK_S)
+
+    def _look(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            if name in self.workers or name in self._others:
+                continue
+            group = self._schemas.group_of(name)
+            if group is None:
+                logger.warning("group is not of this target", group=name)
+                self._others.add(name)
+            else:
+                self.workers[name] = GroupWorker(
+                    self._config, group, self._database, self._sequencer, self._stop
+                )
+                if self._config.consumers:
+                    self._feeds.append(FeedWorker(self._config, group, self._stop))
+
+    def join(self) -> None:
+        """Wait until all have ended, once they were stopped."""
+        self._thread.join()
+        for worker in self.workers.values():
+            worker.join()
+        for feed in self._feeds:
+            feed.join()
+
+
+@contextmanager
+def working(config: Config, database: StagingDatabase, sequencer: RowSequencer) -> Iterator[Groups]:
+    """Work on all groups while the block runs; then each ends in order, and gives up its lease."""
+    stop = StopRequest()
+    groups = Groups(config, database, sequencer, stop)
+    try:
+        yield groups
+    finally:
+        stop.ask()
+        groups.join()
