@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging import FakeStaging
-from penstock.control.feeds import feed_group
-from penstock.control.feeds.feed_group import Groups, GroupWorker
+from penstock.control.feeds import feed_groups
+from penstock.control.feeds.feed_groups import Groups, GroupWorker
 from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.config import load_config
 from penstock.host import supervised
@@ -253,7 +253,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
         stop.ask()
 
     monkeypatch.setattr(GroupWorker, "_tenure", tenure)
-    monkeypatch.setattr(feed_group.Notes, "note_problem", lambda *_: None)
+    monkeypatch.setattr(feed_groups.Notes, "note_problem", lambda *_: None)
     stop = StopRequest()
     sequencer: Any = SimpleNamespace(dlq_table="d")
     worker = GroupWorker(load_config(file), ("shop", "public"), FakeStaging(), sequencer, stop)
@@ -274,7 +274,7 @@ def test_groups_are_looked_for_after_a_defect() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Groups, "_look", look)
-        patch.setattr(feed_group, "TargetSchemas", lambda _: None)
+        patch.setattr(feed_groups, "TargetSchemas", lambda _: None)
         nothing: Any = None
         Groups(nothing, FakeStaging(), nothing, stop).join()
     assert looks == [(), ()]

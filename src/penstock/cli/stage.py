@@ -60,7 +60,7 @@ def stage(
     if half is not None:
         # This is one of the processes that this command starts for a target schema.
         diagnostics(verbose)
-        from penstock.control.feeds.feed_group import run_half
+        from penstock.control.feeds.feed_groups import run_half
 
         run_half(config, half, group)
         return

@@ -10,7 +10,7 @@ directory below that of its pipeline, a log there, and a URL by which the stagin
 source. `log_id_of` names the row that all instances of a pipeline share: how far the target is.
 
 Not here: HTTP, the order of application (`penstock.stage`), the choice of the instance
-(`penstock.control.feeds.feed_group`), errors of servers and connections (`penstock.host.errors`).
+(`penstock.control.feeds.feed_groups`), errors of servers and connections (`penstock.host.errors`).
 """
 
 from __future__ import annotations

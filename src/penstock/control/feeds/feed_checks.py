@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from penstock.control.feeds.feed_group import GroupWorker
+from penstock.control.feeds.feed_groups import GroupWorker
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError

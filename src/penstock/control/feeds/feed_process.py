@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.control.feeds.feed_checks import Checks
-from penstock.control.feeds.feed_group import working
+from penstock.control.feeds.feed_groups import working
 from penstock.control.feeds.feed_rows import row_sequencer, script_of
 from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
