@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.feeds.feed_rows import with_options
+from penstock.control.feeds.feed_process import with_options
 from penstock.model import TableDefinition, TableName
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode, StageSection
