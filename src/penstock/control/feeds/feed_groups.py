@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.control.doctor.past_errors import keep_error
-from penstock.control.feeds.feed_notes import Notes
+from penstock.control.feeds.feed_status import Notes
 from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
 from penstock.control.pipeline.consumers import register_configured
