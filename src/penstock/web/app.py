@@ -24,7 +24,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from penstock.control.consumers import consumer_commands
+from penstock.control.consumers import consumer_process
 from penstock.control.pipeline.actions import give_action
 from penstock.control.tables import table_commands
 from penstock.model import PenstockError, TableName
@@ -51,8 +51,8 @@ TABLE_ACTIONS = {
     "resync": (table_commands.resync, "is being copied again"),
 }
 CONSUMER_ACTIONS = {
-    "pause": (consumer_commands.pause, "is paused"),
-    "resume": (consumer_commands.resume, "goes on"),
+    "pause": (consumer_process.pause, "is paused"),
+    "resume": (consumer_process.resume, "goes on"),
 }
 STATIC = {
     "penstock.css": "text/css; charset=utf-8",
