@@ -27,12 +27,16 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
-from penstock.load.java import Start, check_java, end, launch, quieten
-from penstock.load.java_words import (
+from penstock.load.java import (
+    Start,
+    check_java,
+    end,
     first_failure,
     last_error,
     last_line,
     last_warning,
+    launch,
+    quieten,
     root_cause,
     text_of,
 )
