@@ -41,7 +41,7 @@ EXCEPTIONS = {
     "engines/postgres/source/stream.py": (1, "any error is given to who takes the runs"),
     "load/prefetch.py": (1, "fetch() raises any error"),
     "load/session.py": (2, "result() raises any error; a timer that cancels a job"),
-    "load/warm_up.py": (1, "any error is logged; the first job that is needed meets it, too"),
+    "load/session.py": (1, "any error is logged; the first job that is needed meets it, too"),
     "serve/serving.py": (2, f"the tail's error ends the server; {AWAITED}"),
     "web/task.py": (1, "a timer that ends the process"),
     "control/run/serve_process.py": (1, AWAITED),
