@@ -383,7 +383,7 @@ class Loader:
     # --- table syncs ------------------------------------------------------------------------------
 
     def _move_tables(self) -> None:
-        """Move tables out of the batches and back; see `load/table_sync.py`."""
+        """Move tables out of the batches and back; see `load/table_sync_flow.py`."""
         assert self._target is not None
         self._table_syncs.look()
         due = self._table_syncs.due(self._applied)
