@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from penstock.load.table_sync_flow import (
+from penstock.load.table_sync import (
     has_met,
     isolate,
     left_out,

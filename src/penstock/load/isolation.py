@@ -1,7 +1,7 @@
 """Tables that could not be applied and were left behind, so that the others continue.
 
 With `onTableError = "isolate"` an error that names a table removes that table from the batches at
-its current position. A row of `wirekite_apart` records that (`load/table_sync_flow.py`), and a file
+its current position. A row of `wirekite_apart` records that (`load/table_sync.py`), and a file
 below state/ has the reason, for displays. A copy brings the rows back (`penstock table resync`).
 """
 

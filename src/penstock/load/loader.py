@@ -30,7 +30,7 @@ from penstock.load.pacing import FIRST_BYTES, MAX_BYTES, Pacing, next_batch_byte
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
-from penstock.load.table_sync_flow import JOBS, Copier, TableSyncFlow, options_for
+from penstock.load.table_sync import JOBS, Copier, TableSyncFlow, options_for
 from penstock.log.closing import AppliedFiles
 from penstock.log.layout import (
     DONE_NAME,
@@ -383,7 +383,7 @@ class Loader:
     # --- table syncs ------------------------------------------------------------------------------
 
     def _move_tables(self) -> None:
-        """Move tables out of the batches and back; see `load/table_sync_flow.py`."""
+        """Move tables out of the batches and back; see `load/table_sync.py`."""
         assert self._target is not None
         self._table_syncs.look()
         due = self._table_syncs.due(self._applied)

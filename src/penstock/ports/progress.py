@@ -43,7 +43,7 @@ class Progress(Protocol):
         ...
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """Return the tables that have, or had, a table sync; see `load/table_sync_flow.py`."""
+        """Return the tables that have, or had, a table sync; see `load/table_sync.py`."""
         ...
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:

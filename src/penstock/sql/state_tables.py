@@ -4,7 +4,7 @@
 as ARCHITECTURE.md says. The other tables are our own: `wirekite_log` binds the target to one change
 log and stores how far it is applied, `wirekite_staged` the same for each log that instances share,
 `wirekite_table` the shapes of captured tables as applied, `wirekite_apart` the tables with a table
-sync (`load/table_sync_flow.py`), `wirekite_merge` a stamp for each merge table if the engine has no
+sync (`load/table_sync.py`), `wirekite_merge` a stamp for each merge table if the engine has no
 better place, `bulk_table` the tables that the bulk load has begun and finished.
 """
 

@@ -3,7 +3,7 @@
 A request is written under a lock into the file, which is replaced whole, and is carried out by the
 extract and the load process within a second, or at their next start. Not here: the commands
 that ask (`tables/table_commands.py`), and the processes' work (the engines' `captures.py`,
-`penstock.load.table_sync_flow`).
+`penstock.load.table_sync`).
 """
 
 from __future__ import annotations

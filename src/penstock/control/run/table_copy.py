@@ -3,7 +3,7 @@
 It is the bulk load's machinery, for one table, at a consistent point that is taken now: chunks with
 a ledger of their own below state/copies/, so that a killed copy continues where it was. Each
 runs on a thread of the load process, waits for its turn, and leaves one of Spark's slots to the
-changes. Not here: the table before and after the copy (`penstock.load.table_sync_flow`).
+changes. Not here: the table before and after the copy (`penstock.load.table_sync`).
 """
 
 from __future__ import annotations

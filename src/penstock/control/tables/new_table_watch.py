@@ -3,7 +3,7 @@
 The catalogue is compared with the followed tables: at every start, and repeatedly while
 changes are extracted. A new table is then requested as `penstock table add` does it, so that the
 others flow on; one that cannot be followed is left out with the reason, and stops no other. Not
-here: carrying it out (the engines' `captures.py`, `penstock.load.table_sync_flow`).
+here: carrying it out (the engines' `captures.py`, `penstock.load.table_sync`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from penstock.control.tables.change_counts import changes_between
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.isolation import read_isolations
 from penstock.load.ledger import read_ledger
-from penstock.load.table_sync_flow import next_state
+from penstock.load.table_sync import next_state
 from penstock.model import TableName
 from penstock.model.table_requests import (
     Capture,
