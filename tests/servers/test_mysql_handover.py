@@ -30,8 +30,7 @@ from penstock.engines.mysql.source.beginning import Beginning, find_beginning
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.proxied_session import open_proxied
 from penstock.extract.extractor import Ended, Extractor
-from penstock.load.bulk import finish_foreign_keys
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.config import Config

@@ -26,7 +26,7 @@ from penstock.control.run.load_process import _Load
 from penstock.control.status.lag import Lag, read_lag
 from penstock.control.status.status import read_status
 from penstock.extract.extractor import STATUS_FILE
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult
 from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.ports.config import Config
 

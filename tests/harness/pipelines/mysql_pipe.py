@@ -16,7 +16,7 @@ from penstock.control.pipeline.config import load_config
 from penstock.control.run.extract_process import extract_changes
 from penstock.control.run.load_process import _Load
 from penstock.extract.extractor import Outcome
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult
 from penstock.ports.config import Config
 from plugins.mysql import MySQLServer, database_of
 

@@ -20,8 +20,7 @@ from penstock.control.pipeline.servers import server_pair, source_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.load.bulk import load_in_bulk
-from penstock.load.bulk_options import BulkOptions, BulkResult
+from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
 from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
 from penstock.load.session import Session

@@ -43,8 +43,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.host.supervised import SupervisedThread
-from penstock.load.bulk import BulkStopped, finish_foreign_keys
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.job_figures import Reporter
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.loader import Loader, LoaderOptions
