@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engines.postgres.reach import reach as postgres_reach
+from penstock.engines.postgres.options import reach as postgres_reach
 from penstock.engines.yugabyte.options import wire_url
 from penstock.ports.registry import Reach
 
