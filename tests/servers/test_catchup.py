@@ -14,7 +14,7 @@ from harness.pipelines.extract import QUICK, SLOT, extractor_of, log_changes, se
 from harness.pipelines.stream import run_sql
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.source.assembly import PublicationLost
+from penstock.engines.postgres.source.assemble import PublicationLost
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import SlotState, create_slot, read_slot
 from penstock.engines.postgres.source.source_identity import TimelineForked

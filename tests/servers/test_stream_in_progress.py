@@ -10,7 +10,7 @@ import pytest
 
 from harness.pipelines.stream import PlainShapes, collect, prepare, rows, run_sql, streaming
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.source.assembly import Limits
+from penstock.engines.postgres.source.assemble import Limits
 from penstock.model import MarkerKind
 from plugins.postgres import Server
 

@@ -24,7 +24,7 @@ from harness.pipelines.stream import (
     streaming,
 )
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.source.assembly import Limits, PublicationLost
+from penstock.engines.postgres.source.assemble import Limits, PublicationLost
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import (
     PositionAhead,

@@ -12,8 +12,8 @@ import pytest
 from harness.pipelines.stream import PlainShapes, changes_of
 from penstock.codec.postgres.pgoutput import DecodeError, make_decoder
 from penstock.codec.postgres.pgwire import copy_data
-from penstock.engines.postgres.source.assemble import Assembler
-from penstock.engines.postgres.source.assembly import (
+from penstock.engines.postgres.source.assemble import (
+    Assembler,
     Limits,
     PublicationLost,
     StreamUnexpected,

@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -30,22 +30,81 @@ from penstock.codec.postgres.pgoutput_messages import (
     parse_message,
 )
 from penstock.codec.postgres.pgwire import ServerMessage, frame_at, server_message
-from penstock.engines.postgres.source.assembly import (
-    Counted,
-    Limits,
-    PublicationLost,
-    Shapes,
-    StreamUnexpected,
-)
 from penstock.engines.postgres.source.client import server_error
 from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
 from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point
-from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Rows, Run
+from penstock.model import (
+    LOAD_AGAIN,
+    FlushPoint,
+    Marker,
+    MarkerKind,
+    PenstockError,
+    Relation,
+    Rows,
+    Run,
+)
 from penstock.model.change import is_global_prefix
 from penstock.ports.source import TableRows
 from penstock.sql.decoding import Visit, Visits
+
+
+class StreamUnexpected(PenstockError):
+    """The server sent a message that does not belong to the stream that we asked for."""
+
+    code = "PG71"
+    retry = "operator"
+
+
+class PublicationLost(PenstockError):
+    """The publication went away while we were reading: rows may be missing."""
+
+    code = "PG72"
+    retry = "operator"
+
+
+class Shapes(Protocol):
+    """Relations in the log; asked from the thread that decodes."""
+
+    def resolve(self, message: RelationMessage) -> Relation | None:
+        """Return the relation version for a Relation message; None: the table is not captured.
+
+        The same shape gives the same version, also in a later connection.
+        """
+        ...
+
+    def widen(self, relation: Relation, column: int) -> Relation:
+        """Return the version of relation in which one column is kept as text; remembered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a run.
+
+    Attributes:
+        row_count: rows that make a run, also inside a transaction.
+        byte_count: the same in bytes of the messages; the last row is added on top.
+    """
+
+    row_count: int = 20_000
+    byte_count: int = 32 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """Counters for display. Positions are LSNs."""
+
+    row_count: int = 0
+    transaction_count: int = 0
+    byte_count: int = 0
+    ignored_row_count: int = 0
+    ignored_message_count: int = 0
+    skipped_transaction_count: int = 0
+    received_position: int = 0
+    server_time_us: int = 0
+
 
 logger = structlog.get_logger()
 INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows; markers: heartbeats alone

@@ -27,8 +27,7 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgoutput import make_decoder
 from penstock.codec.postgres.pgoutput_messages import LogicalMessage, RelationMessage
 from penstock.engines.postgres.source import slot
-from penstock.engines.postgres.source.assemble import Assembler
-from penstock.engines.postgres.source.assembly import Counted, Limits, Shapes
+from penstock.engines.postgres.source.assemble import Assembler, Counted, Limits, Shapes
 from penstock.engines.postgres.source.client import ReplicationConnection, open_replication
 from penstock.engines.postgres.source.source_identity import ServerIdentity, checked_server
 from penstock.engines.postgres.source.spill import Spill
