@@ -20,13 +20,13 @@ from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
-from penstock.engines.postgres.source.slot_names import free_names
 from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
     SlotOwner,
     SlotThereBefore,
     claim_slot,
     disclaim_slot,
+    free_names,
     slot_owner,
 )
 from penstock.engines.postgres.source.source_engine import PostgresEngine
