@@ -46,7 +46,7 @@ EXCEPTIONS = {
     "web/task.py": (1, "a timer that ends the process"),
     "control/run/serve_process.py": (1, AWAITED),
     "engines/mysql/verify/reader.py": (1, AWAITED),
-    "engines/postgres/target/bulk_keys.py": (1, AWAITED),
+    "engines/postgres/target/bulk.py": (1, AWAITED),
     "engines/postgres/verify/reader.py": (1, AWAITED),
     "load/chunk.py": (1, AWAITED),
     "serve/blocks.py": (1, AWAITED),
