@@ -21,8 +21,8 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
 from penstock.engines.postgres.target.claims import claim_chunk
-from penstock.engines.postgres.target.pipe import copy_rows
 from penstock.engines.postgres.target.progress import PostgresProgress
+from penstock.engines.postgres.target.relay import copy_rows
 from penstock.host import faults
 from penstock.ports.bulk import (
     APPLICATION_NAME,
