@@ -15,8 +15,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.engines.postgres.server.binaries import find_installation, installation_for
-from penstock.engines.postgres.server.embedded import EmbeddedPostgres, EmbeddedServerFailed
+from penstock.engines.postgres.server.embedded import (
+    EmbeddedPostgres,
+    EmbeddedServerFailed,
+    find_installation,
+    installation_for,
+)
 from penstock.host import server_process
 from penstock.host.server_account import Account, BinariesMissing, enterable
 from plugins.postgres import Server
