@@ -8,8 +8,7 @@ from penstock.engines.mysql.checks import (  # noqa: F401
     table_checks,
     target_checks,
 )
-from penstock.engines.mysql.checks.applying import APPLY_CHECKS
-from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
+from penstock.engines.mysql.checks.extracting import APPLY_CHECKS, EXTRACT_CHECKS
 from penstock.engines.mysql.checks.looking import look_at_source, look_at_target
 from penstock.engines.mysql.checks.probe import (
     CHECKS_OF,
