@@ -21,10 +21,10 @@ from penstock.engines.mysql.proxy_protocol import (
     greet,
     is_alive,
 )
-from penstock.engines.mysql.source import proxy_listener, session_pump
+from penstock.engines.mysql.source import proxy_listener
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
-from penstock.engines.mysql.source.session_proxy import SessionProxy
+from penstock.engines.mysql.source.proxy_listener import SessionProxy
 from penstock.host.errors import ConnectionLost
 from penstock.host.snapshot_address import PORTS, SnapshotAddress
 from penstock.host.socket import Wire
@@ -357,7 +357,7 @@ def test_a_client_that_is_silent_for_too_long_gives_its_session_back(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half-open connections do not end the snapshot."""
-    monkeypatch.setattr(session_pump, "IDLE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(proxy_listener, "IDLE_TIMEOUT_S", 0.3)
     proxy, _ = make()
     silent = open_proxied(proxy.snapshot_id, TEXT)
     silent.run("savepoint a", doing="test")

@@ -1,34 +1,95 @@
-"""Admit the clients of a session proxy: those who know its token; others are closed soon.
+"""Proxy sessions in snapshots for other processes, in place of an exported snapshot.
 
 Each connection has a thread. A client that has not shown the token within seconds is closed, and
 the oldest of them if too many wait, so strangers cost little and keep no client out. Not here: what
 a client is given (`session_proxy.py`).
+
+Nothing blocks, because two threads must not use a TLS connection at once. The pump holds one block
+of results and one command. Not here: who may be a client (`proxy_listener.py`), and which session
+it gets (`session_proxy.py`).
+
+These servers cannot hand one snapshot to several sessions, and a session cannot be handed to
+another process under TLS. So the process that took the snapshots keeps their sessions and passes
+bytes on: clients see one point for as long as it lives, whichever of them is killed. A client that
+has finished returns its session with COM_QUIT; if one is killed, the rest of its result is read to
+the end, and the session serves the next client. A session is lost only with its connection to the
+server, and there are spare ones. If none is left the snapshot is lost: nothing can replace it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import ipaddress
 import secrets
+import select
 import socket
 import ssl
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
+from penstock.codec.mysql import mysqlwire
+from penstock.engines.mysql.connect import Connection, run
 from penstock.engines.mysql.proxy_protocol import (
     GREETING_BYTES_MAX,
+    LOOK,
+    NO,
+    OPEN_SESSION,
     USER_TIMEOUT_MS,
+    YES,
     ProxyAddress,
 )
-from penstock.engines.mysql.source.run_certificate import server_context
+from penstock.engines.mysql.source.login import take_over
+from penstock.engines.mysql.source.proxied_session import COM_QUERY, LET_GO
 from penstock.host.errors import ConnectionLost
 from penstock.host.snapshot_address import SnapshotAddress, listen_at
-from penstock.host.socket import notice_cuts
+from penstock.host.socket import Wire, notice_cuts
 from penstock.host.supervised import SupervisedThread
+
+# No client checks the dates: its comparison of the hash shows that the key is of this run.
+VALID = timedelta(days=3650)
+
+
+def server_context() -> tuple[ssl.SSLContext, str]:
+    """Return a server's TLS context with a new key, and its certificate's SHA-256 in hex."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "penstock snapshot")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - VALID)
+        .not_valid_after(now + VALID)
+        .sign(key, hashes.SHA256())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with tempfile.TemporaryDirectory() as folder:  # of mode 0700; ssl reads files only
+        file = Path(folder) / "key.pem"
+        file.write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            + certificate.public_bytes(Encoding.PEM)
+        )
+        context.load_cert_chain(file)
+    return context, hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+
 
 logger = structlog.get_logger()
 GREETING_TIMEOUT_S = 10.0  # for TLS and the token, together
@@ -174,3 +235,289 @@ class ProxyListener:
 def _shut_down(connected: socket.socket) -> None:
     with contextlib.suppress(OSError):  # its peer may have gone already
         connected.shutdown(socket.SHUT_RDWR)
+
+
+BLOCK_BYTES = 1024 * 1024
+COMMAND_BYTES_MAX = 4 * 1024 * 1024
+READ_BYTES = 64 * 1024
+# A server sends 16 kB at a time. Waking up for each would take the CPU that the server needs.
+MUCH_BYTES = 16 * 1024
+NAP_S = 0.001
+IDLE_TIMEOUT_S = 1800.0  # for a client that neither sends nor receives
+SETTLE_TIMEOUT_S = 300.0
+END_BYTES = 9  # of the packet after the last row
+
+
+class ClientStream:
+    """A client's connection in non-blocking mode, for one thread."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        """Take a connected socket, plain or TLS."""
+        connected.setblocking(False)
+        self._socket = connected
+        self._reads_on = select.POLLIN
+        self._writes_on = select.POLLOUT
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._socket.fileno()
+
+    def events(self, *, writes: bool) -> int:
+        """Return the events to wait for before the next read and, if writes is True, the next
+        write.
+        """
+        return self._reads_on | (self._writes_on if writes else 0)
+
+    def read(self) -> bytes | None:
+        """Return bytes that have arrived; empty if the client is gone, None if there are
+        none yet.
+        """
+        self._reads_on = select.POLLIN
+        try:
+            return self._socket.recv(READ_BYTES)
+        except ssl.SSLWantWriteError:
+            self._reads_on = select.POLLOUT
+        except (BlockingIOError, ssl.SSLWantReadError):
+            pass
+        return None
+
+    def write(self, data: memoryview) -> int:
+        """Send some of the data; return how much. The next call must pass the rest, and nothing
+        else.
+        """
+        self._writes_on = select.POLLOUT
+        try:
+            return self._socket.send(data)
+        except ssl.SSLWantReadError:
+            self._writes_on = select.POLLIN
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            pass
+        return 0
+
+
+class Commands:
+    """Cutter of a client's bytes into statements: only whole ones get to the server.
+
+    So a client that dies in the middle of one leaves the session able to take another.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the packets that are whole by now. Raises ConnectionLost for other bytes than
+        statements.
+        """
+        self._rest += data
+        whole = []
+        while found := mysqlwire.packet_at(self._rest, 0, len(self._rest)):
+            whole.append(self._rest[: found.end])
+            self._rest = self._rest[found.end :]
+        for one in (*whole, self._rest[: mysqlwire.HEAD_BYTES + 1]):
+            if not _may_be_sent(one):
+                raise ConnectionLost("a client sent something other than a statement")
+        return whole
+
+
+def _may_be_sent(packet: bytes) -> bool:
+    """Return whether this is a statement or a goodbye, or the first bytes of one."""
+    if len(packet) <= mysqlwire.HEAD_BYTES:
+        return True
+    is_known = packet[4:5] == COM_QUERY or packet[:5] == mysqlwire.QUIT
+    return is_known and int.from_bytes(packet[:3], "little") <= COMMAND_BYTES_MAX
+
+
+def pass_on(client: ClientStream, wire: Wire) -> bool:
+    """Pass commands and results on until the client has ended; return whether the session is in
+    order.
+
+    Raises OSError or ConnectionLost if one of the two connections breaks.
+    """
+    commands, is_used = Commands(), False
+    block = memoryview(bytearray(BLOCK_BYTES))
+    pending = block[:0]
+    while True:
+        moved = False
+        if not pending:
+            pending = block[: wire.receive_into(block, 0.0)]
+        if pending:
+            sent = client.write(pending)
+            is_much, pending, moved = sent >= MUCH_BYTES, pending[sent:], sent > 0
+            if is_much and not pending:
+                time.sleep(NAP_S)
+        if (data := client.read()) is not None:
+            if not data:
+                return not is_used  # it left while it waited for a session
+            for command in commands.feed(data):
+                if command == mysqlwire.QUIT:
+                    return not pending
+                is_used = True
+                wire.send(command)
+            moved = True
+        events = client.events(writes=bool(pending))
+        if not moved and not wire.wait_beside(
+            client.fileno(), events, IDLE_TIMEOUT_S, reads=not pending
+        ):
+            raise ConnectionLost("a client was silent for too long")
+
+
+def settle(wire: Wire) -> None:
+    """Make a session ready again that a client has left in the middle of something.
+
+    The rest of its result is read up to the answer to our own query after it, which no row can
+    hold. The session's table is released. Raises ConnectionLost if the session is of no use any
+    more.
+    """
+    token = secrets.token_hex(16).encode()
+    wire.send(mysqlwire.packet(COM_QUERY + LET_GO.encode()))
+    wire.send(mysqlwire.packet(COM_QUERY + b"select '" + token + b"' as t"))
+    block = memoryview(bytearray(BLOCK_BYTES))
+    kept = len(token) + END_BYTES
+    tail, deadline_s = b"", time.monotonic() + SETTLE_TIMEOUT_S
+    while True:
+        left_s = deadline_s - time.monotonic()
+        count = wire.receive_into(block, max(left_s, 0.0))
+        if count == 0:
+            raise ConnectionLost("a session did not come to the end of its result")
+        tail += bytes(block[:count])
+        place = tail.find(token)
+        if place >= 0 and len(tail) >= place + kept:
+            last = tail[place + len(token) :]
+            if len(last) != END_BYTES or not mysqlwire.is_end(last[mysqlwire.HEAD_BYTES :]):
+                raise ConnectionLost("a session sent something after its result")
+            return
+        tail = tail[-kept:] if place < 0 else tail[place:]
+
+
+HERE = SnapshotAddress()
+
+
+class SessionProxy:
+    """Proxy of sessions that runs until it is closed. Use as a context manager.
+
+    snapshot_id: what clients need to find it; snapshot_text: the answer that they expect from it.
+    """
+
+    def __init__(
+        self,
+        wires: Sequence[Wire],
+        *,
+        snapshot_text: str,
+        at: SnapshotAddress = HERE,
+        encrypts: bool = False,
+    ) -> None:
+        """Take over sessions and start to listen. wires: to sessions that wait for nothing. at:
+        where to listen.
+
+        encrypts: also on loopback. Raises ListenFailed.
+        """
+        self._wires = set(wires)
+        self._free = list(wires)
+        self._changed = threading.Condition()
+        self.snapshot_text = snapshot_text
+        try:
+            self._listener = ProxyListener(at, self._serve, encrypts=encrypts)
+        except BaseException:
+            for wire in wires:
+                wire.close()
+            raise
+        self.snapshot_id = str(self._listener.address)
+
+    @classmethod
+    def of(
+        cls, connections: Sequence[Connection], *, place: str, snapshot_text: str,
+        at: SnapshotAddress = HERE, encrypts: bool = False,
+    ) -> Self:  # fmt: skip
+        """Take over connections, each in its snapshot. place: names the server in messages."""
+        wires = []
+        for connection in connections:
+            # Text arrives as it is stored: its meaning is decided in one place, by our tables.
+            run(connection, "set session character_set_results = null", doing="preparing a session")
+            wires.append(take_over(connection, place)[0])
+        return cls(wires, snapshot_text=snapshot_text, at=at, encrypts=encrypts)
+
+    def __enter__(self) -> Self:
+        """Return itself; the way out closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End all sessions."""
+        self.close()
+
+    @property
+    def session_count(self) -> int:
+        """Number of sessions in use or free."""
+        with self._changed:
+            return len(self._wires)
+
+    def close(self) -> None:
+        """End all sessions and with them the snapshot."""
+        with self._changed:
+            wires = list(self._wires)
+            self._wires.clear()
+            self._free.clear()
+            self._changed.notify_all()
+        self._listener.close()
+        for wire in wires:
+            wire.interrupt()
+            wire.close()
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def _serve(self, client: socket.socket, request: str) -> None:
+        yes = YES + self.snapshot_text.encode() + b"\n"
+        if request == LOOK:
+            client.sendall(yes if self.session_count else NO)
+        if request != OPEN_SESSION:
+            return
+        wire = self._take()
+        if wire is None:
+            client.sendall(NO)
+            return
+        is_clean = False
+        try:
+            client.sendall(yes)
+            is_clean = pass_on(ClientStream(client), wire)
+        finally:
+            with contextlib.suppress(OSError):
+                client.close()  # it must not wait for the work on the session
+            self._give_back(wire, is_clean=is_clean)
+
+    def _take(self) -> Wire | None:
+        """Wait for a free session and return it; return None if none is left."""
+        with self._changed:
+            while self._wires and not self._free:
+                self._changed.wait()
+            return self._free.pop() if self._free else None
+
+    def _give_back(self, wire: Wire, *, is_clean: bool) -> None:
+        """Let the next client use the session, or note that it is lost."""
+        if not is_clean and self._is_ours(wire):
+            try:
+                settle(wire)
+                is_clean = True
+                logger.warning("client of a snapshot's session lost, the session is kept")
+            except ConnectionLost as error:
+                logger.warning("session of a snapshot lost", reason=error.message)
+        with self._changed:
+            if wire not in self._wires:
+                return
+            if is_clean:
+                self._free.append(wire)
+                self._changed.notify()
+                return
+            self._wires.discard(wire)
+            left = len(self._wires)
+            if left == 0:
+                self._changed.notify_all()
+        wire.close()
+        logger.warning("snapshot has fewer sessions", left=left)
+
+    def _is_ours(self, wire: Wire) -> bool:
+        with self._changed:
+            return wire in self._wires
