@@ -23,7 +23,7 @@ from penstock.engines.mysql.connect import connect, run
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.catalog import captured_tables
 from penstock.engines.mysql.source.proxied_session import open_proxied
-from penstock.engines.mysql.source.proxy_listener import SessionProxy
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import open_snapshots
 
 COLUMN_COUNT = 10

@@ -17,7 +17,7 @@ from penstock.control.run.bulk_load import bulk_load
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
-from penstock.engines.mysql.source.proxy_listener import SessionProxy
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.chunk import into_postgres

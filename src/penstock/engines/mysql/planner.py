@@ -20,7 +20,7 @@ from penstock.engines.mysql.source.beginning import digest_of, settled_digests
 from penstock.engines.mysql.source.bulk_reader import shape_text
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk, plan_all_chunks, rows_per_chunk
-from penstock.engines.mysql.source.proxy_listener import SessionProxy
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.source.strategies import Choice
 from penstock.engines.mysql.url import MySQLUrl

@@ -1,7 +1,7 @@
 """Handshake with the process that holds a snapshot's sessions.
 
 These servers cannot hand a snapshot to another session, so the process that holds the snapshots
-proxies their sessions and passes bytes on (`penstock.engines.mysql.source.proxy_listener`). If that
+proxies their sessions and passes bytes on (`penstock.engines.mysql.source.session_proxy`). If that
 process is on another machine, both use TLS: the client knows the hash of the certificate, which is
 created for one point and never used again. The client then sends a token and its request, and
 receives the snapshot's name. Address, token and hash are one word: the snapshot's id.

@@ -32,9 +32,9 @@ from penstock.engines.mysql.source.bulk_reader import RowsOfChunk, tells_rewritt
 from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
-from penstock.engines.mysql.source.proxy_listener import SessionProxy
 from penstock.engines.mysql.source.read_plan import log_plan
 from penstock.engines.mysql.source.schema_history import SchemaHistory
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import LOCK_TIMEOUT_S, open_snapshots, read_choices
 from penstock.engines.mysql.source.status import read_identity
 from penstock.engines.mysql.source.strategies import Choice, NoConsistentPoint, Strategy

@@ -23,7 +23,7 @@ from penstock.engines.mysql.source.catalog import CANDIDATES
 from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
 from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.engines.mysql.source.proxied_session import open_proxied
-from penstock.engines.mysql.source.proxy_listener import SessionProxy
+from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.target.target import read_target_tables
 from penstock.engines.mysql.url import MySQLUrl
 from penstock.engines.mysql.verify import checksum
