@@ -21,7 +21,7 @@ import structlog
 
 from penstock.engines.mysql.connect import Connection, run
 from penstock.engines.mysql.proxy_protocol import LOOK, NO, OPEN_SESSION, YES
-from penstock.engines.mysql.source.login import take_over
+from penstock.engines.mysql.source.client import take_over
 from penstock.engines.mysql.source.session_proxy import ProxyListener
 from penstock.engines.mysql.source.session_pump import ClientStream, pass_on, settle
 from penstock.host.errors import ConnectionLost
