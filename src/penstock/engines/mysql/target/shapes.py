@@ -14,9 +14,8 @@ from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Engine, Mapping, Server, fill_template
 from penstock.engines.mysql.connect import literal, quote
 from penstock.engines.mysql.source.read_plan import target_charset
-from penstock.engines.mysql.target.layout import same_type
+from penstock.engines.mysql.target.layout import TYPE_RULES, same_type
 from penstock.engines.mysql.target.target import TargetTable
-from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import DeferredKey
 from penstock.ports.target import TargetShapeDiffers, TargetTypeMissing
