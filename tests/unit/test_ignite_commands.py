@@ -13,7 +13,7 @@ import pytest
 
 from harness.ignite.recordings import node_pipeline
 from penstock import cli
-from penstock.engines.ignite.control_script import delete_below_hole, resend
+from penstock.engines.ignite.commands import delete_below_hole, resend
 from penstock.host.files import RealFiles
 from penstock.model.lost_links import lost_count
 from penstock.ports.commands import UsageWrong

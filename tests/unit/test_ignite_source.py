@@ -43,7 +43,7 @@ from penstock.consume import run as run_consumer
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_text import ConfigOtherEngine
 from penstock.control.pipeline.consumers import register_configured
-from penstock.engines.ignite.control_script import delete_below_hole
+from penstock.engines.ignite.commands import delete_below_hole
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.extraction import TimeZoneUnknown
 from penstock.engines.ignite.source import node
