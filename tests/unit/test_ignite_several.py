@@ -19,8 +19,7 @@ from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite.directory import CdcDirectoryMissing
 from penstock.engines.ignite.lag import IgniteLag
-from penstock.engines.ignite.source.common_lives import CommonLives
-from penstock.engines.ignite.source.nodes import Nodes
+from penstock.engines.ignite.source.nodes import CommonLives, Nodes
 from penstock.engines.ignite.source.versions import (
     FILE_NAME,
     SLACK_MS,
