@@ -47,8 +47,7 @@ from penstock.engines.ignite.commands import delete_below_hole
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.extraction import TimeZoneUnknown
 from penstock.engines.ignite.source import node
-from penstock.engines.ignite.source.lives import Lives
-from penstock.engines.ignite.source.node import CacheEncrypted, NodeSegmentsMissed
+from penstock.engines.ignite.source.node import CacheEncrypted, Lives, NodeSegmentsMissed
 from penstock.engines.ignite.source.position import IgnitePosition
 from penstock.engines.ignite.source.rows import KeyNotUsable, RowMaker
 from penstock.engines.ignite.source.shapes import SCHEMA, Shapes
