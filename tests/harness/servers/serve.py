@@ -34,8 +34,7 @@ from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 from penstock.serve.catalog.catalog import Catalog
 from penstock.serve.catalog.publications import Publication, Publications
 from penstock.serve.chunks import next_chunk
-from penstock.serve.encode import Views, encode
-from penstock.serve.encoded import Block, Unsaid
+from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.forms import Form, PgOutput
 from penstock.serve.parts import RowsReader
 from penstock.serve.retention import Retention
