@@ -24,8 +24,8 @@ from penstock.codec.postgres.tls_binding import channel_binding
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.listen import as_key, is_loopback, listening_socket
-from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Session
+from penstock.serve.running import Answers
 from penstock.serve.serving import Serving
 from penstock.serve.session import ClientSession
 from penstock.serve.statistics import Client
