@@ -37,12 +37,11 @@ from penstock.serve.chunks import next_chunk
 from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.forms import Form, PgOutput
 from penstock.serve.parts import RowsReader
-from penstock.serve.retention import Retention
 from penstock.serve.saved_state import FILE_NAME, SLOTS, SavedState, Shapes
 from penstock.serve.server import Server
 from penstock.serve.serving import Serving
 from penstock.serve.settings import Limits, ServeSettings
-from penstock.serve.slots import SavedSlots, Slots
+from penstock.serve.slots import Retention, SavedSlots, Slots
 from penstock.serve.source_log import SourceLog
 from penstock.serve.statistics import State
 from penstock.serve.welcome import CatalogWelcome

@@ -25,11 +25,10 @@ from penstock.model import Column, ColumnDefinition, PenstockError, Relation, Ta
 from penstock.model.sections import ServeSection, seconds
 from penstock.ports.config import Config
 from penstock.ports.registry import types_at
-from penstock.serve.retention import NAME, Retention
 from penstock.serve.saved_state import SavedState, Shapes
 from penstock.serve.server import binding_of
 from penstock.serve.settings import ServeSettings, verifiers
-from penstock.serve.slots import Slots
+from penstock.serve.slots import NAME, Retention, Slots
 from penstock.serve.source_log import Head, LogNotBegun, SourceLog
 
 if TYPE_CHECKING:

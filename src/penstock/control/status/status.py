@@ -53,7 +53,7 @@ from penstock.ports.lag import LogEnd, SourceReader, Watermark, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
 from penstock.ports.progress import ProgressRow, TargetReader, open_target_reader
 from penstock.ports.target import SyncState
-from penstock.serve.retention import NAME as SERVE
+from penstock.serve.slots import NAME as SERVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
