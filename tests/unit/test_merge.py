@@ -45,7 +45,7 @@ from penstock.merge.stream import MergeStream
 from penstock.model import Column, Marker, Op, Relation, Run
 from penstock.model.position import PositionInvalid
 from penstock.model.sections import OfOneLog, Start
-from penstock.web.merge_metrics import merge_metrics
+from penstock.web.metrics import merge_metrics
 
 Rest = Sequence[int]
 
