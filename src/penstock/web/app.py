@@ -28,9 +28,8 @@ from penstock.control.consumers import consumer_process
 from penstock.control.pipeline.actions import give_action
 from penstock.control.tables import table_commands
 from penstock.model import PenstockError, TableName
-from penstock.web.access import Access, Hosts, same_origin
+from penstock.web.access import Access, Guard, Hosts, same_origin
 from penstock.web.events import stream
-from penstock.web.guard import Guard
 from penstock.web.metrics import CONTENT_TYPE, expose
 from penstock.web.pages import AnyWatch, Page, Pages, announcements, index_context, page_of
 from penstock.web.reading import PipelineWatch, as_dict
