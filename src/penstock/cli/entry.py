@@ -20,10 +20,9 @@ from penstock.cli.flexcdc import flexcdc
 from penstock.cli.log import log
 from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
 from penstock.cli.reports import doctor, lag, plan, status, verify
-from penstock.cli.resend import resend
 from penstock.cli.reset import reset
 from penstock.cli.run import consume, demo, extract, load, merge, run, serve, stage, web
-from penstock.cli.table import table
+from penstock.cli.table import resend, table
 from penstock.model import PenstockError
 
 
