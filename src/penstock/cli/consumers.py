@@ -17,7 +17,7 @@ from penstock.cli.arguments import (
     pipeline_file,
 )
 from penstock.cli.output import ask, say, say_json
-from penstock.model.lost_links import QUESTION
+from penstock.model.segment_order import QUESTION
 
 if TYPE_CHECKING:
     from penstock.ports.config import Config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.model.lost_links import QUESTION
+from penstock.model.segment_order import QUESTION
 from penstock.ports.commands import Command, Done, Option
 from penstock.ports.config import Config
 from penstock.ports.registry import split_urls
