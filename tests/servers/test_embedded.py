@@ -22,7 +22,7 @@ from penstock.engines.postgres.server.embedded import (
     installation_for,
 )
 from penstock.host import server_process
-from penstock.host.server_account import Account, BinariesMissing, enterable
+from penstock.host.server_process import Account, BinariesMissing, enterable
 from plugins.postgres import Server
 
 STRANGER = Account(name="stranger", uid=54_321, gid=54_321)

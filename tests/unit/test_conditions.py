@@ -26,7 +26,7 @@ from penstock.engines.postgres.source.source_identity import ServerTooOld, ident
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target import send as sending
 from penstock.engines.postgres.target.target import require
-from penstock.host import server_account, server_process
+from penstock.host import server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
@@ -236,10 +236,10 @@ def test_java_that_is_missing_for_the_demo(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_machine_without_an_account_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers do not run as root, and there is no other account."""
-    monkeypatch.setattr(server_account.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(server_account, "ACCOUNTS", ())
-    with pytest.raises(server_account.NoUnprivilegedAccount):
-        server_account.unprivileged_account()
+    monkeypatch.setattr(server_process.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(server_process, "ACCOUNTS", ())
+    with pytest.raises(server_process.NoUnprivilegedAccount):
+        server_process.unprivileged_account()
 
 
 def test_a_folder_that_the_server_cannot_enter(

@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
-from penstock.host.server_account import VERSION_TIMEOUT_S, Account, BinariesMissing, enterable
 from penstock.host.server_process import (
     STOP_TIMEOUT_S,
+    VERSION_TIMEOUT_S,
+    Account,
+    BinariesMissing,
     EmbeddedDirectoryUnusable,
     EmbeddedServerFailed,
     ServerFolder,
     TlsFiles,
     Watcher,
     end_process,
+    enterable,
     free_port,
     log_tail,
 )
