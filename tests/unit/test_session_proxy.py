@@ -26,7 +26,7 @@ from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.host.errors import ConnectionLost
-from penstock.host.snapshot_address import PORTS, SnapshotAddress
+from penstock.host.listen import PORTS, SnapshotAddress
 from penstock.host.socket import Wire
 from penstock.ports.bulk import SnapshotUnreachable
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.host.snapshot_address import SnapshotAddress, split_address
+from penstock.host.listen import SnapshotAddress, split_address
 from penstock.load import bulk, chunk
 from penstock.load.bulk import BulkOptions
 from penstock.load.ledger import Step

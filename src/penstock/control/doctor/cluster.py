@@ -19,7 +19,7 @@ from pathlib import Path
 import penstock
 from penstock.control.pipeline.running import processes
 from penstock.host.files import REAL_FILES
-from penstock.host.snapshot_address import listen_at
+from penstock.host.listen import listen_at
 from penstock.load.cluster import (
     OWN,
     ClusterUnfit,

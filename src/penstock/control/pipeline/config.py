@@ -50,7 +50,7 @@ from penstock.control.pipeline.consumers import (
     with_whole_patterns,
 )
 from penstock.control.pipeline.table_requests import with_requests
-from penstock.host.snapshot_address import split_address
+from penstock.host.listen import split_address
 from penstock.model.patterns import PatternInvalid, Selection
 from penstock.model.sections import (
     FLEXCDC_LISTS,

@@ -25,7 +25,7 @@ from penstock.engines.mysql.source.client import take_over
 from penstock.engines.mysql.source.session_proxy import ProxyListener
 from penstock.engines.mysql.source.session_pump import ClientStream, pass_on, settle
 from penstock.host.errors import ConnectionLost
-from penstock.host.snapshot_address import SnapshotAddress
+from penstock.host.listen import SnapshotAddress
 from penstock.host.socket import Wire
 
 logger = structlog.get_logger()
