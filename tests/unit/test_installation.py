@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from penstock.control.doctor import local_checks
-from penstock.host.installation import reinstall_command
+from penstock.control.doctor.local_checks import reinstall_command
 from penstock.ports.config import Config
 
 
@@ -47,7 +47,7 @@ def test_however_it_was_installed_no_index_is_named(
             assert name == "direct_url.json"
             return text
 
-    monkeypatch.setattr("penstock.host.installation.distribution", lambda _: Told())
+    monkeypatch.setattr("penstock.control.doctor.local_checks.distribution", lambda _: Told())
     assert reinstall_command().endswith(end)
 
 

@@ -8,12 +8,16 @@ are warnings, because the load, and other consumers, run without them.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import shutil
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import unquote, urlsplit
 
 from penstock.codec.kernels import all_compiled
 from penstock.consume.classes import check_class
@@ -26,7 +30,6 @@ from penstock.control.pipeline.file_edits import (
     make_left_error,
 )
 from penstock.control.pipeline.servers import followed_tables, pipeline_of
-from penstock.host.installation import reinstall_command
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.model import PenstockError
 from penstock.model.whole_number import parse_whole
@@ -35,6 +38,33 @@ from penstock.ports.config import Config, Mode
 from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_handover
 from penstock.ports.progress import open_target_reader
 from penstock.ports.source import extraction_of
+
+
+def reinstall_command() -> str:
+    """Return the command that installs penstock again as it was installed, kernels built.
+
+    It names the folder that penstock was installed from, or, if that is not known, the current
+    folder: penstock is not on a package index.
+    """
+    python = shlex.quote(sys.executable)
+    folder, is_editable = _origin()
+    editable = "--editable " if is_editable else ""
+    command = f"{python} -m pip install --force-reinstall --no-deps {editable}"
+    if folder:
+        return command + shlex.quote(folder)
+    return f"{command}.  # in the folder of penstock's source"
+
+
+def _origin() -> tuple[str, bool]:
+    """Return the folder, empty if not known, and whether the installation is editable."""
+    with suppress(PackageNotFoundError, ValueError):
+        text = distribution("penstock").read_text("direct_url.json") or "{}"
+        found = json.loads(text)
+        url = urlsplit(str(found.get("url", "")))
+        if url.scheme == "file" and "dir_info" in found:
+            return unquote(url.path), bool(found["dir_info"].get("editable"))
+    return "", False
+
 
 HOST_CHECKS = Checks(Side.HOST)
 EXTRA_CHECKS = Checks(Side.HOST)
