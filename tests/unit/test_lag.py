@@ -23,7 +23,7 @@ from penstock.control.status.lag import Lag, TargetState, assess_lag, lag_of
 from penstock.control.status.live import change_line
 from penstock.control.status.show import show_lag
 from penstock.extract.extractor import STATUS_FILE
-from penstock.extract.progress import WATERMARK
+from penstock.extract.report import WATERMARK
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.log import Writer
 from penstock.log.durable import DURABLE_NAME, read_durable

@@ -29,7 +29,7 @@ from penstock.control.status.show import show_status
 from penstock.control.status.status import Status, StatusReader, table_facts
 from penstock.control.tables.table_commands import pause
 from penstock.extract.extractor import BACKOFF_S
-from penstock.extract.progress import ExtractProgress
+from penstock.extract.report import ExtractProgress
 from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state

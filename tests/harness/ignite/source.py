@@ -22,7 +22,7 @@ from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite import state
 from penstock.extract.extractor import Extractor
-from penstock.extract.progress import Outcome
+from penstock.extract.report import Outcome
 from penstock.log import list_segments, open_chain
 from penstock.model import Marker, Relation
 from penstock.ports.config import Config

@@ -23,7 +23,7 @@ from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.control.run.extract_process import extract_options
 from penstock.extract.extractor import Extractor, Outcome
-from penstock.extract.progress import Ended
+from penstock.extract.report import Ended
 from penstock.log import list_segments, open_chain
 from penstock.log.change_tables import bits
 from penstock.log.order import merge_rows
