@@ -10,9 +10,9 @@ import pytest
 
 from harness.pipelines.changes import relation
 from penstock.codec.types import Engine, Server, map_column
+from penstock.consume.flexcdc.captured import ChangelogNameTooLong, changelog_name
 from penstock.consume.flexcdc.cleanup import IntervalInvalid, interval_before
 from penstock.consume.flexcdc.ini import IniKeyUnknown, IniUnreadable, IniValueInvalid, read_ini
-from penstock.consume.flexcdc.names import ChangelogNameTooLong, changelog_name
 from penstock.control.consumers import flexcdc
 from penstock.control.consumers.flexcdc import (
     FlexCdcFileUnusable,
