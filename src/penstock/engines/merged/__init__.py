@@ -24,7 +24,7 @@ DESCRIPTOR = Descriptor(
         "plan": f"{_HERE}.plan",
         "position": f"{_HERE}.position:MergedPosition",
         "positions": f"{_HERE}.position:MergedPositions",
-        "reset": "penstock.merge.reset",
+        "reset": "penstock.merge.extraction",
         "tables": f"{_HERE}.tables",
     },
 )
