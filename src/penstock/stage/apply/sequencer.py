@@ -36,8 +36,6 @@ from penstock.ports.staging import (
 )
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, admit, unreplaced_of
-from penstock.stage.apply.dead_letters import DEFAULT_NAME
-from penstock.stage.apply.dispatching import Batches, dispatch
 from penstock.stage.apply.metrics import ApplyMetrics, labels
 from penstock.stage.apply.order import (
     Step,
@@ -48,7 +46,14 @@ from penstock.stage.apply.order import (
     steps_of,
 )
 from penstock.stage.apply.sweep import FLUSH_ROWS, sweep_once
-from penstock.stage.apply.tables import TableNotThere, Writer, table_not_there
+from penstock.stage.apply.tables import (
+    DEFAULT_NAME,
+    Batches,
+    TableNotThere,
+    Writer,
+    dispatch,
+    table_not_there,
+)
 from penstock.stage.position import (
     LeaseLost,
     PositionMoved,
