@@ -40,8 +40,10 @@ EXCEPTIONS = {
     "engines/postgres/server/shop.py": (1, "join() raises any error"),
     "engines/postgres/source/stream.py": (1, "any error is given to who takes the runs"),
     "load/prefetch.py": (1, "fetch() raises any error"),
-    "load/session.py": (2, "result() raises any error; a timer that cancels a job"),
-    "load/session.py": (1, "any error is logged; the first job that is needed meets it, too"),
+    "load/session.py": (
+        3,
+        "result() raises any error; a timer that cancels a job; warm-up logs it",
+    ),
     "serve/serving.py": (2, f"the tail's error ends the server; {AWAITED}"),
     "web/task.py": (1, "a timer that ends the process"),
     "control/run/serve_process.py": (1, AWAITED),

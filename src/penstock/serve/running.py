@@ -13,6 +13,9 @@ from penstock.codec.postgres import pgwire_extended as wire
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 
+if TYPE_CHECKING:
+    from penstock.serve.session import ClientSession
+
 
 class Prepared(Protocol):
     """Statement of the extended protocol, read and typed."""
@@ -48,9 +51,6 @@ class Answers(Protocol):
         """
         ...
 
-
-if TYPE_CHECKING:
-    from penstock.serve.session import ClientSession
 
 _ROWS_BETWEEN_DRAINS = 200
 

@@ -95,9 +95,9 @@ TABLES = {
         action {action}""",
     "wirekite_log": f"""
         only_row         {{only_row}},
-        log_id           {{log_id}} not null,{_APPLIED}""",
+        log_id           {{log_id}} not null,{_APPLIED_DDL}""",
     "wirekite_staged": f"""
-        log_id           {{log_id}} primary key,{_APPLIED},
+        log_id           {{log_id}} primary key,{_APPLIED_DDL},
         holder           {{holder}},
         taken_over       {{moment}} null""",
     "wirekite_table": """

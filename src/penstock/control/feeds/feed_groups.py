@@ -66,6 +66,9 @@ from penstock.stage.consistent.marks import Marking
 from penstock.stage.position import LeaseLost, TakenOver
 from penstock.stage.retire import Retiring
 
+if TYPE_CHECKING:
+    from penstock.stage.apply.sequencer import RowSequencer
+
 LOAD, EXTRACT, FEED = "load", "extract", "feed"
 HALVES = (LOAD, EXTRACT)  # Spark takes longest to start
 # A target's tables are their owner's: a feed's value without a column stops before the log.
@@ -235,10 +238,6 @@ class FeedWorker:
 
     def _event(self, text: str, _kind: str = "", **_fields: object) -> None:
         logger.info("feed", group=group_name(self._group), text=text)
-
-
-if TYPE_CHECKING:
-    from penstock.stage.apply.sequencer import RowSequencer
 
 
 LEASE_POLL_S = 1.0

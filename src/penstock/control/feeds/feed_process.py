@@ -44,6 +44,15 @@ from penstock.ports.staging import (
     staging_at,
 )
 
+if TYPE_CHECKING:
+    from penstock.stage.apply.sequencer import RowSequencer
+    from penstock.stage.metered import StagingMetrics
+    from penstock.stage.metrics import Metrics
+    from penstock.stage.receiver.access import Access, SignedTokens
+    from penstock.stage.receiver.app import Receiver
+    from penstock.stage.receiver.server import Certificate
+    from penstock.stage.script import Script
+
 logger = structlog.get_logger()
 ROUND_S = 1.0
 ROUND_AGAIN_S = 10.0
@@ -120,9 +129,6 @@ def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[
             options=options,
         )
 
-
-if TYPE_CHECKING:
-    from penstock.stage.metered import StagingMetrics
 
 LOOK_S = 1.0
 STALE_S = 10.0
@@ -215,14 +221,6 @@ class Checks:
                 logger.error("mutations applied out of order", table=str(table), keys=count)
         self._checked[group] = committed
 
-
-if TYPE_CHECKING:
-    from penstock.stage.apply.sequencer import RowSequencer
-    from penstock.stage.metrics import Metrics
-    from penstock.stage.receiver.access import Access, SignedTokens
-    from penstock.stage.receiver.app import Receiver
-    from penstock.stage.receiver.server import Certificate
-    from penstock.stage.script import Script
 
 _LOOK_S = 0.5
 _AGAIN_S = 1.0

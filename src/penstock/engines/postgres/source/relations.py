@@ -14,19 +14,20 @@ type that may have computed other values. Not here: noticing changes that send n
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import psycopg
 import structlog
 
+from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
 from penstock.codec.postgres.retyping import is_kept_in_place
-from penstock.engines.postgres.connect import is_table_in_motion
+from penstock.engines.postgres.connect import is_table_in_motion, server_errors
 from penstock.engines.postgres.source.column_types import TypeBook
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import (
     ReloadReason,
+    TableShape,
     TableWithoutColumns,
 )
 from penstock.model import (
@@ -128,15 +129,6 @@ def key_of(
     if not primary or not set(primary) <= set(names):
         return ()
     return tuple(sorted(names.index(name) for name in primary))
-
-
-if TYPE_CHECKING:
-    from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
-from collections.abc import Callable
-
-from penstock.codec.postgres.pgoutput_messages import RelationMessage
-from penstock.engines.postgres.connect import server_errors
-from penstock.engines.postgres.source.table_shape import TableShape
 
 
 def dropped_definitions(
