@@ -1,4 +1,4 @@
-"""The commands that run until they are stopped: run, its processes, consume, serve, stage, web, demo."""
+"""Commands that run until they are stopped: run and its processes, consume, serve, stage, web."""
 
 from __future__ import annotations
 

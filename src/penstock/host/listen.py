@@ -1,7 +1,8 @@
 """A listening socket, and the address at which workers reach it.
 
-For engines whose servers export no snapshots; such a point is of the bulk load. Not here: the
-listener (the engine).
+Workers need an address for engines whose servers export no snapshots: there a process lends the
+sessions of its snapshot. Not here: the listener (the engine), sockets to database servers
+(`socket.py`, `connect.py`).
 """
 
 from __future__ import annotations

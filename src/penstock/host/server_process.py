@@ -1,11 +1,9 @@
 """Parts that every server of our own needs: a folder, an unprivileged user, an end with ours.
 
-Database servers refuse to run as root, so root drops to an existing unprivileged user. Not here:
-the paths of the programs (the engines' `server/binaries.py`).
-
 A server never outlives the process that started it: if we are killed, a watcher that
-holds the other end of a pipe stops it and removes the folder. Not here: the kinds of servers
-(`embedded.py` of each engine), and the paths of their programs (`binaries.py`).
+holds the other end of a pipe stops it and removes the folder. Database servers refuse to run as
+root, so root drops to an existing unprivileged user. Not here: the kinds of servers and the paths
+of their programs (`embedded.py` of each engine).
 """
 
 from __future__ import annotations

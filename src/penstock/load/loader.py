@@ -1,10 +1,15 @@
 """Loop of the change loader: segments in, target batches out, until the log is done.
 
-A batch has a fixed cost of as much as many thousand rows. While many rows arrive without a pause,
-batches of rows that have just become durable would take processor time from the processes that
-write and read them. So the more rows a batch had, the later the next one begins, by at most a
-second. It begins at once if enough rows wait, if the flow pauses, and while a backlog is read:
-those rows are old, so an early first batch makes the last one early as well.
+While a batch is applied, the next one is staged. The loop obeys wirekite_action, a stop request
+(at a batch's end), and verify's hold; each discards the staged batch. A lost connection, a killed
+worker or a dead JVM is retried from the target's applied position, so a COMMIT whose answer was
+lost counts once. Not here: staging (`prefetch.py`) and applying (`sql_target.py`) a batch.
+
+Time and size of a batch: a batch has a fixed cost of as much as many thousand rows. While many rows
+arrive without a pause, batches of rows that have just become durable would take processor time from
+the processes that write and read them. So the more rows a batch had, the later the next one begins,
+by at most a second. It begins at once if enough rows wait, if the flow pauses, and while a backlog
+is read: those rows are old, so an early first batch makes the last one early as well.
 
 A batch without rows only ends files that are applied. While it waits for the previous batch, none
 with rows is staged. So it is created once the log has rested longer than an extractor that catches
@@ -13,11 +18,6 @@ up is silent.
 One connection applies batch after batch, and applies nothing while it waits for rows. So a batch
 that is staged meanwhile is about as large as the amount that can be staged in that time, and the
 first one after a pause is small.
-
-While a batch is applied, the next one is staged. The loop obeys wirekite_action, a stop request
-(at a batch's end), and verify's hold; each discards the staged batch. A lost connection, a killed
-worker or a dead JVM is retried from the target's applied position, so a COMMIT whose answer was
-lost counts once. Not here: staging (`prefetch.py`) and applying (`sql_target.py`) a batch.
 """
 
 from __future__ import annotations

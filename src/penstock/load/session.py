@@ -1,12 +1,10 @@
 """Start the Spark session of a loader process, warm it up, run its jobs, and end it.
 
-Java compiles code that it has run often: the first jobs take more CPU than those after some
-dozens. Not here: running a job (`session.py`).
-
 One session per process (a JVM holds one Spark context). The JVM runs in its own process session, so
 that Ctrl-C reaches only penstock, which then ends at a batch boundary. The JVM ends automatically
-when this process dies, because its standard input closes. Not here: the contents of jobs (`job.py`,
-`bulk.py`).
+when this process dies, because its standard input closes. Java compiles code that it has run often:
+the first jobs take more CPU than those after some dozens, so empty jobs run before the first real
+one. Not here: the contents of jobs (`job.py`, `bulk.py`).
 """
 
 from __future__ import annotations

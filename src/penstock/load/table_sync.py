@@ -1,17 +1,16 @@
-"""Table syncs: tables that are paused, copied again, or catching up, and batches of one table alone.
+"""Table syncs: tables that are paused, copied again, or catching up, apart from the others.
 
 A batch applies all tables at once, so that the target is at one commit. A table with a table sync
 is left out of the batches; a row of `wirekite.wirekite_apart` says up to where the log is applied
 to it. When it continues, batches of it alone, from the same segments, bring it from there to the
 others' position, and it is one of them again. The row is written in the transaction that moves it,
-so that each change is applied once whatever is killed. Pure. Not here: batches
-(`table_sync_flow.py`), the table (`progress.py` of each target).
+so that each change is applied once whatever is killed.
 
-The loader calls it between two of its batches. It reads the requests, decides which tables the
-common batches leave out, has rows copied by the `Copier`, and stages batches of one table that
-catches up, on its own thread while the other tables continue. The loader applies them, one batch
-after the other. Not here: the order of states (`load/table_sync_flow.py`), copying rows
-(`control.run.table_copy`).
+The loader calls `TableSyncFlow` between two of its batches. It reads the requests, decides which
+tables the common batches leave out, has rows copied by the `Copier`, and stages batches of one
+table that catches up, on its own thread while the other tables continue. The loader applies them,
+one batch after the other. The order of states is pure. Not here: copying rows
+(`control.run.table_copy`), the table (`progress.py` of each target).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Engine of `penstock extract` for several logs, as the extractor's loop needs it.
 
-The first merged transaction has the rows of all these states, and each log is read from the end of
-its state. A crash before that transaction is durable takes new states. The states are of different
-moments, and a transaction over several logs may be in one state and not yet in another. Once the
-merge is past the latest state by the time that parts may be apart, all is of one moment. From
-there on the merged log is the only source of its own base.
+Nothing is ever sent back to a server: only the inputs' links are acknowledged.
 
-Nothing is ever sent back to a server: only the inputs' links are acknowledged. Not here: reading
-the logs (`stream.py`).
+If the merged log has a base, its first transaction has the rows of a state of each log's base, and
+each log is read from the end of its state. A crash before that transaction is durable takes new
+states. The states are of different moments, and a transaction over several logs may be in one state
+and not yet in another. Once the merge is past the latest state by the time that parts may be apart,
+all is of one moment. From there on the merged log is the only source of its own base. Not here:
+reading the logs (`stream.py`).
 """
 
 from __future__ import annotations

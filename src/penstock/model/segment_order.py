@@ -4,8 +4,6 @@ Consumers of a change log, FlexCDC, and readers of the directory where a node le
 list files with rising numbers, and all have a saved state that says where to continue. Nothing is
 returned or removed before the whole listing is checked. Not here: the contents of a segment, and
 the owner of the files (`log/listing.py`, `ports/direct.py`).
-
-Used for consumers of a change log and for the directory of a node that is read directly.
 """
 
 from __future__ import annotations

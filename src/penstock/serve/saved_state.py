@@ -3,8 +3,9 @@
 All of them contain numbers of the log, so they are useless for another one. Each part is written
 by its owner, in any thread; unchanged parts are written as they are.
 
-Shapes are learnt from the source's catalogue when the server starts, and from the log as it grows.
-For several threads.
+The newest shape of each table is remembered, because segments are removed and tables may rest for
+months. Shapes are learnt from the source's catalogue when the server starts, and from the log as it
+grows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Client's connection as bytes: whole messages in, messages out, with a limit on both.
 
-A transport copies the bytes that it cannot send at once; if many clients get the same bytes, these
-copies cost more than producing the bytes.
+Large buffers are sent through the socket of the transport without a copy: a transport copies the
+bytes that it cannot send at once, and if many clients get the same bytes, these copies cost more
+than producing the bytes.
 """
 
 from __future__ import annotations

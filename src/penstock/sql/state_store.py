@@ -5,14 +5,13 @@ as ARCHITECTURE.md says. The other tables are our own: `wirekite_log` binds the 
 log and stores how far it is applied, `wirekite_staged` the same for each log that instances share,
 `wirekite_table` the shapes of captured tables as applied, `wirekite_apart` the tables with a table
 sync (`load/table_sync.py`), `wirekite_merge` a stamp for each merge table if the engine has no
-better place, `bulk_table` the tables that the bulk load has begun and finished.
+better place, `bulk_table` the tables that the bulk load has begun and finished. In their
+definitions words in braces are a dialect's types.
 
 A subclass of an engine runs the statements on its connection. Progress is written in the
 transaction of the rows, so every method runs on the connection, and in the transaction, that the
-caller has opened. Not here: the definitions (`state_tables.py`), and the differences
-between engines (`state_dialect.py`).
-
-Not here: the statements that empty tables, and running them (the engines).
+caller has opened. Not here: the differences between engines (`state_dialect.py`), and the
+statements that empty tables for a reset (the engines).
 """
 
 from __future__ import annotations

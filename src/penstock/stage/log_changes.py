@@ -1,12 +1,11 @@
 """Changes of the log as mutations, which `[staging]` in a pipeline of any source keeps.
 
-They are kept in the table memo, one row for each log: for each place where the consumer may
-continue, and for staged changes that are not yet applied.
-
 Each change has a time of its own, in the order of the log: the commit's nanoseconds, never fewer
 than those of the change before, and a number that counts the changes of equal nanoseconds. So the
-same changes get the same times whenever they are read again from a known place. Pure. Not here: the
-consumer that reads the log, and applied mutations (`penstock.control.feeds.staging_consumer`).
+same changes get the same times whenever they are read again from a known place. The times are kept
+in the table memo, one row for each log: for each place where the consumer may continue, and for
+staged changes that are not yet applied. Not here: the consumer that reads the log, and applied
+mutations (`penstock.control.feeds.staging_consumer`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Prometheus metrics, in base units, made from the newest readings at each request.
 
-They are the same whichever instance works, and have the published names if there are any. Metrics
-that only a receiver can count are on its own page (`/_/varz`).
-
-`CurrentSegmentIndex` becomes `penstock_cdc_current_segment_index`; metrics that are published in
-milliseconds are in seconds here.
+Those of pipelines with [stage] are the same whichever instance works, and have the published names
+if there are any. Metrics that only a receiver can count are on its own page (`/_/varz`). Those of
+consumers have published names in Prometheus's form: `CurrentSegmentIndex` becomes
+`penstock_cdc_current_segment_index`; metrics that are published in milliseconds are in seconds
+here.
 """
 
 from __future__ import annotations

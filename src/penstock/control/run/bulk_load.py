@@ -5,7 +5,7 @@ handover and reads at its point; the extract process takes document 000's four s
 engine's way, and keeps them in state/handover.json. Unique keys may be made after the load
 (`KeyMaker`). Not here: these steps (`handover` of each engine), the file
 (`penstock.ports.handover`), the copying of chunks (`penstock.load.bulk`), the time of the keys
-(`penstock.load.loader`) and their statements (`deferred_keys.py` of each target).
+(`penstock.load.loader`) and their statements (`bulk.py` of each target).
 """
 
 from __future__ import annotations

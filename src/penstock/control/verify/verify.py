@@ -308,7 +308,7 @@ def verify(
 
     on_waiting: gets a text that says what is waited for. named_max: number of differing keys named
     per table. timeout_s: for the loader to reach the position. sessions: readers per side. repair:
-    write the rows that differ again, while the loader is paused; raises the errors of `repair.py`.
+    write the rows that differ again, while the loader is paused; raises the errors of `Repair`.
     Raises NotComparable, TargetMissing, NotLoadedYet, ChangesUnapplied, ExtractorMissing,
     HoldNotReached, VerifyStopped, the errors of `compare.py`, of the catalogue and of the servers.
     """

@@ -1,4 +1,8 @@
-"""The commands `penstock ignite ...`; see `ports.commands.EngineCommands`."""
+"""The commands `penstock ignite ...`; see `ports.commands.EngineCommands`.
+
+Tasks that only the cluster can do are left to Ignite's own `control.sh`. Segments before a hole are
+deleted here, as `control.sh --cdc delete_lost_segment_links` does.
+"""
 
 from __future__ import annotations
 

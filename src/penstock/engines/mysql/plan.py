@@ -1,8 +1,8 @@
 """Questions of a plan to MySQL and MariaDB servers.
 
-A server in another mode has stored such rows, with cut or rounded values; a target computes them
-again in strict mode and refuses them. The conditions are SQL over the expression, so that the
-source can look for such rows without writing anything.
+Some concern generated columns: a server in another mode has stored rows with cut or rounded values;
+a target computes them again in strict mode and refuses them. The conditions are SQL over the
+expression, so that the source can look for such rows without writing anything.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Tables wirekite_progress and wirekite_action in an SQLite file; see `penstock.sql.state_store`.
 
-Several processes use it at the same time: one writes the rows of segments, others read, an operator
-may write an action. It is in WAL mode, so that writers do not wait for readers, and every commit is
-synced. Not here: its tables (`progress.py`).
-
 They have document 000's columns. Nothing is applied without a target, so the only rows are those of
 segments (CE), and the tables that store a target's applied position are missing. Times are UTC, as
 text that sorts.
+
+Several processes use the file at the same time: one writes the rows of segments, others read, an
+operator may write an action. It is in WAL mode, so that writers do not wait for readers, and every
+commit is synced.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
 """Segments of one node in pieces of whole transactions, in the order in which they ended.
 
-Files also begin when a node returns to a cluster and has to be sent the missing changes: then
-the cache is the same. Two facts distinguish the cases. The configuration of a cache is written
-when it is created, so it is younger than the last change of the earlier life. And in a new life
-each partition counts its changes from 1. Caches of a group share their files, so a recreated
-cache of a group is not detected.
-
-Entries with the same nearXid are a transaction, at the place of its last record. An entry
-without one is a transaction of its own. Only a transaction of several records, or one that is
-not in one stretch, needs a loop over the stretches of entries; otherwise the entries are in
-order.
-
 Entries with the same nearXid are a transaction, at the place of its last record in the segment:
 it holds the locks of its keys from its first record to its last, so no other change of them is
-in between. An entry without a nearXid is a transaction of its own. A transaction that continues
-in the next segment becomes two. Not here: numbers, rows and shapes (`stream.py`), and when a
-segment may be deleted.
+in between. An entry without a nearXid is a transaction of its own. Only a transaction of several
+records, or one that is not in one stretch, needs a loop over the stretches of entries; otherwise
+the entries are in order. A transaction that continues in the next segment becomes two.
+
+Recreated caches are detected by files that begin in the node's log. Files also begin when a node
+returns to a cluster and has to be sent the missing changes: then the cache is the same. Two facts
+distinguish the cases. The configuration of a cache is written when it is created, so it is younger
+than the last change of the earlier life. And in a new life each partition counts its changes from
+1. Caches of a group share their files, so a recreated cache of a group is not detected. Not here:
+numbers, rows and shapes (`stream.py`), and when a segment may be deleted.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Progress of several nodes, as one position that never falls, and caches that they recreated.
 
-Each node creates its files of a new cache, and so does a node that gets its first partition of
-an old one. A life begins with the first node that creates files of a cache of which it had
-changes; the files that the others create then belong to the same life. Not here: detecting that
-a node's files are new (`lives.py`).
-
 A node is known by the name of its folder, which has its consistent id. The log's position is the
 sum of all nodes' places; the places themselves are stored with the versions (`versions.py`),
-flush point by flush point. Not here: reading (`stream.py`).
+flush point by flush point.
+
+Each node creates its files of a new cache, and so does a node that gets its first partition of
+an old one. A life begins with the first node that creates files of a cache of which it had
+changes; the files that the others create then belong to the same life. Not here: reading
+(`stream.py`), detecting that a node's files are new (`node.py`).
 """
 
 from __future__ import annotations

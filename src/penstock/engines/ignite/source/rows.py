@@ -1,13 +1,14 @@
 """Entries of one cache as rows of the change log, column by column.
 
-Other entries (an unknown type, a value that a column does not hold, raw data) are left to
-`rows.py`, which decodes each value and lets the cache's shape grow.
-
 Every put is an update and every removal a delete, whatever the node calls it: an atomic cache
 logs UPDATE for the first value of a key, and CREATE is logged for a key that the target has when
 its entry has expired or a resend puts it into the log once more. If the first change of a key is
 an update, the loader does the right thing in both cases; an insert of an existing key would be
-an error. Not here: numbers of rows and the order of entries (`stream.py`).
+an error.
+
+The columns of entries with known types are read from their bytes together. Other entries (an
+unknown type, a value that a column does not hold, raw data) are decoded value by value, and let the
+cache's shape grow. Not here: numbers of rows and the order of entries (`stream.py`).
 """
 
 from __future__ import annotations

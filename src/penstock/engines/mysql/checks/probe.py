@@ -1,4 +1,4 @@
-"""Facts that the checks of a MySQL or MariaDB server query, the lists of checks, the errors found."""
+"""Facts that the checks of a MySQL or MariaDB server query, the lists of checks, their errors."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Doctor's checks of what the extract process (MY040...) and the loader (PK20) would refuse.
 
-It requires of a table what the loader itself requires, by the same functions.
-
-They check what that process itself checks before its first row, by the same functions.
+They check what those processes check themselves before their first row, by the same functions.
 """
 
 from __future__ import annotations

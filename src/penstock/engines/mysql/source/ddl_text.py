@@ -1,11 +1,9 @@
 """Find the effects of a statement in the binlog on tables, and whether row events show them.
 
-ALTER IGNORE ignores them, and so do the tools that copy a table's rows with INSERT IGNORE: rows
-that a key or a check refuses are left out, values that a type does not hold are cut, and no row
-event shows it. Pure.
-
 Pure: only the words decide, nothing is looked up. A statement that is not understood is reported,
-never skipped.
+never skipped. ALTER IGNORE ignores errors, and so do the tools that copy a table's rows with INSERT
+IGNORE: rows that a key or a check refuses are left out, values that a type does not hold are cut,
+and no row event shows it.
 """
 
 from __future__ import annotations

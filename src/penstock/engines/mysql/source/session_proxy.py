@@ -1,13 +1,5 @@
 """Proxy sessions in snapshots for other processes, in place of an exported snapshot.
 
-Each connection has a thread. A client that has not shown the token within seconds is closed, and
-the oldest of them if too many wait, so strangers cost little and keep no client out. Not here: what
-a client is given (`session_proxy.py`).
-
-Nothing blocks, because two threads must not use a TLS connection at once. The pump holds one block
-of results and one command. Not here: who may be a client (`proxy_listener.py`), and which session
-it gets (`session_proxy.py`).
-
 These servers cannot hand one snapshot to several sessions, and a session cannot be handed to
 another process under TLS. So the process that took the snapshots keeps their sessions and passes
 bytes on: clients see one point for as long as it lives, whichever of them is killed. A client that

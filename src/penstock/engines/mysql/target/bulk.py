@@ -1,13 +1,11 @@
 """MySQL and MariaDB as targets of the bulk load: the port of `ports/bulk.py`.
 
-Each function is safe to repeat. Not here: the time of the call (`penstock.load.deferred_keys`), the
-statements (`shapes.py`).
-
 It works like `engines/postgres/target/bulk.py`. A table is created with its primary key, in whose
 order rows arrive, and gets its other keys after the rows. Emptying a table commits at once, so it
 is done after the new plan's mark: a load that is killed in between finds rows without chunks, and
-empties the table again. Not here: the tables' statements (`shapes.py`), the rows of a chunk
-(`chunk.py`).
+empties the table again. Deferred unique keys are made and dropped by functions that are safe to
+repeat. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`), the time
+of deferred keys (`penstock.load.deferred_keys`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Writer of a chunk into MySQL or MariaDB: its lines and its DL row, in one transaction.
 
-Lines and literals have the same escapes (`rows.FIELDS`), so whole blocks are turned into values by
-replacing what separates them.
-
 The rows are sent by LOAD DATA LOCAL from memory, which only warns of values that it could not
 store. Any warning is therefore an error, except those for the 0 of an ENUM, which are counted. If
 the server refuses LOAD DATA LOCAL (`local_infile = 0`), rows are sent by INSERT with many rows per
-statement, and warnings are treated equally. Not here: the origin of the lines (the source's
-`BulkReader`), retries (`penstock.load.chunk`).
+statement, and warnings are treated equally. Lines and literals have the same escapes
+(`rows.FIELDS`), so whole blocks are turned into values by replacing what separates them. Not here:
+the origin of the lines (the source's `BulkReader`), retries (`penstock.load.chunk`).
 """
 
 from __future__ import annotations

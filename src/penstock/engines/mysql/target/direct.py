@@ -1,9 +1,7 @@
 """Direct loading of rows into their table from a local file, as events or as lines.
 
-This happens for a while after a copy without a lock, and if another program writes to a table.
-Strict replay fails there (`replay.py`).
-
-Lines are loaded by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`.
+Lines are loaded by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`. The writer puts a
+task's rows into such a file, or into a merge table if their table does not accept them directly.
 
 If a table has one unique index, over its key, and only columns for which rows have values, REPLACE
 has the effect of `on duplicate key update` from a merge table: an existing row is updated in place.
@@ -14,6 +12,9 @@ The lines are the same as for merge tables (`rows.py`). Each column must convert
 value as it would get from a merge table's column of the neutral type; `_TAKES` lists these types.
 LOCAL with REPLACE keeps strict mode; the applying side refuses values that the server only warns
 of.
+
+The target may already have changes that are to be applied, or lack some, for a while after a copy
+without a lock, and if another program writes to a table. Strict replay fails there (`replay.py`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""State tables in database `wirekite` of a MySQL or MariaDB target, and what a pipeline leaves there.
+"""State tables in database `wirekite` of a MySQL or MariaDB target, and a pipeline's leftovers.
 
 The times in wirekite_progress are moments: TIMESTAMP columns show them in the reader's time zone,
 as `now()` does. `wirekite_merge` holds a stamp for each merge table. Plain PyMySQL and no Spark, so
 that every process may import this.
 
-Each statement commits separately, so they are in an order in which a reset that was killed can be
-repeated: the tables first, and the record of them last.
+Each statement that removes leftovers commits separately, so they are in an order in which a reset
+that was killed can be repeated: the tables first, and the record of them last.
 """
 
 from __future__ import annotations

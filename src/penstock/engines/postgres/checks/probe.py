@@ -1,4 +1,4 @@
-"""Input of the checks of a PostgreSQL server, the lists of these checks, and the errors they find."""
+"""Input of the checks of a PostgreSQL server, the lists of the checks, and errors they find."""
 
 from __future__ import annotations
 

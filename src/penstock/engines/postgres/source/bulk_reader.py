@@ -1,9 +1,9 @@
 """PostgreSQL as a source of the bulk load: a worker's session in an exported snapshot.
 
-Not here: exporting one (`slot.py`), cutting tables into chunks (`snapshot.py`).
-
-Whole blocks of CopyData are read from the socket below a psycopg connection, as in `relay.py`, and
-become lines in one walk without the GIL; under TLS libpq's calls are used, row by row.
+For MySQL a chunk's lines of a COPY become lines for LOAD DATA. Whole blocks of CopyData are read
+from the socket below a psycopg connection, as in `relay.py`, and become lines in one walk without
+the GIL; under TLS libpq's calls are used, row by row. Not here: exporting a snapshot (`slot.py`),
+cutting tables into chunks (`snapshot.py`).
 """
 
 from __future__ import annotations

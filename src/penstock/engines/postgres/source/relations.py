@@ -1,14 +1,11 @@
 """Shapes of rows in the log, from a pgoutput Relation message or from the catalogue alone.
 
-Not here: relations from messages of the stream (`relations.py`), reading definitions
-(`definitions.py`).
-
 The message is right about the columns sent and the identity, because it is as old as the rows
 that follow it. The catalogue knows the rest (numbers of columns, types below domains, keys of
 tables with full identity, values that old rows have) but may have moved on meanwhile: then
 existing rows in the new shape are not known, and the table awaits a reload, as after a change of
-type that may have computed other values. Not here: noticing changes that send no message
-(`ddl_watch.py`).
+type that may have computed other values. Not here: reading definitions (`definitions.py`), noticing
+changes that send no message (`ddl_watch.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """PostgreSQL as a target of the bulk load: the port of `ports/bulk.py`.
 
-They only read the target.
-
-Each is safe to repeat. Not here: the statements that create keys (`postgres.schema`).
-
-Not here: the marks in `wirekite.bulk_table` (`penstock.sql.state_store`).
-
-Not here: when (`penstock.load.deferred_keys`), and the statements (`schema.py`).
+The decisions before the first row (refusals, formats) only read the target. Every step after the
+rows (keys, indexes, statistics, foreign keys) is safe to repeat. Not here: the statements that
+create tables and keys (`schema.py`), the marks in `wirekite.bulk_table`
+(`penstock.sql.state_store`), and when deferred keys are made (`penstock.load.deferred_keys`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A chunk's rows into PostgreSQL: they and their DL row, in one transaction.
 
 Rows of another PostgreSQL go from socket to socket as they are; those of other engines come as
-lines of COPY. Not here: what is passed on how (`pipe.py`), trying again (`penstock.load.chunk`).
+lines of COPY. Not here: what is passed on how (`relay.py`), trying again (`penstock.load.chunk`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """COPY from one server into another: bytes as they come, both servers working at once.
 
-One thread and no waiting on one side while the other could go on. Where both sockets carry the
-protocol as it is, `relay.py` passes whole blocks on; under TLS libpq's calls are used, row by row,
-joined to large buffers. The bytes are not looked at.
-
-libpq returns one row per call, which costs several times what moving it costs. Rows are framed
-alike in both directions, so the frames are passed on unchanged: psycopg logs in and does everything
-else, and for the time of one COPY, while both connections are idle, this module uses their sockets.
-It leaves them as it found them, at ReadyForQuery with nothing unread, or closes them. Works only
-where the socket has the plain protocol: `plain` says so;
-the same through libpq, for TLS, is in `pipe.py`.
+One thread and no waiting on one side while the other could go on. The bytes are not looked at.
+libpq returns one row per call, which costs several times what moving it costs; rows are framed
+alike in both directions. So where both sockets carry the plain protocol (`plain` says so), whole
+blocks of frames are passed on unchanged: psycopg logs in and does everything else, and for the time
+of one COPY, while both connections are idle, this module uses their sockets. It leaves them as it
+found them, at ReadyForQuery with nothing unread, or closes them. Under TLS libpq's calls are used,
+row by row, joined to large buffers.
 Source: PostgreSQL manual, "COPY Operations" and "Message Formats".
 """
 
