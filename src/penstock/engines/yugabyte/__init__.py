@@ -30,10 +30,10 @@ DESCRIPTOR = Descriptor(
     parts={
         "lag": f"{_HERE}.lag:YugabyteLagReader",
         "options": f"{_HERE}.options",
-        "reach": f"{_HERE}.reach:reach",
+        "reach": f"{_HERE}.options:reach",
         "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
-        "plan": f"{_HERE}.plan",
+        "plan": f"{_HERE}.tables",
         "planner": f"{_HERE}.planner:make_planner",
         "position": "penstock.codec.postgres.lsn:Lsn",
         "positions": f"{_POSTGRES}.positions:positions_of",
