@@ -21,17 +21,16 @@ from penstock.control.pipeline.running import processes
 from penstock.host.files import REAL_FILES
 from penstock.host.listen import listen_at
 from penstock.load.cluster import (
-    OWN,
     ClusterUnfit,
     Executor,
     Wanted,
     look,
     machine_name,
-    needed_by_workers,
     nonce_in,
     reachable,
     versions_here,
 )
+from penstock.load.distributions import OWN, needed_by_workers
 from penstock.load.session import Session
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
