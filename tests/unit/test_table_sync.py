@@ -7,14 +7,7 @@ from itertools import count
 
 import pytest
 
-from penstock.load.table_sync import (
-    has_met,
-    isolate,
-    left_out,
-    moves,
-    next_state,
-    segment_needed,
-)
+from penstock.load.table_sync import has_met, isolate, left_out, moves, next_state, segment_needed
 from penstock.model import TableName
 from penstock.model.table_requests import (
     Capture,

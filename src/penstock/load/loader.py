@@ -43,7 +43,7 @@ from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
-from penstock.load.table_sync import JOBS, Copier, TableSyncFlow, options_for
+from penstock.load.table_sync_flow import JOBS, Copier, TableSyncFlow, options_for
 from penstock.log.closing import AppliedFiles
 from penstock.log.layout import (
     DONE_NAME,
