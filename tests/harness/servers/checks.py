@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.control.doctor.cluster_checks import CLUSTER_CHECKS
-from penstock.control.doctor.load_checks import LOAD_CHECKS
+from penstock.control.doctor.load_checks import CLUSTER_CHECKS, LOAD_CHECKS
 from penstock.control.doctor.local_checks import (
     CONSUMER_CHECKS,
     DIRECTORY_CHECKS,

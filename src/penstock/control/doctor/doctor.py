@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from penstock.control.doctor.cluster_checks import CLUSTER_CHECKS
-from penstock.control.doctor.load_checks import LOAD_CHECKS, LoadSubject
+from penstock.control.doctor.load_checks import CLUSTER_CHECKS, LOAD_CHECKS, LoadSubject
 from penstock.control.doctor.local_checks import (
     CONSUMER_CHECKS,
     DIRECTORY_CHECKS,
