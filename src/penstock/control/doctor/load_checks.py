@@ -1,8 +1,9 @@
 """Doctor's checks for refusals of the load process, at a target of any engine (PK15...).
 
-The executors of a Spark cluster look around, as at the start of a load (PK24). Only `penstock doctor`
-does it here: a starting load lets its executors look around in its own session. Not here: the points
-that they check (`cluster.py`).
+They check what the load itself checks before its first row: the same ledger, progress and plan. The
+executors of a Spark cluster look around, as at the start of a load (PK24). Only `penstock doctor`
+does it here: a starting load lets its executors look around in its own session. Not here: checks of
+one engine alone (its `checks`), the points that executors check (`cluster.py`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ DESCRIPTOR = Descriptor(
         "changelog_source": f"{_HERE}.source.changelog_facts",
         "lag": f"{_HERE}.lag:PostgresLagReader",
         "options": f"{_HERE}.options",
-        "reach": f"{_HERE}.options:reach",
+        "reach": f"{_HERE}.reach:reach",
         "checks": f"{_HERE}.checks",
         "demo": f"{_HERE}.server.shop",
         "extraction": f"{_HERE}.extraction",

@@ -30,7 +30,7 @@ DESCRIPTOR = Descriptor(
     parts={
         "lag": f"{_HERE}.lag:YugabyteLagReader",
         "options": f"{_HERE}.options",
-        "reach": f"{_HERE}.options:reach",
+        "reach": f"{_HERE}.reach:reach",
         "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
         "plan": f"{_HERE}.tables",

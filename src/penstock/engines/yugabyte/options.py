@@ -1,4 +1,4 @@
-"""Options and servers in a YugabyteDB source's URL; see `penstock.ports.config.EngineOptions`.
+"""Options in a YugabyteDB source's URL; see `penstock.ports.config.EngineOptions`.
 
 `retention_hours`: how long the server keeps unconfirmed changes (its flag
 `cdc_intent_retention_ms`, which SQL does not show). `lsn_type`: of a slot that penstock creates.
@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from penstock.engines.postgres import options as postgres
-from penstock.engines.postgres.options import reach as postgres_reach
 from penstock.host.errors import UrlInvalid
 from penstock.ports.config import ChangeExtractorSection
-from penstock.ports.registry import Reach
 
 EXAMPLE = "yugabytedb://user:${PASSWORD}@host:5433/database"
 PORT_DEFAULT = 5433
@@ -77,8 +75,3 @@ def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
 
 def _query(url: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(url).query))
-
-
-def reach(url: str) -> Reach:
-    """See `ports.registry`."""
-    return postgres_reach(wire_url(url))
