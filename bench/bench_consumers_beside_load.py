@@ -36,7 +36,7 @@ from bench.bench_fresh import PostgresSession, measure, quantiles
 from bench.harness import Comparison, Contender, Measurement, arguments, describe_machine
 from bench.pipeline import Running, write_config
 from bench.workload import Workload
-from penstock.control.consumers import consumer_commands
+from penstock.control.consumers import consumer_process
 from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
@@ -232,8 +232,8 @@ def _with_consumer(file: Path, contender: str) -> Path:
     )
     if contender == DISABLED:
         config = load_config(file)
-        consumer_commands.add(config, "beside")
-        consumer_commands.disable(config, "beside")
+        consumer_process.add(config, "beside")
+        consumer_process.disable(config, "beside")
     return notes
 
 

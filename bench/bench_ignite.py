@@ -27,7 +27,7 @@ from harness.ignite.source import source_pipeline
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.extract.extractor import Extractor
 from penstock.ports.source import extraction_of

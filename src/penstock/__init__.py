@@ -16,7 +16,7 @@ _PLACES = {
     "Change": "penstock.log.changes",
     "ChangeLog": "penstock.log.changes",
     "PenstockError": "penstock.model",
-    "read_log": "penstock.control.status.log_read",
+    "read_log": "penstock.control.status.log_view",
 }
 
 

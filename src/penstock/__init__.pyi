@@ -1,6 +1,6 @@
 """The names of the package for type checkers; see `__init__.py`."""
 
-from penstock.control.status.log_read import read_log as read_log
+from penstock.control.status.log_view import read_log as read_log
 from penstock.log.changes import ABSENT as ABSENT
 from penstock.log.changes import Change as Change
 from penstock.log.changes import ChangeLog as ChangeLog

@@ -15,9 +15,8 @@ from typing import Any
 import pyspark
 import pytest
 
-from penstock.host.listen import own_address
+from penstock.host.listen import ANYWHERE, own_address
 from penstock.host.server_process import free_port
-from penstock.host.snapshot_address import ANYWHERE
 
 MASTER = "local-cluster[2,1,512]"
 CLUSTER: dict[str, Any] = {"master": MASTER}

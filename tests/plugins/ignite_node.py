@@ -22,8 +22,7 @@ from typing import IO
 import pytest
 
 from harness.ignite.recordings import unpack_recording
-from penstock.host.server_account import unprivileged_account
-from penstock.host.server_process import free_port
+from penstock.host.server_process import free_port, unprivileged_account
 
 ROOT = Path(__file__).parents[1]
 REPOSITORY = Path.home() / ".m2" / "repository"

@@ -17,9 +17,8 @@ from harness.ignite.source import make_work_directory, number, text
 from penstock.codec.ignite import wal
 from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.directory import open_directory
-from penstock.engines.ignite.source import node, ordering
-from penstock.engines.ignite.source.node import NodeReader, Piece, _Marks, _pieces
-from penstock.engines.ignite.source.ordering import in_order
+from penstock.engines.ignite.source import node
+from penstock.engines.ignite.source.node import NodeReader, Piece, _Marks, _pieces, in_order
 from penstock.ports.direct import LogPlace
 
 END = LogPlace(0, 1 << 30, 0)
@@ -112,7 +111,7 @@ def test_pieces_are_those_of_single_entries(
     rows = wal.scan(data, number=0, name="0.wal", begin=0).rows
     marks = sorted(marks)
     places = [("cache", LogPlace(0, one, 0)) for one in marks]
-    changes = ordering.Changes(data, rows, lambda *_: None)
+    changes = node.Changes(data, rows, lambda *_: None)
     pieces = [show_piece(one) for one in _pieces(0, in_order(changes), _Marks(places), END)]
     wanted = [
         (

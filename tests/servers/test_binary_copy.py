@@ -12,8 +12,8 @@ from harness.servers.postgres_types import VALUES
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, literal
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.target.bulk_checks import BINARY_TYPES, goes_binary
-from penstock.engines.postgres.target.pipe import copy_rows
+from penstock.engines.postgres.target.bulk import BINARY_TYPES, goes_binary
+from penstock.engines.postgres.target.relay import copy_rows
 from penstock.engines.postgres.target.schema import create_tables
 
 OLD, NEW = 15, 18

@@ -30,8 +30,8 @@ from harness.pipelines.bulk import (
 )
 from harness.servers.proxy import Proxy
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.pipeline.target_state import read_target_state
 from penstock.control.run.bulk_load import bulk_load
+from penstock.control.status.lag import read_target_state
 from penstock.control.status.live import bulk_line
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.bulk_reader import snapshot_text

@@ -17,8 +17,7 @@ from harness.servers.proxy import Link, Proxy
 from penstock.codec.postgres import pgwire
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.target import relay
-from penstock.engines.postgres.target.pipe import copy_rows, through_libpq
-from penstock.engines.postgres.target.relay import CopyConnectionLost
+from penstock.engines.postgres.target.relay import CopyConnectionLost, copy_rows, through_libpq
 from penstock.host.errors import (
     ConnectionLost,
     PrivilegeMissing,

@@ -14,14 +14,16 @@ import pytest
 from harness.pipelines.pipeline import pipeline
 from harness.servers.checks import every_check
 from penstock.codec.postgres import pgoutput
-from penstock.control.doctor import host_checks
-from penstock.control.doctor.consumer_checks import CONSUMER_CHECKS
-from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
+from penstock.control.doctor import local_checks
 from penstock.control.doctor.doctor import PreflightFailed, examine, examined_of
-from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS
 from penstock.control.doctor.load_checks import LOAD_CHECKS
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.doctor.local_checks import (
+    CONSUMER_CHECKS,
+    DIRECTORY_CHECKS,
+    EXTRA_CHECKS,
+    HOST_CHECKS,
+)
+from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.engines.postgres.checks import server as doctor_server
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import connect
@@ -548,17 +550,17 @@ def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     one(config, "PK02", Severity.ERROR, "no Java")
     monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setattr(host_checks, "JAVA_VERSIONS", (98, 99))
+    monkeypatch.setattr(local_checks, "JAVA_VERSIONS", (98, 99))
     one(config, "PK02", Severity.ERROR, "98 or 99")
 
 
 def test_pk03_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little space is a warning, almost none an error."""
-    monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_WARNING", 0)
+    monkeypatch.setattr(local_checks, "DISK_FREE_BYTES_WARNING", 0)
     assert find_by_code(config, "PK03") == []
-    monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_WARNING", 2**60)
+    monkeypatch.setattr(local_checks, "DISK_FREE_BYTES_WARNING", 2**60)
     one(config, "PK03", Severity.WARNING, "GiB are free")
-    monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_ERROR", 2**60)
+    monkeypatch.setattr(local_checks, "DISK_FREE_BYTES_ERROR", 2**60)
     one(config, "PK03", Severity.ERROR)
 
 

@@ -15,10 +15,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.engines.postgres.server.binaries import find_installation, installation_for
-from penstock.engines.postgres.server.embedded import EmbeddedPostgres, EmbeddedServerFailed
+from penstock.engines.postgres.server.embedded import (
+    EmbeddedPostgres,
+    EmbeddedServerFailed,
+    find_installation,
+    installation_for,
+)
 from penstock.host import server_process
-from penstock.host.server_account import Account, BinariesMissing, enterable
+from penstock.host.server_process import Account, BinariesMissing, enterable
 from plugins.postgres import Server
 
 STRANGER = Account(name="stranger", uid=54_321, gid=54_321)

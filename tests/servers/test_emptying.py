@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.target.bulk_marks import begin_afresh
+from penstock.engines.postgres.target.bulk import begin_afresh
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
 from penstock.ports.bulk import TablePlan, TargetFires

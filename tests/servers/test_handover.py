@@ -17,10 +17,13 @@ import pytest
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.pipeline.servers import source_tables
-from penstock.control.run.bulk_load import bulk_load
-from penstock.control.run.handover import bulk_planner, read_handover, wait_for_point
+from penstock.control.pipeline.servers import pipeline_of, source_tables
+from penstock.control.run.bulk_load import (
+    bulk_load,
+    bulk_planner,
+    read_handover,
+    wait_for_point,
+)
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
@@ -226,7 +229,7 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
         "import sys\nfrom pathlib import Path\n"
         "from penstock.control.pipeline.servers import source_tables\n"
         "from penstock.control.pipeline.config import load_config\n"
-        "from penstock.control.pipeline.engine_view import pipeline_of\n"
+        "from penstock.control.pipeline.servers import pipeline_of\n"
         "from penstock.engines.postgres.handover import prepare\n"
         "config = load_config(Path(sys.argv[1]))\n"
         "with prepare(pipeline_of(config), source_tables(config), stop=lambda: False):\n    pass\n"

@@ -15,7 +15,7 @@ from harness.ignite.recordings import Calls, cdc_of, plain
 from harness.ignite.turns import Kept, events, ours, theirs
 from penstock.codec.ignite.types import cache_id
 from penstock.consume.position import SegmentsMissed
-from penstock.engines.ignite.lost import delete_below_hole
+from penstock.engines.ignite.commands import delete_below_hole
 from plugins.ignite_live import LiveNode, LiveNodes
 from plugins.ignite_node import Ignite
 

@@ -15,7 +15,7 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ensure_publication
 from penstock.engines.postgres.source.snapshot import lock_tables
-from penstock.engines.postgres.target.bulk_marks import begin_afresh, is_empty
+from penstock.engines.postgres.target.bulk import begin_afresh, is_empty
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.engines.postgres.verify.reader import read_parts

@@ -9,7 +9,8 @@ import pytest
 
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.loading import TABLES, Running, add, check, until
-from penstock.engines.postgres.target import apply, bulk_keys, deferred_keys
+from penstock.engines.postgres.target import apply
+from penstock.engines.postgres.target import bulk as bulk_load
 from penstock.engines.postgres.target.bulk import PostgresBulk
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.repair import PostgresRepair
@@ -52,12 +53,12 @@ def test_commits_wait_for_the_disk(
     repair = PostgresRepair(target_url, None, {})
     look(repair._connection)
     repair.close()
-    monkeypatch.setattr(bulk_keys, "add_keys", look)
+    monkeypatch.setattr(bulk_load, "add_keys", look)
     monkeypatch.setattr(PostgresProgress, "made_tables", lambda _: {table})
     definition = TableDefinition(name=table, source_id=1, columns=())
-    bulk_keys.add_all_keys(target_url, [definition], {}, threads=1, stop=lambda: False)
-    monkeypatch.setattr(deferred_keys.schema, "add_deferred_keys", look)
-    deferred_keys.add_deferred_keys(
+    bulk_load.add_all_keys(target_url, [definition], {}, threads=1, stop=lambda: False)
+    monkeypatch.setattr(bulk_load.schema, "add_deferred_keys", look)
+    bulk_load.add_deferred_keys(
         target_url, DeferredTable(source=table, target=table, settled=0, keys=())
     )
     assert found == [("on" if setting == "off" else setting,)] * 5

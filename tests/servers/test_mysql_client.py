@@ -17,8 +17,14 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source import dump_errors
-from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
-from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
+from penstock.engines.mysql.source.client import (
+    BinlogConnection,
+    DumpOptions,
+    Gtids,
+    open_binlog,
+    replica_uuid_for,
+    server_id_for,
+)
 from penstock.engines.mysql.source.status import check_continues, parse_gtids, read_status
 from penstock.host.errors import ConnectionLost, PrivilegeMissing
 from penstock.model import PenstockError

@@ -18,8 +18,7 @@ from harness.pipelines.merge import ITEM, insert, update
 from harness.pipelines.pipeline import write_pipeline
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.pipeline.config import load_config
-from penstock.control.run.bulk_load import bulk_load
-from penstock.control.run.deferred_keys import DeferredKeyMaker
+from penstock.control.run.bulk_load import DeferredKeyMaker, bulk_load
 from penstock.control.run.extract_process import extract_changes
 from penstock.control.run.table_copy import TableCopier
 from penstock.engines.mysql.planner import MySQLPlanner

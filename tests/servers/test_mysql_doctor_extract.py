@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.pipeline import pipeline
 from penstock.control.doctor.doctor import examine
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import check_source
 from penstock.engines.mysql.extraction import mysql_identity
 from penstock.engines.mysql.handover import prepare

@@ -13,7 +13,7 @@ from harness.pipelines.extract import Stop, log_changes, running, until
 from harness.pipelines.mysql_extract import engine_of, extractor_of
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog, server_id_for
 from penstock.engines.mysql.source.dump_errors import (
     LogPurged,
     LogReset,
@@ -22,7 +22,6 @@ from penstock.engines.mysql.source.dump_errors import (
     ServerIdInUse,
     ServerReplaced,
 )
-from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.unsupported import SeenUnknown, StartUnfit
 from penstock.extract.extractor import ExtractOptions, Extractor
 from plugins.mysql import MySQLServer, follow_primary

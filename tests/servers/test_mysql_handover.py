@@ -19,10 +19,9 @@ from harness.pipelines.mysql_extract import sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.doctor.doctor import PreflightFailed
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.run.bulk_load import bulk_load, bulk_options
+from penstock.control.pipeline.servers import pipeline_of
+from penstock.control.run.bulk_load import bulk_load, bulk_options, bulk_planner
 from penstock.control.run.extract_process import extract_changes, extract_options
-from penstock.control.run.handover import bulk_planner
 from penstock.engines.mysql.handover import prepare
 from penstock.engines.mysql.log_start import make_engine
 from penstock.engines.mysql.planner import MySQLPlanner
@@ -31,8 +30,7 @@ from penstock.engines.mysql.source.beginning import Beginning, find_beginning
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.proxied_session import open_proxied
 from penstock.extract.extractor import Ended, Extractor
-from penstock.load.bulk import finish_foreign_keys
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult, finish_foreign_keys
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.config import Config

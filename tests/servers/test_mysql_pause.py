@@ -12,9 +12,8 @@ from harness.pipelines.bulk import rows
 from harness.pipelines.extract import log_changes, until
 from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.pipeline.config import load_config
-from penstock.control.run.bulk_load import bulk_load
+from penstock.control.run.bulk_load import bulk_load, bulk_planner
 from penstock.control.run.extract_process import extract_changes
-from penstock.control.run.handover import bulk_planner
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.replica import NotAReplica, ReplicaNotOurs
 from penstock.extract.extractor import Ended

@@ -20,8 +20,7 @@ import pytest
 from harness.servers import mysql_binaries as binaries
 from harness.servers.mysql_binaries import find_mysql_installation
 from penstock.engines.mysql.version import Flavour
-from penstock.host.server_account import BinariesMissing
-from penstock.host.server_process import EmbeddedServerFailed
+from penstock.host.server_process import BinariesMissing, EmbeddedServerFailed
 from plugins.mysql import KINDS, MySQLServer
 
 HOLD_A_SERVER = """

@@ -15,9 +15,8 @@ from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.connect import connect, rows
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog, probe_server_id
 from penstock.engines.mysql.source.dump_errors import LogOff
-from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.snapshot import (
     Snapshots,
     SnapshotsDiffer,

@@ -10,8 +10,7 @@ import pytest
 
 from harness.pipelines.pipeline import pipeline, write_pipeline
 from penstock import cli
-from penstock.control.doctor.plan import Plan, PlanRefused, check, make_plan
-from penstock.control.doctor.plan_text import plan_lines
+from penstock.control.doctor.plan import Plan, PlanRefused, check, make_plan, plan_lines
 from penstock.control.pipeline.config import load_config
 from penstock.ports.config import Config
 from plugins.mysql import MySQLServer, database_of

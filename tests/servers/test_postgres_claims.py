@@ -21,7 +21,7 @@ import pytest
 from harness.pipelines.chunks import chunk_task
 from harness.pipelines.merge import ITEM
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.target import bulk_marks, claims, send
+from penstock.engines.postgres.target import bulk, claims, send
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
 from penstock.engines.postgres.target.merge_rows import MergeLayout
@@ -181,15 +181,15 @@ def test_a_table_does_not_wait_for_who_hangs_at_a_chunk(target_url: str, ending:
         driver.execute("create table t (id int)")
         PostgresProgress(driver).ensure_tables()
         PostgresProgress(driver).ensure_marks()
-        bulk_marks.begin_afresh(driver, [plan_of("one")])
+        bulk.begin_afresh(driver, [plan_of("one")])
         claim_chunk(other, chunk_task(table=TABLE, plan="of another pipeline"))
         claim_chunk(hung, chunk_task(table=TABLE, plan="one"))
         assert PostgresProgress(hung).holds_plan(TABLE, "one")
         run(hung, "insert into t values (1)")
         if ending == "finished":
-            assert bulk_marks.finish_table(driver, plan_of("one")) == 0
+            assert bulk.finish_table(driver, plan_of("one")) == 0
         else:
-            bulk_marks.begin_afresh(driver, [plan_of("two", "zero", "one")])
+            bulk.begin_afresh(driver, [plan_of("two", "zero", "one")])
         assert not is_alive(hung)
         assert is_alive(other)
         assert run(driver, "select count(*) from t") == [(0,)]
@@ -232,7 +232,7 @@ def test_a_chunk_is_copied_beside_a_worker_that_hangs(target_url: str) -> None:
         driver.execute("create table t (id int)")
         PostgresProgress(driver).ensure_tables()
         PostgresProgress(driver).ensure_marks()
-        bulk_marks.begin_afresh(driver, [plan_of("one")])
+        bulk.begin_afresh(driver, [plan_of("one")])
 
         def write(task: ChunkTask, reader: Any) -> tuple[ChunkStatus, int]:
             writer = PostgresWriter(target_url, replica_role=False, settings=settings)

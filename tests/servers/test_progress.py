@@ -17,11 +17,10 @@ from harness.faults.turned_clock import Hands
 from harness.pipelines.pipeline import pipeline
 from penstock.codec.columns import batch_schema, transactions_batch
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.pipeline.actions import ActionWatch
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.actions import ActionWatch, StopRequest
 from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.pipeline.progress import CeRecorder
-from penstock.control.pipeline.stopping import StopRequest
+from penstock.control.pipeline.servers import pipeline_of
+from penstock.control.run.extract_process import CeRecorder
 from penstock.control.status.lag import read_lag
 from penstock.control.status.status import read_status
 from penstock.engines.postgres.extraction import ensure_slot

@@ -12,7 +12,7 @@ from harness.pipelines.extract import Stop, extractor_of, log_changes, running, 
 from harness.pipelines.pipeline import penstock, pipeline
 from harness.pipelines.stream import run_sql
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.bulk_load import source_tables
 from penstock.control.run.reset import look
 from penstock.engines.postgres.connect import connect
@@ -20,13 +20,13 @@ from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
-from penstock.engines.postgres.source.slot_names import free_names
 from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
     SlotOwner,
     SlotThereBefore,
     claim_slot,
     disclaim_slot,
+    free_names,
     slot_owner,
 )
 from penstock.engines.postgres.source.source_engine import PostgresEngine

@@ -16,8 +16,7 @@ from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import StageMode
 from penstock.ports.row_apply import ReferenceMissing, SchemaDrift
 from penstock.stage.apply.admission import MutationLate
-from penstock.stage.apply.dead_letters import DeadLetterTableUnfit
-from penstock.stage.apply.tables import ConflictUnmerged, TableNotThere
+from penstock.stage.apply.tables import ConflictUnmerged, DeadLetterTableUnfit, TableNotThere
 from penstock.stage.position import LeaseLost
 from penstock.stage.script import UserModuleFailed
 from plugins.row_apply import Rows

@@ -10,7 +10,7 @@ import pytest
 
 from harness.pipelines.pipeline import penstock, pipeline
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.bulk_load import source_tables
 from penstock.control.status.status import read_status
 from penstock.engines.postgres.connect import connect

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.pipelines.log import ITEM
 from harness.pipelines.pipeline import pipeline
 from penstock.base.manifest import BaseFile, BaseTable, Manifest, save_manifest
-from penstock.control.status.base_status import read_base
+from penstock.control.status.status import read_base
 
 URL = "postgresql://u@h/d"
 

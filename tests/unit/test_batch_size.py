@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.load.pacing import FIRST_BYTES, GROWTH, MAX_BYTES, next_batch_bytes
+from penstock.load.loader import FIRST_BYTES, GROWTH, MAX_BYTES, next_batch_bytes
 
 MIB = 2**20
 

@@ -10,7 +10,7 @@ import pytest
 from harness.pipelines.pipeline import pipeline
 from penstock.control.run import load_process
 from penstock.host.errors import ConnectionLost, ServerUnreachable
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult
 from penstock.load.loader_state import read_loader_state
 from penstock.load.session import SparkLost
 from penstock.model import PenstockError

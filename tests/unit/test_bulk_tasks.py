@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from harness.pipelines.chunks import chunk_task
 from penstock.host.errors import ConnectionLost
 from penstock.load import bulk, chunk
-from penstock.load.bulk_options import BulkOptions
-from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
+from penstock.load.bulk import BulkOptions, partitions, partitions_beside, streams_per_task
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkStatus, ChunkTask, TablePlan

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.codec.columns import arrow_type
 from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.postgres.pgbinary import Unencodable, binary_form
-from penstock.engines.ignite.source import plain
+from penstock.engines.ignite.source import rows
 from penstock.engines.ignite.source.shapes import EXPIRES
 from penstock.model import Column
 
@@ -244,9 +244,9 @@ def test_a_time_of_expiry_in_another_age_does_not_wrap(time_ms: int) -> None:
     """Such rows are encoded value by value, which finds the column with the bad time."""
     column: Any = SimpleNamespace(field=EXPIRES, neutral="timestamptz")
     puts: Any = SimpleNamespace(rows={"expire_time_ms": np.array([0, time_ms])})
-    assert plain._of_entries(column, puts) is None
+    assert rows._of_entries(column, puts) is None
     puts.rows["expire_time_ms"][1] = 2**63 // 1000 - 1
-    found = plain._of_entries(column, puts)
+    found = rows._of_entries(column, puts)
     assert found is not None
     assert found.cast(pa.int64()).to_pylist() == [None, (2**63 // 1000 - 1) * 1000]
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.control.verify.checksum import (
+from penstock.control.verify.hashed_rows import (
     BUCKETS_MAX,
     BUCKETS_MIN,
     add_sums,
     bucket_count,
     differing_buckets,
+    merge,
 )
-from penstock.control.verify.hashed_rows import merge
 from penstock.engines.postgres.verify.checksum import as_source_prints
 from penstock.engines.postgres.verify.reader import cut
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName

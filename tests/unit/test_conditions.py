@@ -17,16 +17,16 @@ from harness.pipelines.pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.postgres.copy_binary import Unwritable
 from penstock.control.pipeline import table_requests
-from penstock.control.run import demo, handover, supervisor
-from penstock.control.verify import repair
-from penstock.control.verify.repair import RepairUnequal
+from penstock.control.run import bulk_load, demo, supervisor
+from penstock.control.verify import verify
+from penstock.control.verify.verify import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
 from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target import send as sending
 from penstock.engines.postgres.target.target import require
-from penstock.host import server_account, server_process
+from penstock.host import server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
@@ -108,7 +108,7 @@ def test_a_segment_of_another_log_is_foreign(stager: Stager) -> None:
 
 def test_a_repair_that_does_not_make_equal_is_refused(config: Config) -> None:
     """The rows are summed again before the commit: a remaining difference rolls everything back."""
-    made = repair.Repair(
+    made = verify.Repair(
         config=config,
         source=SimpleNamespace(),  # type: ignore[arg-type]
         target=SimpleNamespace(dialect=SimpleNamespace(bucket_query=lambda *_: "select")),  # type: ignore[arg-type]
@@ -185,8 +185,8 @@ def test_two_tables_that_would_be_one(config: Config) -> None:
 
 def test_the_point_of_a_handover_does_not_come(config: Config) -> None:
     """The load process does not wait without end for a missing extract process."""
-    with pytest.raises(handover.HandoverFailed):
-        handover.wait_for_point(config, stop=lambda: False, timeout_s=-1.0)
+    with pytest.raises(bulk_load.HandoverFailed):
+        bulk_load.wait_for_point(config, stop=lambda: False, timeout_s=-1.0)
 
 
 # -- processes and machines --------------------------------------------------------------------
@@ -236,10 +236,10 @@ def test_java_that_is_missing_for_the_demo(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_machine_without_an_account_for_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers do not run as root, and there is no other account."""
-    monkeypatch.setattr(server_account.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(server_account, "ACCOUNTS", ())
-    with pytest.raises(server_account.NoUnprivilegedAccount):
-        server_account.unprivileged_account()
+    monkeypatch.setattr(server_process.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(server_process, "ACCOUNTS", ())
+    with pytest.raises(server_process.NoUnprivilegedAccount):
+        server_process.unprivileged_account()
 
 
 def test_a_folder_that_the_server_cannot_enter(

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigOtherEngine,
     ConfigPatternInvalid,
     ConfigStartRefused,
-    ConfigUrlInvalid,
-    ConfigValueInvalid,
-)
-from penstock.control.pipeline.config_text import (
     ConfigSyntax,
     ConfigUnreadable,
+    ConfigUrlInvalid,
+    ConfigValueInvalid,
     ConfigVariableMissing,
 )
 from penstock.ports.config import HandoverMode, Mode

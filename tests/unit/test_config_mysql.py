@@ -8,7 +8,7 @@ import pytest
 
 from harness.pipelines.pipeline import pipeline
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigOtherEngine,
     ConfigStartRefused,
     ConfigUrlInvalid,

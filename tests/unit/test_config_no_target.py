@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.control.pipeline.config import load_config, need_target
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     TargetMissing,

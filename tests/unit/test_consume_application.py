@@ -16,7 +16,7 @@ from harness.pipelines.consumer import NAME, Feed, Noting
 from harness.pipelines.log import COMMIT_TIME_US, commit_position, truncate
 from penstock import read_log
 from penstock.consume.api import CdcConsumer, TruncateNotHandled
-from penstock.consume.calls import ConsumerAnswerInvalid, ConsumerFailed
+from penstock.consume.classes import ConsumerAnswerInvalid, ConsumerFailed
 from penstock.consume.events import CdcEvent
 from penstock.consume.lock import ConsumerLocked
 from penstock.consume.position import (

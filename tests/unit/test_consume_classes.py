@@ -12,7 +12,7 @@ from harness.pipelines.pipeline import write_pipeline
 from penstock.consume import classes
 from penstock.consume.classes import ConsumerClassInvalid, ConsumerClassNotFound, make_consumer
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigPatternInvalid,

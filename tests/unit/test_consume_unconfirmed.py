@@ -12,7 +12,7 @@ import pytest
 from harness.pipelines.consumer import Feed, Noting
 from harness.pipelines.log import SOURCE, inserts, number_rows, run_of, truncate
 from penstock.consume.api import CdcConsumer
-from penstock.consume.calls import ConsumerFailed
+from penstock.consume.classes import ConsumerFailed
 from penstock.consume.position import ConsumerState, Position
 from penstock.consume.snapshot import Made, Snapshot
 from penstock.log import Writer

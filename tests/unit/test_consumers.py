@@ -22,7 +22,7 @@ from penstock.consume.position import (
     SegmentsMissed,
 )
 from penstock.consume.snapshot import Made, Snapshot
-from penstock.control.consumers.consumer_commands import (
+from penstock.control.consumers.consumer_process import (
     ConsumerRuns,
     NoConsumers,
     delete_lost,

@@ -22,9 +22,8 @@ from penstock.control.pipeline.display import (
     screen,
 )
 from penstock.control.pipeline.running import ProcessState
-from penstock.control.pipeline.target_state import TargetState
 from penstock.control.status.consumer_list import ConsumerLine
-from penstock.control.status.lag import Lag
+from penstock.control.status.lag import Lag, TargetState
 from penstock.control.status.live import (
     JsonView,
     LineView,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.pipelines.pipeline import write_pipeline
-from penstock.control.doctor.consumer_checks import consumer_classes, flexcdc_plugins
+from penstock.control.doctor.local_checks import consumer_classes, flexcdc_plugins
 from penstock.control.pipeline.config import load_config
 from penstock.ports.checks import Finding
 from penstock.ports.config import Config

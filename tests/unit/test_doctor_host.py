@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control.doctor.host_checks import spark_master
+from penstock.control.doctor.local_checks import spark_master
 from penstock.ports.checks import Finding, Severity
 
 URL = "postgresql://u@127.0.0.1:1/d"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control.doctor.directory_checks import check_edits
+from penstock.control.doctor.local_checks import check_edits
 from penstock.control.pipeline import file_edits
 from penstock.control.pipeline.file_edits import EditRefused, keep_first_settings, settle_file_edits
 from penstock.control.pipeline.table_requests import put_request, read_requests, removed_tables
@@ -51,7 +51,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
         return made.present & set(tables)
 
     monkeypatch.setattr(file_edits, "followed_tables", find_followed)
-    monkeypatch.setattr("penstock.control.doctor.directory_checks.followed_tables", find_followed)
+    monkeypatch.setattr("penstock.control.doctor.local_checks.followed_tables", find_followed)
     monkeypatch.setattr(file_edits, "_present", present)
     return made
 

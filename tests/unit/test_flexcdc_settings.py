@@ -10,22 +10,20 @@ import pytest
 
 from harness.pipelines.changes import relation
 from penstock.codec.types import Engine, Server, map_column
+from penstock.consume.flexcdc.captured import ChangelogNameTooLong, changelog_name
 from penstock.consume.flexcdc.cleanup import IntervalInvalid, interval_before
 from penstock.consume.flexcdc.ini import IniKeyUnknown, IniUnreadable, IniValueInvalid, read_ini
-from penstock.consume.flexcdc.names import ChangelogNameTooLong, changelog_name
-from penstock.control.consumers import flexcdc_daemon
+from penstock.control.consumers import flexcdc
 from penstock.control.consumers.flexcdc import (
-    FlexCdcMissing,
-    flexcdc_of,
-    open_flexcdc,
-    write_pipeline,
-)
-from penstock.control.consumers.flexcdc_daemon import (
     FlexCdcFileUnusable,
+    FlexCdcMissing,
     FlexCdcRunning,
     error_log,
+    flexcdc_of,
+    open_flexcdc,
     pid_file,
     run_safely,
+    write_pipeline,
 )
 from penstock.model import TableName
 from penstock.model.sections import ChangelogNames
@@ -178,7 +176,7 @@ def test_a_pid_file_of_a_process_that_runs(tmp_path: Path, monkeypatch: pytest.M
         assert path.read_text() == f"{os.getpid()}\n"
     assert not path.exists()
     path.write_text(f"{os.getppid()}\n")
-    monkeypatch.setattr(flexcdc_daemon, "holder_of", lambda _: os.getppid())
+    monkeypatch.setattr(flexcdc, "holder_of", lambda _: os.getppid())
     with (
         pytest.raises(FlexCdcRunning, match=f"Already running! process {os.getppid()}"),
         pid_file(path, said.append),

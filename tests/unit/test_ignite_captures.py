@@ -10,8 +10,8 @@ import pytest
 
 from harness.ignite.source import make_work_directory
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigValueInvalid
-from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.config_text import ConfigValueInvalid
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.pipeline.table_requests import put_request, read_answers, read_requests
 from penstock.control.verify.verify import NotComparable, verify
 from penstock.engines.ignite.directory import open_directory

@@ -13,10 +13,9 @@ import pytest
 
 from harness.ignite.recordings import node_pipeline
 from penstock import cli
-from penstock.engines.ignite.control_script import resend
-from penstock.engines.ignite.lost import delete_below_hole
+from penstock.engines.ignite.commands import delete_below_hole, resend
 from penstock.host.files import RealFiles
-from penstock.model.lost_links import lost_count
+from penstock.model.segment_order import lost_count
 from penstock.ports.commands import UsageWrong
 
 HOLDER = """

@@ -35,7 +35,7 @@ from penstock.consume.direct import EntryNotRestored
 from penstock.consume.metadata import MetadataNotDrained
 from penstock.consume.position import SegmentsMissed
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigUrlInvalid, ConfigValueInvalid
+from penstock.control.pipeline.config_text import ConfigUrlInvalid, ConfigValueInvalid
 from penstock.engines.ignite import state
 from penstock.engines.ignite.directory import CdcDirectoryMissing, open_directory
 from penstock.engines.ignite.lock import CdcLock, DirectoryTaken

@@ -19,7 +19,7 @@ from penstock.codec.ignite.types import cache_id
 from penstock.codec.ignite.values import BinaryObject, Date, JavaList, JavaMap, SqlDate, Timestamp
 from penstock.consume import run as run_consumer
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigValueInvalid
+from penstock.control.pipeline.config_text import ConfigValueInvalid
 from penstock.engines.ignite.lock import CdcLock, DirectoryTaken, holder, reader_of
 
 GONE = cache_id("orders")

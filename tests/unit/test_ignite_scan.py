@@ -20,7 +20,7 @@ from penstock.engines.ignite.bulk_reader import ChunkScan, IgniteReader, RowUnfi
 from penstock.engines.ignite.directory import Segment, open_directory
 from penstock.engines.ignite.handover import capture
 from penstock.engines.ignite.planner import _ranges
-from penstock.engines.ignite.source.node_end import node_end
+from penstock.engines.ignite.source.node import node_end
 from penstock.engines.ignite.source.position import IgnitePosition, position_of
 from penstock.engines.ignite.source.read_plan import ColumnRead, Exact
 from penstock.engines.ignite.source.rows import RowMaker

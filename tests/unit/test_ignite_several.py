@@ -21,13 +21,12 @@ from harness.ignite.source import (
 from penstock.codec.ignite.wal import Version
 from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigUrlInvalid, ConfigValueInvalid
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.config_text import ConfigUrlInvalid, ConfigValueInvalid
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite.directory import CdcDirectoryMissing
 from penstock.engines.ignite.lag import IgniteLag
-from penstock.engines.ignite.source.common_lives import CommonLives
-from penstock.engines.ignite.source.nodes import Nodes
+from penstock.engines.ignite.source.nodes import CommonLives, Nodes
 from penstock.engines.ignite.source.versions import (
     FILE_NAME,
     SLACK_MS,

@@ -41,14 +41,13 @@ from penstock.codec.ignite.values import BinaryObject
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigOtherEngine
+from penstock.control.pipeline.config_text import ConfigOtherEngine
 from penstock.control.pipeline.consumers import register_configured
+from penstock.engines.ignite.commands import delete_below_hole
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.extraction import TimeZoneUnknown
-from penstock.engines.ignite.lost import delete_below_hole
 from penstock.engines.ignite.source import node
-from penstock.engines.ignite.source.lives import Lives
-from penstock.engines.ignite.source.node import CacheEncrypted, NodeSegmentsMissed
+from penstock.engines.ignite.source.node import CacheEncrypted, Lives, NodeSegmentsMissed
 from penstock.engines.ignite.source.position import IgnitePosition
 from penstock.engines.ignite.source.rows import KeyNotUsable, RowMaker
 from penstock.engines.ignite.source.shapes import SCHEMA, Shapes

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from penstock.control.doctor import host_checks
-from penstock.host.installation import reinstall_command
+from penstock.control.doctor import local_checks
+from penstock.control.doctor.local_checks import reinstall_command
 from penstock.ports.config import Config
 
 
@@ -47,7 +47,7 @@ def test_however_it_was_installed_no_index_is_named(
             assert name == "direct_url.json"
             return text
 
-    monkeypatch.setattr("penstock.host.installation.distribution", lambda _: Told())
+    monkeypatch.setattr("penstock.control.doctor.local_checks.distribution", lambda _: Told())
     assert reinstall_command().endswith(end)
 
 
@@ -57,7 +57,7 @@ def test_the_hint_of_the_kernel_check_fits_the_reason(
 ) -> None:
     """A kernel that is switched off needs no compiler."""
     monkeypatch.setenv("PENSTOCK_PURE", variable)
-    monkeypatch.setattr(host_checks, "all_compiled", lambda: False)
-    (finding,) = host_checks.kernel(cast(Config, None))
+    monkeypatch.setattr(local_checks, "all_compiled", lambda: False)
+    (finding,) = local_checks.kernel(cast(Config, None))
     assert word in finding.command
     assert ("pip install" in finding.command) == (not variable)

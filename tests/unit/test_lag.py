@@ -19,8 +19,7 @@ from penstock.codec.columns import transactions_batch
 from penstock.control.pipeline import log_facts
 from penstock.control.pipeline.display import console
 from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.pipeline.target_state import TargetState
-from penstock.control.status.lag import Lag, assess_lag, lag_of
+from penstock.control.status.lag import Lag, TargetState, assess_lag, lag_of
 from penstock.control.status.live import change_line
 from penstock.control.status.show import show_lag
 from penstock.extract.extractor import STATUS_FILE

@@ -15,8 +15,15 @@ from harness.feeds.staging import FakeStaging
 from penstock.model import Column, Relation
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import Mutation, StagedTable, mutations_of
-from penstock.stage.log_changes import Changes, assign_times, mutations
-from penstock.stage.log_marks import KEPT_MAX, LogMarks, Mark, time_of
+from penstock.stage.log_changes import (
+    KEPT_MAX,
+    Changes,
+    LogMarks,
+    Mark,
+    assign_times,
+    mutations,
+    time_of,
+)
 
 GROUP = ("shop", "public")
 COLUMNS = (Column(name="id", source_type="int", neutral="int32"),

@@ -28,8 +28,8 @@ from harness.pipelines.merged import (
 from penstock.base.shapes import note_copied
 from penstock.consume.registration import register
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigValueInvalid, SourceMissing
-from penstock.control.status.merge_status import MergeSeen
+from penstock.control.pipeline.config_text import ConfigValueInvalid, SourceMissing
+from penstock.control.status.status import MergeSeen
 from penstock.engines.merged.position import MergedPosition
 from penstock.extract import extractor
 from penstock.log import links, list_segments
@@ -45,7 +45,7 @@ from penstock.merge.stream import MergeStream
 from penstock.model import Column, Marker, Op, Relation, Run
 from penstock.model.position import PositionInvalid
 from penstock.model.sections import OfOneLog, Start
-from penstock.web.merge_metrics import merge_metrics
+from penstock.web.metrics import merge_metrics
 
 Rest = Sequence[int]
 
@@ -517,8 +517,7 @@ def test_what_a_file_with_merge_cannot_say(tmp_path: Path, merged: str, why: str
 
 def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) -> None:
     """Tables are added in the pipeline that captures them."""
-    from penstock.control.pipeline.config import need_merge
-    from penstock.control.pipeline.config_needs import need_source
+    from penstock.control.pipeline.config import need_merge, need_source
 
     config = load_config(write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\n'))
     with pytest.raises(SourceMissing, match=r"s0\.toml, s1\.toml"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engines.mysql.target.inserts import insert_statements
+from penstock.engines.mysql.target.chunk import insert_statements
 from penstock.sql.read_plan import AS_IS
 
 HEAD = "insert into t (a, b)"

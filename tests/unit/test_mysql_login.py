@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from penstock.engines.mysql.source.login import (
+from penstock.engines.mysql.source.client import (
     SERVER_ID_MAX,
     SERVER_ID_MIN,
     _read_ahead,

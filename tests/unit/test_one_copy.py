@@ -9,8 +9,8 @@ import pytest
 from penstock.cli.begin import copy
 from penstock.codec.errors import unfit
 from penstock.codec.types import Engine, parse_choices
-from penstock.control.run import one_copy
-from penstock.control.run.one_copy import FILE, in_options
+from penstock.control.run import new_pipeline
+from penstock.control.run.new_pipeline import FILE, in_options
 from penstock.control.status.live import LineView
 from penstock.model import LOAD_AFRESH, PenstockError
 
@@ -72,10 +72,10 @@ def test_an_error_of_a_copy_is_raised_in_the_words_of_its_options(
     def fail(*_: object, **__: object) -> list[str]:
         raise unfit(1, 0, "no such text")
 
-    monkeypatch.setattr(one_copy, "_copy", fail)
+    monkeypatch.setattr(new_pipeline, "_copy", fail)
     url = "postgresql://u@127.0.0.1:1/shop"
     with pytest.raises(PenstockError) as failed:
-        one_copy.copy_once(
+        new_pipeline.copy_once(
             url, url, tables=(), choices={}, folder=tmp_path, view=LineView(), verbose=False
         )
     assert failed.value.hint.endswith("leave the table out of --tables.")

@@ -22,15 +22,14 @@ from harness.servers.web import until
 from penstock.control.pipeline.display import console
 from penstock.control.pipeline.outages import Outage, Retry, read_retries
 from penstock.control.pipeline.running import ProcessState
-from penstock.control.pipeline.target_state import TargetState
 from penstock.control.run import supervisor
+from penstock.control.status.lag import TargetState
 from penstock.control.status.live import LineView, LiveView
 from penstock.control.status.show import show_status
-from penstock.control.status.status import Status, StatusReader
-from penstock.control.status.table_states import table_facts
+from penstock.control.status.status import Status, StatusReader, table_facts
 from penstock.control.tables.table_commands import pause
 from penstock.extract.extractor import BACKOFF_S
-from penstock.extract.progress import ExtractProgress
+from penstock.extract.report import ExtractProgress
 from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state

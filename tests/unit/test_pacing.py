@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.faults.turned_clock import Hands
-from penstock.load.pacing import (
+from penstock.load.loader import (
     BACKLOG_S,
     ENOUGH_ROWS,
     INTERVAL_ROWS,

@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, build_shape
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_text import (
     ConfigKeyUnknown,
     ConfigValueInvalid,
 )
@@ -17,7 +17,6 @@ from penstock.engines.postgres.target.reshape import TYPES
 from penstock.model import LOAD_AFRESH, ComputedColumn, Relation
 from penstock.model.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
 from penstock.ports.target import TableRecord
-from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     DROPPED_ID,
@@ -32,6 +31,7 @@ from penstock.sql.shape_changes import (
     with_copied_ids,
     with_names,
 )
+from penstock.sql.state_store import shape_fields, shape_text
 
 FRESH = TableRecord(source=TABLE, target=TABLE, merge_name="t_wkm", made=True, columns=())
 RECORD = SchemaDrift(set(), set(), []).record(FRESH, BASE, log_id="log")

@@ -38,8 +38,7 @@ from penstock.codec.exact_text import date_text, timestamp_text
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.pipeline.config_text import ConfigUnreadable
-from penstock.control.status.log_read import LogArgumentInvalid, LogTimeInvalid
-from penstock.control.status.log_view import LogNotFound
+from penstock.control.status.log_view import LogArgumentInvalid, LogNotFound, LogTimeInvalid
 from penstock.log import SegmentMissing, Writer
 from penstock.log.changes import ChangeLog, TableNotInLog
 from penstock.model import Marker, MarkerKind, Op, Run

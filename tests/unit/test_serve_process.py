@@ -28,9 +28,8 @@ from penstock.model.sections import ServeSection
 from penstock.ports.config import Config
 from penstock.serve.blocks import find_place
 from penstock.serve.numbers import BEFORE_ALL, end_of
-from penstock.serve.retention import NAME, Retention
 from penstock.serve.saved_state import SavedState, ServedOtherLog
-from penstock.serve.slots import Slots
+from penstock.serve.slots import NAME, Retention, Slots
 from penstock.serve.source_log import LogNotBegun, SegmentGone
 
 

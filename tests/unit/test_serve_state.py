@@ -30,9 +30,8 @@ from penstock.serve.catalog.answers import Session
 from penstock.serve.catalog.catalog import Catalog
 from penstock.serve.catalog.grammar import split
 from penstock.serve.catalog.publications import Publication
-from penstock.serve.saved_state import FILE_NAME, SavedState, ServedOtherLog
+from penstock.serve.saved_state import FILE_NAME, SavedState, ServedOtherLog, Shapes
 from penstock.serve.settings import YUGABYTE
-from penstock.serve.shapes import Shapes
 from penstock.serve.slots import Slots
 from penstock.serve.snapshots import Snapshots
 

@@ -20,7 +20,7 @@ from harness.servers.serve_client import Raw
 from penstock.control.run.serve_process import serve_settings
 from penstock.model.sections import ServeSection
 from penstock.serve import server
-from penstock.serve.certificate import binding_of
+from penstock.serve.server import binding_of
 
 SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 

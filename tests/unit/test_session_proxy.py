@@ -21,12 +21,12 @@ from penstock.engines.mysql.proxy_protocol import (
     greet,
     is_alive,
 )
-from penstock.engines.mysql.source import proxy_listener, session_pump
+from penstock.engines.mysql.source import session_proxy
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.host.errors import ConnectionLost
-from penstock.host.snapshot_address import PORTS, SnapshotAddress
+from penstock.host.listen import PORTS, SnapshotAddress
 from penstock.host.socket import Wire
 from penstock.ports.bulk import SnapshotUnreachable
 
@@ -312,7 +312,7 @@ def test_strangers_are_closed_and_harm_nobody(
     make: Make, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Strangers are silent, or send junk, or a byte now and then, while a task reads."""
-    monkeypatch.setattr(proxy_listener, "GREETING_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(session_proxy, "GREETING_TIMEOUT_S", 1.0)
     proxy, _ = make(2)
     with open_session(proxy) as session, connected_to(proxy) as stranger:
         with suppress(OSError):
@@ -325,14 +325,14 @@ def test_strangers_are_closed_and_harm_nobody(
 
 def test_a_crowd_of_strangers_keeps_nobody_out(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of them are closed, long before their time."""
-    monkeypatch.setattr(proxy_listener, "GREETING_TIMEOUT_S", 600.0)
+    monkeypatch.setattr(session_proxy, "GREETING_TIMEOUT_S", 600.0)
     proxy, _ = make()
     with ExitStack() as stack:
         crowd = [
-            stack.enter_context(connected_to(proxy)) for _ in range(proxy_listener.PENDING_MAX + 20)
+            stack.enter_context(connected_to(proxy)) for _ in range(session_proxy.PENDING_MAX + 20)
         ]
         assert all(is_closed(stranger) for stranger in crowd[:20])
-        assert proxy._listener.pending_count <= proxy_listener.PENDING_MAX
+        assert proxy._listener.pending_count <= session_proxy.PENDING_MAX
         with open_session(proxy) as session:
             assert len(rows_of(session, 10)) == 10
 
@@ -357,7 +357,7 @@ def test_a_client_that_is_silent_for_too_long_gives_its_session_back(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half-open connections do not end the snapshot."""
-    monkeypatch.setattr(session_pump, "IDLE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(session_proxy, "IDLE_TIMEOUT_S", 0.3)
     proxy, _ = make()
     silent = open_proxied(proxy.snapshot_id, TEXT)
     silent.run("savepoint a", doing="test")
@@ -432,7 +432,7 @@ def test_off_loopback_nothing_is_said_without_tls(server: FakeServer) -> None:
 def test_a_client_tells_nobody_else_the_token(server: FakeServer) -> None:
     """Another proxy listens at the address that the client was told."""
     heard: list[str] = []
-    impostor = proxy_listener.ProxyListener(
+    impostor = session_proxy.ProxyListener(
         SnapshotAddress(), lambda _client, request: heard.append(request), encrypts=True
     )
     with start_proxy(SnapshotAddress(host="127.0.0.1", bind="0.0.0.0"), server) as proxy:

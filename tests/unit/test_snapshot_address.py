@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.host.snapshot_address import SnapshotAddress, split_address
+from penstock.host.listen import SnapshotAddress, split_address
 from penstock.load import bulk, chunk
-from penstock.load.bulk_options import BulkOptions
+from penstock.load.bulk import BulkOptions
 from penstock.load.ledger import Step
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import ChunkOutcome, ChunkStatus, SnapshotUnreachable, TablePlan

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.servers.published import CE_QUERY, CL_QUERY, PROGRESS_COLUMNS
-from penstock.engines.sqlite.progress import SQLiteProgress
-from penstock.engines.sqlite.progress_file import ProgressFileBroken, path_of
+from penstock.engines.sqlite.progress import ProgressFileBroken, SQLiteProgress, path_of
 from penstock.host.errors import ConnectFailed, StatementFailed, StatementInterrupted
 from penstock.ports.progress import open_progress, open_target_reader, progress_beside
 from penstock.ports.target import ActionUnknown, Applied, ProgressUnwritable
@@ -171,7 +170,7 @@ def test_a_lock_that_is_held_too_long_may_be_tried_again(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer waits; then the error says that a retry may succeed. Readers do not wait at all."""
-    monkeypatch.setattr("penstock.engines.sqlite.progress_file.BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("penstock.engines.sqlite.progress.BUSY_TIMEOUT_S", 0.2)
     open_session(url).ensure_tables()
     user = as_a_user(url)
     user.execute("begin immediate")

@@ -21,7 +21,7 @@ from penstock.stage.apply.order import (
     parents_of,
     steps_of,
 )
-from penstock.stage.apply.switching import first_mode, next_mode
+from penstock.stage.apply.sequencer import first_mode, next_mode
 
 G = ("shop", "public")
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config import load_config, need_source
+from penstock.control.pipeline.config_text import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigUrlInvalid,
     ConfigValueInvalid,
     SourceMissing,
 )
-from penstock.control.pipeline.config_needs import need_source
 from penstock.model.sections import (
     Authentication,
     PartitionFormat,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging import SHOP, FakeStaging
-from penstock.control.feeds.feed_checks import Checks
+from penstock.control.feeds.feed_process import Checks
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.ports.staging import Mutation, StagedTable, batch_of

@@ -12,7 +12,7 @@ import pytest
 from harness.feeds.row_target import GROUP
 from harness.feeds.sequencer import row
 from harness.feeds.stage_site import Place, Site
-from penstock.control.feeds import feed_reset
+from penstock.control.feeds import feed_rewind
 from penstock.control.feeds.feed_rewind import RewindRefused
 from penstock.model import TableName
 from penstock.model.removal import Removal
@@ -52,14 +52,14 @@ def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable
         "remove_directory": lambda _config: gone.append("the directory is removed"),
     }
     for name, found in replaced.items():
-        monkeypatch.setattr(feed_reset, name, found)
-    monkeypatch.setattr(feed_reset.at_target, "plan_emptying", plan_emptying)
-    monkeypatch.setattr(feed_reset.at_target, "remove", remove)
+        monkeypatch.setattr(feed_rewind, name, found)
+    monkeypatch.setattr(feed_rewind.at_target, "plan_emptying", plan_emptying)
+    monkeypatch.setattr(feed_rewind.at_target, "remove", remove)
     place.config.directory = "shop"
 
     def carried_out(with_tables: bool) -> list[str]:
-        found = feed_reset.look(place.config, with_tables=with_tables)
-        feed_reset.carry_out(place.config, found, on_done=gone.append)
+        found = feed_rewind.look(place.config, with_tables=with_tables)
+        feed_rewind.carry_out(place.config, found, on_done=gone.append)
         return gone
 
     return carried_out

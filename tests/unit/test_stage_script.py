@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from penstock.control.feeds.feed_rows import with_options
+from penstock.control.feeds.feed_process import with_options
 from penstock.model import TableDefinition, TableName
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode, StageSection
 from penstock.ports.staging import Mutation, StagedTable, batch_of, mutations_of
 from penstock.stage import script as calls
-from penstock.stage.apply.dispatching import dispatch
 from penstock.stage.apply.merging import StandardMerge
-from penstock.stage.apply.tables import TableNotThere, table_not_there
+from penstock.stage.apply.tables import TableNotThere, dispatch, table_not_there
 from penstock.stage.script import Script, UserModuleFailed, UserModuleInvalid, load_script
 
 G = ("shop", "public")

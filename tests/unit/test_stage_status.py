@@ -14,10 +14,21 @@ from rich.console import Console
 
 from harness.feeds.staging import SHOP, FakeStaging
 from penstock.control.feeds import feed_status
-from penstock.control.feeds.feed_bars import BarMeter
-from penstock.control.feeds.feed_notes import GroupNote, Notes, Problem, read_note
-from penstock.control.feeds.feed_show import BackfillView, show_stage_lag, show_stage_status
-from penstock.control.feeds.feed_status import SchemaStatus, StageStatus, StageStatusReader
+from penstock.control.feeds.feed_show import (
+    BackfillView,
+    BarMeter,
+    show_stage_lag,
+    show_stage_status,
+)
+from penstock.control.feeds.feed_status import (
+    GroupNote,
+    Notes,
+    Problem,
+    SchemaStatus,
+    StageStatus,
+    StageStatusReader,
+    read_note,
+)
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.display import human_count
 from penstock.host.clock import RealClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engines.mysql.strict_values import convert_sql, strict_refusal
+from penstock.engines.mysql.plan import convert_sql, strict_refusal
 from penstock.model import ColumnDefinition
 
 

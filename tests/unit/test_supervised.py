@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging import FakeStaging
-from penstock.control.feeds import feed_group, feed_groups
-from penstock.control.feeds.feed_group import GroupWorker
-from penstock.control.feeds.feed_groups import Groups
+from penstock.control.feeds import feed_groups
+from penstock.control.feeds.feed_groups import Groups, GroupWorker
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.stopping import StopRequest
 from penstock.host import supervised
 from penstock.host.retry import Backoff
 from penstock.host.supervised import SupervisedThread, ThreadFailed
@@ -36,18 +35,20 @@ EXCEPTIONS = {
     "control/feeds/feed_show.py": (1, "it draws bars; any error is logged, and staging goes on"),
     "control/run/table_copy.py": (1, "any error is shown with the table; the other tables flow on"),
     "engines/ignite/directory.py": (1, "what it could not read is read again in its turn"),
-    "engines/mysql/source/proxy_listener.py": (1, "a client's: it sees its connection end"),
+    "engines/mysql/source/session_proxy.py": (1, "a client's: it sees its connection end"),
     "engines/mysql/source/stream.py": (1, "any error is given to who takes the runs"),
     "engines/postgres/server/shop.py": (1, "join() raises any error"),
     "engines/postgres/source/stream.py": (1, "any error is given to who takes the runs"),
     "load/prefetch.py": (1, "fetch() raises any error"),
-    "load/session.py": (2, "result() raises any error; a timer that cancels a job"),
-    "load/warm_up.py": (1, "any error is logged; the first job that is needed meets it, too"),
+    "load/session.py": (
+        3,
+        "result() raises any error; a timer that cancels a job; warm-up logs it",
+    ),
     "serve/serving.py": (2, f"the tail's error ends the server; {AWAITED}"),
     "web/task.py": (1, "a timer that ends the process"),
     "control/run/serve_process.py": (1, AWAITED),
     "engines/mysql/verify/reader.py": (1, AWAITED),
-    "engines/postgres/target/bulk_keys.py": (1, AWAITED),
+    "engines/postgres/target/bulk.py": (1, AWAITED),
     "engines/postgres/verify/reader.py": (1, AWAITED),
     "load/chunk.py": (1, AWAITED),
     "serve/blocks.py": (1, AWAITED),
@@ -172,7 +173,7 @@ def test_a_thread_that_was_not_started_can_be_joined() -> None:
 PROGRAM = """
 import sys, time
 from penstock.cli import entry
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.host import supervised
 from penstock.host.retry import Backoff
 
@@ -254,7 +255,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
         stop.ask()
 
     monkeypatch.setattr(GroupWorker, "_tenure", tenure)
-    monkeypatch.setattr(feed_group.Notes, "note_problem", lambda *_: None)
+    monkeypatch.setattr(feed_groups.Notes, "note_problem", lambda *_: None)
     stop = StopRequest()
     sequencer: Any = SimpleNamespace(dlq_table="d")
     worker = GroupWorker(load_config(file), ("shop", "public"), FakeStaging(), sequencer, stop)

@@ -11,7 +11,7 @@ from harness.pipelines.followed import follows
 from harness.pipelines.pipeline import pipeline
 from penstock.control.pipeline import table_requests
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.followed import is_followed
+from penstock.control.pipeline.servers import is_followed
 from penstock.control.pipeline.table_requests import (
     make_add_request,
     read_requests,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.pipelines.readings import HOSTILE, ORDERS, status
-from penstock.control.status.table_states import table_facts
+from penstock.control.status.status import table_facts
 from penstock.control.verify.verify import VerifyResult
 from penstock.web.pages import Pages
 from penstock.web.tasks import Stage, TaskView

@@ -23,7 +23,9 @@ TEXT_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi", ".md", ".toml", ".lock",
 CODE_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi"}
 GENERATED = {"__pycache__", "penstock.egg-info", "build"}
 
-MODULE_LINES_MAX = 900
+# Files are split by noun, so this is far above what most nouns need. A file of more lines is no
+# longer read in one sitting, and most likely holds two nouns.
+MODULE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 PRINTS = {"src/penstock/cli/output.py"}
@@ -97,7 +99,7 @@ def name_module(path: Path) -> str:
 
 
 def test_modules_are_short() -> None:
-    """No module is longer than 900 lines: it would hold more than one thing."""
+    """No module is longer than 1,000 lines: it would hold more than one noun."""
     code = [path for path in files() if path.suffix in CODE_SUFFIXES]
     long = {str(path): len(read(path).splitlines()) for path in code}
     assert {path: n for path, n in long.items() if n > MODULE_LINES_MAX} == {}

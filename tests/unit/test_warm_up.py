@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.load.warm_up import WARM_UP_JOBS, WarmUp
+from penstock.load.session import WARM_UP_JOBS, WarmUp
 from penstock.model import PenstockError
 
 LONG_S = 60.0

@@ -29,7 +29,7 @@ from harness.pipelines.readings import (
 )
 from penstock.control.pipeline.outages import Retry
 from penstock.control.pipeline.table_requests import read_requests
-from penstock.control.pipeline.target_state import TargetState
+from penstock.control.status.lag import TargetState
 from penstock.control.tables.table_list import TableLine
 from penstock.model import TableName
 from penstock.model.table_requests import Capture

@@ -13,10 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from harness.pipelines.merged import FACTS
 from harness.pipelines.readings import HOSTILE, ORDERS, reading, status, trouble
 from penstock.control.pipeline.outages import Retry
-from penstock.control.status.merge_status import MergeSeen
-from penstock.web.metrics import expose
+from penstock.control.status.status import MergeSeen
+from penstock.web.metrics import OF_ROWS, OF_SCHEMAS, expose
 from penstock.web.reading import Reading
-from penstock.web.stage_metrics import OF_ROWS, OF_SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "docs" / "grafana" / "penstock.json"

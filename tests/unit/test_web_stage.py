@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from penstock.control.feeds.feed_bars import BarMeter
-from penstock.control.feeds.feed_notes import GroupNote, Problem
-from penstock.control.feeds.feed_status import SchemaStatus, StageStatus
+from penstock.control.feeds.feed_show import BarMeter
+from penstock.control.feeds.feed_status import GroupNote, Problem, SchemaStatus, StageStatus
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.outages import Outage
 from penstock.model.hlc import ZERO, Hlc

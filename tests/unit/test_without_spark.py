@@ -39,7 +39,7 @@ def import_without(absent: tuple[str, ...], *names: str) -> None:
 
 def test_the_core_alone_can_be_imported() -> None:
     """The package, its commands and reading a log work with the dependencies without an extra."""
-    names = ("penstock", "penstock.cli", "penstock.control.status.log_read", "penstock.log.writer")
+    names = ("penstock", "penstock.cli", "penstock.control.status.log_view", "penstock.log.writer")
     import_without(("pyspark", *DRIVERS, *WEB), *names)
 
 

@@ -16,7 +16,7 @@ from harness.pipelines.pipeline import write_pipeline
 from harness.pipelines.readings import status
 from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.config_errors import ConfigValueInvalid
+from penstock.control.pipeline.config_text import ConfigValueInvalid
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.control.status.lag import Lag, lag_of
 from penstock.control.status.live import change_line, change_rows

@@ -77,8 +77,7 @@ def pipeline_config(file: Path, *, takes_merge: bool = False) -> Config:
         file: The pipeline file.
         takes_merge: A file with [merge] in place of a source is accepted too.
     """
-    from penstock.control.pipeline.config import load_config
-    from penstock.control.pipeline.config_needs import need_source
+    from penstock.control.pipeline.config import load_config, need_source
 
     config = load_config(file)
     need_source(config, _typed_command(), takes_merge=takes_merge)
@@ -101,8 +100,7 @@ def any_config(file: Path) -> Config:
 
 def consumed_config(file: Path, group: str) -> Config:
     """Read a pipeline file for consumers; for a file with [stage], the log that `--group` names."""
-    from penstock.control.pipeline.config import load_config
-    from penstock.control.pipeline.config_needs import need_source
+    from penstock.control.pipeline.config import load_config, need_source
     from penstock.control.pipeline.consumers import select_log
 
     config = load_config(file)

@@ -128,7 +128,7 @@ def copy(
                         --tables "public.orders,public.items"
     Exit codes:       0 copied, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.run.one_copy import copy_once
+    from penstock.control.run.new_pipeline import copy_once
     from penstock.control.status.live import make_view
 
     diagnostics(verbose)

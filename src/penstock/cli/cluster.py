@@ -29,7 +29,7 @@ def cluster_archive(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock cluster-archive
     Exit codes:  0 written; 1 an error; 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.doctor.cluster_archive import properties, write_archive
+    from penstock.load.distributions import properties, write_archive
 
     diagnostics(verbose)
     packages, conf = write_archive(file), properties(file)

@@ -17,7 +17,7 @@ from penstock.cli.arguments import (
     pipeline_file,
 )
 from penstock.cli.output import ask, say, say_json
-from penstock.model.lost_links import QUESTION
+from penstock.model.segment_order import QUESTION
 
 if TYPE_CHECKING:
     from penstock.ports.config import Config
@@ -78,7 +78,7 @@ def consumers_add(file: Path, name: str, group: str, as_json: bool, verbose: boo
     Example:     penstock consumers add shop.toml search
     Exit codes:  0 registered, or known already; 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers.consumer_commands import add
+    from penstock.control.consumers.consumer_process import add
 
     config = consumed_config(file, group)
     diagnostics(verbose)
@@ -111,7 +111,7 @@ def consumers_remove(
     Example:          penstock consumers remove shop.toml search
     Exit codes:       0 removed; 1 an error, or the answer was no; 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers.consumer_commands import remove
+    from penstock.control.consumers.consumer_process import remove
 
     config = consumed_config(file, group)
     diagnostics(verbose)
@@ -139,7 +139,7 @@ def consumers_enable(
     Example:     penstock consumers enable shop.toml search
     Exit codes:  0 done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers import consumer_commands as commands
+    from penstock.control.consumers import consumer_process as commands
 
     _switch(
         file,
@@ -167,7 +167,7 @@ def consumers_disable(
     Example:     penstock consumers disable shop.toml --all
     Exit codes:  0 done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers import consumer_commands as commands
+    from penstock.control.consumers import consumer_process as commands
 
     _switch(
         file,
@@ -194,7 +194,7 @@ def consumers_pause(file: Path, name: str, group: str, as_json: bool, verbose: b
     Example:     penstock consumers pause shop.toml search
     Exit codes:  0 done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers.consumer_commands import pause
+    from penstock.control.consumers.consumer_process import pause
 
     pause(_config(file, group, verbose), name)
     say(as_json, f"{name} is paused", consumer=name, paused=True)
@@ -212,7 +212,7 @@ def consumers_resume(file: Path, name: str, group: str, as_json: bool, verbose: 
     Example:     penstock consumers resume shop.toml search
     Exit codes:  0 done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers.consumer_commands import resume
+    from penstock.control.consumers.consumer_process import resume
 
     resume(_config(file, group, verbose), name)
     say(as_json, f"{name} goes on", consumer=name, paused=False)
@@ -238,7 +238,7 @@ def delete_lost_segment_links(
     Example:          penstock delete-lost-segment-links shop.toml --consumer search
     Exit codes:       0 done; 1 an error, or the answer was no; 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers.consumer_commands import delete_lost
+    from penstock.control.consumers.consumer_process import delete_lost
 
     config = _config(file, group, verbose)
     ask(QUESTION, yes, as_json)

@@ -14,20 +14,15 @@ from penstock import __version__
 from penstock.cli.arguments import CONTEXT
 from penstock.cli.begin import copy, init
 from penstock.cli.cluster import cluster_archive
-from penstock.cli.consume import consume
 from penstock.cli.consumers import consumers, delete_lost_segment_links
 from penstock.cli.engine_commands import WithEngines
 from penstock.cli.flexcdc import flexcdc
 from penstock.cli.log import log
 from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
 from penstock.cli.reports import doctor, lag, plan, status, verify
-from penstock.cli.resend import resend
 from penstock.cli.reset import reset
-from penstock.cli.run import demo, extract, load, merge, run
-from penstock.cli.serve import serve
-from penstock.cli.stage import stage
-from penstock.cli.table import table
-from penstock.cli.web import web
+from penstock.cli.run import consume, demo, extract, load, merge, run, serve, stage, web
+from penstock.cli.table import resend, table
 from penstock.model import PenstockError
 
 

@@ -158,8 +158,13 @@ def run(
     Example:          penstock flexcdc --ini shop.toml run
     Exit codes:       0 stopped as asked, 1 an error, printed with its code and what to do
     """  # noqa: D301 - click wants the character
-    from penstock.control.consumers.flexcdc_daemon import as_daemon, error_log, pid_file, run_safely
-    from penstock.control.consumers.flexcdc_process import run_flexcdc
+    from penstock.control.consumers.flexcdc import (
+        as_daemon,
+        error_log,
+        pid_file,
+        run_flexcdc,
+        run_safely,
+    )
 
     diagnostics(verbose)
     tell: Callable[[str], Any] = say_error_line if as_json else say_text

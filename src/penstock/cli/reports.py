@@ -140,7 +140,7 @@ def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing keys are named)
                       or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+    from penstock.control.pipeline.actions import StopRequest, stop_on_signals
     from penstock.control.status.show import VerifyBar, show_verify
     from penstock.control.verify.verify import verify as compare
 
@@ -201,8 +201,7 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock plan shop.toml
     Exit codes:  0 it may run, 1 something is refused or not chosen, or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.doctor.plan import make_plan
-    from penstock.control.doctor.plan_text import plan_lines
+    from penstock.control.doctor.plan import make_plan, plan_lines
 
     config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)

@@ -77,7 +77,7 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
 
 
 def _reset_stage(file: Path, *, with_tables: bool, yes: bool, as_json: bool) -> None:
-    from penstock.control.feeds.feed_reset import carry_out, look
+    from penstock.control.feeds.feed_rewind import carry_out, look
     from penstock.control.run.reset import at_rest
 
     config = any_config(file)

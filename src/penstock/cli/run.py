@@ -1,22 +1,227 @@
-"""The commands that move rows: run, its two processes, and the demo."""
+"""Commands that run until they are stopped: run and its processes, consume, serve, stage, web."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import click
 
 from penstock.cli.arguments import (
+    PIPELINE_FILE,
     PORT,
+    any_config,
     checked_option,
     common,
+    consumed_config,
     diagnostics,
+    group_option,
     pipeline_config,
     pipeline_file,
 )
 from penstock.cli.output import EXIT_FAILED, say, say_json, say_text, say_web
+
+NAME = click.argument("name", metavar="NAME")
+
+
+@click.command()
+@pipeline_file
+@NAME
+@click.option(
+    "--standby", is_flag=True, help="Wait while another process runs it; take over when it ends."
+)
+@group_option
+@common
+@checked_option
+def consume(
+    file: Path,
+    name: str,
+    standby: bool,
+    group: str,
+    as_json: bool,
+    verbose: bool,
+    checked: bool,
+) -> None:
+    """Run one consumer: pass every change of the log to the class of [consumers.NAME].
+
+    It continues after its saved state, at its own pace, independently of the load and of other
+    consumers. One process at a time runs a consumer: a second one gives up after lockTimeout. Its
+    messages go to standard error and to run/consume-NAME.log in the pipeline's directory.
+
+    \b
+    What it changes:  disk: cdc/NAME/: its state; links of segments that it has read are removed
+    Example:          penstock consume shop.toml search
+    Exit codes:       0 stopped as asked, 1 an error (the saved state is unchanged), 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.consumers import consumer_process
+    from penstock.control.doctor.past_errors import errors_kept
+
+    config = consumed_config(file, group)
+    diagnostics(verbose)
+    with errors_kept(config, f"consume {name}"):
+        consumer_process.consume(config, name, standby=standby, checked=checked)
+    say(as_json, f"stopped: {name} continues after its saved state", stopped=True)
+
+
+@click.command()
+@pipeline_file
+@common
+@checked_option
+def serve(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
+    """Serve the change log over PostgreSQL's protocol, until stopped: see docs/serve.md.
+
+    Subscribers, pg_recvlogical and drivers follow it like a PostgreSQL server, whatever the source
+    is. It runs beside the extractor, or without it. Its messages go to run/serve.log in the
+    pipeline's directory.
+
+    \b
+    What it changes:  disk: cdc/serve/: links of segments that its slots need;
+                      state/: slots, publications, shapes of tables
+    Example:          penstock serve shop.toml
+    Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from contextlib import ExitStack
+
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.pipeline.diagnostics import diagnostics_to
+    from penstock.control.run.serve_process import serve as serve_log
+
+    config = pipeline_config(file, takes_merge=True)
+    diagnostics(verbose)
+    with errors_kept(config, "serve"), ExitStack() as stack:
+        if not checked:
+            stack.enter_context(diagnostics_to(config.layout.run / "serve.log", verbose=verbose))
+        name = config.pipeline.name
+
+        def report_address(address: str) -> None:
+            say(as_json, f"serving {name} at {address}", database=name, address=address)
+
+        serve_log(config, on_served=report_address)
+    say(as_json, "stopped", stopped=True)
+
+
+@click.command()
+@pipeline_file
+@click.option(
+    "--create", is_flag=True, help="Create the staging database first; its tables always are."
+)
+@click.option(
+    "--rewind",
+    default="",
+    metavar="TIME",
+    help="Have everything after this time applied again, and end: as feeds write times, or 0.",
+)
+@click.option("--half", type=click.Choice(["load", "extract", "feed"]), hidden=True)
+@click.option(
+    "--group",
+    default="",
+    metavar="SCHEMA",
+    help="With --rewind: the target schema, if there are several.",
+)
+@common
+def stage(
+    file: Path,
+    create: bool,
+    rewind: str,
+    half: str | None,
+    group: str,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Receive changefeeds over HTTP, stage them in a database and apply them, until stopped.
+
+    Its messages go to run/stage.log in the pipeline's directory. While a target schema is far
+    behind, a bar shows rows, rate and time to go; an error that holds a schema is printed.
+
+    \b
+    What it changes:  staging database: mutation tables, checkpoints; target: the rows
+    Example:          penstock stage cockroach.toml
+                      penstock stage cockroach.toml --rewind 1700000000000000000.0000000000
+    Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.feeds.feed_process import stage as receive
+    from penstock.control.feeds.feed_show import BackfillView, backfills_shown
+    from penstock.control.pipeline.config import load_config
+    from penstock.control.pipeline.diagnostics import diagnostics_to
+
+    config = load_config(file)
+    if half is not None:
+        # This is one of the processes that this command starts for a target schema.
+        diagnostics(verbose)
+        from penstock.control.feeds.feed_groups import run_half
+
+        run_half(config, half, group)
+        return
+    if rewind:
+        diagnostics(verbose)
+        from penstock.control.feeds.feed_rewind import rewind as rewind_schema
+        from penstock.model.hlc import ZERO, Hlc
+
+        time = ZERO if rewind == "0" else Hlc.parse(rewind)
+        schema = rewind_schema(config, group, time)
+        say(
+            as_json,
+            f"{schema} is back at {time}; what is staged after it is applied again, and the feed "
+            "may send the rest",
+            schema=schema,
+            time=str(time),
+        )
+        return
+    log = config.layout.run / "stage.log"
+    with (
+        errors_kept(config, "stage"),
+        diagnostics_to(log, verbose=verbose),
+        ExitStack() as stack,
+    ):
+
+        def report_address(url: str) -> None:
+            say(as_json, f"receiving changefeeds at {url}", url=url)
+            view = BackfillView(say_json if as_json else None)
+            stack.enter_context(backfills_shown(config, view))
+
+        receive(config, create=create, on_served=report_address)
+    say(as_json, "stopped", stopped=True)
+
+
+@click.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PIPELINE_FILE)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=PORT, default=8765, show_default=True, help="Port; 0: any free one.")
+@click.option(
+    "--allow-host", "allowed", multiple=True, metavar="NAME", help="A name it is called by, too."
+)
+@common
+def web(
+    files: tuple[Path, ...],
+    host: str,
+    port: int,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Show pipelines in a browser, with metrics for Prometheus, until stopped.
+
+    Each has a page: bulk load, replication with the lag as a moving plot, tables, errors, doctor
+    and verify with a button, a pause, and buttons for single tables. It is read from the change
+    log, the state files and the two databases, whether or not the pipeline runs.
+    For a file with [stage]: staged and applied changes, how far those are behind, bars for
+    backfills. /metrics and /api/pipelines are for programs.
+
+    \b
+    Who has access:   on 127.0.0.1, the default, every user of this machine; with any other
+                      --host only those with the token that is printed, or PENSTOCK_WEB_TOKEN
+    What it changes:  nothing, unless a button is pressed: the buttons pause and resume the
+                      pipeline, and do what `penstock table` does
+    Example:          penstock web shop.toml bank.toml
+    Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.web.command import serve
+
+    configs = [any_config(file) for file in files]
+    diagnostics(verbose)
+    serve(configs, host, port, allowed, say=say_web(as_json))
 
 
 @click.command()

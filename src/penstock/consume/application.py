@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.consume.calls import call, call_at, call_for_answer
+from penstock.consume.classes import call, call_at, call_for_answer
 from penstock.consume.lock import take_lock
 from penstock.consume.metadata import Metadata, Takes
 from penstock.consume.position import ConsumerState, Position, reader_errors

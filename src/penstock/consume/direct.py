@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.consume.calls import call, call_at, call_for_answer
+from penstock.consume.classes import call, call_at, call_for_answer
 from penstock.consume.metadata import not_drained
 from penstock.consume.position import SegmentsMissed
 from penstock.consume.report import DirectReport

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.consume.api import CdcCache, CdcConsumer, CdcMapping, CdcType
-from penstock.consume.calls import call, call_at
+from penstock.consume.classes import call, call_at
 from penstock.consume.position import CACHES_FILE, MAPPINGS_FILE, TYPES_FILE, ConsumerState, Known
 from penstock.model import PenstockError, Relation, TableName
 

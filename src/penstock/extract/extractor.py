@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import structlog
 
 from penstock.extract.bookkeeping import BackgroundTasks, Poll
-from penstock.extract.progress import ControlGate, Ended, ExtractProgress, Outcome, Pace
-from penstock.extract.report import facts_of
+from penstock.extract.report import ControlGate, Ended, ExtractProgress, Outcome, Pace, facts_of
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files

@@ -9,27 +9,23 @@ points and chunk plans (the `Planner`, given by the caller), and one chunk's tra
 
 from __future__ import annotations
 
+import heapq
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import structlog
 
-from penstock.codec.server_pair import ReadPlan
+from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.host.clock import REAL_CLOCK
-from penstock.load.bulk_options import BulkOptions, BulkResult
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
-from penstock.load.bulk_tasks import (
-    chunk_figures,
-    chunk_tasks,
-    describe_job,
-    partitions,
-    partitions_beside,
-    streams_per_task,
-)
 from penstock.load.deferred_keys import deferred_tables, drop_deferred_keys, put_deferred_keys
 from penstock.load.isolation import BrokenCopies
 from penstock.load.job import copy_chunks
+from penstock.load.job_figures import TaskFigures
 from penstock.load.ledger import (
     Ledger,
     Step,
@@ -38,8 +34,10 @@ from penstock.load.ledger import (
     target_not_empty,
     write_ledger,
 )
+from penstock.load.plan import list_names
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.words import count_words
 from penstock.ports.bulk import (
     BulkTarget,
     Chunk,
@@ -55,10 +53,209 @@ from penstock.ports.bulk import (
     TableRead,
     bulk_source,
     check_names,
+    open_bulk_target,
     split_deferred,
 )
 from penstock.ports.target import TargetShapeDiffers, target_name
 from penstock.sql.read_plan import read_plan_of
+
+APPLICATION_NAME = "penstock bulk driver"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkOptions:
+    """Options of a bulk load: where it reads and writes.
+
+    Attributes:
+        namespaces: source schema to target schema.
+        servers: both servers, unless they have the same types.
+        replaces: whether rows of a target table that no plan of this load wrote may be deleted.
+        adds_foreign_keys: False leaves them to `finish_foreign_keys`, even if all tables are at one
+            position.
+        beside: whether the same session applies changes meanwhile, so that a slot is left to them.
+        keys_directory: directory of the file with unique keys that wait for changes; None if no
+            changes follow, so that none waits.
+        shift: number that the change log adds to the source's positions.
+        isolates: whether a table that cannot be copied is left behind while the others are loaded.
+    """
+
+    source_url: str = field(repr=False)
+    target_url: str = field(repr=False)
+    state_directory: Path
+    run_directory: Path
+    namespaces: Mapping[str, str] = field(default_factory=dict)
+    max_threads: int = 5
+    servers: ServerPair | None = None
+    replaces: bool = False
+    adds_foreign_keys: bool = True
+    beside: bool = False
+    keys_directory: Path | None = None
+    shift: int = 0
+    isolates: bool = False
+
+    def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
+        """Connect to the target."""
+        return open_bulk_target(
+            self.target_url,
+            self.namespaces,
+            application_name=application_name,
+            servers=self.servers,
+        )
+
+
+@dataclass(slots=True)
+class BulkResult:
+    """Result of a bulk load.
+
+    Attributes:
+        rows: total per source table, including earlier runs.
+        positions: consistent point of each source table as an ordered number.
+        notes: sentences for the user: tables copied from the beginning and why, and what the target
+            lacks.
+        foreign_keys_pending: whether tables are at different positions, so that their foreign keys
+            wait (`finish_foreign_keys`) until changes are applied up to `settled`.
+        broken: tables that were left behind, each with its error.
+    """
+
+    rows: dict[TableName, int] = field(default_factory=dict)
+    positions: dict[TableName, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    foreign_keys_pending: bool = False
+    settled: int = 0
+    broken: Mapping[TableName, PenstockError] = field(default_factory=dict)
+
+    @property
+    def stands_at_one_position(self) -> bool:
+        """Return whether all tables have the source's rows of one moment."""
+        return all(position == self.settled for position in self.positions.values())
+
+
+# Small chunks share a task: a task costs time, and so do new connections.
+SMALL_TASK_BYTES = 16 * 2**20
+CHUNK_COST_BYTES = 2**20  # what a chunk costs even if it is empty, in bytes that could be copied
+
+
+def streams_per_task(slots: int, max_threads: int) -> int:
+    """Return how many chunks a Spark task copies at once, so that all have at most max_threads.
+
+    Spark runs as many tasks as there are cores. The two servers do the work, and a task waits for
+    them: one chunk per core does not keep them busy.
+    """
+    return max(max_threads // slots, 1)
+
+
+def chunk_tasks(
+    plan: TablePlan,
+    chunks: Sequence[Chunk],
+    *,
+    source_url: str,
+    target_url: str,
+    is_replica: bool,
+    is_repeated: bool,
+) -> list[ChunkTask]:
+    """Return the tasks that copy these chunks of a plan.
+
+    is_replica: whether the target receives rows as a replica. is_repeated: whether an earlier job
+    may have copied them.
+    """
+    return [
+        ChunkTask(
+            source_url=source_url,
+            target_url=target_url,
+            table=plan.source,
+            target=plan.target,
+            chunk=chunk,
+            columns=plan.columns,
+            binary=plan.binary,
+            snapshot_id=plan.snapshot_id,
+            snapshot_text=plan.snapshot_text,
+            plan=plan.name,
+            replica_role=is_replica,
+            read_plan=plan.read_plan,
+            repeated=is_repeated,
+        )
+        for chunk in chunks
+    ]
+
+
+def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list[list[ChunkTask]]:
+    """Group tasks into Spark partitions, the largest tables first.
+
+    With fewer threads than slots there are as many partitions as threads, loaded evenly. Otherwise
+    each round of slots gets half of the rest: few partitions while there is much to do, and small
+    ones at the end, so that all slots end together, whatever the tasks cost.
+    """
+    tables: dict[TableName, int] = {}
+    for task in tasks:
+        tables[task.table] = tables.get(task.table, 0) + task.chunk.size_bytes
+    ordered = sorted(tasks, key=lambda t: (-tables[t.table], t.table, t.chunk.number))
+    if max_threads < slots:
+        return _evenly(ordered, max_threads)
+    waiting = deque(ordered)
+    left = sum(_cost(task) for task in ordered)
+    least = min(SMALL_TASK_BYTES, left // (slots * 4))
+    groups: list[list[ChunkTask]] = []
+    while waiting:
+        share = max(least, left / (2 * slots))
+        for _ in range(slots):
+            group, size = [], 0
+            while waiting and size < share:
+                size += _cost(waiting[0])
+                group.append(waiting.popleft())
+            left -= size
+            if group:
+                groups.append(group)
+    return groups
+
+
+def partitions_beside(
+    tasks: Sequence[ChunkTask], slots: int, max_threads: int
+) -> list[list[ChunkTask]]:
+    """Group tasks so that other jobs always find a slot, or get the only one after each chunk."""
+    ordered = sorted(tasks, key=lambda t: (t.table, t.chunk.number))
+    if slots == 1:
+        return [[task] for task in ordered]
+    return _evenly(ordered, min(slots - 1, max_threads))
+
+
+def describe_job(plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
+    """Return the description of a job for Spark's web pages."""
+    size = sum(task.chunk.size_bytes for task in tasks)
+    return (
+        f"bulk load at {' '.join(sorted({plan.position for plan in plans}))}: "
+        f"{list_names(plan.source for plan in plans)}, {count_words(len(tasks), 'chunk')}, "
+        f"{size:,} bytes"
+    )
+
+
+def chunk_figures(
+    tasks: Sequence[ChunkTask], outcomes: Sequence[ChunkOutcome]
+) -> list[TaskFigures]:
+    """Return the figures of each chunk's copy; bytes are those of the plan."""
+    sizes = {(task.table, task.chunk.number): task.chunk.size_bytes for task in tasks}
+    return [
+        TaskFigures(
+            of=f"{one.table} chunk {one.number}",
+            rows=one.rows,
+            size_bytes=sizes[one.table, one.number],
+            seconds=one.seconds,
+        )
+        for one in outcomes
+    ]
+
+
+def _cost(task: ChunkTask) -> int:
+    return task.chunk.size_bytes + CHUNK_COST_BYTES
+
+
+def _evenly(ordered: Sequence[ChunkTask], count: int) -> list[list[ChunkTask]]:
+    bins: list[tuple[int, int, list[ChunkTask]]] = [(0, i, []) for i in range(count)]
+    for task in sorted(ordered, key=lambda t: -_cost(t)):
+        size, index, held = heapq.heappop(bins)
+        held.append(task)
+        heapq.heappush(bins, (size + _cost(task), index, held))
+    return [held for _, _, held in sorted(bins, key=lambda b: b[1]) if held]
+
 
 logger = structlog.get_logger(__name__)
 

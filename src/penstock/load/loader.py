@@ -4,6 +4,20 @@ While a batch is applied, the next one is staged. The loop obeys wirekite_action
 (at a batch's end), and verify's hold; each discards the staged batch. A lost connection, a killed
 worker or a dead JVM is retried from the target's applied position, so a COMMIT whose answer was
 lost counts once. Not here: staging (`prefetch.py`) and applying (`sql_target.py`) a batch.
+
+Time and size of a batch: a batch has a fixed cost of as much as many thousand rows. While many rows
+arrive without a pause, batches of rows that have just become durable would take processor time from
+the processes that write and read them. So the more rows a batch had, the later the next one begins,
+by at most a second. It begins at once if enough rows wait, if the flow pauses, and while a backlog
+is read: those rows are old, so an early first batch makes the last one early as well.
+
+A batch without rows only ends files that are applied. While it waits for the previous batch, none
+with rows is staged. So it is created once the log has rested longer than an extractor that catches
+up is silent.
+
+One connection applies batch after batch, and applies nothing while it waits for rows. So a batch
+that is staged meanwhile is about as large as the amount that can be staged in that time, and the
+first one after a pause is small.
 """
 
 from __future__ import annotations
@@ -26,7 +40,6 @@ from penstock.load.deferred_keys import DeferredKeyFlow, KeyMaker
 from penstock.load.hold import Hold, HoldAnswer, read_held, read_hold, write_held
 from penstock.load.isolation import BrokenTables
 from penstock.load.loader_state import LoaderState, write_loader_state
-from penstock.load.pacing import FIRST_BYTES, MAX_BYTES, Pacing, next_batch_bytes
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
@@ -42,13 +55,73 @@ from penstock.log.layout import (
 from penstock.log.segment import open_segment
 from penstock.log.state import load_state
 from penstock.log.tail import LogFollower
-from penstock.model import PenstockError, TableName
+from penstock.model import FlushPoint, PenstockError, TableName
 from penstock.model.keeping import Keeping
 from penstock.model.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.model.position import POSITION_MAX
 from penstock.ports.bulk import DeferredTable
 from penstock.ports.loading import Batch, BatchOptions, Target
 from penstock.ports.target import Applied, TableSync
+
+MANY_ROWS = 10_000
+ENOUGH_ROWS = 100_000
+INTERVAL_S = 1.0
+INTERVAL_ROWS = 50_000  # of a batch that are followed by the whole interval; fewer by a part of it
+PAUSE_S = 0.15  # longer than the log is silent between two flushes of a flow
+REST_S = 1.0
+BACKLOG_S = 5.0  # what was committed so long ago was not committed beside us
+
+FIRST_BYTES = 8 * 2**20  # of segments; a batch may always have so many
+MAX_BYTES = 512 * 2**20
+# Part of a batch's cost is fixed: its size may grow a little faster than its cost.
+GROWTH = 1.25
+
+
+class Pacing:
+    """Pace of batches. Two threads may use it: one reports batches, the other asks."""
+
+    def __init__(self, clock: Clock = REAL_CLOCK) -> None:
+        """Begin without a wait."""
+        self._clock = clock
+        self._from_s = float("-inf")
+        self._end = -1
+        self._grew_s = float("-inf")
+
+    def note_staged(self, row_count: int) -> None:
+        """Record that a batch of this many changes is staged, and the next one is due to be looked
+        for.
+        """
+        share = min(1.0, row_count / INTERVAL_ROWS) if row_count >= MANY_ROWS else 0.0
+        self._from_s = self._clock.monotonic_s() + share * INTERVAL_S
+
+    def is_due(self, durable: FlushPoint, applied: Applied) -> bool:
+        """Return whether to create a batch of the rows after `applied`.
+
+        durable: end of the log on disk.
+        """
+        now_s = self._clock.monotonic_s()
+        if durable.trx != self._end:
+            self._end, self._grew_s = durable.trx, now_s
+        rested_s = now_s - self._grew_s
+        if durable.trx <= applied.trx:
+            return rested_s >= REST_S
+        if now_s >= self._from_s or durable.gsn - applied.gsn >= ENOUGH_ROWS:
+            return True
+        age_us = self._clock.now_us() - durable.commit_time_us if durable.commit_time_us else 0
+        return rested_s >= PAUSE_S or age_us >= BACKLOG_S * 1e6
+
+
+def next_batch_bytes(size_bytes: int, seconds: Mapping[str, float]) -> int:
+    """Return the bytes of segments that the next batch may have.
+
+    size_bytes: size of the last applied batch, 0 for none. seconds: duration of its steps; staging
+    and applying the next one are expected to take as long for each byte.
+    """
+    stage_s, apply_s = seconds.get("stage", 0.0), seconds.get("apply", 0.0)
+    if not size_bytes or stage_s <= 0:
+        return FIRST_BYTES
+    return min(MAX_BYTES, max(FIRST_BYTES, int(size_bytes * GROWTH * apply_s / stage_s)))
+
 
 logger = structlog.get_logger(__name__)
 

@@ -1,9 +1,10 @@
-"""Start the Spark session of a loader process, run its jobs, and end it.
+"""Start the Spark session of a loader process, warm it up, run its jobs, and end it.
 
 One session per process (a JVM holds one Spark context). The JVM runs in its own process session, so
 that Ctrl-C reaches only penstock, which then ends at a batch boundary. The JVM ends automatically
-when this process dies, because its standard input closes. Not here: the contents of jobs (`job.py`,
-`bulk.py`).
+when this process dies, because its standard input closes. Java compiles code that it has run often:
+the first jobs take more CPU than those after some dozens, so empty jobs run before the first real
+one. Not here: the contents of jobs (`job.py`, `bulk.py`).
 """
 
 from __future__ import annotations
@@ -27,23 +28,64 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
-from penstock.load.java import Start, check_java, end, launch, quieten
-from penstock.load.java_words import (
+from penstock.load.java import (
+    Start,
+    check_java,
+    end,
     first_failure,
     last_error,
     last_line,
     last_warning,
+    launch,
+    quieten,
     root_cause,
     text_of,
 )
 from penstock.load.job_figures import Reporter, TaskFigures
 from penstock.load.partitions import PartitionCall, Spread, spread_whole
 from penstock.load.spark_properties import SparkPropertyRefused, find_refused, properties
-from penstock.load.warm_up import WarmUp
 from penstock.model import PenstockError, Retry
 from penstock.ports.config import Config, is_local_master
 
 logger = structlog.get_logger(__name__)
+
+WARM_UP_JOBS = 40
+
+
+class WarmUp:
+    """Empty jobs, one after the other, up to their number or until they are ended."""
+
+    def __init__(self) -> None:
+        """Keep the settings; nothing runs yet."""
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, job: Callable[[], object]) -> None:
+        """Begin, in a separate thread."""
+        self._ended.clear()
+        self._thread = threading.Thread(
+            target=self._work, args=(job,), name="spark-warm-up", daemon=True
+        )
+        self._thread.start()
+
+    def end(self) -> None:
+        """Begin no further job, and wait for the running one."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self, job: Callable[[], object]) -> None:
+        began, count = time.monotonic(), 0
+        while count < WARM_UP_JOBS and not self._ended.is_set():
+            try:
+                job()
+            except Exception as error:
+                # The first job that is needed meets it, too, and raises it.
+                logger.info("spark is not warm", reason=str(error))
+                return
+            count += 1
+        logger.info("spark is warm", jobs=count, seconds=round(time.monotonic() - began, 2))
+
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

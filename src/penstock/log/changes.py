@@ -2,7 +2,7 @@
 
 This is the return value of `penstock.read_log`. Reading changes nothing, and the pipeline may run
 meanwhile: everything that was durable when a reading began is read. Not here: the choice of the
-directory (`penstock.control.status.log_read`), Arrow columns (`change_tables.py`), lines of text
+directory (`penstock.control.status.log_view`), Arrow columns (`change_tables.py`), lines of text
 (`text.py`).
 """
 

@@ -23,7 +23,7 @@ from penstock.host.state_file import StateFile
 from penstock.host.state_of_log import StateOfOtherLog, check_log_id
 from penstock.log.frames import FrameReader
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments
-from penstock.model.lost_links import lost_count
+from penstock.model.segment_order import lost_count
 
 CONSUMER_FILE = "CONSUMER.json"
 DISABLED_FILE = "cdc.disabled"

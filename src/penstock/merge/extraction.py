@@ -1,19 +1,24 @@
-"""Part `extraction` of a merge: its engine over the logs of its pipelines."""
+"""Part `extraction` of a merge: its engine over the logs of its pipelines, and its links there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 from penstock.base.held import Holder
 from penstock.base.manifest import NAME as BASE
+from penstock.host.files import REAL_FILES, FileMissing, remove_tree
 from penstock.log import links
+from penstock.log.links import CONSUMER_FILE
 from penstock.merge.engine import MergeEngine
 from penstock.merge.inputs import InputPlace
 from penstock.model import TableDefinition, TableName
+from penstock.model.removal import Removal
 from penstock.model.sections import MERGED
 from penstock.ports.config import Config, Pipeline
+from penstock.ports.handover import Handover
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.registry import types_at
 from penstock.ports.source import ExtractOptions
@@ -98,3 +103,37 @@ def open_engine(
         section=config.merge,
         has_base=config.has_base,
     )
+
+
+def _places(config: Config) -> Iterator[Path]:
+    """Yield the directory of links that each log keeps for this merge."""
+    for one in config.inputs:
+        place = one.layout.consumers / consumer_name(config)
+        if place.exists():
+            yield place
+
+
+def _removal(place: Path) -> Removal:
+    return Removal(what=f"links of this merge in {place}", statements=())
+
+
+def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:
+    """Yield the removals."""
+    del handover
+    yield from map(_removal, _places(config))
+
+
+def owner(config: Config, *, log_id: str) -> str:
+    """Return an empty text: links have the merge's name."""
+    del config, log_id
+    return ""
+
+
+def remove(config: Config, handover: Handover | None, removal: Removal) -> None:
+    """Remove the settings first, so that the log makes no further links."""
+    del handover
+    for place in _places(config):
+        if _removal(place) == removal:
+            with suppress(FileMissing):
+                REAL_FILES.unlink(place / CONSUMER_FILE)
+            remove_tree(place)

@@ -1,4 +1,4 @@
-"""Order of numbered segments, with one sequence of checks for every reader.
+"""Order of numbered segments, with one sequence of checks for every reader, and gaps in it.
 
 Consumers of a change log, FlexCDC, and readers of the directory where a node leaves its log all
 list files with rising numbers, and all have a saved state that says where to continue. Nothing is
@@ -104,3 +104,17 @@ class SegmentOrder:
                 return last, number
             last = number
         return None
+
+
+QUESTION = "Delete the segment links before the last hole, and the saved state?"
+
+
+def lost_count(numbers: Sequence[int]) -> int:
+    """Return the number of segments, in order, that are before the last gap.
+
+    Of 2, 3, 8, 10, 11 these are three: the contiguous run at the top stays.
+    """
+    first = len(numbers) - 1
+    while first > 0 and numbers[first] == numbers[first - 1] + 1:
+        first -= 1
+    return max(first, 0)

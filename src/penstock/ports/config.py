@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.host.errors import mask
-from penstock.host.listen import own_address
-from penstock.host.snapshot_address import ANYWHERE, LOOPBACK, SnapshotAddress, split_address
+from penstock.host.listen import ANYWHERE, LOOPBACK, SnapshotAddress, own_address, split_address
 from penstock.model import TableName
 from penstock.model.keeping import KEEP_NONE, Keeping
 from penstock.model.layout import PipelineLayout

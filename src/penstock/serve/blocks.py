@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from penstock.serve import numbers
 from penstock.serve.chunks import Chunk, Counted, next_chunk
-from penstock.serve.encode import Views, encode
-from penstock.serve.encoded import Block, Unsaid
+from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.hybrid import HybridTimes
 from penstock.serve.parts import RowsReader
 from penstock.serve.source_log import Head, SegmentGone, SourceLog

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.blocks import find_place
 from penstock.serve.catalog.publications import everything
-from penstock.serve.encoded import Block
+from penstock.serve.encode import Block
 from penstock.serve.forms import PgOutput
 from penstock.serve.options import PLUGINS_BINARY, StreamOptions, stream_options
 from penstock.serve.slots import Slot

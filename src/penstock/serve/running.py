@@ -8,15 +8,54 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.codec.postgres import pgwire_extended as wire
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.serve.asked import Prepared
-from penstock.serve.catalog.answers import Answer, AnswerColumn
+from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 
 if TYPE_CHECKING:
     from penstock.serve.session import ClientSession
+
+
+class Prepared(Protocol):
+    """Statement of the extended protocol, read and typed."""
+
+    parameters: tuple[int, ...]
+    """Oids of its parameters' types."""
+    columns: tuple[AnswerColumn, ...] | None
+    """Columns of its result; None if it has none."""
+
+    @abstractmethod
+    def run(self, values: Sequence[str | None], session: Session) -> Answer:
+        """Return the answer for these texts of the parameters. Raises Refused."""
+        ...
+
+
+class Answers(Protocol):
+    """Catalogue. One thread at a time uses it, not always the same."""
+
+    @abstractmethod
+    def split(self, sql: str) -> Sequence[Any]:
+        """Return the statements of a simple query. Raises Refused."""
+        ...
+
+    @abstractmethod
+    def answer(self, statement: Any, session: Session) -> Answer:
+        """Return the answer to one of the statements. Raises Refused."""
+        ...
+
+    @abstractmethod
+    def prepare(self, sql: str, types: Sequence[int], session: Session) -> Prepared:
+        """Read one statement. Raises Refused.
+
+        Args:
+            sql: the statement.
+            types: oids that the client gives, 0 if unknown.
+            session: the session.
+        """
+        ...
+
 
 _ROWS_BETWEEN_DRAINS = 200
 

@@ -1,4 +1,4 @@
-"""Sockets: admission, time limit of the login, and the end of all connections.
+"""Sockets: admission, certificate, time limit of the login, and the end of all connections.
 
 There is one event loop. A connection that has not proved its password costs a few kilobytes, and
 the oldest of them is closed when there are too many, so that silent connections do not keep others
@@ -12,6 +12,7 @@ import hmac
 import secrets
 import ssl
 from abc import abstractmethod
+from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
@@ -20,14 +21,32 @@ from penstock.codec.postgres import pgwire_server as protocol
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.scram import SCRAM, SCRAM_PLUS
 from penstock.codec.postgres.scram_server import ScramServer, Verifier
+from penstock.codec.postgres.tls_binding import channel_binding
 from penstock.host.clock import REAL_CLOCK
+from penstock.host.files import REAL_FILES, Files
 from penstock.host.listen import as_key, is_loopback, listening_socket
-from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Session
+from penstock.serve.running import Answers
 from penstock.serve.serving import Serving
 from penstock.serve.session import ClientSession
 from penstock.serve.statistics import Client
 from penstock.serve.wire import LOGIN_MESSAGE_BYTES, READ_LIMIT_BYTES, Gone, Wire
+
+_END = "-----END CERTIFICATE-----"
+
+
+def binding_of(path: Path, files: Files = REAL_FILES) -> bytes | None:
+    """Return the hash of the first certificate in a PEM file, which is the one that is shown.
+
+    Returns None for one whose signature has no hash of its own (Ed25519): no client can bind then.
+    Raises FileFailed, and ValueError for a file without a certificate.
+    """
+    text, end, _ = files.read_whole(path).decode("ascii", "replace").partition(_END)
+    begin = text.rfind("-----BEGIN CERTIFICATE-----")
+    if begin < 0:
+        raise ValueError(f"no certificate in {path}")
+    return channel_binding(ssl.PEM_cert_to_DER_cert(text[begin:] + end))
+
 
 _SHUTDOWN_S = 5.0
 

@@ -31,11 +31,10 @@ from penstock.serve.encode import Views
 from penstock.serve.forms import Form
 from penstock.serve.hybrid import Anchor, HybridTimes, hybrid_time
 from penstock.serve.options import StreamOptions
-from penstock.serve.retention import Retention
+from penstock.serve.saved_state import Shapes
 from penstock.serve.sender import Sender
 from penstock.serve.settings import YUGABYTE, ServeSettings
-from penstock.serve.shapes import Shapes
-from penstock.serve.slots import Slot, Slots
+from penstock.serve.slots import Retention, Slot, Slots
 from penstock.serve.snapshots import Snapshot, Snapshots
 from penstock.serve.source_log import Head, SegmentGone, SourceLog
 from penstock.serve.statistics import Client, connection_row, sender_row, slot_row

@@ -27,7 +27,6 @@ from penstock.codec.postgres.pgwire_server import (
 )
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, TableName
-from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Answer, AsksServer, Notice, Session
 from penstock.serve.catalog.grammar import Statement
 from penstock.serve.catalog.masked import mask_sql
@@ -36,7 +35,14 @@ from penstock.serve.extended import Extended
 from penstock.serve.hybrid import HYBRID_TIME, hybrid_time
 from penstock.serve.options import check_lsn_type, check_plugin, stream_options
 from penstock.serve.own_statements import SqlCursors, is_own, make_own
-from penstock.serve.running import AnswerRows, CatalogPrepared, PreparedStatements, Rows, Runnable
+from penstock.serve.running import (
+    AnswerRows,
+    Answers,
+    CatalogPrepared,
+    PreparedStatements,
+    Rows,
+    Runnable,
+)
 from penstock.serve.sender import Sender
 from penstock.serve.sending import lookup
 from penstock.serve.server_functions import carry_out

@@ -9,13 +9,13 @@ from typing import Any
 
 from penstock.codec.types.losses import NO_CHOICES, Choices
 from penstock.model import Relation, TableName
-from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Answer, Session
 from penstock.serve.catalog.catalog import Catalog, Prepared
 from penstock.serve.catalog.grammar import split
 from penstock.serve.catalog.model import Model
 from penstock.serve.catalog.publications import Publication
 from penstock.serve.entries import parse_entries
+from penstock.serve.running import Answers
 from penstock.serve.server import Welcome
 from penstock.serve.tables import served_relation
 

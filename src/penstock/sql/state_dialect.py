@@ -70,7 +70,7 @@ class StateDialect:
 
     Attributes:
         container: What holds the tables: "schema" or "database".
-        types: Column types of the definitions in `state_tables.py`, by the word in braces there.
+        types: Column types of the definitions in `state_store.py`, by the word in braces there.
         create_table: Beginning of a definition.
         table_options: End of a definition.
         has_schema: Query that returns a row if the schema exists.

@@ -1,22 +1,33 @@
 """Store of progress in a target: the tables of schema `wirekite`, for every SQL engine.
 
+`wirekite_progress` and `wirekite_action` are document 000's, with the choices it leaves open made
+as ARCHITECTURE.md says. The other tables are our own: `wirekite_log` binds the target to one change
+log and stores how far it is applied, `wirekite_staged` the same for each log that instances share,
+`wirekite_table` the shapes of captured tables as applied, `wirekite_apart` the tables with a table
+sync (`load/table_sync.py`), `wirekite_merge` a stamp for each merge table if the engine has no
+better place, `bulk_table` the tables that the bulk load has begun and finished. In their
+definitions words in braces are a dialect's types.
+
 A subclass of an engine runs the statements on its connection. Progress is written in the
 transaction of the rows, so every method runs on the connection, and in the transaction, that the
-caller has opened. Not here: the definitions (`state_tables.py`), and the differences
-between engines (`state_dialect.py`).
+caller has opened. Not here: the differences between engines (`state_dialect.py`), and the
+statements that empty tables for a reset (the engines).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Literal
 
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
+from penstock.model.removal import Removal
 from penstock.ports.bulk import ChunkCounts, Mark
 from penstock.ports.progress import SHOWN_MAX, Progress, ProgressRow, SharedProgress, TargetReader
+from penstock.ports.reset import Leftovers
 from penstock.ports.target import (
     SCHEMA,
     ActionUnknown,
@@ -31,9 +42,105 @@ from penstock.ports.target import (
     is_shared,
     left_out_columns,
 )
-from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.state_dialect import StateDialect, Upsert
-from penstock.sql.state_tables import TABLES, create_text
+
+_FIELDS = (
+    *("columns", "ids", "source_id", "collations", "unique", "log_id", "version"),
+    *("key", "not_null", "computed", "left_out", "kept", "notes"),
+)
+
+
+def shape_text(record: TableRecord) -> str | None:
+    """Return the text of a record's shape; None if it has no relation yet."""
+    if record.columns is None:
+        return None
+    return json.dumps({name: getattr(record, name) for name in _FIELDS})
+
+
+def shape_fields(text: str | None) -> dict[str, Any]:
+    """Return the fields of a TableRecord that the text holds."""
+    if text is None:
+        return {"columns": None}
+    held = json.loads(text)
+    if isinstance(held, list):  # as earlier versions kept it: the columns alone
+        held = {"columns": held}
+    return {name: _in_tuples(held[name]) for name in _FIELDS if name in held}
+
+
+def _in_tuples(value: Any) -> Any:
+    return tuple(map(_in_tuples, value)) if isinstance(value, list) else value
+
+
+_APPLIED_DDL = """
+        applied_segment  bigint default -1 not null,
+        applied_gsn      bigint default 0 not null,
+        applied_trx      bigint default 0 not null,
+        applied_position {position} default 0 not null,
+        applied_commit   {moment} null"""
+
+TABLES = {
+    "wirekite_progress": """
+        source       varchar(256) not null,
+        target       varchar(256) not null,
+        operation    varchar(2) not null,
+        transmission varchar(1) not null,
+        mark         varchar(64) null,
+        table_name   varchar(256) null,
+        start_time   {start_time},
+        finish_time  {finish_time},
+        restarts     int default 0 not null,
+        primary key (source, target)""",
+    "wirekite_action": """
+        action {action}""",
+    "wirekite_log": f"""
+        only_row         {{only_row}},
+        log_id           {{log_id}} not null,{_APPLIED_DDL}""",
+    "wirekite_staged": f"""
+        log_id           {{log_id}} primary key,{_APPLIED_DDL},
+        holder           {{holder}},
+        taken_over       {{moment}} null""",
+    "wirekite_table": """
+        source_schema {name} not null,
+        source_name   {name} not null,
+        target_schema {name} not null,
+        target_name   {name} not null,
+        merge_name    {name} not null unique,
+        made          {flag} not null,
+        columns       {long_text} null,
+        primary key (source_schema, source_name)""",
+    "wirekite_apart": """
+        source_schema    {name} not null,
+        source_name      {name} not null,
+        state            varchar(16) not null,
+        copy_id          bigint not null,
+        start_position   {position} not null,
+        applied_segment  bigint not null,
+        applied_gsn      bigint not null,
+        applied_trx      bigint not null,
+        applied_position {position} not null,
+        since            {moment} not null,
+        primary key (source_schema, source_name)""",
+    "wirekite_merge": """
+        merge_name {name} not null primary key,
+        stamp      bigint not null,
+        shape      {long_text} not null""",
+    "bulk_table": """
+        source_schema {name} not null,
+        source_name   {name} not null,
+        {plan}        varchar(64) not null,
+        position      varchar(256) not null,
+        row_count     bigint null,
+        start_time    {moment} not null,
+        finish_time   {moment} null,
+        primary key (source_schema, source_name)""",
+}
+
+
+def create_text(name: str, dialect: StateDialect) -> str:
+    """Return the statement that creates a state table."""
+    columns = TABLES[name].format_map(dialect.types)
+    return f"{dialect.create_table} {SCHEMA}.{name} ({columns}\n    ){dialect.table_options}"
+
 
 ACTIONS = ("RUN", "PAUSE", "STOP")
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the columns have no time zone: UTC
@@ -658,3 +765,35 @@ def _values_of(applied: Applied) -> tuple[int, int, int, int]:
 def _number(source: str) -> int:
     """Return a chunk's number from the source of its DL row."""
     return int(source.rpartition(".")[2])
+
+
+Empty = Callable[[Collection[TableName], Collection[TableName]], Iterable[Removal]]
+
+
+def find_leftovers(
+    store: StateStore, tables: Collection[TableName] | None, empty: Empty
+) -> Leftovers:
+    """Return what the target holds of a pipeline.
+
+    Args:
+        store: The target's state tables.
+        tables: Tables to empty, with those that the target remembers; None: tables stay.
+        empty: Plans the emptying of tables; its second argument are those that penstock created.
+
+    Removals are in an order in which a reset that was killed can be repeated: the tables first, and
+    what remembers them last.
+    """
+    removals: list[Removal] = []
+    if tables is not None:
+        known = {record.target for record in store.read_tables().values()}
+        removals += empty({*tables, *known}, store.made_tables())
+    log_id = store.log_id()
+    if store.has_schema():
+        container = store.dialect.container
+        removals.append(
+            Removal(
+                what=f"the pipeline's progress at the target: {container} {SCHEMA}",
+                statements=(store.dialect.drop_schema,),
+            )
+        )
+    return Leftovers(log_id=log_id, removals=tuple(removals))

@@ -24,13 +24,12 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from penstock.control.consumers import consumer_commands
+from penstock.control.consumers import consumer_process
 from penstock.control.pipeline.actions import give_action
 from penstock.control.tables import table_commands
 from penstock.model import PenstockError, TableName
-from penstock.web.access import Access, Hosts, same_origin
+from penstock.web.access import Access, Guard, Hosts, same_origin
 from penstock.web.events import stream
-from penstock.web.guard import Guard
 from penstock.web.metrics import CONTENT_TYPE, expose
 from penstock.web.pages import AnyWatch, Page, Pages, announcements, index_context, page_of
 from penstock.web.reading import PipelineWatch, as_dict
@@ -51,8 +50,8 @@ TABLE_ACTIONS = {
     "resync": (table_commands.resync, "is being copied again"),
 }
 CONSUMER_ACTIONS = {
-    "pause": (consumer_commands.pause, "is paused"),
-    "resume": (consumer_commands.resume, "goes on"),
+    "pause": (consumer_process.pause, "is paused"),
+    "resume": (consumer_process.resume, "goes on"),
 }
 STATIC = {
     "penstock.css": "text/css; charset=utf-8",

@@ -1,8 +1,17 @@
-"""Prometheus metrics, in base units, made from the newest readings at each request."""
+"""Prometheus metrics, in base units, made from the newest readings at each request.
+
+Those of pipelines with [stage] are the same whichever instance works, and have the published names
+if there are any. Metrics that only a receiver can count are on its own page (`/_/varz`). Those of
+consumers have published names in Prometheus's form: `CurrentSegmentIndex` becomes
+`penstock_cdc_current_segment_index`; metrics that are published in milliseconds are in seconds
+here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -15,14 +24,282 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock import __version__
+from penstock.consume.metrics import CdcMetrics
+from penstock.control.feeds.feed_status import SchemaStatus
 from penstock.control.status.status import Status
-from penstock.web.consumer_metrics import consumer_metrics
-from penstock.web.merge_metrics import merge_metrics
+from penstock.load.job_figures import SparkReport
+from penstock.ports.staging import StagedRows
 from penstock.web.reading import Reading, latencies
-from penstock.web.spark_metrics import spark_metrics
-from penstock.web.stage_metrics import stage_metrics
 from penstock.web.stage_reading import StageReading
 from penstock.web.watching import AnyReading
+
+COUNTED = {
+    "jobs": ("jobs", "Spark jobs that have ended."),
+    "tasks": ("tasks", "Tables, parts of tables and chunks that they have done."),
+    "task_rows": ("rows", "Rows that these wrote to the target."),
+    "task_bytes": ("size_bytes", "Bytes of the change log, or of tables, that these read."),
+    "task_seconds": ("seconds", "Time that they took, added up."),
+}
+
+
+def spark_metrics(reports: Sequence[tuple[str, SparkReport]]) -> Iterator[Metric]:
+    """Yield the metrics. reports: pairs of a pipeline's name and its report."""
+    for name, (key, text) in COUNTED.items():
+        family = CounterMetricFamily(f"penstock_spark_{name}", text, labels=["pipeline"])
+        for pipeline, report in reports:
+            family.add_metric([pipeline], getattr(report, key))
+        yield family
+
+
+def merge_metrics(merges: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Metric]:
+    """Yield the metrics. merges: pairs of a pipeline's name and the content of run/merge.json."""
+    labels = ["pipeline"]
+    watermark = GaugeMetricFamily(
+        "penstock_merge_watermark_seconds",
+        "Commit time up to which everything is merged, since 1970 UTC.",
+        labels=labels,
+    )
+    skew = GaugeMetricFamily(
+        "penstock_merge_clock_skew_seconds",
+        "By how much the clocks of the logs' servers differ.",
+        labels=labels,
+    )
+    held = GaugeMetricFamily(
+        "penstock_merge_held", "1 for a log that holds the others back.", labels=[*labels, "log"]
+    )
+    behind = GaugeMetricFamily(
+        "penstock_merge_behind_transactions",
+        "Transactions of a log that are durable there and not merged.",
+        labels=[*labels, "log"],
+    )
+    joined = CounterMetricFamily(
+        "penstock_merge_joined_total", "Global transactions that were joined.", labels=labels
+    )
+    alone = CounterMetricFamily(
+        "penstock_merge_unjoined_total",
+        "Parts of global transactions that came alone.",
+        labels=labels,
+    )
+    for name, facts in merges:
+        if not facts:
+            continue
+        watermark.add_metric([name], facts["watermark_us"] / 1e6)
+        skew.add_metric([name], facts["clock_skew_us"] / 1e6)
+        joined.add_metric([name], facts["joined_count"])
+        alone.add_metric([name], facts["unjoined_count"])
+        for one in facts["inputs"]:
+            if not one.get("is_over"):
+                is_held = facts["held_s"] > 0 and one["name"] in facts["held_by"]
+                held.add_metric([name, one["name"]], int(is_held))
+                behind.add_metric([name, one["name"]], one["behind"])
+    yield from (watermark, skew, held, behind, joined, alone)
+
+
+Stages = Sequence[tuple[str, StageReading]]
+OfSchema = Callable[[SchemaStatus], float | None]
+OfRows = Callable[[StagedRows], float | None]
+
+
+def _seconds(nanos: int | None) -> float | None:
+    return None if nanos is None else nanos / 1e9
+
+
+def _committed_s(schema: SchemaStatus) -> float | None:
+    return None if schema.committed_time is None else schema.committed_time.nanos / 1e9
+
+
+def _proposed_s(schema: SchemaStatus) -> float | None:
+    return None if schema.proposed_time is None else schema.proposed_time.nanos / 1e9
+
+
+OF_SCHEMAS: tuple[tuple[str, str, OfSchema], ...] = (
+    ("checkpoint_committed_age_seconds", "Age of the committed checkpoint.", lambda s: s.lag_s),
+    ("checkpoint_committed_time_seconds", "Its time, since 1970 UTC.", _committed_s),
+    ("checkpoint_proposed_age_seconds", "Age of the proposed one.", lambda s: s.proposed_lag_s),
+    ("checkpoint_proposed_time_seconds", "Its time, since 1970 UTC.", _proposed_s),
+    ("target_lag_seconds", "How far the target is behind.", lambda s: s.lag_s),
+    ("target_applied_timestamp_seconds", "Everything up to here is applied.", _committed_s),
+    ("target_pending_timestamp_seconds", "Everything up to here is received.", _proposed_s),
+    (
+        "penstock_stage_dead_letters",
+        "Rows in the table of dead letters, 10,000 at most.",
+        lambda s: s.dead_letters,
+    ),
+    (
+        "penstock_stage_lease_held",
+        "1 while an instance works for the schema.",
+        lambda s: float(bool(s.holder)),
+    ),
+    (
+        "penstock_stage_problem",
+        "1 while the last problem of the schema is not over.",
+        lambda s: float(s.note.problem is not None and not s.problem_is_over),
+    ),
+)
+OF_ROWS: tuple[tuple[str, str, OfRows], ...] = (
+    ("penstock_stage_rows", "Rows in the mutation table.", lambda rows: rows.rows),
+    ("penstock_stage_waiting_rows", "Those that are not applied.", lambda rows: rows.waiting),
+    ("penstock_stage_size_bytes", "Of the mutation table.", lambda rows: rows.size_bytes),
+    (
+        "penstock_stage_oldest_waiting_timestamp_seconds",
+        "The time of the first row that waits; missing when none does.",
+        lambda rows: _seconds(None if rows.oldest is None else rows.oldest.nanos),
+    ),
+)
+
+
+def stage_metrics(stages: Stages) -> Iterator[Metric]:
+    """Return all metrics, without those that have no value."""
+    return (family for family in _of_stages(stages) if family.samples)
+
+
+def _of_stages(stages: Stages) -> Iterator[Metric]:
+    for name, text, value in OF_SCHEMAS:
+        family = GaugeMetricFamily(name, text, labels=["pipeline", "schema"])
+        for pipeline, schema in _schemas(stages):
+            found = value(schema)
+            if found is not None:
+                family.add_metric([pipeline, schema.name], found)
+        yield family
+    for name, text, of_rows in OF_ROWS:
+        family = GaugeMetricFamily(name, text, labels=["pipeline", "schema", "table"])
+        for pipeline, schema in _schemas(stages):
+            for table, rows in schema.state.tables.items():
+                found = of_rows(rows)
+                if found is not None:
+                    family.add_metric([pipeline, schema.name, table.name], found)
+        yield family
+
+
+def _schemas(stages: Stages) -> Iterator[tuple[str, SchemaStatus]]:
+    for pipeline, reading in stages:
+        for schema in (reading.status.schemas or ()) if reading.status is not None else ():
+            yield pipeline, schema
+
+
+LABELS = ("pipeline", "consumer")
+_MS = 1000.0
+# Published metrics with another name or unit here: our name, and the divisor of the value.
+_OTHER = {
+    "CommittedSegmentOffset": ("committed_segment_offset_bytes", 1.0),
+    "LastSegmentConsumptionTime": ("last_segment_consumption_timestamp_seconds", _MS),
+    "LastEventTime": ("last_event_timestamp_seconds", _MS),
+    "MetadataUpdateTime": ("metadata_update_seconds", _MS),
+    "EventCaptureTime": ("event_capture_seconds", _MS),
+    "SegmentConsumingTime": ("segment_consuming_seconds", _MS),
+    "EventsCount": ("events", 1.0),
+    "UnreadableRecords": ("unreadable_records", 1.0),
+}
+
+Readings = Sequence[tuple[str, Reading]]
+
+
+def consumer_metrics(readings: Readings) -> Iterator[Metric]:
+    """Return all metrics of all consumers, without those that have no value."""
+    return (family for family in _of_consumers(readings) if family.samples)
+
+
+def _of_consumers(readings: Readings) -> Iterator[Metric]:
+    yield from _of_lines(readings)
+    for name, shown in CdcMetrics().registry.as_dict().items():
+        metric, divisor = _OTHER.get(name, (_snake(name), 1.0))
+        family = _family(f"penstock_cdc_{metric}", f"{name}: {shown['help']}", shown["kind"])
+        for labels, found in _find_values(readings, "metrics", name):
+            _add(family, labels, found, divisor)
+        yield family
+    yield _info(readings)
+    yield from _own(readings)
+
+
+def _of_lines(readings: Readings) -> Iterator[Metric]:
+    values = (
+        ("lag_seconds", "Age of the oldest change after the saved state; 0: none.", "lag_seconds"),
+        ("lag_events", "Changes in the log after the saved state.", "lag_events"),
+        ("lag_bytes", "Bytes of the log after the saved state.", "lag_bytes"),
+        ("links", "Segments that the consumer holds.", "links"),
+        ("links_size_bytes", "Size of the segments that the consumer holds.", "link_bytes"),
+        ("held_bytes", "Size of the segments that no other reader holds.", "held_bytes"),
+    )
+    for name, text, attribute in values:
+        family = _family(f"penstock_consumer_{name}", text, "gauge")
+        for labels, line in _lines(readings):
+            value = getattr(line, attribute)
+            if value is not None:
+                family.add_metric(labels, value)
+        yield family
+    running = _family("penstock_consumer_running", "1 while a process runs it.", "gauge")
+    enabled = _family("penstock_consumer_enabled", "1 while it gets links.", "gauge")
+    failed = _family("penstock_consumer_failed", "1 where an error ended it.", "gauge")
+    for labels, line in _lines(readings):
+        running.add_metric(labels, int(line.pid != 0))
+        enabled.add_metric(labels, int(line.enabled))
+        failed.add_metric(labels, int(bool(line.error)))
+    yield from (running, enabled, failed)
+
+
+def _info(readings: Readings) -> Metric:
+    """Return the metric whose labels hold the values that are texts."""
+    labels = (*LABELS, "cdc_dir", "cdc_mode")
+    family = GaugeMetricFamily("penstock_cdc_info", "CdcDir and CdcMode: labels.", labels=labels)
+    for pipeline, reading in readings:
+        for consumer, report in reading.consumer_reports.items():
+            if report.directory:
+                family.add_metric([pipeline, consumer, report.directory, report.mode], 1)
+    return family
+
+
+def _own(readings: Readings) -> Iterator[Metric]:
+    """Yield the metrics that consumers defined themselves, as `penstock_consumer_own_NAME`."""
+    families: dict[str, tuple[str, Any]] = {}
+    for pipeline, reading in readings:
+        for consumer, report in reading.consumer_reports.items():
+            for name, found in report.own_metrics.items():
+                kind = str(found.get("kind", "gauge"))
+                if name not in families:
+                    text = str(found.get("help") or "Of the consumer's own.")
+                    made = _family(f"penstock_consumer_own_{name.lower()}", text, kind)
+                    families[name] = kind, made
+                if families[name][0] == kind:  # the same name, of another kind, is left out
+                    _add(families[name][1], [pipeline, consumer], found, 1.0)
+    for _, family in families.values():
+        yield family
+
+
+def _lines(readings: Readings) -> Iterator[tuple[list[str], Any]]:
+    for pipeline, reading in readings:
+        for line in reading.consumers:
+            yield [pipeline, line.name], line
+
+
+def _find_values(
+    readings: Readings, kind: str, name: str
+) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    for pipeline, reading in readings:
+        for consumer, report in reading.consumer_reports.items():
+            if name in getattr(report, kind):
+                yield [pipeline, consumer], getattr(report, kind)[name]
+
+
+def _family(name: str, text: str, kind: str) -> Any:
+    families = {"counter": CounterMetricFamily, "histogram": HistogramMetricFamily}
+    return families.get(kind, GaugeMetricFamily)(name, text, labels=LABELS)
+
+
+def _add(family: Any, labels: list[str], found: Mapping[str, Any], divisor: float) -> None:
+    if "bounds" not in found:
+        family.add_metric(labels, found["value"] / divisor)
+        return
+    total, buckets = 0, []
+    bounds = [*(str(bound / divisor) for bound in found["bounds"]), "+Inf"]
+    for bound, count in zip(bounds, found["counts"], strict=True):
+        total += count
+        buckets.append((bound, total))
+    family.add_metric(labels, buckets, found["sum"] / divisor)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from penstock.control.doctor.past_errors import PastError, past_errors
-from penstock.control.pipeline.followed import followed_tables
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.running import ProcessState, processes
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.status.consumer_list import (
     ConsumerLine,
     ConsumerReport,
@@ -25,8 +25,7 @@ from penstock.control.status.consumer_list import (
     read_report,
 )
 from penstock.control.status.run_events import is_loading, starting
-from penstock.control.status.status import Status, StatusReader
-from penstock.control.status.table_states import TableFacts, table_facts
+from penstock.control.status.status import Status, StatusReader, TableFacts, table_facts
 from penstock.control.tables.change_counts import KINDS, ChangeCounter, ChangeCounts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.host.http_server import http_server
 from penstock.host.listen import Written, as_options, is_loopback, listening_socket, url_of
 from penstock.model import PenstockError

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.control.doctor.past_errors import PastError, past_errors
-from penstock.control.feeds.feed_bars import Bar, BarMeter
+from penstock.control.feeds.feed_show import Bar, BarMeter
 from penstock.control.feeds.feed_status import StageStatus, StageStatusReader
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from penstock.control.doctor.doctor import examine
+from penstock.control.pipeline.actions import HURRIED_EXIT_CODE, StopRequest
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.diagnostics import configure_diagnostics
-from penstock.control.pipeline.stopping import HURRIED_EXIT_CODE, StopRequest
 from penstock.control.verify.compare import CompareProgress
 from penstock.control.verify.verify import verify
 from penstock.host.clock import REAL_CLOCK

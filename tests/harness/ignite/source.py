@@ -18,11 +18,11 @@ from harness.ignite.recordings import cdc_of, files_of
 from penstock.codec.columns import after_type, before_type
 from penstock.codec.ignite.values import UUID, Date, Enum, SqlDate, Time, Timestamp
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite import state
 from penstock.extract.extractor import Extractor
-from penstock.extract.progress import Outcome
+from penstock.extract.report import Outcome
 from penstock.log import list_segments, open_chain
 from penstock.model import Marker, Relation
 from penstock.ports.config import Config

@@ -15,7 +15,7 @@ from harness.pipelines.ddl_processes import Mark, Processes
 from harness.pipelines.ddl_script import Statement, Step
 from harness.pipelines.ddl_sides import Row, Side, kind_of_value, neutral_row, show_row
 from harness.pipelines.ddl_types import POSTGRES
-from penstock.consume.flexcdc.names import changelog_name
+from penstock.consume.flexcdc.captured import changelog_name
 from penstock.control.consumers.flexcdc import setup
 from penstock.model import TableName
 from penstock.model.sections import ChangelogNames

@@ -16,9 +16,8 @@ from typing import Any
 
 from harness.pipelines import extract, mysql_extract
 from penstock.codec.types import Choices, fill_template, map_column
-from penstock.consume.flexcdc.captured import Changelogs
+from penstock.consume.flexcdc.captured import Changelogs, changelog_name
 from penstock.consume.flexcdc.following import FlexCdc, FlexCdcPipeline
-from penstock.consume.flexcdc.names import changelog_name
 from penstock.consume.flexcdc.state import Place, State
 from penstock.consume.plugins import Plugin
 from penstock.engines.mysql.positions import BinlogPositions

@@ -20,13 +20,13 @@ from harness.pipelines.end_to_end import Process
 from harness.pipelines.loader import Word
 from harness.pipelines.mysql_pipe import Keeper
 from harness.pipelines.pipeline import penstock
+from penstock.control.pipeline.actions import StopRequest
 from penstock.control.pipeline.log_facts import read_log_end
-from penstock.control.pipeline.stopping import StopRequest
 from penstock.control.run.load_process import _Load
 from penstock.control.status.lag import Lag, read_lag
 from penstock.control.status.status import read_status
 from penstock.extract.extractor import STATUS_FILE
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult
 from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.ports.config import Config
 

@@ -21,7 +21,7 @@ from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.chunk import into_postgres
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
 from penstock.model import TableDefinition
 from penstock.ports.bulk import open_planner

@@ -11,13 +11,12 @@ from typing import Any
 from harness.pipelines.loader import LocalKeeper, LocalSession
 from harness.pipelines.mysql_extract import sql
 from harness.pipelines.pipeline import write_pipeline
-from penstock.control.pipeline.actions import ActionWatch
+from penstock.control.pipeline.actions import ActionWatch, StopRequest
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.stopping import StopRequest
 from penstock.control.run.extract_process import extract_changes
 from penstock.control.run.load_process import _Load
 from penstock.extract.extractor import Outcome
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult
 from penstock.ports.config import Config
 from plugins.mysql import MySQLServer, database_of
 

@@ -11,10 +11,8 @@ from harness.pipelines.pipeline import pipeline
 from penstock.control.doctor.past_errors import PastError
 from penstock.control.pipeline.outages import Outage
 from penstock.control.pipeline.running import ProcessState
-from penstock.control.pipeline.target_state import TargetState
-from penstock.control.status.lag import Lag
-from penstock.control.status.status import Status
-from penstock.control.status.table_states import table_facts
+from penstock.control.status.lag import Lag, TargetState
+from penstock.control.status.status import Status, table_facts
 from penstock.control.tables.change_counts import ChangeCounts, KindCounts
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, TableProgress

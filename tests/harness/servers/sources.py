@@ -20,11 +20,10 @@ from harness.pipelines.pipeline import write_pipeline
 from harness.servers.engines import Place
 from penstock.codec.columns import after_type, before_type
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import pipeline_of, source_tables
 from penstock.control.run.extract_process import extract_options
 from penstock.extract.extractor import Extractor, Outcome
-from penstock.extract.progress import Ended
+from penstock.extract.report import Ended
 from penstock.log import list_segments, open_chain
 from penstock.log.change_tables import bits
 from penstock.log.order import merge_rows

@@ -12,8 +12,7 @@ from penstock.codec.literals import literals
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageGroup
 from penstock.consume.flexcdc.reading import Sink
-from penstock.consume.flexcdc.state import Place, State, UnitOfWork
-from penstock.consume.flexcdc.units import Units
+from penstock.consume.flexcdc.state import Place, State, UnitOfWork, Units
 from penstock.consume.flexcdc.writing import IMAGES_MAX, ChangelogWriter, SourceServer
 from penstock.consume.plugins import Instance, Plugin, RowValues, Transaction, row_values_of
 from penstock.host import faults

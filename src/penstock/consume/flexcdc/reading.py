@@ -16,8 +16,7 @@ import numpy as np
 
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageGroup, ImageOptions, groups
-from penstock.consume.flexcdc.state import Place, UnitOfWork, behind
-from penstock.consume.flexcdc.units import Units
+from penstock.consume.flexcdc.state import Place, UnitOfWork, Units, behind
 from penstock.log.change_tables import EMPTYING
 from penstock.log.segment import Segment
 from penstock.model import Marker, Relation, TableName

@@ -13,8 +13,7 @@ import pyarrow as pa
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageGroup
 from penstock.consume.flexcdc.reading import Sink
-from penstock.consume.flexcdc.state import Place, State, UnitOfWork
-from penstock.consume.flexcdc.units import Units
+from penstock.consume.flexcdc.state import Place, State, UnitOfWork, Units
 from penstock.host import faults
 from penstock.model import Relation, TableName
 from penstock.model.sections import FlexCdcSettings

@@ -1,6 +1,7 @@
-"""`penstock consume`: one consumer as a process of its own, and `penstock.consume.run` inside one.
+"""`penstock consume` and `penstock consumers`: one consumer as a process, and work on its state.
 
-Wires the configuration and the class to the application.
+Wires the configuration and the class to the application; `penstock.consume.run` does so inside a
+process of the user's. Consumers are registered, removed, disabled and paused.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,23 @@ from penstock.consume.application import Application, ApplicationOptions
 from penstock.consume.classes import check_consumer, make_consumer
 from penstock.consume.direct import DirectApplication, DirectOptions
 from penstock.consume.lock import LOCK_FILE
+from penstock.consume.lost import Lost, delete_lost_links
+from penstock.consume.registration import register
 from penstock.consume.report import DirectReport, Report
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.consumers import (
+    is_direct,
     log_place,
     register_configured,
     section_of,
     select_log,
+    unknown,
 )
 from penstock.control.pipeline.diagnostics import diagnostics_to
-from penstock.control.pipeline.direct import is_direct
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.control.pipeline.table_requests import removed_tables
 from penstock.control.run.consumer_snapshot import ensure_snapshot
-from penstock.host.files import REAL_FILES
+from penstock.host.files import REAL_FILES, DirectoryLocked, FileMissing, remove_tree
 from penstock.host.process import holder_of
 from penstock.log import links
 from penstock.model import PenstockError, TableName
@@ -242,3 +247,111 @@ def _as_shown(error: BaseException, path: Path) -> dict[str, Any]:
     if isinstance(error, PenstockError):
         return {**error.as_dict(), "hint": re.sub(r"\bFILE\b", lambda _: str(path), error.hint)}
     return {"code": "PS99", "error": f"unexpected {type(error).__name__}: {error}", "hint": ""}
+
+
+class ConsumerRuns(PenstockError):
+    """A consumer that should be removed is running. fields: consumer, holder_pid."""
+
+    code = "CN15"
+    retry = "operator"
+
+
+class NoConsumers(PenstockError):
+    """The pipeline's directory has no consumer."""
+
+    code = "CN16"
+    retry = "operator"
+
+
+def add(config: Config, name: str) -> bool:
+    """Register a consumer of the file; return False if it was. Raises ConsumerUnknown."""
+    section = section_of(config, name)
+    return register(
+        log_place(config), name, start=section.start, size_bytes_max=section.size_bytes_max
+    )
+
+
+def remove(config: Config, name: str) -> None:
+    """Remove a consumer with its links and its saved state. Raises ConsumerRuns."""
+    directory = config.layout.consumers / _check_known(config, name)
+    try:
+        lock = REAL_FILES.lock(directory, LOCK_FILE)
+    except DirectoryLocked as error:
+        pid = int(error.fields.get("holder_pid", 0))
+        raise ConsumerRuns(
+            f"the consumer {name} runs, as process {pid or 'unknown'}",
+            hint=f"End it first: kill {pid or '<pid>'}; then run the same command again.",
+            consumer=name,
+            holder_pid=pid,
+        ) from error
+    try:
+        # Its settings are removed first: a half that a crash leaves gets no more links.
+        REAL_FILES.unlink(directory / links.CONSUMER_FILE)
+        REAL_FILES.fsync_directory(directory)
+        remove_tree(directory)
+    finally:
+        lock.release()
+
+
+def enable(config: Config, name: str) -> None:
+    """Let a consumer have links from the next rotation on."""
+    _change(config, name, enabled=True)
+
+
+def disable(config: Config, name: str) -> None:
+    """Give a consumer no further links: it misses the changes."""
+    _change(config, name, enabled=False)
+
+
+def enable_all(config: Config) -> None:
+    """Undo `disable_all`; consumers that are disabled one by one stay so."""
+    links.enable_all(config.layout.consumers)
+
+
+def disable_all(config: Config) -> None:
+    """Give no consumer further links: the published property cdc.disabled."""
+    links.disable_all(config.layout.consumers)
+
+
+def pause(config: Config, name: str) -> None:
+    """Give a consumer no events for now; it keeps its links."""
+    _change(config, name, paused=True)
+
+
+def resume(config: Config, name: str) -> None:
+    """Let a paused consumer continue after the last event that it was given."""
+    _change(config, name, paused=False)
+
+
+def delete_lost(config: Config, name: str | None) -> list[Lost]:
+    """Let one or all consumers pass the last hole. Raises NoConsumers, LostLinksLocked."""
+    place = log_place(config)
+    known = links.registered_consumers(place.consumers)
+    if name is not None:
+        known = [_check_known(config, name)]
+    if not known:
+        raise NoConsumers(
+            f"pipeline {config.path.stem} has no consumer: no link can be lost",
+            hint="This pipeline has no consumer: add a section [consumers.NAME] to FILE, then "
+            "penstock consumers add FILE NAME.",
+        )
+    return [delete_lost_links(place, one) for one in known]
+
+
+def _check_known(config: Config, name: str) -> str:
+    known = links.registered_consumers(config.layout.consumers)
+    if name not in known:
+        error = unknown(config, name, tuple(known))
+        if name in config.consumers:
+            error.message = f"the consumer {name} is not registered yet"
+            error.hint = f"Register it: penstock consumers add FILE {name}."
+        raise error
+    return name
+
+
+def _change(config: Config, name: str, **fields: Any) -> None:
+    directory = config.layout.consumers / _check_known(config, name)
+    found = links.load_consumer(directory)
+    if found is None:
+        raise FileMissing(f"{directory} was removed meanwhile")
+    links.save_consumer(directory, replace(found, **fields))

@@ -1,19 +1,26 @@
 """`penstock flexcdc`: the commands over consumer.ini, or over a pipeline file with [flexcdc].
 
 With consumer.ini, a pipeline file of our own is beside it, and the change log in its directory;
-`run` extracts in a child process and follows the log in this one.
+`run` extracts in a child process and follows the log in this one. If `penstock run` or `penstock
+extract` is at work on the pipeline already, it only follows. Around its work are FlexCDC's
+services: pid file, background, error file, restarts.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 import structlog
 
@@ -23,12 +30,24 @@ from penstock.consume.flexcdc.following import FlexCdc, FlexCdcPipeline
 from penstock.consume.flexcdc.ini import Ini, read_ini
 from penstock.consume.flexcdc.state import Place, State
 from penstock.consume.plugins import load_plugins
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.pipeline.running import check_not_running, processes
+from penstock.control.pipeline.diagnostics import open_diagnostics
+from penstock.control.pipeline.running import FLEXCDC_LOCK, check_not_running, processes, take_lock
+from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.pipeline.table_requests import put_request
 from penstock.control.run.extract_process import extract_changes
+from penstock.control.run.supervisor import (
+    LAST_LINES_KEPT,
+    RESTART_WAIT_FIRST_S,
+    RESTARTS_MAX,
+    HalfFailed,
+    HalfKilled,
+    error_object,
+)
+from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
+from penstock.host.process import Child, holder_of, this_program
 from penstock.log.durable import read_durable
 from penstock.log.layout import list_segments
 from penstock.log.links import enable
@@ -379,3 +398,283 @@ def _ask(config: Config, table: TableName, capture: Capture) -> None:
 def is_extracting(config: Config) -> bool:
     """Return whether another process extracts already."""
     return any(one.pid for one in processes(config) if one.name == "extract")
+
+
+class FlexCdcRunning(PenstockError):
+    """The pid file names a running process of ours."""
+
+    code = "FX55"
+
+
+class FlexCdcFileUnusable(PenstockError):
+    """A file that the settings or the command line name cannot be written. fields: key, path."""
+
+    code = "FX57"
+
+
+def _open_named(path: Path, key: str, mode: str) -> IO[str]:
+    """Open a file that a setting names. Raises FlexCdcFileUnusable."""
+    try:
+        opened: IO[str] = path.open(mode, encoding="utf-8", buffering=1)
+    except OSError as error:
+        raise FlexCdcFileUnusable(
+            f"{key}: {path} cannot be written: {error.strerror}",
+            hint=f"Create its folder, mkdir -p {path.parent}, and let this user write there; or "
+            f"correct {key}. Then give the same command again.",
+            key=key,
+            path=str(path),
+        ) from error
+    return opened
+
+
+@contextmanager
+def pid_file(path: Path | None, say: Callable[[str], object]) -> Iterator[None]:
+    """Keep our process id in a file during the block; None: nowhere. Raises FlexCdcRunning."""
+    if path is None:
+        yield
+        return
+    if path.exists():
+        holder = holder_of(path)
+        if holder and holder != os.getpid():
+            raise FlexCdcRunning(
+                f"Already running! process {holder}, says {path}",
+                hint=f"End it first: kill {holder}",
+                pid=holder,
+            )
+        say("Stale lockfile detected.")
+    with _open_named(path, "--pid", "w") as file:
+        file.write(f"{os.getpid()}\n")
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def as_daemon(pid: Path | None) -> None:
+    """Continue in the background: the process that was started ends with 0."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    if pid is not None:
+        pid.write_text(f"{os.getpid()}\n", encoding="ascii")
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+
+
+@contextmanager
+def error_log(file: Path) -> Iterator[None]:
+    """Write the error that ends the block into the file that `error_log` names, emptied first."""
+    opened = open_flexcdc(file)
+    path = opened.file.absolute().parent / opened.settings.error_log
+    with _open_named(path, "error_log", "w") as errors:
+        try:
+            yield
+        except PenstockError as error:
+            errors.write(f"{error.code}: {error.message}\n{error.hint}\n")
+            raise
+        except Exception as error:
+            errors.write(f"{type(error).__name__}: {error}\n")
+            raise
+
+
+POLL_S = 0.2
+
+
+def run_safely(file: Path, options: Sequence[str]) -> None:
+    """Run `penstock flexcdc run` with these options until it ends with 0, as consumer_safe.sh does.
+
+    Each failure is noted in failure_log_file and mailed to failure_email_address, if there is a
+    program sendmail; the next start is failure_sleep_time seconds later.
+    """
+    settings = open_flexcdc(file).settings
+    log = file.absolute().parent / settings.failure_log_file
+    _open_named(log, "failure_log_file", "a").close()
+    stop = StopRequest()
+    with stop_on_signals(stop, hurry=False):
+        before = signal.signal(signal.SIGHUP, lambda *_: stop.ask())
+        try:
+            while not stop():
+                code = _once(
+                    [*this_program(), "flexcdc", "--ini", str(file), "run", *options], stop
+                )
+                if code == 0 or stop():
+                    return
+                _note(log, settings.failure_email_address, code)
+                stop.wait(settings.failure_sleep_time)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+
+
+def _once(arguments: Sequence[str], stop: StopRequest) -> int:
+    process = subprocess.Popen(list(arguments), stdin=subprocess.DEVNULL, start_new_session=True)
+    told = False
+    while process.poll() is None:
+        if stop() and not told:
+            process.send_signal(signal.SIGTERM)
+            told = True
+        stop.wait(POLL_S) if not told else process.wait()
+    return process.returncode
+
+
+def _note(log: Path, address: str, code: int) -> None:
+    text = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} penstock flexcdc run ended with exit code {code}"
+    with log.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
+    sendmail = shutil.which("sendmail")
+    if sendmail is not None and address:
+        mail = f"To: {address}\nSubject: FlexCDC failed\n\n{text}\n"
+        done = subprocess.run([sendmail, "-t"], input=mail.encode(), check=False)
+        if done.returncode:
+            with log.open("a", encoding="utf-8") as file:
+                file.write(f"sendmail ended with exit code {done.returncode}\n")
+
+
+WAIT_FOR_TABLE_S = 1.0
+END_TIMEOUT_S = 60.0
+
+
+class Extraction:
+    """`penstock extract` as a child: started again when it is killed, its error is ours."""
+
+    def __init__(self, pipeline: Path, diagnostics: IO[str]) -> None:
+        """Start it."""
+        self._arguments = [*this_program(), "extract", str(pipeline), "--json"]
+        self._diagnostics = diagnostics
+        self._lines: deque[str] = deque(maxlen=LAST_LINES_KEPT)
+        self._restarts = 0
+        self._restart_at_s: float | None = None
+        self._child = self._start()
+
+    def _start(self) -> Child:
+        return Child(self._arguments, on_line=self._on_line)
+
+    def _on_line(self, line: str) -> None:
+        self._lines.append(line)
+        self._diagnostics.write(line + "\n")
+
+    def check(self) -> bool:
+        """Return whether it has ended well. Raises HalfFailed, HalfKilled."""
+        if self._restart_at_s is not None:
+            if REAL_CLOCK.monotonic_s() >= self._restart_at_s:
+                self._restart_at_s = None
+                self._child = self._start()
+            return False
+        code = self._child.poll()
+        if code is None or code == 0:
+            return code == 0
+        self._child.close()
+        if code > 0:
+            raise self._failure(code)
+        if self._restarts >= RESTARTS_MAX:
+            raise HalfKilled(
+                f"the process extract was killed {self._restarts + 1} times, the last time by "
+                f"{signal.Signals(-code).name}",
+                hint="Read run/extract.log in the pipeline's directory, and the kernel's log for "
+                "the OOM killer: dmesg.",
+                process="extract",
+            )
+        self._restart_at_s = REAL_CLOCK.monotonic_s() + RESTART_WAIT_FIRST_S * 2**self._restarts
+        self._restarts += 1
+        logger.warning("process killed", process="extract", restarts=self._restarts)
+        return False
+
+    def _failure(self, code: int) -> PenstockError:
+        for line in reversed(self._lines):
+            found = error_object(line)
+            if found is not None:
+                return HalfFailed(
+                    str(found["error"]),
+                    hint=str(found.get("hint", "")),
+                    process="extract",
+                    inner=found,
+                )
+        return HalfFailed(
+            f"the process extract ended with exit code {code} and no message",
+            hint="Read run/extract.log in the pipeline's directory.",
+            process="extract",
+        )
+
+    def end(self) -> None:
+        """End it in order; by force if that takes too long."""
+        self._child.signal(signal.SIGTERM)
+        if self._child.wait(END_TIMEOUT_S) is None:
+            self._child.kill_group()
+        self._child.close()
+
+
+def run_flexcdc(
+    file: Path,
+    *,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+    follows_only: bool = False,
+) -> None:
+    """Run until SIGTERM, SIGINT or SIGHUP. say: prints a line. warn: prints a warning.
+
+    Raises the error that ends it: uncommitted work in the destination is undone, and the next run
+    continues after the committed work. follows_only: `penstock run` extracts.
+    """
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        before = signal.signal(signal.SIGHUP, lambda *_: stop.ask())
+        stack.callback(signal.signal, signal.SIGHUP, before)
+        opened = open_flexcdc(file)
+        flexcdc = flexcdc_of(opened, warn=warn, plugins=True)
+        _require_state(opened)
+        lock = take_lock(opened.config, opened.config.layout.state, FLEXCDC_LOCK)
+        stack.callback(lock.release)
+        _await_table(opened, stop, say)
+        if stop():
+            return
+        path = opened.directory / "run" / "extract.log"
+        diagnostics = stack.enter_context(open_diagnostics(path))
+        config = opened.config
+        own: list[Extraction] = []
+
+        def is_over() -> bool:
+            """Return whether to end; extract if no process does: a killed run's child ends late."""
+            if stop():
+                return True
+            if own:
+                return own[0].check()
+            if not follows_only and not is_extracting(config):
+                own.append(Extraction(opened.pipeline, diagnostics))
+                stack.callback(own[0].end)
+            return False
+
+        shown: list[Place] = []
+
+        def on_place(place: Place) -> None:
+            if not shown or shown[0].trx != place.trx:
+                shown[:] = [place]
+                logger.info("changes are in the destination", position=place.position)
+
+        flexcdc.run(is_over, on_place=on_place)
+
+
+def _require_state(opened: Opened) -> None:
+    with flexcdc_of(opened).connect() as (state, _):
+        state.require()
+
+
+def _await_table(opened: Opened, stop: StopRequest, say: Callable[[str], None]) -> None:
+    """Wait until there is a table to capture, and let the pipeline capture the wanted tables."""
+    if opened.ini is None:
+        return
+    told = False
+    while not stop():
+        with flexcdc_of(opened).connect() as (_, changelogs):
+            changelogs.refresh()
+            known = changelogs.by_table
+        if known or opened.settings.auto_changelog:
+            settle_capture(opened, known)
+            return
+        if not told:
+            say("no table is captured yet: waiting for `penstock flexcdc add-table`")
+            told = True
+        stop.wait(WAIT_FOR_TABLE_S)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.host.snapshot_address import listen_at
+from penstock.host.listen import listen_at
 from penstock.load.cluster import (
     ClusterUnfit,
     Executor,

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from penstock.control.doctor.cluster_checks import CLUSTER_CHECKS
-from penstock.control.doctor.consumer_checks import CONSUMER_CHECKS
-from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
-from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS
-from penstock.control.doctor.load_checks import LOAD_CHECKS, LoadSubject
-from penstock.control.pipeline.engine_view import pipeline_of
-from penstock.control.pipeline.followed import followed_names
+from penstock.control.doctor.load_checks import CLUSTER_CHECKS, LOAD_CHECKS, LoadSubject
+from penstock.control.doctor.local_checks import (
+    CONSUMER_CHECKS,
+    DIRECTORY_CHECKS,
+    EXTRA_CHECKS,
+    HOST_CHECKS,
+)
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.new_tables import new_findings, without_new
 from penstock.control.pipeline.running import processes
-from penstock.control.pipeline.servers import server_pair
+from penstock.control.pipeline.servers import followed_names, pipeline_of, server_pair
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.log.state import load_state
 from penstock.model import PenstockError

@@ -1,16 +1,21 @@
 """Doctor's checks for refusals of the load process, at a target of any engine (PK15...).
 
-They check what the load itself checks before its first row: the same ledger, progress and plan. Not
-here: checks of one engine alone (its `checks`).
+They check what the load itself checks before its first row: the same ledger, progress and plan. The
+executors of a Spark cluster look around, as at the start of a load (PK24). Only `penstock doctor`
+does it here: a starting load lets its executors look around in its own session. Not here: checks of
+one engine alone (its `checks`), the points that executors check (`cluster.py`).
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from penstock.control.doctor.plan import is_planned, make_plan
+from penstock.control.pipeline.running import processes
 from penstock.control.pipeline.servers import server_pair
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.load.ledger import Step, next_step, read_ledger, target_not_empty
@@ -125,3 +130,53 @@ def plan_choices(loading: LoadSubject) -> Iterator[Finding]:
             why,
             f"below [target.types]: {choices}",
         )
+
+
+CODE = "PK24"
+CLUSTER_CHECKS = Checks(Side.HOST)
+WHY = "bulk load and change loader run on these executors"
+
+
+@CLUSTER_CHECKS.check(CODE, "executors of the cluster", load_only=True)
+def executors(config: Config) -> Iterator[Finding]:
+    """The executors must start, and have the same versions, the directory and both servers."""
+    from penstock.control.doctor.cluster import Lack, lacks_of, lacks_of_urls, look_around
+    from penstock.load.session import session_options, start_session
+
+    if session_options(config).is_local:
+        return
+
+    def of(lack: Lack) -> Finding:
+        return _report_cluster(Severity.ERROR, lack.what, WHY, lack.hint)
+
+    yield from map(of, lacks_of_urls(config))
+    if any(one.name == "load" and one.pid for one in processes(config)):
+        yield _report_cluster(
+            Severity.INFO,
+            "the executors are not looked at: the load runs, and has them",
+            "they were looked at when it began",
+        )
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as folder:
+        options = replace(session_options(config), work_directory=Path(folder))
+        try:
+            with start_session(options) as session:
+                found = look_around(config, session)
+        except PenstockError as error:
+            yield _report_cluster(
+                Severity.ERROR, f"{error.code}: {error.message}", WHY, fix_of(error)
+            )
+            return
+    yield from map(of, lacks_of(found))
+    for one in found:
+        versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
+        state = "lacks something" if one.lacks else "has all that it needs"
+        yield _report_cluster(
+            Severity.INFO, f"an executor on {one.host} {state}", f"it has {versions}"
+        )
+
+
+def _report_cluster(severity: Severity, what: str, why: str, command: str = "") -> Finding:
+    return Finding(
+        code=CODE, severity=severity, side=Side.HOST, what=what, why=why, command=command
+    )

@@ -1,6 +1,11 @@
 """`penstock stage`: receives changefeeds into the staging database until it is stopped.
 
-It receives them over HTTP, and as files of a folder or bucket.
+It receives them over HTTP, and as files of a folder or bucket. In a mode without processes it
+writes rows straight into the target.
+
+For the metrics it looks at the groups: each second at the windows of all, every ten seconds at the
+number of stale mutations of the groups that this instance works on, and each minute whether their
+rows were applied in order. Not here: the counters (`penstock.stage.metered`).
 """
 
 from __future__ import annotations
@@ -8,34 +13,215 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from penstock.control.feeds.feed_checks import Checks
-from penstock.control.feeds.feed_groups import working
-from penstock.control.feeds.feed_rows import row_sequencer, script_of
+from penstock.control.feeds.feed_groups import GroupWorker, working
 from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.extras import STAGE, check_extras, install_line, missing_libraries
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
-from penstock.host.clock import REAL_CLOCK
+from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
-from penstock.model.sections import Authentication, StageSection, seconds
+from penstock.model.hlc import ZERO, Hlc
+from penstock.model.sections import Authentication, StageMode, StageSection, seconds
 from penstock.ports.config import Config
-from penstock.ports.staging import StagingDatabase, StagingSession, staging_at
+from penstock.ports.row_apply import row_target_at
+from penstock.ports.staging import (
+    Group,
+    StagingDatabase,
+    StagingSession,
+    feeds,
+    group_name,
+    log_id_of,
+    staging_at,
+)
 
 if TYPE_CHECKING:
+    from penstock.stage.apply.sequencer import RowSequencer
+    from penstock.stage.metered import StagingMetrics
     from penstock.stage.metrics import Metrics
     from penstock.stage.receiver.access import Access, SignedTokens
     from penstock.stage.receiver.app import Receiver
     from penstock.stage.receiver.server import Certificate
+    from penstock.stage.script import Script
 
 logger = structlog.get_logger()
+ROUND_S = 1.0
+ROUND_AGAIN_S = 10.0
+"""Seconds after a round in which something had to wait or failed."""
+
+
+def script_of(config: Config) -> Script:
+    """The user's module of a pipeline. Raises UserModuleInvalid."""
+    from penstock.stage.script import load_script
+
+    section = _section(config)
+    return load_script(section.user_module, beside=config.path.parent)
+
+
+def _section(config: Config) -> StageSection:
+    assert config.stage is not None, "a file for changefeeds"
+    return config.stage
+
+
+def with_options(section: StageSection, script: Script) -> StageSection:
+    """Return the section with the settings of the user's module; the file's settings win.
+
+    Raises UserModuleInvalid.
+    """
+    from penstock.stage.script import UserModuleInvalid
+
+    names = {
+        "mode": "mode",
+        "bestEffortWindow": "best_effort_window",
+        "dlqTableName": "dlq_table_name",
+    }
+    default = StageSection()
+    found = section
+    for key, text in script.options.items():
+        name = names[key]
+        if getattr(section, name) != getattr(default, name):
+            continue
+        try:
+            value: Any = StageMode(text) if key == "mode" else text
+            if key == "bestEffortWindow":
+                seconds(text)
+        except ValueError as error:
+            raise UserModuleInvalid(
+                f"set_options: {key} = {text!r} is not understood",
+                hint="Write it as in [stage] of the pipeline file.",
+            ) from error
+        changed: dict[str, Any] = {name: value}
+        found = replace(found, **changed)
+    return found
+
+
+@contextmanager
+def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[RowSequencer]:
+    """Yield the sequencer, which accepts mutations and sweeps staged ones."""
+    from penstock.stage.apply.metrics import ApplyMetrics
+    from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
+    from penstock.stage.receiver.app import THREADS
+    from penstock.stage.receiver.sessions import Sessions
+
+    section = with_options(_section(config), script)
+    options = SequencerOptions(
+        mode=section.mode,
+        best_effort_window_s=seconds(section.best_effort_window),
+        dlq_table=section.dlq_table_name,
+        stages_all=bool(config.consumers or feeds(config)),
+    )
+    # A thread has one session while it writes and may ask for another to read the catalogue.
+    with Sessions(row_target_at(config.target.url), 2 * THREADS + 2) as target:
+        yield RowSequencer(
+            target,
+            metrics=ApplyMetrics(metrics.registry),
+            log_id=partial(log_id_of, config),
+            script=script,
+            options=options,
+        )
+
+
+LOOK_S = 1.0
+STALE_S = 10.0
+ORDER_S = 60.0
+ORDER_ROWS_MAX = 100_000
+"""Rows of a table whose order is checked in a minute: they are sorted."""
+
+
+class Checks:
+    """Thread that looks while a with block runs."""
+
+    def __init__(
+        self,
+        database: StagingDatabase,
+        workers: Mapping[str, GroupWorker],
+        metrics: StagingMetrics,
+        *,
+        retire_after_s: float,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Prepare the thread. workers: by the groups' names; more may be added."""
+        self._database, self._workers, self._metrics = database, workers, metrics
+        self._retire_after_s, self._clock = retire_after_s, clock
+        self._stale_s = self._order_s = clock.monotonic_s()
+        self._checked: dict[Group, Hlc] = {}
+        self._stop = threading.Event()
+        self._thread = SupervisedThread(
+            "checks", self._run, wait=self._stop.wait, on_error=lambda *_: metrics.windows.clear()
+        )
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._database.open_session() as session:
+                    while not self._stop.is_set():
+                        self.look(session)
+                        self._stop.wait(LOOK_S)
+            except PenstockError as error:
+                self._metrics.windows.clear()  # unknown windows are not shown
+                logger.warning("groups not checked", code=error.code, error=error.message)
+                self._stop.wait(LOOK_S)
+
+    def look(self, session: StagingSession) -> None:
+        """Do what is due now."""
+        now_s = self._clock.monotonic_s()
+        workers = list(self._workers.values())
+        for worker in workers:
+            session.window(worker.group)
+        ours = [worker.group for worker in workers if worker.state == "working"]
+        if now_s - self._stale_s >= STALE_S:
+            self._stale_s = now_s
+            for group in ours:
+                self.count_stale(session, group)
+        if now_s - self._order_s >= ORDER_S:
+            self._order_s = now_s
+            for group in ours:
+                self.check_order(session, group)
+
+    def count_stale(self, session: StagingSession, group: Group) -> None:
+        """Count unapplied mutations older than the retired time."""
+        committed = session.window(group).committed
+        before = Hlc(max(0, committed.nanos - round(self._retire_after_s * 1e9)))
+        for table in session.staged_tables(group):
+            count = session.stale_count(table, before)
+            if count is not None:
+                self._metrics.stale.labels(group_name(group), table.name).set(count)
+
+    def check_order(self, session: StagingSession, group: Group) -> None:
+        """Check that rows were applied in the order of their times, since the last check."""
+        committed = session.window(group).committed
+        after = self._checked.get(group, ZERO)
+        for table in session.staged_tables(group):
+            count = session.inconsistent_count(table, after=after, limit=ORDER_ROWS_MAX)
+            self._metrics.inconsistent.labels(group_name(group), table.name).inc(count)
+            if count:
+                logger.error("mutations applied out of order", table=str(table), keys=count)
+        self._checked[group] = committed
+
+
 _LOOK_S = 0.5
 _AGAIN_S = 1.0
 

@@ -3,7 +3,7 @@
 It is a consumer like those of the file: it has links of its own, and neither the load nor another
 consumer waits for it. Its rows are for operators; no process applies them. A thread beside it marks
 the rows that the target has, and retires old ones. Not here: changes as mutations
-(`penstock.stage.log_changes`), the assigned times (`penstock.stage.log_marks`).
+(`penstock.stage.log_changes`), the assigned times (`penstock.stage.log_changes`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,15 @@ from penstock.ports.staging import (
     staging_at,
 )
 from penstock.ports.target import SyncState, target_name
-from penstock.stage.log_changes import Changes, Timed, assign_times, mutations
-from penstock.stage.log_marks import LogMarks, Mark, time_of
+from penstock.stage.log_changes import (
+    Changes,
+    LogMarks,
+    Mark,
+    Timed,
+    assign_times,
+    mutations,
+    time_of,
+)
 from penstock.stage.retire import Retiring
 
 if TYPE_CHECKING:

@@ -18,35 +18,39 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from penstock.codec.types import Engine, TypeChoiceInvalid, TypeChoiceUnknown, parse_choices
-from penstock.control.pipeline.config_errors import (
+from penstock.control.pipeline.config_sections import (
+    check_merge_file,
+    check_serve,
+    check_stage,
+    check_stage_file,
+    check_staging,
+    with_merge,
+    with_staging,
+)
+from penstock.control.pipeline.config_text import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigOtherEngine,
     ConfigPatternInvalid,
     ConfigStartRefused,
+    ConfigText,
     ConfigValueInvalid,
     SourceMissing,
+    Substituted,
     TargetMissing,
     check_url,
     invalid,
+    plain,
+    read_config_text,
 )
-from penstock.control.pipeline.config_merge import check_merge_file, with_merge
-from penstock.control.pipeline.config_serve import check_serve
-from penstock.control.pipeline.config_stage import (
-    check_stage,
-    check_stage_file,
-    check_staging,
-    with_staging,
-)
-from penstock.control.pipeline.config_text import ConfigText, Substituted, plain, read_config_text
-from penstock.control.pipeline.direct import (
+from penstock.control.pipeline.consumers import (
     engine_of,
     has_directory,
     is_direct,
     with_whole_patterns,
 )
 from penstock.control.pipeline.table_requests import with_requests
-from penstock.host.snapshot_address import split_address
+from penstock.host.listen import split_address
 from penstock.model.patterns import PatternInvalid, Selection
 from penstock.model.sections import (
     FLEXCDC_LISTS,
@@ -584,3 +588,34 @@ def _check_types(text: ConfigText, config: Config) -> None:
     except (TypeChoiceUnknown, TypeChoiceInvalid) as error:
         place = text.place("target", "types")
         raise type(error)(f"{place}: {error.message}", hint=error.hint, **error.fields) from error
+
+
+STARTING = ("run", "extract", "load", "merge")
+"""Commands that `penstock stage` replaces for a file with [stage]."""
+
+
+def need_source(config: Config, command: str, *, takes_merge: bool = False) -> None:
+    """Refuse a command that is about the source if there is none. Raises SourceMissing.
+
+    Args:
+        config: The pipeline file.
+        command: The typed command, after `penstock`: "table add FILE public.item".
+        takes_merge: Whether a merge of logs is accepted.
+    """
+    if config.merge is not None and not takes_merge:
+        files = ", ".join(one.path.name for one in config.inputs)
+        raise SourceMissing(
+            f"{config.path.name} has [merge] and no [source]: it reads the logs of {files}",
+            hint="Run the command for one of these pipelines: penstock "
+            f"{command.replace('FILE', str(config.inputs[0].path))}",
+        )
+    if config.stage is not None:
+        words = command.partition(" FILE")[0]
+        is_starting = words in STARTING
+        raise SourceMissing(
+            f"{config.path.name} has [stage] and no [source]: changefeeds are posted to it"
+            + ("" if is_starting else f", and `penstock {words}` is about a source"),
+            hint="Run: penstock stage FILE"
+            if is_starting
+            else "See what is staged and applied: penstock status FILE",
+        )

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.pipeline.table_requests import (
     forget_request,
     make_add_request,

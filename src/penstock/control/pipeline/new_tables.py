@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern, parse_pattern

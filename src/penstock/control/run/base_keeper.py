@@ -2,7 +2,11 @@
 
 It is a thread of the load process, with its Spark session. Tables are read at a consistent point of
 their own after the log's beginning: the log's later changes are added afterwards, so after any
-crash the next start reads those tables again that no manifest has. Not here: the jobs
+crash the next start reads those tables again that no manifest has.
+
+The base of a merged log is the fold of the merged log itself. It has the rows of its logs' bases
+(`merge/engine.py`), so nothing is read from servers: a table is in the base, without files, as
+soon as a closed segment knows it, and compaction does the rest. Not here: the jobs
 (`penstock.load.base`), and reading the base (`penstock.base`).
 """
 
@@ -14,26 +18,74 @@ from dataclasses import replace
 
 import structlog
 
-from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
+from penstock.base.manifest import BaseTable, Manifest, load_manifest, remove_others, save_manifest
 from penstock.base.shapes import note_copied
-from penstock.control.pipeline.base_place import base_place
-from penstock.control.pipeline.followed import followed_tables
-from penstock.control.pipeline.servers import source_tables
-from penstock.control.run.base_merged import add_tables, hole_in_merged
+from penstock.control.pipeline.servers import base_place, followed_tables, source_tables
 from penstock.control.run.consumer_snapshot import reading_of
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience
+from penstock.host.state_file import StateFile
 from penstock.host.supervised import SupervisedThread
 from penstock.load.base import BaseHole, Compaction, read_tables, table_of
 from penstock.load.base_job import ReadTask
 from penstock.load.session import Session, SessionKeeper, SparkLost
 from penstock.log import links
+from penstock.log.layout import list_segments
+from penstock.log.segment import open_segment
 from penstock.log.state import LogState, load_state
-from penstock.model import PenstockError, TableDefinition
+from penstock.merge.state import STATE_FILE, MergeState
+from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Planner, PointUnfit, open_planner
 from penstock.ports.config import Config
 from penstock.ports.tables import tables_at
+
+
+def add_tables(config: Config, manifest: Manifest, log: LogState, seen: set[int]) -> Manifest:
+    """Return the base with the tables that closed segments know; itself if none is new.
+
+    seen: numbers of examined segments; new ones are added. Before the logs are of one moment
+    the base has no tables.
+    """
+    if not manifest.tables and not _is_settled(config, log):
+        return manifest
+    place = base_place(config)
+    known = {table.table for table in manifest.tables}
+    added: list[BaseTable] = []
+    for file in list_segments(place.links, place.extension):
+        if file.number in seen or file.number < manifest.segment:
+            continue
+        with open_segment(file.path, extension=place.extension) as segment:
+            for totals in segment.tables:
+                name = TableName(totals.schema, totals.name)
+                if name not in known:
+                    known.add(name)
+                    relation = segment.relation(totals.id)
+                    added.append(
+                        BaseTable(schema=name.schema, name=name.name, relations=(relation,))
+                    )
+        seen.add(file.number)
+    if not added:
+        return manifest
+    tables = (*manifest.tables, *added)
+    return replace(manifest, number=manifest.number + 1, tables=tables)
+
+
+def _is_settled(config: Config, log: LogState) -> bool:
+    """Return whether the closed segments reach the point where the states of the begin are one."""
+    entries = StateFile(config.layout.state / STATE_FILE, list[MergeState]).load() or []
+    return any(one.has_base and not one.settles_us and one.trx <= log.end.trx for one in entries)
+
+
+def hole_in_merged(config: Config, error: BaseHole) -> BaseHole:
+    """Return the same error with another hint: nothing else has what a merged log has lost."""
+    return BaseHole(
+        error.message,
+        hint="A merged log is read from its beginning. Begin again: give the merge another name in "
+        f"[pipeline] of {config.path.name}, and a directory of its own.",
+        **error.fields,
+    )
+
 
 logger = structlog.get_logger(__name__)
 POLL_S = 0.5

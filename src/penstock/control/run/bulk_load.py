@@ -1,21 +1,43 @@
 """The bulk load of a configured pipeline, which the load process runs before the first change.
 
-Joins configuration, source and package `load`. Not here: the handover's point (`handover.py`), and
-the copying of chunks (`penstock.load.bulk`).
+Joins configuration, source and package `load`. The load process waits for the position of the
+handover and reads at its point; the extract process takes document 000's four steps, in its
+engine's way, and keeps them in state/handover.json. Unique keys may be made after the load
+(`KeyMaker`). Not here: these steps (`handover` of each engine), the file
+(`penstock.ports.handover`), the copying of chunks (`penstock.load.bulk`), the time of the keys
+(`penstock.load.loader`) and their statements (`bulk.py` of each target).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import structlog
 
 from penstock.control.pipeline.servers import server_pair, source_tables
-from penstock.load.bulk import load_in_bulk
-from penstock.load.bulk_options import BulkOptions, BulkResult
+from penstock.control.pipeline.table_requests import read_requests
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK
+from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
+from penstock.load.deferred_keys import KeyMaker, put_deferred_keys, read_deferred_keys
 from penstock.load.session import Session
-from penstock.model import TableDefinition
-from penstock.ports.bulk import Planner
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model.patterns import as_pattern
+from penstock.model.table_requests import Capture
+from penstock.ports.bulk import (
+    DeferredTable,
+    Planner,
+    Planning,
+    Point,
+    add_deferred_keys,
+    open_planner,
+)
 from penstock.ports.config import Config, OnTableError
+from penstock.ports.handover import Handover, HandoverPhase, HandoverView, read_handover
+from penstock.ports.positions import kind_of
 
 
 def bulk_options(config: Config) -> BulkOptions:
@@ -51,3 +73,96 @@ def bulk_load(
     return load_in_bulk(
         session, bulk_options(config), tables, planner, on_progress=on_progress, stop=stop
     )
+
+
+logger = structlog.get_logger()
+
+
+class DeferredKeyMaker(KeyMaker):
+    """Maker of deferred keys, on a connection to the target.
+
+    A table is removed from the file when it has all of its keys.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Keep the configuration."""
+        self._config = config
+
+    def make(self, tables: Sequence[DeferredTable]) -> None:
+        for table in tables:
+            logger.info("unique keys are made", table=str(table.target), count=len(table.keys))
+            faults.point("load.keys.before")
+            notes = add_deferred_keys(self._config.target.url, table)
+            if table.with_foreign_keys:
+                notes += self._foreign_keys(table)
+            for note in notes:
+                logger.warning("deferred keys", note=note)
+            faults.point("load.keys.made")
+            put_deferred_keys(self._config.layout.state, (), instead_of=[table.source])
+
+    def _foreign_keys(self, table: DeferredTable) -> list[str]:
+        """Add the foreign keys of a table from a table sync; they may have to wait for rows."""
+        config = narrow(self._config, table.source)
+        try:
+            definitions = source_tables(config)
+            with closing(bulk_options(config).open_target()) as target:
+                return target.add_foreign_keys(definitions)
+        except PenstockError as error:
+            return [f"foreign keys of {table.source} are not made: {error.message}"]
+
+
+def narrow(config: Config, table: TableName) -> Config:
+    """Return the same pipeline, for this table alone."""
+    return replace(config, source=replace(config.source, tables=(as_pattern(table),)))
+
+
+def unique_keys_wait(config: Config) -> bool:
+    """Return whether a table of the bulk load still waits for unique keys."""
+    requests = read_requests(config)
+    return any(
+        not table.with_foreign_keys and requests.of(table.source).capture is not Capture.REMOVED
+        for table in read_deferred_keys(config.layout.state)
+    )
+
+
+__all__ = ["HandoverView", "bulk_planner", "read_handover", "wait_for_point"]
+
+
+POLL_INTERVAL_S = 0.2
+
+
+class HandoverFailed(PenstockError):
+    """The extract process reports that the handover failed."""
+
+    code = "CT34"
+
+
+def wait_for_point(
+    config: Config, *, stop: Callable[[], bool] = lambda: False, timeout_s: float = float("inf")
+) -> Handover | None:
+    """Wait, in the load process, until the position is captured; return None if stopped before.
+
+    Raises HandoverFailed after timeout_s.
+    """
+    deadline_s = REAL_CLOCK.monotonic_s() + timeout_s
+    while not stop():
+        state = read_handover(config)
+        if state is not None and state.position and state.phase is not HandoverPhase.STOPPED:
+            return state
+        if REAL_CLOCK.monotonic_s() > deadline_s:
+            raise HandoverFailed(
+                f"no position was captured within {timeout_s:.0f} s",
+                hint=f"Start the other half: penstock extract {config.path.name}",
+            )
+        REAL_CLOCK.sleep(POLL_INTERVAL_S)
+    return None
+
+
+def bulk_planner(config: Config) -> Planning:
+    """Return the planner of the bulk load in mode data+change, with the handover's point."""
+
+    def first() -> Point | None:
+        state = read_handover(config)
+        return None if state is None else state.point(kind_of(config))
+
+    return open_planner(config, first=first)

@@ -22,8 +22,7 @@ from penstock.consume.lock import take_lock
 from penstock.consume.pieces import SNAPSHOT_KEY, TOLD
 from penstock.consume.position import ConsumerState, Position
 from penstock.consume.snapshot import Made, Snapshot, place_behind
-from penstock.control.pipeline.base_place import base_holder
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import base_holder, source_tables
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.log.durable import read_durable

@@ -1,6 +1,10 @@
 """`penstock extract`: one half of a pipeline, from the source into the change log.
 
-Wires configuration, handover, recorder and action to the extractor.
+Wires configuration, handover, recorder and action to the extractor. The recorder writes CE rows of
+`wirekite_progress` in the target database: the segments are the truth and the table a record of
+them. The extractor calls it from a thread of its own and retries failures, so that a target that
+is away never stops an extraction. Not here: CL and DL rows, which are written in the transactions
+of the rows they record.
 """
 
 from __future__ import annotations
@@ -12,29 +16,106 @@ from contextlib import ExitStack, contextmanager
 import structlog
 
 from penstock.control.doctor.doctor import examine
-from penstock.control.pipeline.actions import ActionWatch
-from penstock.control.pipeline.base_place import base_holder
+from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
 from penstock.control.pipeline.consumers import register_configured, register_merge
 from penstock.control.pipeline.diagnostics import diagnostics_to
-from penstock.control.pipeline.engine_view import pipeline_of
 from penstock.control.pipeline.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.pipeline.new_tables import without_new
-from penstock.control.pipeline.progress import CeRecorder
 from penstock.control.pipeline.running import check_not_running
-from penstock.control.pipeline.servers import source_tables
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.servers import base_holder, pipeline_of, source_tables
 from penstock.control.tables.new_table_watch import NewTableWatch, settle_new_tables
 from penstock.extract.base_rows import LogBaseRows
-from penstock.extract.extractor import ExtractOptions, Extractor, Outcome
+from penstock.extract.extractor import ExtractOptions, Extractor, Outcome, ProgressRecorder
 from penstock.host.errors import ConnectFailed
-from penstock.host.files import REAL_FILES
+from penstock.host.files import REAL_FILES, FileMissing
+from penstock.log.layout import list_segments, segment_name
+from penstock.log.segment import ClosedSegment, open_segment
 from penstock.model import PenstockError
 from penstock.ports.checks import Side
 from penstock.ports.config import Config
 from penstock.ports.identity import check_identity, keep_identity, stored_identity
+from penstock.ports.positions import positions_of
+from penstock.ports.progress import Progress, open_progress
 from penstock.ports.source import extraction_of
 
 logger = structlog.get_logger()
+RECORDER_NAME = "penstock extract progress"
+
+
+class CeRecorder(ProgressRecorder):
+    """Writer of CE rows: `ProgressRecorder` of the extractor. Used by one thread.
+
+    Each connection first adds missing rows: closed segments on disk whose row a crash or an outage
+    left out get it from their footers.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Keep the configuration; nothing is connected before the first call."""
+        self._config = config
+        self._positions = positions_of(config)
+        self._extension = config.change_loader.change_file_extension
+        self._target: Progress | None = None
+
+    def note_opened(self, number: int, position: int) -> None:
+        """Insert a segment's row. position: from which it can be rebuilt.
+
+        May be repeated. Raises the typed errors of the target's connection.
+        """
+        file = segment_name(number, self._extension)
+        mark, origin = self._positions.text(position), self._positions.origin(position)
+        self._connect().begin_segment(slot=origin, file=file, mark=mark)
+
+    def note_closed(self, segment: ClosedSegment) -> None:
+        """Finish a segment's row: mark is the position after its last COMMIT. As `note_opened`."""
+        self._end(self._connect(), segment)
+
+    def _end(self, target: Progress, segment: ClosedSegment) -> None:
+        file = segment_name(segment.number, self._extension)
+        mark = self._positions.text(segment.end.position)
+        origin = self._positions.origin(segment.start.position)
+        target.end_segment(slot=origin, file=file, mark=mark)
+
+    def add_missing(self) -> None:
+        """Connect, and so add the rows that an earlier process left out."""
+        self._connect()
+
+    def close(self) -> None:
+        """Close the connection."""
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
+
+    def _connect(self) -> Progress:
+        if self._target is not None and not self._target.is_closed:
+            return self._target
+        self.close()
+        target = open_progress(self._config.target.url, application_name=RECORDER_NAME)
+        try:
+            target.ensure_tables()
+            self._add_missing(target)
+        except BaseException:
+            target.close()
+            raise
+        self._target = target
+        return target
+
+    def _add_missing(self, target: Progress) -> None:
+        finished: dict[str, set[str]] = {}
+        for file in list_segments(self._config.layout.log, self._extension):
+            try:
+                with open_segment(file.path, extension=self._extension) as segment:
+                    facts = segment.facts()
+            except FileMissing:  # loaded and removed meanwhile
+                continue
+            origin = self._positions.origin(facts.start.position)
+            if origin not in finished:
+                finished[origin] = target.finished_segments(origin)
+            if file.path.name in finished[origin]:
+                continue
+            self._end(target, facts)
+            logger.info("progress row added", segment=file.path.name)
+
+
 APPLICATION_NAME = "penstock extract"
 
 

@@ -20,27 +20,30 @@ from penstock.control.doctor.cluster import check_cluster
 from penstock.control.doctor.doctor import examine
 from penstock.control.doctor.past_errors import keep_error
 from penstock.control.doctor.plan import check as check_plan
-from penstock.control.pipeline.actions import ActionWatch
+from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
 from penstock.control.pipeline.diagnostics import diagnostics_to
 from penstock.control.pipeline.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.new_tables import without_new
 from penstock.control.pipeline.running import LOAD_LOCK, check_not_running, take_lock
 from penstock.control.pipeline.servers import source_tables
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.control.run.base_keeper import BaseKeeper
-from penstock.control.run.bulk_load import bulk_load, bulk_options
-from penstock.control.run.deferred_keys import DeferredKeyMaker, unique_keys_wait
-from penstock.control.run.handover import bulk_planner, wait_for_point
+from penstock.control.run.bulk_load import (
+    DeferredKeyMaker,
+    bulk_load,
+    bulk_options,
+    bulk_planner,
+    unique_keys_wait,
+    wait_for_point,
+)
 from penstock.control.run.table_copy import TableCopier
 from penstock.control.tables.new_table_watch import settle_new_tables
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.host.supervised import SupervisedThread
-from penstock.load.bulk import BulkStopped, finish_foreign_keys
-from penstock.load.bulk_options import BulkResult
+from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.job_figures import Reporter
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.loader import Loader, LoaderOptions

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.control.pipeline.followed import is_followed
 from penstock.control.pipeline.running import processes
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import is_followed, source_tables
 from penstock.control.pipeline.table_requests import put_request, read_answers
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.request_files import (

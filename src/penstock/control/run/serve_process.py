@@ -15,23 +15,20 @@ import structlog
 from penstock.base.held import Holder
 from penstock.codec.types import NO_CHOICES, Engine, parse_choices
 from penstock.consume.lock import LOCK_FILE
-from penstock.control.pipeline.base_place import base_holder
+from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.extras import SERVE, install_line, missing_libraries
 from penstock.control.pipeline.log_facts import read_watermark
-from penstock.control.pipeline.servers import source_tables
-from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.servers import base_holder, source_tables
 from penstock.control.status.serve_status import ServeReport, ServeReportFile
 from penstock.host.files import REAL_FILES, DirectoryLocked
 from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition
 from penstock.model.sections import ServeSection, seconds
 from penstock.ports.config import Config
 from penstock.ports.registry import types_at
-from penstock.serve.certificate import binding_of
-from penstock.serve.retention import NAME, Retention
-from penstock.serve.saved_state import SavedState
+from penstock.serve.saved_state import SavedState, Shapes
+from penstock.serve.server import binding_of
 from penstock.serve.settings import ServeSettings, verifiers
-from penstock.serve.shapes import Shapes
-from penstock.serve.slots import Slots
+from penstock.serve.slots import NAME, Retention, Slots
 from penstock.serve.source_log import Head, LogNotBegun, SourceLog
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ import structlog
 
 from penstock.control.doctor.doctor import examine
 from penstock.control.doctor.plan import check as check_plan
+from penstock.control.pipeline.actions import HURRIED_EXIT_CODE, StopRequest, stop_on_signals
 from penstock.control.pipeline.diagnostics import diagnostics_to, open_diagnostics
 from penstock.control.pipeline.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.pipeline.outages import Outage
 from penstock.control.pipeline.running import RUN_LOCK, check_not_running, take_lock
-from penstock.control.pipeline.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_signals
 from penstock.control.status.live import View
 from penstock.control.status.run_events import ReportEvent
 from penstock.control.status.status import Status, StatusReader

@@ -15,10 +15,9 @@ from typing import Any
 
 import structlog
 
-from penstock.control.pipeline.copy_notes import CopyNote, write_notes
 from penstock.control.pipeline.servers import source_tables
-from penstock.control.run.bulk_load import bulk_options
-from penstock.control.run.deferred_keys import narrow
+from penstock.control.run.bulk_load import bulk_options, narrow
+from penstock.control.tables.table_list import CopyNote, write_notes
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience

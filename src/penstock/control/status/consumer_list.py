@@ -35,7 +35,7 @@ from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd
 from penstock.ports.progress import open_progress
-from penstock.serve.retention import NAME as SERVE
+from penstock.serve.slots import NAME as SERVE
 
 NAME = "penstock consumers"
 

@@ -1,29 +1,78 @@
 """Lag of the target behind the source, read from the source, the log and the target.
 
-Without a target it is the log's lag: changes in the log count as applied.
+Without a target it is the log's lag: changes in the log count as applied. The target's state is
+in the tables of its schema or database `wirekite`.
 
 Seconds are of commit times, by the source's clock: the age of the oldest commit that is not visible
 in the target. 0 is reported only if it is known that nothing is outstanding; an unknown lag is
 unknown. Not here: the query of document 000, which counts from the last finished file and grows
-when idle, and asking the source (`lag` of each engine).
+when idle, asking the source (`lag` of each engine), and reading the tables (`target_state` of each
+engine).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.control.pipeline.display import human_seconds
 from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.pipeline.target_state import TargetState, read_target_state
+from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
+from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.handover import log_begin
 from penstock.ports.lag import LogEnd, SourceState, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
-from penstock.ports.progress import open_target_reader
-from penstock.ports.target import Applied
+from penstock.ports.progress import ProgressRow, TargetReader, open_target_reader
+from penstock.ports.target import Applied, TableSync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """State of the target. unknown: it could not be asked so far, and the rest means nothing.
+
+    present: it has our tables.
+    """
+
+    unknown: bool = False
+    present: bool = True
+    applied: Applied = field(default_factory=Applied)
+    action: str = "RUN"
+    restarts: int = 0
+    extracted: tuple[ProgressRow, ...] = ()
+    loaded: tuple[ProgressRow, ...] = ()
+    bulk: BulkProgress | None = None
+    table_syncs: Mapping[TableName, TableSync] = field(default_factory=dict)
+
+
+def read_target_state(reader: TargetReader, config: Config) -> TargetState:
+    """Return the state in the target's tables; empty before they are created."""
+    progress, bulk = reader.present()
+    if not progress:
+        return TargetState(present=False)
+    action = reader.action()
+    return TargetState(
+        applied=reader.read_applied(),
+        action=action,
+        restarts=reader.restarts(),
+        extracted=tuple(reader.newest("CE")),
+        loaded=tuple(reader.newest("CL")),
+        bulk=_bulk(reader, config, action) if bulk else None,
+        table_syncs=reader.table_syncs(),
+    )
+
+
+def _bulk(reader: TargetReader, config: Config, action: str) -> BulkProgress | None:
+    """Return the bulk load's progress, without rates: from the plan and the target."""
+    ledger = read_ledger(config.layout.state)
+    if not ledger.plans:
+        return None
+    paused = "paused" if action == "PAUSE" else "copying"
+    phase = "done" if ledger.finished else paused
+    return read_progress(reader.counts, ledger.plans, phase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

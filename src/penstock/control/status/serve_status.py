@@ -24,9 +24,8 @@ from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd
 from penstock.serve.numbers import end_of
-from penstock.serve.retention import NAME
 from penstock.serve.saved_state import FILE_NAME, SLOTS, SavedState
-from penstock.serve.slots import SavedSlots
+from penstock.serve.slots import NAME, SavedSlots
 
 REPORT_NAME = "serve.json"
 

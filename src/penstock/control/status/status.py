@@ -1,20 +1,25 @@
 """Status of a pipeline, read from the log, the target and the state files only.
 
-No process of ours is asked: a status is correct whether or not one runs. Not here: showing it
-(`pipeline/display.py`, `live.py`), and the two servers' sides (`lag.py`,
-`pipeline/target_state.py`).
+No process of ours is asked: a status is correct whether or not one runs. It has the state of the
+base, the last report of a merging process, and the state of each table. Not here: showing it
+(`pipeline/display.py`, `live.py`), and the two servers' sides (`lag.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from penstock.base.manifest import NAME as BASE
+from penstock.base.manifest import load_manifest
+from penstock.control.pipeline.display import human_bytes, human_count, human_seconds
 from penstock.control.pipeline.log_facts import read_log_end
 from penstock.control.pipeline.outages import (
     SIDES,
@@ -27,24 +32,151 @@ from penstock.control.pipeline.outages import (
     utc_text,
 )
 from penstock.control.pipeline.running import ProcessState, processes
-from penstock.control.pipeline.target_state import TargetState, read_target_state
-from penstock.control.status.base_status import BaseSeen, read_base
+from penstock.control.pipeline.servers import base_place
 from penstock.control.status.consumer_list import ConsumerLine, consumer_lines
-from penstock.control.status.lag import Lag, assess_lag
-from penstock.control.status.merge_status import MergeSeen, read_merge
+from penstock.control.status.lag import Lag, TargetState, assess_lag, read_target_state
 from penstock.control.status.serve_status import ServeSeen, read_serve
-from penstock.control.tables.table_list import TableLine, lines_from
+from penstock.control.tables.table_list import LEFT_OUT, TableLine, lines_from
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.waits import Waits, read_waits
+from penstock.load.bulk_progress import TableProgress, share_of
 from penstock.load.loader_state import LoaderState, read_loader_state
-from penstock.model import PenstockError
+from penstock.log.layout import list_segments
+from penstock.merge.stream import STATUS_FILE
+from penstock.model import PenstockError, TableName
+from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover, read_handover
 from penstock.ports.identity import SourceIdentity, stored_identity
 from penstock.ports.lag import LogEnd, SourceReader, Watermark, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
 from penstock.ports.progress import ProgressRow, TargetReader, open_target_reader
-from penstock.serve.retention import NAME as SERVE
+from penstock.ports.target import SyncState
+from penstock.serve.slots import NAME as SERVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseSeen:
+    """State of the base.
+
+    Attributes:
+        size_bytes: Size of its files.
+        segment: The first segment that is not in it yet.
+        segments: Number of segments that it holds.
+        segment_bytes: Their size.
+        held_bytes: Size of those that no other reader holds.
+    """
+
+    tables: int
+    rows: int
+    size_bytes: int
+    segment: int
+    segments: int
+    segment_bytes: int
+    held_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as `penstock status --json` prints it."""
+        return {
+            "tables": self.tables,
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+            "segment": self.segment,
+            "segments": self.segments,
+            "segment_bytes": self.segment_bytes,
+            "held_bytes": self.held_bytes,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield its lines for people."""
+        if not self.tables:
+            yield "base: no table is in it yet"
+        else:
+            through = f"up to segment {self.segment - 1}" if self.segment else "before any segment"
+            yield (
+                f"base: {count_words(self.tables, 'table')}, {count_words(self.rows, 'row')}, "
+                f"{human_bytes(self.size_bytes)}, {through}"
+            )
+        if self.segments:
+            yield (
+                f"base: holds {count_words(self.segments, 'segment')} not in it yet, "
+                f"{human_bytes(self.segment_bytes)}, {human_bytes(self.held_bytes)} of them alone"
+            )
+
+
+def read_base(config: Config) -> BaseSeen | None:
+    """Read the state from the files; None if the log has no base. Raises CheckpointCorrupt."""
+    if not config.has_base:
+        return None
+    place = base_place(config)
+    manifest = load_manifest(place.directory)
+    found: list[tuple[int, int]] = []
+    for file in list_segments(place.links, place.extension):
+        with suppress(FileNotFoundError, FileMissing):  # released meanwhile
+            stat = file.path.stat()
+            found.append((stat.st_size, stat.st_nlink))
+    tables = manifest.tables if manifest is not None else ()
+    return BaseSeen(
+        tables=len(tables),
+        rows=sum(table.row_count for table in tables),
+        size_bytes=manifest.size_bytes if manifest is not None else 0,
+        segment=manifest.segment if manifest is not None else 0,
+        segments=len(found),
+        segment_bytes=sum(size for size, _ in found),
+        held_bytes=sum(size for size, names in found if names == 1),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSeen:
+    """Content of run/merge.json; empty before the first time. Times are microseconds since 1970."""
+
+    facts: Mapping[str, Any]
+
+    def lines(self, now_us: int) -> Iterator[tuple[str, bool]]:
+        """Yield lines for people, each with whether it is trouble."""
+        facts = self.facts
+        if not facts:
+            yield "merge: it has not run yet", False
+            return
+        held = facts["held_by"]
+        for one in facts["inputs"]:
+            if one.get("is_over"):
+                yield f"log {one['name']}: ended, all of it is merged", False
+                continue
+            resolved = one["resolved_us"]
+            upto = f"known up to {human_seconds((now_us - resolved) / 1e6)} ago" if resolved else ""
+            behind = f"{count_words(one['behind'], 'transaction')} to be merged"
+            text = f"log {one['name']}: merged up to transaction {one['trx']}, {behind}"
+            yield ", ".join(filter(None, (text, upto))), False
+        if facts["held_s"]:
+            waits = human_seconds(facts["held_s"])
+            yield (
+                f"merge: waits for {', '.join(held)} for {waits}: nothing new comes from there; "
+                "heartbeatSeconds in its pipeline file moves an idle log on",
+                True,
+            )
+        joined, alone = facts["joined_count"], facts["unjoined_count"]
+        if joined or alone:
+            text = f"global transactions: {human_count(joined)} joined"
+            yield f"{text}, {human_count(alone)} parts alone", bool(alone)
+        if facts["left_out_count"]:
+            yield f"left out: {human_count(facts['left_out_count'])} markers of one log", True
+        if facts["clock_skew_us"] > facts["clock_skew_max_us"]:
+            yield f"clocks differ by {human_seconds(facts['clock_skew_us'] / 1e6)}", True
+
+
+def read_merge(config: Config) -> MergeSeen | None:
+    """Return the last report of the merging process; None if nothing is merged."""
+    if config.merge is None:
+        return None
+    try:
+        data = REAL_FILES.read_whole(config.layout.run / STATUS_FILE)
+    except FileMissing:
+        return MergeSeen(facts={})
+    return MergeSeen(facts=msgspec.json.decode(data))
+
 
 NAME = "penstock status"
 OTHERS = (BASE, SERVE)  # they have links as consumers have, and lines of their own
@@ -341,3 +473,124 @@ def read_status(config: Config) -> Status:
         ),
         serve=read_serve(config, found.log),
     )
+
+
+class TableState(StrEnum):
+    """State of a table."""
+
+    UNKNOWN = "not known"
+    WAITING = "waits for the bulk load"
+    LOADING = "bulk load"
+    LOADED = "loaded"
+    FOLLOWED = "follows changes"
+    STOPPED = "stopped"
+    PAUSED = "paused"
+    COPYING = "rows are copied"
+    CATCHING_UP = "catches up"
+    REMOVED = "removed"
+    ISOLATED = "left behind"
+    UNCAPTURED = "waits for the extractor"
+    REFUSED = "refused"
+    LEFT_OUT = "left out"
+
+
+TABLE_SYNC = {
+    SyncState.PAUSED: TableState.PAUSED,
+    SyncState.COPYING: TableState.COPYING,
+    SyncState.CATCHING_UP: TableState.CATCHING_UP,
+    SyncState.REMOVED: TableState.REMOVED,
+    SyncState.ISOLATED: TableState.ISOLATED,
+}
+ASKED = {
+    "waiting": TableState.UNCAPTURED,
+    "refused": TableState.REFUSED,
+    LEFT_OUT: TableState.LEFT_OUT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """Facts of one table. share: of the bulk load, 0 to 1; None if there is none.
+
+    wanted: the state that it will reach, as in `penstock table ls`; empty if it has. code,
+    error, hint: why it is stopped.
+    """
+
+    table: TableName
+    state: TableState
+    share: float | None
+    wanted: str = ""
+    code: str = ""
+    error: str = ""
+    hint: str = ""
+
+
+def table_facts(
+    status: Status, names: Iterable[TableName], *, whole: bool = False
+) -> list[TableFacts]:
+    """Return the facts of every table, by name.
+
+    names: those that the log follows, or whose changes are counted. whole: these are all that are
+    followed now; others of the bulk load have another name by now, or were removed.
+    """
+    bulk = status.target.bulk
+    loading = {item.table: item for item in bulk.tables} if bulk is not None else {}
+    syncing = {
+        t: TABLE_SYNC[row.state]
+        for t, row in status.target.table_syncs.items()
+        if row.state in TABLE_SYNC
+    }
+    asked = {line.table: line for line in status.tables}
+    every = {*names, *syncing, *asked}
+    if not whole:
+        every |= {*loading, *_captured_tables(status)}
+    facts = []
+    for table in sorted(every):
+        line = asked.get(table) or TableLine(table=table, state="")
+        state = syncing.get(table) or ASKED.get(line.state) or _state(status, loading.get(table))
+        facts.append(
+            TableFacts(
+                table=table,
+                state=state,
+                share=_share(loading.get(table)),
+                wanted=line.wanted,
+                code=line.code,
+                error=line.error,
+                hint=line.hint,
+            )
+        )
+    return facts
+
+
+def _captured_tables(status: Status) -> list[TableName]:
+    tables = status.handover.tables if status.handover is not None else ()
+    return [TableName(*text.split(".", 1)) for text in tables if text.count(".") == 1]
+
+
+def _state(status: Status, progress: TableProgress | None) -> TableState:
+    if status.target.unknown:
+        return TableState.UNKNOWN
+    bulk = status.target.bulk
+    if status.mode != "change" and (bulk is None or bulk.phase != "done"):
+        if progress is None or (progress.chunks_done == 0 and progress.rows_done == 0):
+            return TableState.WAITING
+        if progress.chunks_done < progress.chunks_total:
+            return TableState.PAUSED if status.target.action == "PAUSE" else TableState.LOADING
+        return TableState.LOADED
+    if status.mode == "data":
+        return TableState.LOADED
+    if status.target.action == "PAUSE":
+        return TableState.PAUSED
+    running = _running(status)
+    is_followed = running["extract"] and (running["load"] or not status.has_target)
+    return TableState.FOLLOWED if is_followed else TableState.STOPPED
+
+
+def _running(status: Status) -> Mapping[str, bool]:
+    return {process.name: bool(process.pid) for process in status.processes}
+
+
+def _share(progress: TableProgress | None) -> float | None:
+    if progress is None:
+        return None
+    return share_of(progress)

@@ -16,8 +16,8 @@ from typing import Self
 
 import structlog
 
-from penstock.control.pipeline.followed import followed_tables
 from penstock.control.pipeline.new_tables import NewTable, left_out, named_alone, stop_error
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.pipeline.table_requests import (
     forget_request,
     make_add_request,

@@ -12,8 +12,7 @@ from dataclasses import replace
 from penstock.control.doctor.doctor import examine
 from penstock.control.doctor.plan import check as check_plan
 from penstock.control.pipeline.config import need_target
-from penstock.control.pipeline.followed import followed_tables, is_followed
-from penstock.control.pipeline.servers import source_tables
+from penstock.control.pipeline.servers import followed_tables, is_followed, source_tables
 from penstock.control.pipeline.table_requests import (
     make_add_request,
     put_request,

@@ -1,6 +1,8 @@
 """Each table of a pipeline and its state: for `penstock table ls`, the web page and /metrics.
 
-Read from the state files and the target, whether or not the pipeline runs.
+Read from the state files and the target, whether or not the pipeline runs. The load process
+reports the copies of single tables in a file, for displays only. Not here: making the copies
+(`run/table_copy.py`), which needs Spark.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.control.pipeline.copy_notes import read_notes
-from penstock.control.pipeline.followed import followed_tables
+import msgspec
+
+from penstock.control.pipeline.servers import followed_tables
 from penstock.control.pipeline.table_requests import read_answers, read_requests
 from penstock.control.tables.change_counts import changes_between
+from penstock.host.files import REAL_FILES, Files
 from penstock.load.isolation import read_isolations
 from penstock.load.ledger import read_ledger
 from penstock.load.table_sync import next_state
@@ -28,6 +32,34 @@ from penstock.model.table_requests import (
 from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
 from penstock.ports.target import SyncState, TableSync
+
+NOTES_NAME = "copies.json"
+
+
+class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Report about a copy. code, error, hint: why it is stopped; empty if it is not."""
+
+    table: TableName
+    copy_id: int
+    position: str = ""
+    code: str = ""
+    error: str = ""
+    hint: str = ""
+
+
+def read_notes(config: Config, files: Files = REAL_FILES) -> list[CopyNote]:
+    """Return the last reports. Empty if no load process has run."""
+    path = config.layout.run / NOTES_NAME
+    if not files.exists(path):
+        return []
+    return msgspec.json.decode(files.read_whole(path), type=list[CopyNote])
+
+
+def write_notes(config: Config, notes: list[CopyNote]) -> None:
+    """Replace the reports."""
+    REAL_FILES.make_directory(config.layout.run)
+    REAL_FILES.replace(config.layout.run / NOTES_NAME, msgspec.json.encode(notes))
+
 
 APPLICATION_NAME = "penstock tables"
 LEFT_OUT = "left out"

@@ -3,8 +3,14 @@
 First both sides are read whole, in parallel, and answer with checksums per bucket; then only the
 rows of buckets that differ are sent, as hashes in key order, and merged. So the cost is that
 of reading both tables once, and if there are differences once more, plus these, wherever they
-are. Not here: reading a server (`ports.verify.VerifyReader`), and the position of the snapshots
-(`verify.py`).
+are.
+
+Servers of different engines compute images of rows alike. Each column is the text by which the
+table of types compares it (`codec.types`), so values that a pipeline considers equal are equal
+here. Each text is preceded by its length, NULL differs from every text, and long values enter as a
+digest if an engine cannot make texts of any length. Not here: the SQL of images and of hashing
+them (`ports.verify.Dialect`), reading a server (`ports.verify.VerifyReader`), and the position of
+the snapshots (`verify.py`).
 """
 
 from __future__ import annotations
@@ -19,11 +25,21 @@ from types import TracebackType
 from typing import Self
 
 from penstock.codec.server_pair import ServerPair
-from penstock.control.verify.checksum import Sums, add_sums, bucket_count, differing_buckets
-from penstock.control.verify.hashed_rows import Kind, Tally, merge
-from penstock.control.verify.shared_image import compared_columns, shared_images
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.codec.types import Mapping as TypeMapping
+from penstock.codec.types.forms import Form
+from penstock.codec.types.forms import Kind as TypeKind
+from penstock.control.verify.hashed_rows import (
+    Kind,
+    Sums,
+    Tally,
+    add_sums,
+    bucket_count,
+    differing_buckets,
+    merge,
+)
+from penstock.model import ColumnDefinition, PenstockError, TableDefinition, TableName
 from penstock.ports.verify import (
+    ComparedCell,
     Dialect,
     Hasher,
     Hashes,
@@ -33,6 +49,87 @@ from penstock.ports.verify import (
     VerifyReader,
     key_columns,
 )
+from penstock.sql.read_plan import copied_columns
+
+# Kinds whose text can hold anything; the text of all others is digits, letters and signs.
+_ANY_TEXT = frozenset({TypeKind.TEXT, TypeKind.PADDED, TypeKind.PRINTED})
+_BYTES = Form(kind=TypeKind.BYTES)
+
+
+class ColumnIncomparable(PenstockError):
+    """The table of types has no translation for a column, so there is no text to compare it by."""
+
+    code = "VF04"
+
+
+def compared_columns(
+    definition: TableDefinition,
+    servers: ServerPair,
+    dialects: tuple[Dialect, Dialect],
+    *,
+    present: Collection[str],
+) -> list[ColumnDefinition]:
+    """Return the compared columns: loaded ones, and generated ones that the target has.
+
+    Servers of one engine compute generated columns alike. present: names of the
+    target's columns, as it has them.
+    """
+    names = {column.name for column in copied_columns(definition, servers)}
+    source, target = dialects
+    if source is target:
+        names |= {
+            column.name
+            for column in definition.columns
+            if target.column_name(column.name) in present
+        }
+    return [column for column in definition.columns if column.name in names]
+
+
+def shared_images(
+    definition: TableDefinition,
+    target: TableName,
+    columns: Sequence[ColumnDefinition],
+    servers: ServerPair,
+    dialects: tuple[Dialect, Dialect],
+) -> tuple[Image, Image]:
+    """Return the images of a table's rows at source and target. Raises ColumnIncomparable."""
+    mappings = servers.mappings(definition)
+    for column in columns:
+        if refused := mappings[column.name].refused:
+            raise ColumnIncomparable(
+                f"column {column.name} of {definition.name} cannot be compared: {refused}",
+                hint="Take the table out of [source] tables, or see `penstock plan`.",
+                table=str(target),
+            )
+    cells = {
+        column.name: _cells(column, mappings[column.name], servers, dialects) for column in columns
+    }
+    key = [cells[name] for name in key_columns(definition) if name in cells]
+    source, into = dialects
+    return (
+        source.image([one for one, _ in cells.values()], [one for one, _ in key]),
+        into.image([one for _, one in cells.values()], [one for _, one in key]),
+    )
+
+
+def _cells(
+    column: ColumnDefinition,
+    mapping: TypeMapping,
+    servers: ServerPair,
+    dialects: tuple[Dialect, Dialect],
+) -> tuple[ComparedCell, ComparedCell]:
+    """Return a column at the source and in the target."""
+    source, target = mapping.equal.source, mapping.equal.target
+    cell = ComparedCell(
+        name=column.name,
+        text=source,
+        is_any=mapping.equal.name in _ANY_TEXT,
+        is_long=dialects[0].is_long(column.type_text) or dialects[1].is_long(mapping.target_type),
+        is_bytes=source == _BYTES.sql(servers.source.engine)
+        and target == _BYTES.sql(servers.target.engine),
+    )
+    return cell, replace(cell, text=target)
+
 
 NAMED_MAX = 20
 QUEUED_BATCHES_MAX = 4

@@ -22,7 +22,7 @@ from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.bulk_reader import ChunkScan
 from penstock.engines.ignite.directory import Cache, open_any
 from penstock.engines.ignite.handover import LEARNED, capture
-from penstock.engines.ignite.source.node_end import node_end
+from penstock.engines.ignite.source.node import node_end
 from penstock.engines.ignite.source.position import IgnitePosition, position_of
 from penstock.engines.ignite.source.read_plan import ColumnRead
 from penstock.engines.ignite.source.scanned import (

@@ -1,10 +1,11 @@
-"""Caches of a node as tables; see `ports.tables.Tables`."""
+"""Caches of a node as tables, and the plan for them; see `ports.tables`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
+from penstock.codec.ignite.kinds import holds
 from penstock.codec.types import Engine, Server
 from penstock.engines.ignite.directory import open_any
 from penstock.engines.ignite.source.captures import (
@@ -12,13 +13,17 @@ from penstock.engines.ignite.source.captures import (
     FollowedCaches,
     is_asked_for,
 )
-from penstock.engines.ignite.source.scanned import known_relations, taken_caches
+from penstock.engines.ignite.source.scanned import check_address, known_relations, taken_caches
 from penstock.engines.ignite.source.shapes import table_of
 from penstock.host.state_file import StateFile
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.tables import Followed, Present
+from penstock.ports.tables import Followed, Present, SourceFacts
 from penstock.sql.schema_translation import SchemaDescription
+from penstock.sql.shape_changes import TypeRules
+
+TYPE_RULES = TypeRules(holds=holds, same=lambda left, right: left == right)
+
 
 SERVER = Server(engine=Engine.IGNITE, version=(2,))
 
@@ -130,3 +135,26 @@ def namespace(_url: str, _schema: str, *, is_same: bool) -> str:
 def shift(_config: Config) -> int:
     """Return 0: positions do not change."""
     return 0
+
+
+def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
+    """Return the facts of the node. Raises CdcDirectoryMissing, AddressMissing."""
+    if config.pipeline.mode.has_data:
+        check_address(config)
+    tables = read_captured(config, dropped=dropped)
+    known = {one.name for one in tables}
+    caches = taken_caches(config, open_any(config.source.url))
+    unknown = [one.name for one in caches if table_of(one.name) not in known]
+    return SourceFacts(
+        server=SERVER,
+        tables=tuple(tables),
+        left_out=tuple(f"{name}: its columns are known with its first change" for name in unknown),
+    )
+
+
+def problems_between(
+    _config: Config, _tables: Sequence[TableDefinition], *, planned: Collection[TableName]
+) -> list[str]:
+    """Return what a target of the same engine would refuse of the source, one sentence each."""
+    del planned
+    return []

@@ -1,4 +1,4 @@
-"""URLs of nodes: `ignite:///WORK-DIRECTORY?consistentId=ID`.
+"""URLs of nodes: `ignite:///WORK-DIRECTORY?consistentId=ID`, and options of their directories.
 
 Options:
 
@@ -12,13 +12,14 @@ Options:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.host.errors import UrlInvalid
 from penstock.model.whole_number import parse_whole
+from penstock.ports.config import ChangeExtractorSection
 from penstock.ports.registry import is_list, split_urls
 
 EXAMPLE = "ignite:///var/lib/ignite/work?consistentId=node-1&address=127.0.0.1:10800"
@@ -159,3 +160,16 @@ def _ssl(given: dict[str, str]) -> dict[str, str]:
 
 def _invalid(cause: str) -> UrlInvalid:
     return UrlInvalid(cause, hint=f"Write it like {EXAMPLE}.")
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that cannot be of this engine."""
+    if is_list(url):
+        IgniteUrl.parse_nodes(url)
+    else:
+        IgniteUrl.parse(url)
+
+
+def problems(_: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
+    """Yield nothing: there are no options of extraction."""
+    return iter(())

@@ -21,10 +21,10 @@ DESCRIPTOR = Descriptor(
         "checks": f"{_HERE}.checks",
         "extraction": "penstock.merge.extraction",
         "lag": "penstock.merge.lag:MergeLagReader",
-        "plan": f"{_HERE}.plan",
+        "plan": f"{_HERE}.tables",
         "position": f"{_HERE}.position:MergedPosition",
         "positions": f"{_HERE}.position:MergedPositions",
-        "reset": "penstock.merge.reset",
+        "reset": "penstock.merge.extraction",
         "tables": f"{_HERE}.tables",
     },
 )

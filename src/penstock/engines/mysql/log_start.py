@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.beginning import Beginning, find_beginning
 from penstock.engines.mysql.source.catalog import open_catalog, survey
-from penstock.engines.mysql.source.login import server_id_for
+from penstock.engines.mysql.source.client import server_id_for
 from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, ResumeState, physical
 from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.engines.mysql.source.status import ResumePoint

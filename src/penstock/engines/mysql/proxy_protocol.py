@@ -16,8 +16,8 @@ import ssl
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from penstock.host.listen import ADDRESS_HINT
 from penstock.host.retry import Backoff, retrying
-from penstock.host.snapshot_address import ADDRESS_HINT
 from penstock.host.socket import notice_cuts
 from penstock.model import PenstockError, Retry
 from penstock.model.whole_number import parse_whole

@@ -1,16 +1,20 @@
-"""Stopping and starting the SQL threads of a source that is a replica.
+"""Stopping and starting the SQL threads of a source that is a replica, by a reset too.
 
 All channels of MySQL and all named connections of MariaDB are included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from penstock.engines.mysql.connect import Connection, literal, rows, run
+from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.rights import read_rights
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import PenstockError
+from penstock.model.removal import Removal
+from penstock.ports.config import Config
+from penstock.ports.handover import Handover
 
 
 class NotAReplica(PenstockError):
@@ -109,3 +113,27 @@ def _rights(connection: Connection) -> str:
     if server.is_mariadb:
         return "replication slave admin, replica monitor" if server.mariadb(10, 5, 2) else "super"
     return "replication_slave_admin" if server.mysql(8) else "super"
+
+
+APPLICATION_NAME = "penstock reset"
+
+
+def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:  # noqa: ARG001
+    """Yield nothing of the server except a pause: it keeps nothing else of ours."""
+    if handover is not None and handover.stopped:
+        yield Removal(
+            what=f"the pause of replication ({', '.join(handover.stopped)})",
+            statements=("start replica sql_thread;",),
+        )
+
+
+def owner(config: Config, *, log_id: str) -> str:  # noqa: ARG001 - the port's
+    """Return the owner of the findings, in words; empty if it is unknown or there is none."""
+    return ""
+
+
+def remove(config: Config, handover: Handover | None, removal: Removal) -> None:  # noqa: ARG001
+    """Carry a removal out."""
+    assert handover is not None, "it is what was found"
+    with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
+        start(connection, handover.stopped)

@@ -1,4 +1,4 @@
-"""URL of a MySQL or MariaDB database, and the TLS that it requests.
+"""URL of a MySQL or MariaDB database: its TLS, its options, and what a process needs to reach it.
 
     mysql://user:password@host:3306/database?sslmode=verify-full&sslrootcert=/etc/ca.pem
 
@@ -20,15 +20,19 @@ unix_socket                        a socket file instead of host and port
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.host.errors import TlsFailed, UrlInvalid, mask
+from penstock.model.position import PositionInvalid
 from penstock.model.whole_number import parse_whole
+from penstock.ports.config import ChangeExtractorSection
+from penstock.ports.registry import Reach
 
 SCHEMES = ("mysql", "mariadb")
 PORT_DEFAULT = 3306
@@ -236,3 +240,44 @@ def with_database(text: str, database: str) -> str:
     """Return the URL for another database of the same server."""
     parts = urlsplit(text)
     return parts._replace(path=f"/{quote(database, safe='')}").geturl()
+
+
+SERVER_ID_MAX = 2**32 - 1
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that cannot be of this engine."""
+    if not MySQLUrl.parse(url).user:
+        raise UrlInvalid("url names no user", hint=f"Write it like {EXAMPLE}.")
+
+
+def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
+    """Yield wrong values of this engine's keys in [changeExtractor]: key and requirement."""
+    file, position = section.binlog_file, section.binlog_position
+    if not 0 <= section.server_id <= SERVER_ID_MAX:
+        yield "serverId", f"must be from 1 to {SERVER_ID_MAX}"
+    if file is None and position is not None:
+        yield "binlogPosition", "needs binlogFile beside it"
+    if file is not None:
+        try:
+            BinlogPosition.at(file, BINLOG_HEAD_BYTES if position is None else position)
+        except PositionInvalid as error:
+            yield "binlogFile", f"cannot be used: {error.message}"
+    if position is not None and position < BINLOG_HEAD_BYTES:
+        yield "binlogPosition", f"must be at least {BINLOG_HEAD_BYTES}"
+
+
+FILES = ("sslrootcert", "sslcert", "sslkey", "server_public_key")
+
+
+def reach(url: str) -> Reach:
+    """Return the requirements of a connection to a URL."""
+    found = MySQLUrl.parse(url)
+    socket = found.options.get("unix_socket", "")
+    return Reach(
+        addresses=() if socket else ((found.host, found.port),),
+        socket=socket,
+        files=tuple(
+            found.options[name] for name in FILES if found.options.get(name, "system") != "system"
+        ),
+    )

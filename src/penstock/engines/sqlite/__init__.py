@@ -14,7 +14,7 @@ DESCRIPTOR = Descriptor(
     begins=("cannot be a source", ""),
     parts={
         "progress": f"{_HERE}.progress:SQLiteProgress",
-        "progress_url": f"{_HERE}.progress_file:progress_url",
+        "progress_url": f"{_HERE}.progress:progress_url",
         "target_state": f"{_HERE}.progress:SQLiteProgress",
     },
 )

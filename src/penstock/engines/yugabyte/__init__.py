@@ -33,7 +33,7 @@ DESCRIPTOR = Descriptor(
         "reach": f"{_HERE}.reach:reach",
         "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
-        "plan": f"{_HERE}.plan",
+        "plan": f"{_HERE}.tables",
         "planner": f"{_HERE}.planner:make_planner",
         "position": "penstock.codec.postgres.lsn:Lsn",
         "positions": f"{_POSTGRES}.positions:positions_of",

@@ -15,7 +15,7 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgwire import quoted_name
 from penstock.engines.postgres.connect import literal, quote, server_errors
 from penstock.engines.postgres.source import slot as postgres
-from penstock.engines.postgres.source import slot_names
+from penstock.engines.postgres.source import slot_owner
 from penstock.engines.postgres.source.client import ReplicationConnection, Row
 from penstock.engines.yugabyte.catalog import connect_catalog, read_published
 from penstock.host import faults
@@ -177,4 +177,4 @@ def ensure_publication(connection: psycopg.Connection, name: str, tables: list[T
 def choose_names(config: Config) -> dict[str, str]:
     """Return keys of [changeExtractor] for a new pipeline; none if the default slot is free."""
     with connect_catalog(config.source.url, application_name="penstock init") as connection:
-        return slot_names.choose_free(connection, config)
+        return slot_owner.choose_free(connection, config)

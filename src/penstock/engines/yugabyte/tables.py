@@ -1,4 +1,4 @@
-"""The tables of a YugabyteDB source; see `ports.tables.Tables`.
+"""The tables of a YugabyteDB source, and the plan for them; see `ports.tables`.
 
 A log follows the tables that its publication had when it began.
 """
@@ -6,6 +6,7 @@ A log follows the tables that its publication had when it began.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NoReturn
 
 from penstock.codec.types import Engine, Server
 from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
@@ -13,7 +14,8 @@ from penstock.engines.yugabyte.slots import STATE_FILE, SlotPlace
 from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.tables import Followed, Present
+from penstock.ports.registry import PartMissing
+from penstock.ports.tables import PLAN_APPLICATION, Followed, Present, SourceFacts
 
 
 def server_of(url: str) -> Server:
@@ -73,3 +75,31 @@ def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 -
 def shift(config: Config) -> int:  # noqa: ARG001 - the port's
     """Return the offset that the log adds to the positions of a server that took over."""
     return 0
+
+
+def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
+    """Return the facts of the source."""
+    with connect_catalog(config.source.url, application_name=PLAN_APPLICATION) as connection:
+        tables = tables_of(connection, config.source.tables, dropped=dropped)
+    return SourceFacts(
+        server=server_of(config.source.url), tables=tuple(tables), left_out=(), problems=()
+    )
+
+
+def read_target(config: Config) -> NoReturn:
+    """Return the target, and its lower_case_table_names, 0 if names keep their case."""
+    raise PartMissing(
+        "YugabyteDB cannot be a target",
+        hint="Name a database of another engine in [target] url.",
+        url=config.path.name,
+    )
+
+
+def problems_between(
+    config: Config,  # noqa: ARG001 - the port's
+    tables: Sequence[TableDefinition],  # noqa: ARG001 - the port's
+    *,
+    planned: Collection[TableName],  # noqa: ARG001 - the port's
+) -> list[str]:
+    """Return what a target of the same engine would refuse of the source, one sentence each."""
+    return []

@@ -18,7 +18,6 @@ import structlog
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Relation
-from penstock.serve.asked import Prepared as PreparedPort
 from penstock.serve.catalog import settings
 from penstock.serve.catalog.answers import Answer, AnswerColumn, AsksServer, ServerState, Session
 from penstock.serve.catalog.binder import Binder, finish_columns
@@ -35,6 +34,7 @@ from penstock.serve.catalog.statements import allowed_when_failed, no_statement,
 from penstock.serve.catalog.store import Store
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.catalog.types import RECORD, TEXT, Types, print_record, print_value, read_value
+from penstock.serve.running import Prepared as PreparedPort
 from penstock.serve.saved_state import SavedState
 
 _log = structlog.get_logger(__name__)

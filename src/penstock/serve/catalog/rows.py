@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from penstock.model import Identity
-from penstock.serve.catalog.absent import EMPTY
 from penstock.serve.catalog.answers import ServerState
 from penstock.serve.catalog.facts import Facts, PgType, Row, make_type
 from penstock.serve.catalog.model import (
@@ -24,6 +23,53 @@ from penstock.serve.catalog.publications import Publication
 from penstock.serve.catalog.row_filter import shown_filter
 from penstock.serve.catalog.types import Types, json_of
 from penstock.serve.settings import CHANGE, YUGABYTE
+
+# Tables that are always empty on a server of the log.
+EMPTY = frozenset(
+    [
+        "pg_attrdef",
+        "pg_depend",
+        "pg_shdepend",
+        "pg_inherits",
+        "pg_trigger",
+        "pg_policy",
+        "pg_enum",
+        "pg_description",
+        "pg_shdescription",
+        "pg_subscription",
+        "pg_subscription_rel",
+        "pg_foreign_table",
+        "pg_foreign_server",
+        "pg_foreign_data_wrapper",
+        "pg_user_mapping",
+        "pg_partitioned_table",
+        "pg_event_trigger",
+        "pg_sequence",
+        "pg_statistic_ext",
+        "pg_statistic_ext_data",
+        "pg_extension",
+        "pg_auth_members",
+        "pg_db_role_setting",
+        "pg_default_acl",
+        "pg_seclabel",
+        "pg_shseclabel",
+        "pg_seclabels",
+        "pg_largeobject_metadata",
+        "pg_replication_origin",
+        "pg_prepared_xacts",
+        "pg_stat_wal_receiver",
+        "pg_stat_subscription",
+        "pg_transform",
+        "pg_parameter_acl",
+        "pg_matviews",
+        "pg_policies",
+        "pg_sequences",
+        "pg_stat_progress_copy",
+        "pg_prepared_statements",
+        "pg_cursors",
+    ]
+)
+
 
 HEAP_AM, BTREE_AM, DEFAULT_TABLESPACE = 2, 403, 1663
 _SYSTEM_COLUMNS = (

@@ -36,8 +36,6 @@ from penstock.ports.staging import (
 )
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, admit, unreplaced_of
-from penstock.stage.apply.dead_letters import DEFAULT_NAME
-from penstock.stage.apply.dispatching import Batches, dispatch
 from penstock.stage.apply.metrics import ApplyMetrics, labels
 from penstock.stage.apply.order import (
     Step,
@@ -48,8 +46,14 @@ from penstock.stage.apply.order import (
     steps_of,
 )
 from penstock.stage.apply.sweep import FLUSH_ROWS, sweep_once
-from penstock.stage.apply.switching import LOOK_AGAIN_S, first_mode, next_mode
-from penstock.stage.apply.tables import TableNotThere, Writer, table_not_there
+from penstock.stage.apply.tables import (
+    DEFAULT_NAME,
+    Batches,
+    TableNotThere,
+    Writer,
+    dispatch,
+    table_not_there,
+)
 from penstock.stage.position import (
     LeaseLost,
     PositionMoved,
@@ -62,6 +66,29 @@ from penstock.stage.position import (
 )
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script
+
+LOOK_AGAIN_S = 10.0
+"""Seconds between looks at the lag, if nothing changes."""
+
+
+def first_mode(window_s: float) -> StageMode:
+    """Return the mode of `auto` before the lag is known."""
+    return StageMode.BEST_EFFORT if window_s else StageMode.CONSISTENT
+
+
+def next_mode(current: StageMode, lag_s: float, window_s: float) -> StageMode:
+    """Return the mode of `auto`: the present one, unless the lag has become large or small.
+
+    current: BEST_EFFORT or CONSISTENT. window_s: bestEffortWindow; 0: always consistent.
+    """
+    if not window_s:
+        return StageMode.CONSISTENT
+    if lag_s >= window_s:
+        return StageMode.BEST_EFFORT
+    if lag_s <= window_s / 4:
+        return StageMode.CONSISTENT
+    return current
+
 
 logger = structlog.get_logger()
 faults.declare(

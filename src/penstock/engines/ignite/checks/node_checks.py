@@ -15,7 +15,7 @@ from penstock.engines.ignite.directory import segment_path, segments_in
 from penstock.engines.ignite.lock import holder, reader_of
 from penstock.engines.ignite.state import PLACE_FILE, STATE
 from penstock.model import PenstockError
-from penstock.model.lost_links import lost_count
+from penstock.model.segment_order import lost_count
 from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity, fix_of
 

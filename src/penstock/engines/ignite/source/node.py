@@ -2,15 +2,27 @@
 
 Entries with the same nearXid are a transaction, at the place of its last record in the segment:
 it holds the locks of its keys from its first record to its last, so no other change of them is
-in between. An entry without a nearXid is a transaction of its own. A transaction that continues
-in the next segment becomes two. Not here: numbers, rows and shapes (`stream.py`), and when a
-segment may be deleted.
+in between. An entry without a nearXid is a transaction of its own. Only a transaction of several
+records, or one that is not in one stretch, needs a loop over the stretches of entries; otherwise
+the entries are in order. A transaction that continues in the next segment becomes two.
+
+Recreated caches are detected by files that begin in the node's log. Files also begin when a node
+returns to a cluster and has to be sent the missing changes: then the cache is the same. Two facts
+distinguish the cases. The configuration of a cache is written when it is created, so it is younger
+than the last change of the earlier life. And in a new life each partition counts its changes from
+1. Caches of a group share their files, so a recreated cache of a group is not detected. Not here:
+numbers, rows and shapes (`stream.py`), and when a segment may be deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +30,189 @@ import structlog
 
 from penstock.codec.ignite import wal
 from penstock.codec.ignite.changes import Changes, Ints
+from penstock.codec.ignite.errors import WalBroken
 from penstock.codec.ignite.types import cache_id
 from penstock.codec.ignite.wal import Encrypted
 from penstock.engines.ignite.directory import Cache, NodeDirectory, Segment
-from penstock.engines.ignite.source.lives import Lives
-from penstock.engines.ignite.source.ordering import Ordered, in_order
 from penstock.engines.ignite.source.position import position_of
 from penstock.engines.ignite.source.versions import RecentVersions
+from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 from penstock.ports.direct import DirectListing, LogPlace
+
+Mark = tuple[int, LogPlace]
+
+
+@dataclass
+class Lives:
+    """Facts about caches.
+
+    Attributes:
+        made_ms: returns when the configuration of a cache was written, ms since 1970; None if it
+        is gone.
+        start_ms: time of the log's end, for caches not seen since.
+    """
+
+    made_ms: Callable[[str], int | None]
+    start_ms: int = 0
+    _last_ms: dict[int, int] = field(default_factory=dict)
+
+    def saw(self, times: Mapping[int, int]) -> None:
+        """Note the time of the last change of each cache, by its id."""
+        self._last_ms |= times
+
+    def find_recreated(
+        self,
+        marks: Sequence[Mark],
+        entries: Iterator[Any],
+        caches_of: Callable[[int], Mapping[int, str]],
+    ) -> list[tuple[str, LogPlace]]:
+        """Return the recreated caches with their places, in order.
+
+        Args:
+            marks: places where files of groups begin, in order.
+            entries: entries of the segment, including copies.
+            caches_of: returns the caches of a group, by id.
+        """
+        last = dict(self._last_ms)
+        found: list[tuple[str, LogPlace]] = []
+        checked: dict[int, _Begun] = {}
+        waiting = list(marks)
+        every: list[_Begun] = []
+        for entry in entries:
+            while waiting and waiting[0][1].offset < entry.offset:
+                every += self._begin(waiting.pop(0), last, caches_of, checked)
+            last[entry.cache_id] = entry.time_ms
+            here = checked.get(entry.cache_id)
+            if here is not None and entry.counter > 0:
+                here.saw(entry.partition, entry.counter)
+        for mark in waiting:
+            every += self._begin(mark, last, caches_of, checked)
+        for one in every:
+            if one.is_new:
+                found.append((one.name, one.place))
+        return found
+
+    def _begin(
+        self,
+        mark: Mark,
+        last: Mapping[int, int],
+        caches_of: Callable[[int], Mapping[int, str]],
+        checked: dict[int, _Begun],
+    ) -> list[_Begun]:
+        found = []
+        for number, name in caches_of(mark[0]).items():
+            made_ms = self.made_ms(name)
+            is_younger = made_ms is not None and made_ms > last.get(number, self.start_ms)
+            checked[number] = _Begun(name=name, place=mark[1], is_younger=is_younger)
+            found.append(checked[number])
+        return found
+
+
+@dataclass
+class _Begun:
+    """A cache whose files begin. is_younger: its configuration is younger than its last change."""
+
+    name: str
+    place: LogPlace
+    is_younger: bool
+    _least: dict[int, int] = field(default_factory=dict)
+
+    def saw(self, partition: int, counter: int) -> None:
+        self._least[partition] = min(counter, self._least.get(partition, counter))
+
+    @property
+    def is_new(self) -> bool:
+        return self.is_younger and all(count == 1 for count in self._least.values())
+
+
+_NEAR = ("near", "near_order", "near_topology", "near_node")
+
+
+class Ordered(NamedTuple):
+    """Changes in the order of their transactions.
+
+    Attributes:
+        counts: number of entries of each transaction.
+        offsets: offsets of the records with entries.
+        before: number of entries before each record.
+        is_open: whether a transaction continues there.
+    """
+
+    changes: Changes
+    counts: Ints
+    offsets: Ints
+    before: Ints
+    is_open: npt.NDArray[np.bool_]
+
+
+def in_order(changes: Changes) -> Ordered:
+    """Put the changes of a segment in order."""
+    rows = changes.rows
+    offsets = rows["offset"].astype(np.int64)
+    is_record = _differs(offsets)
+    records = runs = np.flatnonzero(is_record)
+    if rows["near"].any():
+        runs = np.flatnonzero(np.any([is_record, *(_differs(rows[one]) for one in _NEAR)], axis=0))
+        near = rows["near"][runs]
+        # Those of one order and different nodes are treated as one here, and separated below.
+        if _repeats(rows["near_order"][runs][near]) or _repeats(offsets[runs][~near]):
+            return _woven(changes, offsets, runs)
+    counts = np.diff(np.append(runs, len(offsets)))
+    is_open = np.zeros(len(records), np.bool_)
+    return Ordered(changes, counts, offsets[records], records, is_open)
+
+
+def _differs(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where a value differs from the previous one; the first one does."""
+    found = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=found[1:])
+    return found
+
+
+def _repeats(values: npt.NDArray[Any]) -> bool:
+    return len(np.unique(values)) < len(values)
+
+
+def _woven(changes: Changes, offsets: Ints, runs: Ints) -> Ordered:
+    """Return the order if stretches of entries have to be joined."""
+    rows = changes.rows
+    fields = [rows[name][runs].tolist() for name in _NEAR]
+    nears = [near if near[0] else None for near in zip(*fields, strict=True)]
+    places = list(zip(offsets[runs].tolist(), nears, range(len(runs)), strict=True))
+    lasts = _lasts(places)
+    given: list[list[int]] = []  # the runs of each transaction
+    open_ones: dict[Any, list[int]] = {}
+    sizes = np.diff(np.append(runs, len(offsets))).tolist()
+    ends, is_open, record_offsets, count = [], [], [], 0
+    for offset, some in groupby(places, key=lambda one: one[0]):
+        record_offsets.append(offset)
+        ends.append(count)
+        is_open.append(bool(open_ones))
+        by_near: dict[Any, list[int]] = {}
+        for _, near, run in some:
+            by_near.setdefault(near, []).append(run)
+        for near, here in by_near.items():
+            if lasts.get(near, offset) == offset:
+                given.append([*open_ones.pop(near, ()), *here])
+                count += sum(sizes[run] for run in given[-1])
+            else:
+                open_ones.setdefault(near, []).extend(here)
+    order = [np.arange(runs[run], runs[run] + sizes[run]) for some in given for run in some]
+    return Ordered(
+        changes.pick(np.concatenate(order)),
+        np.array([sum(sizes[run] for run in some) for some in given], np.int64),
+        np.array(record_offsets, np.int64),
+        np.array(ends, np.int64),
+        np.array(is_open, np.bool_),
+    )
+
+
+def _lasts(places: list[tuple[int, Any, int]]) -> dict[Any, int]:
+    """Return the offset of the last record of each transaction."""
+    return {near: offset for offset, near, _ in places if near is not None}
+
 
 PIECE_ENTRIES_MAX = 20_000
 END = 1 << 31  # no segment has that many bytes
@@ -363,3 +548,44 @@ class _Marks:
         found = [one for one in self._left if one[1].offset < offset]
         self._left = self._left[len(found) :]
         return found
+
+
+WAL_PATH = "db/wal"
+SEGMENTS_MAX = 3  # the last ones, which are read
+_HEADER = struct.Struct("<Bq")
+_HEADER_KIND = 5
+
+
+def node_end(url: IgniteUrl, directory: NodeDirectory) -> LogPlace | None:
+    """Return a place after the beginning of the last change in the node's own segments.
+
+    Returns None if the last ones have no change, or if the node keeps them elsewhere.
+    """
+    for number, path in _segments(url.work / WAL_PATH / directory.directory.name)[:SEGMENTS_MAX]:
+        place = _last_change(directory, number, path)
+        if place is not None:
+            return place
+    return None
+
+
+def _segments(folder: Path) -> list[tuple[int, Path]]:
+    """Return number and file of each, the newest first. Files are reused: their names are no
+    guide.
+    """
+    found = []
+    for path in folder.glob("*.wal"):
+        with path.open("rb") as opened:
+            head = opened.read(wal.HEADER_BYTES)
+        if len(head) == wal.HEADER_BYTES:
+            kind, number = _HEADER.unpack_from(head)
+            if kind == _HEADER_KIND:
+                found.append((number, path))
+    return sorted(found, reverse=True)
+
+
+def _last_change(directory: NodeDirectory, number: int, path: Path) -> LogPlace | None:
+    last: int | None = None
+    with suppress(WalBroken):  # the node is writing there: later changes do not count
+        for entry in directory.walk(number, 0, Segment(path.read_bytes(), 0)):
+            last = entry.offset
+    return None if last is None else LogPlace(number, last + 1, 0)

@@ -17,9 +17,14 @@ from penstock.codec.ignite.changes import changes_of
 from penstock.codec.ignite.marshal import decoder
 from penstock.codec.ignite.pages import Entry
 from penstock.codec.ignite.types import BinaryType, Types
-from penstock.engines.ignite.source.declared import NOTHING
 from penstock.engines.ignite.source.rows import RowMaker
-from penstock.engines.ignite.source.shapes import DeclaredColumn, KeptShape, Shapes, copy_shape
+from penstock.engines.ignite.source.shapes import (
+    NOTHING,
+    DeclaredColumn,
+    KeptShape,
+    Shapes,
+    copy_shape,
+)
 from penstock.engines.ignite.thin import ALL, ThinClient
 from penstock.host.state_file import StateFiles
 

@@ -8,12 +8,12 @@ from typing import Any
 import structlog
 
 from penstock.engines.ignite.directory import Cache, NodeDirectory, open_any
-from penstock.engines.ignite.source.declared import Declared
 from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.scan import InMemory, learn
 from penstock.engines.ignite.source.shapes import (
     SCANNED_FILE,
     SHAPES_FILE,
+    Declared,
     KeptShape,
     Shapes,
     table_of,

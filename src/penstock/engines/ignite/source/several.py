@@ -18,12 +18,11 @@ import numpy as np
 import structlog
 
 from penstock.engines.ignite.directory import CdcDirectoryMissing, NodeDirectory
-from penstock.engines.ignite.source.declared import NOTHING, Declared
 from penstock.engines.ignite.source.node import NodeReader, Piece
 from penstock.engines.ignite.source.nodes import Nodes
 from penstock.engines.ignite.source.position import OFFSET_BITS, place_of, position_of
 from penstock.engines.ignite.source.rows import RowMaker
-from penstock.engines.ignite.source.shapes import DeclaredColumn, Shapes
+from penstock.engines.ignite.source.shapes import NOTHING, Declared, DeclaredColumn, Shapes
 from penstock.engines.ignite.source.source_engine import LOCK_TIMEOUT_MS, IgniteEngine
 from penstock.engines.ignite.source.stream import IgniteStream
 from penstock.engines.ignite.source.versions import FILE_NAME, Versions

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from penstock.engines.ignite.directory import NodeDirectory
 from penstock.engines.ignite.source.captures import Captures
-from penstock.engines.ignite.source.declared import Declared
 from penstock.engines.ignite.source.node import NodeReader, NodeSegmentsMissed
 from penstock.engines.ignite.source.position import (
     OFFSET_BITS,
@@ -15,7 +14,7 @@ from penstock.engines.ignite.source.position import (
     position_of,
 )
 from penstock.engines.ignite.source.rows import RowMaker
-from penstock.engines.ignite.source.shapes import Shapes
+from penstock.engines.ignite.source.shapes import Declared, Shapes
 from penstock.engines.ignite.source.stream import IgniteStream
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run

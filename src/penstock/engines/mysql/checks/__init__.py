@@ -8,11 +8,14 @@ from penstock.engines.mysql.checks import (  # noqa: F401
     table_checks,
     target_checks,
 )
-from penstock.engines.mysql.checks.applying import APPLY_CHECKS
-from penstock.engines.mysql.checks.checked_errors import CHECKS_OF, NOT_FOUND_BEFORE
-from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS
 from penstock.engines.mysql.checks.looking import look_at_source, look_at_target
-from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS
+from penstock.engines.mysql.checks.probe import (
+    CHECKS_OF,
+    NOT_FOUND_BEFORE,
+    SOURCE_CHECKS,
+    TARGET_CHECKS,
+)
+from penstock.engines.mysql.checks.refusals import APPLY_CHECKS, EXTRACT_CHECKS
 from penstock.engines.mysql.connect import server_errors
 
 __all__ = [

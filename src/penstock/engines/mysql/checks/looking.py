@@ -5,9 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
-from penstock.engines.mysql.checks.applying import APPLY_CHECKS, Applying
-from penstock.engines.mysql.checks.extracting import EXTRACT_CHECKS, Extracting
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, MySQLProbe, ProbeScope
+from penstock.engines.mysql.checks.refusals import (
+    APPLY_CHECKS,
+    EXTRACT_CHECKS,
+    Applying,
+    Extracting,
+)
 from penstock.engines.mysql.connect import Connection, connect, server_errors
 from penstock.engines.mysql.log_start import resume_point, server_id_of
 from penstock.engines.mysql.source.catalog import Survey, captured_tables, open_catalog, survey

@@ -1,9 +1,10 @@
-"""Facts that the checks of one MySQL or MariaDB server query, and the lists of these checks."""
+"""Facts that the checks of a MySQL or MariaDB server query, the lists of checks, their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from penstock.engines.mysql.connect import Connection, rows
@@ -12,7 +13,7 @@ from penstock.engines.mysql.source.rights import Rights, read_rights
 from penstock.engines.mysql.source.status import ResumePoint, account
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import TableDefinition
-from penstock.ports.checks import DOING, Checks, Finding, Severity, Side
+from penstock.ports.checks import DOING, ITSELF, Checks, Finding, Severity, Side
 
 LOG_SIZE_BYTES_MAX = 100 * 2**30
 NAMES_SHOWN_MAX = 10
@@ -142,3 +143,41 @@ def names(found: Collection[object]) -> str:
     shown = [str(name) for name in found][:NAMES_SHOWN_MAX]
     more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
     return ", ".join(shown) + more
+
+
+CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "CT10": ("MY040",),
+        "CT11": ("MY040",),
+        "CT36": ("MY042",),
+        "CT37": ("MY042",),
+        "HS28": ("MY016", "MY039"),
+        "MY40": (ITSELF,),
+        "MY50": ("MY009", "MY041"),
+        "MY51": ("MY009",),
+        "MY52": ("MY009", "MY041"),
+        "MY53": ("MY009", "MY041"),
+        "MY54": ("MY010",),
+        "MY57": ("MY014",),
+        "MY58": ("MY001",),
+        "MY60": ("MY010",),
+        "MY70": ("MY017",),
+        "MY72": ("MY034",),
+        "MY88": ("MY041",),
+        "TG01": ("PK20",),
+        "TG02": ("MY039",),
+        "TG10": ("PK20",),
+        "TG34": ("PK20",),
+        "TG37": ("PK20",),
+    }
+)
+"""See EngineChecks."""
+
+NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
+    {
+        "MY89": "a file of the directory, read by every command",
+        "CT38": "of asking for the lag: MY010 has looked at which server answers",
+        "MY55 MY59 MY80 MY81 MY82 MY83 MY84 MY85 MY86 MY87": "while the binlog is followed",
+    }
+)
+"""See EngineChecks."""

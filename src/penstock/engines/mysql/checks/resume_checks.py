@@ -9,7 +9,7 @@ from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPositi
 from penstock.engines.mysql.checks.probe import SOURCE_CHECKS, MySQLProbe, names
 from penstock.engines.mysql.connect import quote
 from penstock.engines.mysql.source.catalog import OWN_SCHEMA
-from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog, probe_server_id
 from penstock.engines.mysql.source.dump_errors import (
     LogPurged,
     LogReset,
@@ -18,7 +18,6 @@ from penstock.engines.mysql.source.dump_errors import (
     ServerReplaced,
 )
 from penstock.engines.mysql.source.heartbeat import RIGHTS, TABLE
-from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.snapshot import read_choices
 from penstock.engines.mysql.source.status import (
     binlog_files,

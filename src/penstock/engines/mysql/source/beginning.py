@@ -19,8 +19,7 @@ from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, value
 from penstock.engines.mysql.source.bulk_reader import short_digest
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.client import DumpOptions, Gtids, open_binlog
-from penstock.engines.mysql.source.login import probe_server_id
+from penstock.engines.mysql.source.client import DumpOptions, Gtids, open_binlog, probe_server_id
 from penstock.engines.mysql.source.status import (
     binlog_files,
     check_file,

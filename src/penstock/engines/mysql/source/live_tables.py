@@ -24,10 +24,9 @@ from penstock.codec.mysql.binlog_walk import has_checksum
 from penstock.engines.mysql.connect import Connection, rows
 from penstock.engines.mysql.source.added_columns import Added
 from penstock.engines.mysql.source.catalog import open_catalog
-from penstock.engines.mysql.source.client import DumpOptions, open_binlog
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog, probe_server_id
 from penstock.engines.mysql.source.ddl_text import Effect, effects_of
 from penstock.engines.mysql.source.definitions import definitions_of
-from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.status import binlog_files, read_status
 from penstock.engines.mysql.source.stored_values import read_stored_value
 from penstock.engines.mysql.source.stream_place import Catalogue

@@ -20,8 +20,7 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.codec.mysql.binlog_tables import ShapeMismatch, TableMap, check_relation
 from penstock.engines.mysql.source.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
-from penstock.engines.mysql.source.ddl_losses import Limit
-from penstock.engines.mysql.source.ddl_text import Doing, Effect
+from penstock.engines.mysql.source.ddl_text import Doing, Effect, Limit
 from penstock.engines.mysql.source.known_columns import (
     KnownColumns,
     alter_columns,

@@ -20,7 +20,14 @@ from penstock.engines.mysql.connect import Connection, value
 from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
 from penstock.engines.mysql.source.beginning import Beginning
 from penstock.engines.mysql.source.catalog import open_catalog
-from penstock.engines.mysql.source.client import BinlogConnection, DumpOptions, Gtids, open_binlog
+from penstock.engines.mysql.source.client import (
+    BinlogConnection,
+    DumpOptions,
+    Gtids,
+    open_binlog,
+    replica_uuid_for,
+    server_id_for,
+)
 from penstock.engines.mysql.source.dump_errors import (
     RESET_HINT,
     LogPurged,
@@ -30,7 +37,6 @@ from penstock.engines.mysql.source.dump_errors import (
 )
 from penstock.engines.mysql.source.heartbeat import Heartbeats
 from penstock.engines.mysql.source.live_tables import LiveTables
-from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
 from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.requests import Captures, Reached, Resends
 from penstock.engines.mysql.source.resume_state import ResumeStates, physical

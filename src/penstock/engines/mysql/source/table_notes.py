@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.engines.mysql.source.ddl_losses import Limit
-from penstock.engines.mysql.source.ddl_text import Effect
+from penstock.engines.mysql.source.ddl_text import Effect, Limit
 from penstock.engines.mysql.source.known_columns import KnownColumns
 from penstock.model import Relation, TableDefinition, TableName
 

@@ -13,8 +13,7 @@ from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
 from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS, BinlogPosition
 from penstock.codec.mysql.binlog_query import query_text_start
-from penstock.engines.mysql.source.client import DumpOptions, open_binlog
-from penstock.engines.mysql.source.login import probe_server_id
+from penstock.engines.mysql.source.client import DumpOptions, open_binlog, probe_server_id
 from penstock.model import TableName
 
 _TABLE_MAP_FIXED = 8  # table id and flags

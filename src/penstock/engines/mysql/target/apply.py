@@ -27,7 +27,7 @@ from penstock.engines.mysql.connect import (
     value,
 )
 from penstock.engines.mysql.target.alter import Alterer
-from penstock.engines.mysql.target.direct import direct_load, table_altered
+from penstock.engines.mysql.target.direct import UnsureTables, direct_load, table_altered
 from penstock.engines.mysql.target.layout import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
@@ -43,7 +43,6 @@ from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
-from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
 from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName

@@ -30,7 +30,7 @@ from penstock.engines.mysql.connect import (
     statement_error,
     value,
 )
-from penstock.engines.mysql.target.layout import mapping_of, same_type, target_server
+from penstock.engines.mysql.target.layout import TYPE_RULES, mapping_of, same_type, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, writes_of
 from penstock.engines.mysql.target.refusals import HARMLESS, apply_error, value_refused
 from penstock.engines.mysql.target.send import (
@@ -41,7 +41,6 @@ from penstock.engines.mysql.target.send import (
     without_log,
 )
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
-from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
 from penstock.model.sections import StateNames

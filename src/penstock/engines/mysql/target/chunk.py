@@ -3,11 +3,14 @@
 The rows are sent by LOAD DATA LOCAL from memory, which only warns of values that it could not
 store. Any warning is therefore an error, except those for the 0 of an ENUM, which are counted. If
 the server refuses LOAD DATA LOCAL (`local_infile = 0`), rows are sent by INSERT with many rows per
-statement, and warnings are treated equally. Not here: the origin of the lines (the source's
-`BulkReader`), retries (`penstock.load.chunk`).
+statement, and warnings are treated equally. Lines and literals have the same escapes
+(`rows.FIELDS`), so whole blocks are turned into values by replacing what separates them. Not here:
+the origin of the lines (the source's `BulkReader`), retries (`penstock.load.chunk`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 
 import pymysql
 import structlog
@@ -24,7 +27,6 @@ from penstock.engines.mysql.connect import (
 from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
 from penstock.engines.mysql.target.bulk import SETTINGS
 from penstock.engines.mysql.target.claims import claim
-from penstock.engines.mysql.target.inserts import insert_statements
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
 from penstock.engines.mysql.target.rows import FIELDS
 from penstock.engines.mysql.target.send import (
@@ -51,6 +53,62 @@ from penstock.ports.bulk import (
 )
 from penstock.ports.target import ValueRefused
 from penstock.sql.read_plan import AS_IS
+
+_NULL = b"_binary'\\N'"  # a quote within a value follows a backslash, this one does not
+
+
+def insert_statements(
+    head: str, templates: Sequence[str], blocks: Iterable[bytes], *, bytes_max: int
+) -> Iterator[bytes]:
+    """Yield statements of at most this size, unless a single row is larger.
+
+    head: statement up to the word VALUES. templates: SQL computed from each value; see `ReadPlan`.
+    blocks: blocks of whole lines.
+    """
+    began = f"{head} values ".encode()
+    room = max(bytes_max - len(began), 1)
+    computed = any(template != AS_IS for template in templates)
+    for block in blocks:
+        rows = _apply_templates(block, templates) if computed else _literals(block)
+        yield from _pieces(began, rows, room)
+
+
+def _pieces(began: bytes, rows: Sequence[bytes], room: int) -> Iterator[bytes]:
+    start, size = 0, 0
+    for at, row in enumerate(rows):
+        if at > start and size + len(row) + 1 > room:
+            yield began + b",".join(rows[start:at])
+            start, size = at, 0
+        size += len(row) + 1
+    if start < len(rows):
+        yield began + b",".join(rows[start:])
+
+
+def _escape_quotes(block: bytes) -> bytes:
+    return block.replace(b"'", b"\\'")
+
+
+def _literals(block: bytes) -> list[bytes]:
+    text = _escape_quotes(block).replace(b"\t", b"',_binary'").replace(b"\n", b"')\n(_binary'")
+    rows = (b"(_binary'" + text).replace(_NULL, b"NULL").split(b"\n")
+    return rows[:-1]  # after the last line there is no row
+
+
+def _apply_templates(block: bytes, templates: Sequence[str]) -> list[bytes]:
+    parts = [template.encode() for template in templates]
+    return [
+        b"(" + b",".join(map(_value, parts, line.split(b"\t"))) + b")"
+        for line in _escape_quotes(block).split(b"\n")[:-1]
+    ]
+
+
+def _value(template: bytes, text: bytes) -> bytes:
+    raw = b"NULL" if text == b"\\N" else b"_binary'" + text + b"'"
+    if template == AS_IS.encode():
+        return raw
+    converted = b"convert(" + raw + b" using utf8mb4)"
+    return template.replace(AS_IS.encode(), converted)
+
 
 logger = structlog.get_logger()
 # How long a chunk's transaction outlives one of our machines that vanishes; the source may pause

@@ -1,6 +1,7 @@
 """Direct loading of rows into their table from a local file, as events or as lines.
 
-Lines are loaded by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`.
+Lines are loaded by LOAD DATA LOCAL ... REPLACE; for events see `replay.py`. The writer puts a
+task's rows into such a file, or into a merge table if their table does not accept them directly.
 
 If a table has one unique index, over its key, and only columns for which rows have values, REPLACE
 has the effect of `on duplicate key update` from a merge table: an existing row is updated in place.
@@ -11,12 +12,16 @@ The lines are the same as for merge tables (`rows.py`). Each column must convert
 value as it would get from a merge table's column of the neutral type; `_TAKES` lists these types.
 LOCAL with REPLACE keeps strict mode; the applying side refuses values that the server only warns
 of.
+
+The target may already have changes that are to be applied, or lack some, for a while after a copy
+without a lock, and if another program writes to a table. Strict replay fails there (`replay.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from pathlib import Path
 
@@ -28,11 +33,11 @@ from penstock.codec.types import Choices
 from penstock.engines.mysql.connect import Connection, quote, value
 from penstock.engines.mysql.target.layout import MergeLayout, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
-from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays
+from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays, write_events
 from penstock.engines.mysql.target.row_events import EventTable
 from penstock.engines.mysql.target.rows import FIELDS, lines
-from penstock.engines.mysql.target.rows_files import RowsFile
-from penstock.engines.mysql.target.send import FILE_NAME
+from penstock.engines.mysql.target.rows_files import RowsFile, StagedFile
+from penstock.engines.mysql.target.send import FILE_NAME, Destination, send
 from penstock.engines.mysql.target.target import (
     BYTES,
     CHARACTER,
@@ -40,12 +45,38 @@ from penstock.engines.mysql.target.target import (
     TargetTable,
     read_target_tables,
 )
-from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import Column, Relation, TableName
-from penstock.ports.target import Counts, MergeTable, StagingChanged
+from penstock.ports.target import (
+    Counts,
+    MergeTable,
+    NetRows,
+    StagedRows,
+    StagingChanged,
+    StagingWriter,
+)
 from penstock.sql.shape_changes import is_applied
 from penstock.sql.state_store import Records
+
+UNSURE_FOR_S = 600.0
+
+
+class UnsureTables:
+    """Unsure tables, noted when applying, read when staging; one for all connections of a load."""
+
+    def __init__(self, clock: Clock = REAL_CLOCK) -> None:
+        """Begin without unsure tables."""
+        self._clock = clock
+        self._until: dict[TableName, float] = {}
+
+    def note(self, source: TableName) -> None:
+        """Note that the target refused rows of this table because it differs from the log."""
+        self._until[source] = self._clock.monotonic_s() + UNSURE_FOR_S
+
+    def for_s(self, source: TableName) -> float:
+        """Return how much longer this table is unsure, in seconds; 0 if it is not."""
+        return max(0.0, self._until.get(source, 0.0) - self._clock.monotonic_s())
+
 
 logger = structlog.get_logger(__name__)
 
@@ -280,3 +311,43 @@ def table_altered(table: TableName) -> StagingChanged:
         f"target table {table} was altered: its rows cannot go into it directly",
         hint="penstock stages the batch again.",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MySQLStagingWriter(StagingWriter):
+    """Writer into a merge table. path: prefix of file names, if the table accepts rows directly."""
+
+    place: Destination
+    direct: Direct | None = None
+    path: Path | None = None
+
+    @property
+    def stamp(self) -> int:
+        return self.place.stamp
+
+    @property
+    def layout(self) -> MergeLayout:
+        return MergeLayout(self.place.relation)
+
+    def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows unchanged, because these servers accept all values of the log."""
+        return rows
+
+    def write(self, rows: NetRows) -> StagedRows:
+        """Stage the rows. Missing values of a row are filled in the merge table."""
+        file = None if rows.any_unsent else self._write_file(rows)
+        if file is None:
+            return StagedRows(in_table=send(self.place, chain(rows.deletes(), rows.upserts())))
+        is_all = file.events is not None or not rows.counts.deletes
+        in_table = 0 if is_all else send(self.place, rows.deletes())
+        return StagedFile(in_table=in_table, file=file)
+
+    def _write_file(self, rows: NetRows) -> RowsFile | None:
+        """Write the rows, or the upserts alone, into a file, if all of them can go into a file."""
+        if self.direct is None or self.path is None:
+            return None
+        path = self.path.with_name(f"{self.path.name}-{rows.part}")
+        events = self.direct.events
+        if events is not None:
+            return write_events(path, events, chain(rows.deletes(), rows.upserts()))
+        return write_lines(path, self.place.relation, rows.upserts())

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.codec.columns import arrow_type
 from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.mysql.retyping import keeps_values
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Mapping, Server, map_column
 from penstock.engines.mysql.connect import KEY_REQUIRED, literal, quote
@@ -27,6 +28,7 @@ from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableName
 from penstock.ports.target import Layout
+from penstock.sql.shape_changes import TypeRules
 
 _BY_CODE = "character set utf8mb4 collate utf8mb4_bin"
 TEXT = f"longtext {_BY_CODE}"
@@ -292,3 +294,9 @@ def default_of(column: Column) -> str:
     if column.neutral == "timestamptz":
         text = _UTC.sub("", text)
     return literal(text)
+
+
+# Which types are equal, and which keep values, when a column's type changes.
+TYPE_RULES = TypeRules(
+    holds=lambda wider, narrower: keeps_values(narrower, wider, strict=False), same=same_type
+)

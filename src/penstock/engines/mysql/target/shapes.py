@@ -11,18 +11,104 @@ from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.server_pair import ServerPair
-from penstock.codec.types import Mapping
-from penstock.engines.mysql.connect import quote
+from penstock.codec.types import Engine, Mapping, Server, fill_template
+from penstock.engines.mysql.connect import literal, quote
 from penstock.engines.mysql.source.read_plan import target_charset
-from penstock.engines.mysql.target.layout import same_type
+from penstock.engines.mysql.target.layout import TYPE_RULES, same_type
 from penstock.engines.mysql.target.target import TargetTable
-from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
 from penstock.model.patterns import as_pattern
 from penstock.ports.bulk import DeferredKey
 from penstock.ports.target import TargetDdlFailed, TargetShapeDiffers, TargetTypeMissing
 from penstock.sql.read_plan import copied_columns
-from penstock.sql.schema_translation import Extras, Index, extras_of, short_name
+from penstock.sql.schema_translation import (
+    FIXED_BYTES,
+    Default,
+    DefaultKind,
+    Extras,
+    Index,
+    IndexPart,
+    SchemaDescription,
+    base_of,
+    bits_sql,
+    extras_of,
+    length_of,
+    now_sql,
+    short_name,
+)
+
+index_bytes_max = 3072  # of InnoDB
+PREFIX_CHARACTERS = 255
+_CHARACTER_BYTES = 4
+_WHOLE = ("tinyint", "smallint", "mediumint", "int", "bigint")
+
+
+def may_number(
+    definition: TableDefinition,
+    description: SchemaDescription,
+    column: ColumnDefinition,
+    mapping: Mapping,
+) -> bool:
+    """Return whether AUTO_INCREMENT is allowed: integer, first in the key, one per table."""
+    is_first = definition.primary_key[:1] == (column.name,)
+    is_whole = base_of(mapping.target_type) in _WHOLE
+    return is_whole and is_first and description.numbered[0] == column.name
+
+
+def default_sql(
+    default: Default, column: ColumnDefinition, mapping: Mapping, target: Server
+) -> str | None:
+    """Return a default as SQL of the target; None if it has no equivalent."""
+    match default.kind:
+        case DefaultKind.NOW:
+            return now_sql(mapping)
+        case DefaultKind.BITS:
+            return bits_sql(default.value, mapping)
+        case DefaultKind.BOOL:
+            return "1" if default.value == "true" else "0"
+        case DefaultKind.NUMBER:
+            return default.value
+        case DefaultKind.LITERAL:
+            return _literal(default.value, column, mapping, target)
+    return None
+
+
+def _literal(value: str, column: ColumnDefinition, mapping: Mapping, target: Server) -> str | None:
+    """Return a text as default of the target's type; None if it would need a conversion."""
+    if column.neutral in ("binary", "timestamptz", "bool") or "\0" in value:
+        return None
+    text = literal(value)
+    if not base_of(mapping.target_type).endswith(("text", "json")):
+        return text
+    # MySQL has no ALTER TABLE that gives a text column its default.
+    is_mariadb = target.engine is Engine.MARIADB
+    return f"({fill_template(mapping.write.sql, text)})" if is_mariadb else None
+
+
+def index_part(
+    part: IndexPart, column: ColumnDefinition, mapping: Mapping
+) -> tuple[IndexPart, int] | str:
+    """Return a column in an index, which contains only the beginning of a long text."""
+    if column.generated:
+        return f"column {part.column} is not in the target"
+    base = base_of(mapping.target_type)
+    if base in ("varchar", "char"):
+        return part, length_of(mapping.target_type, 1) * _CHARACTER_BYTES
+    if base in ("varbinary", "binary"):
+        return part, length_of(mapping.target_type, 1)
+    if base.endswith(("text", "blob")):
+        return part._replace(prefix=PREFIX_CHARACTERS), PREFIX_CHARACTERS * _CHARACTER_BYTES
+    if base in ("json", "point") or base.endswith("geometry"):
+        return f"column {part.column} is {base} there, which has no such index"
+    return part, FIXED_BYTES
+
+
+def refuses(key: ForeignKey) -> str:
+    """Return why a foreign key cannot be created; empty if it can."""
+    return (
+        "the target has no SET DEFAULT" if "SET DEFAULT" in (key.on_delete, key.on_update) else ""
+    )
+
 
 MYSQL_NAME_CHARACTERS_MAX = 64
 _INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")

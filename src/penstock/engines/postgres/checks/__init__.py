@@ -8,9 +8,13 @@ from penstock.engines.postgres.checks import (  # noqa: F401
     table_checks,
     target_checks,
 )
-from penstock.engines.postgres.checks.checked_errors import CHECKS_OF, NOT_FOUND_BEFORE
 from penstock.engines.postgres.checks.looking import look_at_source, look_at_target
-from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS
+from penstock.engines.postgres.checks.probe import (
+    CHECKS_OF,
+    NOT_FOUND_BEFORE,
+    SOURCE_CHECKS,
+    TARGET_CHECKS,
+)
 from penstock.engines.postgres.connect import server_errors
 
 __all__ = [

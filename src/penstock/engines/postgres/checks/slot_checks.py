@@ -21,11 +21,11 @@ from penstock.engines.postgres.source.slot import (
     check_not_ahead,
     list_published,
 )
-from penstock.engines.postgres.source.slot_names import own_names_hint
 from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
     SlotThereBefore,
     check_adoptable,
+    own_names_hint,
     slot_of_another,
     slot_owner,
     slot_there_before,

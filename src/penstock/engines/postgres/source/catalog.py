@@ -17,8 +17,7 @@ from psycopg.rows import dict_row
 
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quote
 from penstock.engines.postgres.source.definitions import definitions_of
-from penstock.engines.postgres.source.relation_building import relation_of
-from penstock.engines.postgres.source.relations import RelationResolver
+from penstock.engines.postgres.source.relations import RelationResolver, relation_of
 from penstock.engines.postgres.source.table_shape import (
     IDENTITY_COLUMNS,
     KEY_COLUMNS,

@@ -1,7 +1,7 @@
 """A chunk's rows into PostgreSQL: they and their DL row, in one transaction.
 
 Rows of another PostgreSQL go from socket to socket as they are; those of other engines come as
-lines of COPY. Not here: what is passed on how (`pipe.py`), trying again (`penstock.load.chunk`).
+lines of COPY. Not here: what is passed on how (`relay.py`), trying again (`penstock.load.chunk`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
 from penstock.engines.postgres.target.claims import claim_chunk
-from penstock.engines.postgres.target.pipe import copy_rows
 from penstock.engines.postgres.target.progress import PostgresProgress
+from penstock.engines.postgres.target.relay import copy_rows
 from penstock.host import faults
 from penstock.ports.bulk import (
     APPLICATION_NAME,

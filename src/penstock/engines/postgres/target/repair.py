@@ -13,7 +13,7 @@ from penstock.engines.postgres.connect import (
     quote,
     server_errors,
 )
-from penstock.engines.postgres.target.bulk_checks import may_be_replica
+from penstock.engines.postgres.target.bulk import may_be_replica
 from penstock.engines.postgres.target.chunk import PostgresWriter
 from penstock.engines.postgres.target.schema import check_shape
 from penstock.engines.postgres.target.shaped import postgres_definition
