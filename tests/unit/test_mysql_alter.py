@@ -15,9 +15,11 @@ from penstock.engines.mysql.target.alter import (
     alter_table,
     without_vain,
 )
-from penstock.engines.mysql.target.target import TargetColumn, TargetTable
+from penstock.engines.mysql.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.model import Relation, TableName
+from penstock.model.policies import ChangeKind
 from penstock.ports.target import TableRecord
+from penstock.sql.shape_changes import ShapeChange
 
 NAME = TableName("db", "t")
 ID, V = ("id", "integer", "int32"), ("v", "integer", "int32")
@@ -89,6 +91,53 @@ def test_a_computed_column_of_an_emptied_table_becomes_an_ordinary_one(
         replaced=False,
     )
     assert [one.sql for one in alterer.stop_computing()] == expected
+
+
+def alterer_of(shape: Relation, table: TargetTable, **known: str) -> Alterer:
+    """Return an alterer of a table without rows. known: the copy's columns and their types."""
+    return Alterer(
+        record=TableRecord(
+            source=TableName("public", "t"),
+            target=NAME,
+            merge_name="",
+            made=True,
+            columns=tuple(known.items()),
+            key=("id",),
+        ),
+        relation=shape,
+        table=table,
+        mapping_of=lambda one: Mapping(source_type=one.source_type, target_type="int"),
+        server=Server(engine=Engine.MYSQL, version=(8, 4, 0)),
+        emptied=True,
+        replaced=False,
+    )
+
+
+def test_generated_columns_are_dropped_before_those_that_they_need() -> None:
+    """MySQL refuses one statement for both."""
+    computed = replace(column("v", not_null=False), generated=True)
+    table = replace(TABLE, columns=(TABLE.columns[0], computed))
+    alterer = alterer_of(relation(("nr", "integer", "int32")), table, id="integer", v="integer")
+    dropped = [
+        ShapeChange(kind=ChangeKind.DROP_COLUMN, what=name, name=name) for name in ("id", "v")
+    ]
+    assert [one.sql for one in alterer.drop_computed(dropped)] == ["drop column `v`"]
+    there = alterer_of(relation(ID, V), table, id="integer", v="integer")
+    assert there.drop_computed(dropped) == []
+
+
+@pytest.mark.parametrize(("was", "is_key"), [("text[]", True), ("integer", False)])
+def test_a_column_of_another_type_becomes_the_key_of_a_recreated_table(
+    was: str, is_key: bool
+) -> None:
+    """Its present type is too long for a key, and is changed in the same statement."""
+    long = replace(column("v", not_null=False), data_type="longtext", type_text="longtext")
+    primary = TargetIndex(name="PRIMARY", columns=("id",), plain=True)
+    table = replace(TABLE, columns=(TABLE.columns[0], long), unique=(primary,))
+    alterer = alterer_of(relation(V), table, id="bigint", v=was)
+    change = ShapeChange(kind=ChangeKind.CHANGE_KEY, what="the key is another one")
+    added = [one.sql for one in alterer.evolve(change) if "add primary key" in one.sql]
+    assert added == (["add primary key (`v`)"] if is_key else [])
 
 
 def test_only_void_values_are_removed() -> None:

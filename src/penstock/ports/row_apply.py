@@ -231,7 +231,7 @@ class RowSession(Protocol):
 
     @abstractmethod
     def add_dead_letters(self, table: TableDefinition, letters: Sequence[DeadLetter]) -> None:
-        """Insert dead letters. The table has the columns (`stage.apply.dead_letters`)."""
+        """Insert dead letters. The table has the columns (`stage.apply.tables`)."""
         ...
 
     @abstractmethod

@@ -68,7 +68,7 @@ class Hasher(StrEnum):
         FAST: The server's own 64-bit hash of text; the same on servers of one byte order and one
             encoding, which is probed.
         SHA256: The same on all servers of an engine, at about twice the time.
-        SHARED: The same on every engine, for images of `control.verify.shared_image`; one sum per
+        SHARED: The same on every engine, for images of `control.verify.compare`; one sum per
             bucket in place of two, because some servers would compute the image again for the
             second one.
     """

@@ -102,6 +102,20 @@ class Alterer:
                 clauses.append(_retype(column, kind, found))
         return clauses
 
+    def drop_computed(self, changes: Sequence[ShapeChange]) -> list[Clause]:
+        """Return clauses that drop generated columns of the source.
+
+        They come in a statement of their own: MySQL refuses one that drops the columns that these
+        are computed from, too.
+        """
+        return [
+            Clause(f"drop column {quote(change.name)}", change.what)
+            for change in changes
+            if change.kind is ChangeKind.DROP_COLUMN
+            and (found := self._leaving(change.name)) is not None
+            and found.generated
+        ]
+
     def set_aside(self, names: Mapping[str, str]) -> list[Clause]:
         """Return clauses that rename columns temporarily, so that their names are free.
 

@@ -146,6 +146,13 @@ class Reshaping:
             left_out=tuple(schema_drift.left_out),
             kept=tuple(schema_drift.kept),
         )
+        computed = alterer.drop_computed(found.others)
+        if computed and self._policies.of(ChangeKind.DROP_COLUMN) in (
+            Policy.EVOLVE,
+            Policy.TRY_EVOLVE,
+        ):
+            self._alter(computed, alterer)
+            alterer = replace(alterer, table=look_again())
         self._others(found.others, replace(alterer, record=known), schema_drift)
         self._noted += schema_drift.applied_notes(alterer.table.name)
         return schema_drift.record(before, alterer.relation, log_id=self._log_id)

@@ -1,0 +1,35 @@
+"""Columns that statements led to: which of them have values that no statement tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.pipelines.log import ITEM
+from penstock.engines.mysql.source.ddl_text import Added, Doing, Effect
+from penstock.engines.mysql.source.known_columns import alter_columns, identify, number_columns
+from penstock.model import Column, Relation, TableName
+
+T = TableName("db", "item")
+
+
+def effect(**more: object) -> Effect:
+    """Return what an ALTER does to the table."""
+    return replace(Effect(doing=Doing.ALTERED, table=T), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_redefined", [False, True])
+def test_a_column_that_is_redefined_before_a_row_is_not_known(is_redefined: bool) -> None:
+    """The catalogue, which is ahead, shows the last definition: NULLs may have become values."""
+    known = number_columns([one.name for one in ITEM.columns], last_id=0)
+    settled, before = identify(known, ITEM, None, last_id=2)
+    added = effect(added=(Added(name="x"),))
+    altered = alter_columns(settled, added, {"x": None}, last_id=2, since=5)
+    if is_redefined:
+        altered = alter_columns(altered, effect(redefined=("x",)), {}, last_id=3, since=6)
+    shape: Relation = replace(
+        ITEM, columns=(*ITEM.columns, Column(name="x", source_type="int", neutral="int32"))
+    )
+    _, found = identify(altered, shape, before, last_id=3)
+    assert bool(found.awaits_reload) is is_redefined
