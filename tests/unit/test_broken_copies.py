@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from penstock.host.errors import ConnectionLost
+from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.host.files import DiskFull
+from penstock.load.chunk import ChunkCopier
 from penstock.load.isolation import BrokenCopies
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.target import UniqueBlocked, ValueRefused
@@ -59,3 +62,22 @@ def test_keys_that_one_table_refuses_are_added_to_the_others() -> None:
     assert broken.errors.keys() == {BAG}
     with pytest.raises(UniqueBlocked):
         BrokenCopies(isolates=False).add_keys(add, both)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "is_named"), [("22P02", True), ("23505", True), ("53100", False)]
+)
+def test_a_server_s_error_about_rows_names_its_table(
+    monkeypatch: pytest.MonkeyPatch, sqlstate: str, is_named: bool
+) -> None:
+    """Other tables are loaded then; a full disk concerns all."""
+    task: Any = SimpleNamespace(table=ITEM, chunk=SimpleNamespace(number=1))
+    copier = ChunkCopier()
+
+    def refuse(_: object) -> None:
+        raise StatementFailed("refused", hint="look", sqlstate=sqlstate)
+
+    monkeypatch.setattr(copier, "_open_target", refuse)
+    outcome = copier.copy(task)
+    assert outcome.error is not None
+    assert ("table" in outcome.error.fields) is is_named

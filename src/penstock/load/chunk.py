@@ -59,6 +59,16 @@ def _stream(waiting: deque[ChunkTask]) -> Iterator[ChunkOutcome]:
             yield copier.copy(task)
 
 
+# Data exceptions and violated constraints: errors of the table's rows, not of the server.
+_OF_ROWS = ("22", "23")
+
+
+def _name_table(error: PenstockError, task: ChunkTask) -> None:
+    """Add the table to a server's error about its rows, so that it can be left behind alone."""
+    if str(error.fields.get("sqlstate") or "")[:2] in _OF_ROWS:
+        error.fields.setdefault("table", str(task.table))
+
+
 class ChunkCopier:
     """Connections that the chunks of one stream share."""
 
@@ -113,6 +123,8 @@ class ChunkCopier:
                 return ChunkStatus.REWRITTEN, 0
             if isinstance(error, CellUnfit):
                 raise with_names(error, task) from error
+            if isinstance(error, PenstockError):
+                _name_table(error, task)
             raise
 
     def _open_source(self, task: ChunkTask) -> BulkReader | None:
