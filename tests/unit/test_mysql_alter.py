@@ -130,7 +130,7 @@ def test_generated_columns_are_dropped_before_those_that_they_need() -> None:
 def test_a_column_of_another_type_becomes_the_key_of_a_recreated_table(
     was: str, is_key: bool
 ) -> None:
-    """Its present type is too long for a key, and is changed in the same statement."""
+    """The type that is too long for a key is changed in the statement that adds the key."""
     long = replace(column("v", not_null=False), data_type="longtext", type_text="longtext")
     primary = TargetIndex(name="PRIMARY", columns=("id",), plain=True)
     table = replace(TABLE, columns=(TABLE.columns[0], long), unique=(primary,))
