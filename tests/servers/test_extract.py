@@ -95,7 +95,7 @@ def test_segments_rotate_at_a_commit_after_enough_operations(
     with segments_of(tmp_path) as segments:
         trx = [sorted({c.trx for c in changes_of(Run(rows=tuple(s.rows())))}) for s in segments]
     assert [number for part in trx for number in part] == list(range(1, 61))
-    assert len(segments) > 2
+    assert len(segments) >= 2  # a read that lags takes more than one transaction at once
 
 
 def test_recorder_hears_of_every_segment_and_may_fail(source_url: str, tmp_path: Path) -> None:
