@@ -319,6 +319,7 @@ class Assembler(Sink):
             tables=((relation.schema, relation.name),),
             data={"reason": reason},
         )
+        self.introduce(relation)
         self.cut()
         for batch in found.inserts(gsn=decoder.gsn + 1, trx=decoder.trx):
             decoder.pass_rows(batch.num_rows)
