@@ -77,6 +77,7 @@ def test_source_and_target_are_equal_at_the_end(
 SCRIPTS = sorted((Path(__file__).parents[1] / "data" / "ddl").glob("*.sql"))
 
 
+@pytest.mark.long  # eighteen pipelines, a minute each
 @pytest.mark.parametrize("begins_at_once", [False, True], ids=["after", "beside"])
 @pytest.mark.parametrize("target", KINDS)
 @pytest.mark.parametrize("source", KINDS)
