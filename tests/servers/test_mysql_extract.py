@@ -318,7 +318,6 @@ def test_a_renamed_column_keeps_its_history(
     ("statement", "error", "said"),
     [
         ("rename table t to u", TableMoved, "renamed to"),
-        ("rename table t to u, fresh to t", TableMoved, "is what"),
         (
             "set binlog_format = 'STATEMENT';; insert into t values (5, '5')",
             StatementLogged,
@@ -345,7 +344,7 @@ def test_what_rows_do_not_tell_stops_by_name(
             cursor.execute(part)
     for _ in range(2):
         with pytest.raises(error, match=said):
-            extractor_of(mysql_url, tmp_path).run()
+            extractor_of(mysql_url, tmp_path, takes_renamed=lambda _: False).run()
     assert [c.after for c in log_changes(tmp_path)] == [{"id": 1, "v": "1"}]
 
 

@@ -254,6 +254,7 @@ def test_rows_are_not_sent_before_their_table_is_captured() -> None:
         (1, resend_cancelled(ITEM, 1, 2), False),
         (1, PointUnfit("the stream is ahead", hint="again"), False),
         (1, table_unknown(ITEM), True),
+        (1, PenstockError("not allowed", hint="grant"), True),
         (1, None, True),
     ],
 )

@@ -72,7 +72,8 @@ class RequestFiles:
         A request that came with a copy stays open if the rows can be read later: no operator waits
         for it who would repeat it.
         """
-        if error is not None and request.comes_with_copy and not isinstance(error, ResendRefused):
+        is_passing = isinstance(error, ResendCancelled) or (error and error.retry == "backoff")
+        if error is not None and request.comes_with_copy and is_passing:
             logger.info("rows will be sent later", table=str(request.table), error=error.message)
             return
         said = ResendAnswer(table=request.table, resend_id=request.resend_id)

@@ -171,7 +171,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "TG37": ("PK20",),
     }
 )
-"""See EngineChecks."""
+"""Codes of the checks that find an error, by the error's code."""
 
 NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
@@ -180,4 +180,4 @@ NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "MY55 MY59 MY80 MY81 MY82 MY83 MY84 MY85 MY86 MY87": "while the binlog is followed",
     }
 )
-"""See EngineChecks."""
+"""Reasons why no check finds the other errors before, by their codes."""

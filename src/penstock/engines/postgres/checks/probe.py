@@ -104,7 +104,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "TG34": ("PG33",),
     }
 )
-"""See EngineChecks."""
+"""Codes of the checks that find an error, by the error's code."""
 
 NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
@@ -113,4 +113,4 @@ NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "PG46 PG66 PG71 PG72": "while changes are followed",
     }
 )
-"""See EngineChecks."""
+"""Reasons why no check finds the other errors before, by their codes."""
