@@ -41,6 +41,7 @@ class Actions:
         self._before: tuple[list[Table], set[tuple[str, ...]]] | None = None
         self._label_number = 0
         self._touches = self._dice.random() < 0.6
+        self._begins_with_setting = "session" in self._features and self._dice.random() < 0.4
         self._uses_odd_names = "odd_names" in self._features and self._dice.random() < 0.5
 
     def _alter_table(self, table: Table, *actions: str) -> Statement:

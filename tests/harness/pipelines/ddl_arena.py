@@ -268,7 +268,7 @@ class Arena:
             tables=[f"{name}.*" for name in mapped],
             sections={
                 "target.map": mapped,
-                "target.types": {'"*"': "error"} if POSTGRES in self._pair else {},
+                "target.types": _choose_types(self._pair),
                 "changeExtractor": {"flushIntervalSeconds": 0.5},
                 "changeLoader": {"onTableError": "isolate"},
                 **sections_of(self._also),
@@ -556,6 +556,14 @@ class Arena:
     @staticmethod
     def _make_schema(side: Side, name: str) -> None:
         side.run(f"create {'schema' if side.kind == POSTGRES else 'database'} {name}")
+
+
+def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
+    """Return `[target.types]` of a pair: days that PostgreSQL lacks become NULL."""
+    if POSTGRES not in pair:
+        return {}
+    lost = {'"zero dates"': "null"} if pair[1] == POSTGRES != pair[0] else {}
+    return {'"*"': "error"} | lost
 
 
 def _slowness(wrong: Mapping[int, list[str]]) -> int:

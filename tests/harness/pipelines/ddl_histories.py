@@ -44,6 +44,10 @@ class Author(Actions):
 
     def write_step(self) -> Step | None:
         """Return the next transaction or pause; None at the end."""
+        if self._begins_with_setting:  # as most settings matter to later statements alone
+            self._begins_with_setting = False
+            self._before = copy.deepcopy((self._tables, self._made_types))
+            return Step((self._change_setting(),))
         self._steps_left -= 1
         if self._steps_left < 0:
             return self._touch(-self._steps_left - 1)
@@ -90,11 +94,12 @@ class Author(Actions):
                     done: list[Statement] = getattr(self, f"_{self._one_of(WHOLE)}")(table)
                     return done
                 if "session" in self._features:
-                    return [
-                        Statement(self._dice.choice(PG_SESSIONS if self._is_pg else MY_SESSIONS))
-                    ]
+                    return [self._change_setting()]
             except NothingToDo:
                 self._tables, self._made_types = before
+
+    def _change_setting(self) -> Statement:
+        return Statement(self._dice.choice(PG_SESSIONS if self._is_pg else MY_SESSIONS))
 
     def _one_of(self, weights: dict[str, int]) -> str:
         names = [one for one in weights if one in self._features]
