@@ -152,6 +152,18 @@ def test_a_refused_value_names_the_choice_its_table_and_its_column(
         parse_choices({found[1]: found[2]}, Engine.MYSQL)
 
 
+def test_text_that_only_mariadb_accepts_as_json_names_its_choice() -> None:
+    """Another invalid text of PostgreSQL's has no entry: the column's type has to change."""
+    refused = psycopg.errors.InvalidTextRepresentation
+    raised = statement_error("applying", refused("invalid input syntax for type json"))
+    found = re.search(r'"([^"]+)" = "([^"]+)"', raised.hint)
+    assert found is not None
+    assert "penstock table resync" in raised.hint
+    parse_choices({found[1]: found[2]}, Engine.MARIADB)
+    other = statement_error("applying", refused("invalid input syntax for type uuid"))
+    assert "target.types" not in other.hint
+
+
 @pytest.mark.parametrize(("log_end", "expected"), [(0, []), (17, ["PG10"])])
 def test_a_slot_that_is_gone_is_an_error_of_doctor(
     monkeypatch: pytest.MonkeyPatch, log_end: int, expected: list[str]

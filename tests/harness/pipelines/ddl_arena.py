@@ -559,10 +559,12 @@ class Arena:
 
 
 def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
-    """Return `[target.types]` of a pair: days that PostgreSQL lacks become NULL."""
+    """Return `[target.types]` of a pair: values that PostgreSQL lacks become NULL or text."""
     if POSTGRES not in pair:
         return {}
-    lost = {'"zero dates"': "null"} if pair[1] == POSTGRES != pair[0] else {}
+    lost = (
+        {'"zero dates"': "null", '"loose json"': "text"} if pair[1] == POSTGRES != pair[0] else {}
+    )
     return {'"*"': "error"} | lost
 
 

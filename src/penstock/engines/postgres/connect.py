@@ -357,7 +357,7 @@ def statement_error(doing: str, error: psycopg.Error) -> PenstockError:
         )
     if safe_to_retry(error):
         return StatementInterrupted(message, hint="penstock retries automatically.", sqlstate=state)
-    hint = (error.diag.message_hint or "") or _value_hint(state)
+    hint = (error.diag.message_hint or "") or _value_hint(state, said)
     if column := _COPY_COLUMN.search(error.diag.context or ""):
         message += f" (column {column[2]} of {column[1]})"
     return StatementFailed(
@@ -371,11 +371,20 @@ _VALUE_CHOICES = {
     "22008": ("zero dates", "null"),
     "22021": ("nul characters", "remove"),
 }
+_JSON_REFUSED = "invalid input syntax for type json"
 _COPY_COLUMN = re.compile(r"COPY (\S+), line \d+, column (\S+?):")
 
 
-def choice_hint(state: str | None) -> str:
-    """Return the entry of [target.types] about a value that the target refuses; else empty."""
+def choice_hint(state: str | None, said: str = "") -> str:
+    """Return the entry of [target.types] about a value that the target refuses; else empty.
+
+    said: the server's message.
+    """
+    if state == "22P02" and _JSON_REFUSED in said:
+        return (
+            'Write "loose json" = "text" in [target.types], and run `penstock table resync FILE '
+            "TABLE`; `penstock plan FILE` shows the choices."
+        )
     if state not in _VALUE_CHOICES:
         return ""
     loss, choice = _VALUE_CHOICES[state]
@@ -383,9 +392,9 @@ def choice_hint(state: str | None) -> str:
     return f"Write {entry} in [target.types]; `penstock plan FILE` shows the choices."
 
 
-def _value_hint(state: str | None) -> str:
+def _value_hint(state: str | None, said: str) -> str:
     """Return what to do about a value that the target refuses; empty for another error."""
-    if hint := choice_hint(state):
+    if hint := choice_hint(state, said):
         return hint
     if state in ("22001", "22003", "22P02", "22P05"):
         return "Change the value in the source, or the type of the target's column."

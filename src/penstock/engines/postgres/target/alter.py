@@ -37,7 +37,7 @@ class Alterer:
 
     table: as the catalogue has it now. emptied: the table's rows are dropped first (a reload
     follows), so that types change without a cast. replaced: they are not dropped, but all rewritten
-    or deleted after the change. writes: by column the template that converts a value of the log.
+    or deleted after the change. fills: by column the template that converts the text of the value of older rows.
     """
 
     record: TableRecord
@@ -46,7 +46,7 @@ class Alterer:
     namespaces: Mapping[str, str]
     emptied: bool
     replaced: bool = False
-    writes: Mapping[str, str] = field(default_factory=dict)
+    fills: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise ShapeNotApplicable when a column is missing for no reason the log tells."""
@@ -189,7 +189,7 @@ class Alterer:
         sql = f"{self._alter} add column {quote(column.name)} "
         value = ""
         if column.missing is not None:
-            value = f" default {fill_template(literal(column.missing), column.name, self.writes)}"
+            value = f" default {fill_template(literal(column.missing), column.name, self.fills)}"
         not_null = " not null" if strict and value and not column.nullable else ""
         cast = f"::{kind}" if value else ""
         as_text = "" if strict else f"{sql}text{value}"

@@ -279,7 +279,7 @@ class _PhaseApply:
                 self.target.tables[name],
                 emptied=name in emptied or self._is_empty(name),
                 replaced=name in replaced,
-                writes=self.target.foreign.writes(sent),
+                fills=self.target.foreign.fills(sent),
             )
             self.target.records.put(new)
             changed.add(name)

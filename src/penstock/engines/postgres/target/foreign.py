@@ -18,6 +18,7 @@ from penstock.model import LOAD_AFRESH, Column, Relation, TableName
 from penstock.ports.target import ShapeNotApplicable
 
 AS_IS = "{}"
+_CALENDAR = ("date", "timestamp", "timestamptz")
 ANY_POSTGRES = Server(engine=Engine.POSTGRESQL, version=())
 
 
@@ -39,7 +40,12 @@ class Foreign:
         if self.is_ours:
             return relation
         columns = tuple(
-            replace(column, source_type=found.target_type, base_type=found.target_type)
+            replace(
+                column,
+                source_type=found.target_type,
+                base_type=found.target_type,
+                nullable=column.nullable or found.may_be_null,
+            )
             for column, found in self._map_types(relation)
         )
         return replace(relation, columns=columns)
@@ -53,6 +59,17 @@ class Foreign:
             for column, found in self._map_types(relation)
             if found.write.sql != AS_IS
         }
+
+    def fills(self, relation: Relation) -> dict[str, str]:
+        """Return templates like `writes`, over the text of the value that older rows have.
+
+        A date that no calendar has is held as text, whatever the rows of this batch hold.
+        """
+        columns = tuple(
+            replace(column, neutral="string") if column.neutral in _CALENDAR else column
+            for column in relation.columns
+        )
+        return self.writes(replace(relation, columns=columns))
 
     def _map_types(self, relation: Relation) -> list[tuple[Column, typemap.Mapping]]:
         table = TableName(relation.schema, relation.name)

@@ -74,7 +74,7 @@ def apply_error(
         return _name_refused(said, table, naming, fields)
     if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
         # The value itself follows the colon: rows do not belong into messages.
-        choice = choice_hint(state)
+        choice = choice_hint(state, said)
         make = f"{choice} Otherwise make" if choice else "Make"
         return ValueRefused(
             f"applying to {table}: {said.partition(':')[0]}",

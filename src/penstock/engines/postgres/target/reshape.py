@@ -67,7 +67,7 @@ class Reshaping:
         *,
         emptied: bool,
         replaced: bool,
-        writes: Mapping[str, str] = MappingProxyType({}),
+        fills: Mapping[str, str] = MappingProxyType({}),
     ) -> TableRecord:
         """Bring the table to the relation's shape; the record to write. See `Alterer`.
 
@@ -93,7 +93,7 @@ class Reshaping:
             namespaces=self.namespaces,
             emptied=emptied,
             replaced=replaced,
-            writes=writes,
+            fills=fills,
         )
         schema_drift = SchemaDrift.of(record)
         schema_drift.kept &= {column.name for column in table.columns}
@@ -195,7 +195,7 @@ def _impossible(error: PenstockError, alteration: Alteration, alterer: Alterer) 
     table = alterer.relation.full_name
     return ShapeNotApplicable(
         f"{error.message}: {alteration.what}",
-        hint=choice_hint(str(error.fields.get("sqlstate")))
+        hint=choice_hint(str(error.fields.get("sqlstate")), error.message)
         or f"Run: penstock table resync FILE {table}; it is copied again in its new shape.",
         **error.fields,
     )
