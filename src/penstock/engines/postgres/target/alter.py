@@ -37,7 +37,8 @@ class Alterer:
 
     table: as the catalogue has it now. emptied: the table's rows are dropped first (a reload
     follows), so that types change without a cast. replaced: they are not dropped, but all rewritten
-    or deleted after the change. fills: by column the template that converts the text of the value of older rows.
+    or deleted after the change. fills: by column the template that converts the text of the value
+    of older rows.
     """
 
     record: TableRecord
