@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.ddl_arena import EQUAL, authors, run_histories
+from harness.pipelines.ddl_arena import DIFFERENT, EQUAL, authors, run_histories
 from harness.pipelines.ddl_followers import NAMES
 from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import read_script
@@ -24,15 +24,7 @@ from plugins.shared import SharedServers
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 COUNT = 8
-# Statements that are refused by name (docs/schema-changes.md), and those that change a key: a copy
-# in another server may have none then.
-KEYS = {"recreate", "recreate_other", "replace_table", "change_key", "drop_key"}
-NOT_YET = {
-    POSTGRES: {"rename_table", "add_generated", *KEYS},
-    # A name that is reused in a table that has no rows in the log yet.
-    MYSQL: {"rename", "swap", "rename_chain", "drop_add", "table_swap", "modify_case", *KEYS},
-}
-NOT_YET[MARIADB] = NOT_YET[MYSQL]
+REFUSALS_MAX = 1  # of COUNT; at most 2 of 100 are refused, for reasons in docs/schema-changes.md
 
 
 class Running:
@@ -55,14 +47,15 @@ class Running:
 def test_source_and_target_are_equal_at_the_end(
     source: str, target: str, shared_servers: SharedServers, postgres_version: int, tmp_path: Path
 ) -> None:
-    """Source and target are equal after all histories of this commit's seed."""
+    """Source and target are equal after the histories of this commit's seed, or a table is
+    refused by name.
+    """
     seed = os.environ.get(SEED) or commit() or "0"
-    features = [one for one in FEATURES if one not in NOT_YET[source]]
     outcomes = run_histories(
         Running(shared_servers, postgres_version),
         tmp_path,
         (source, target),
-        lambda: authors(source, seed, COUNT, features),
+        lambda: authors(source, seed, COUNT, FEATURES),
         seed,
     )
     wrong = [
@@ -71,7 +64,9 @@ def test_source_and_target_are_equal_at_the_end(
         for number, one in enumerate(outcomes)
         if one.end != EQUAL
     ]
-    assert not wrong, "\n\n".join(wrong)
+    shown = "\n\n".join(wrong)
+    assert all(one.end != DIFFERENT for one in outcomes), shown
+    assert len(wrong) <= REFUSALS_MAX, shown
 
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "data" / "ddl").glob("*.sql"))
@@ -106,8 +101,8 @@ def test_statements_that_once_went_wrong_are_followed(
         also=NAMES if source == target else (),
     )
     wrong = [
-        "\\n".join([f"{name}: {one.end} {one.code} {one.reason}", *one.lines])
+        "\n".join([f"{name}: {one.end} {one.code} {one.reason}", *one.lines])
         for name, one in zip(scripts, outcomes, strict=True)
         if one.end != EQUAL
     ]
-    assert not wrong, "\\n\\n".join(wrong)
+    assert not wrong, "\n\n".join(wrong)
