@@ -543,9 +543,11 @@ def test_a_table_that_changes_during_the_first_look_is_left_to_the_next(
     with own:
         assert watch.poll() == 0
         monkeypatch.undo()
-        names = watch.state().names
-        assert TableName("public", "t") not in names
-        assert TableName("public", "root") in names
+        state = watch.state()
+        accepted = {shape.name for shape in state.shapes}
+        assert TableName("public", "t") not in accepted
+        assert TableName("public", "root") in accepted
+        assert TableName("public", "t") in state.names
         watch.poll()
         actions = all_due(watch)
         assert summary(actions) == read_again(ReloadReason.REWRITTEN)
@@ -580,4 +582,7 @@ def test_what_changed_before_the_first_look_is_told(
     with own:
         database.execute(statement)
         watch.poll()
+        # Otherwise the table counts as new, and its rows are copied a second time.
+        assert watch.changed
+        assert TableName("public", "t") in watch.state().names
         assert summary(all_due(watch)) == expected

@@ -118,16 +118,18 @@ class WatchState:
     Attributes:
         position: of the last look that is settled.
         gone: captured tables that were dropped or renamed, and not created again since.
+        waiting: captured tables whose first look, or what it leads to, is not settled.
     """
 
     shapes: tuple[TableShape, ...] = ()
     position: int = 0
     gone: tuple[TableName, ...] = ()
+    waiting: tuple[TableName, ...] = ()
 
     @property
     def names(self) -> frozenset[TableName]:
         """The tables that are followed or were when they were dropped."""
-        return frozenset(self.gone) | {shape.name for shape in self.shapes}
+        return frozenset((*self.gone, *self.waiting, *(shape.name for shape in self.shapes)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -278,6 +280,7 @@ class DdlWatch:
             shapes=tuple(self._settled.values()),
             position=self._position,
             gone=tuple(sorted(self._gone)),
+            waiting=tuple(sorted(self._ids.keys() - self._settled.keys() - self._gone)),
         )
 
     def saw_truncate(self, table: TableName, position: int) -> None:
@@ -535,6 +538,7 @@ class DdlWatch:
     def _add(self, pending: _Pending, shape: TableShape | None) -> None:
         action = pending.action
         self._pending.append(pending)
+        self.changed |= action.table not in self._settled
         self._see(action.table, shape)
         logger.info(
             "table changed at the source",
