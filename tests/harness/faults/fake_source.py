@@ -48,7 +48,7 @@ class FakeLost(PenstockError):
 
 @dataclass(frozen=True, order=True)
 class FakePosition:
-    """See Position."""
+    """Position in the fake's log, a plain number; a `Position`."""
 
     ordinal: int
 
@@ -56,7 +56,7 @@ class FakePosition:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """See PositionKind."""
+        """Return the position of a text such as `@75`."""
         return cls(int(text.removeprefix("@")))
 
     def __str__(self) -> str:
@@ -207,21 +207,21 @@ def fake_at(url: str) -> Fake:
 
 
 def check_url(_url: str) -> None:
-    """See EngineOptions."""
+    """Accept any URL."""
 
 
 def problems(_section: Any) -> Iterator[tuple[str, str]]:
-    """See EngineOptions."""
+    """Return no problems: the fake has no keys in [changeExtractor]."""
     return iter(())
 
 
 def server_of(_url: str) -> Server:
-    """See Tables."""
+    """Return PostgreSQL 18, whose types the fake's columns have."""
     return Server(engine=Engine.POSTGRESQL, version=(18,))
 
 
 def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables."""
+    """Return the definitions of the tables that match the patterns of [source]."""
     del dropped
     takes = Selection.parse(config.source.tables).takes
     relations = fake_at(config.source.url).relations
@@ -249,7 +249,7 @@ def _definition(relation: Relation) -> TableDefinition:
 
 
 def read_followed(_config: Config, *, added: Iterable[TableName]) -> None:
-    """See Tables."""
+    """Return None, as a source does before changes were extracted."""
     del added
 
 
@@ -257,7 +257,7 @@ def read_followed(_config: Config, *, added: Iterable[TableName]) -> None:
 
 
 class FakeLag:
-    """See SourceReader."""
+    """Reader of the fake's position and of its lag; a `SourceReader`."""
 
     is_closed = False
 
@@ -265,7 +265,7 @@ class FakeLag:
         self._fake = fake_at(config.source.url)
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader."""
+        """Return the fake's end and the time of the first commit that the log lacks."""
         fake, here = self._fake, log.end.position
         unread = [one.at_us for one in fake.commits if one.items and one.position >= here]
         behind = STEP if fake.defect == "the lag never ends" else 0
@@ -280,30 +280,29 @@ class FakeLag:
         )
 
     def retention(self) -> None:
-        """See SourceReader."""
+        """Return None: the fake keeps no log for a pipeline."""
 
     def close(self) -> None:
-        """See SourceReader."""
+        """Do nothing: the fake is not reached by a connection."""
 
 
 class FakePositions:
-    """See Positions."""
+    """Printer and parser of the fake's positions; a `Positions`."""
 
     def __init__(self, config: Config) -> None:
         self._fake = fake_at(config.source.url)
 
     def text(self, position: int) -> str:
-        """See Positions."""
         if self._fake.defect == "a text does not say which position":
             position //= 100
         return str(FakePosition(position))
 
     def origin(self, _position: int) -> str:
-        """See Positions."""
+        """Return an empty text: the fake has neither slots nor files."""
         return ""
 
     def parse(self, text: str) -> int:
-        """See Positions."""
+        """Return the number of a position such as `@75`."""
         return FakePosition.parse(text).ordinal
 
 
@@ -311,12 +310,12 @@ class FakePositions:
 
 
 def read_plan(columns: Sequence[ColumnDefinition], _mappings: Any, _servers: Any) -> ReadPlan:
-    """See `sql.read_plan`."""
+    """Return a plan that reads the columns as they are."""
     return ReadPlan(columns=tuple(column.name for column in columns))
 
 
 class FakePlanner:
-    """See Planning."""
+    """Planner of a bulk load from the fake: the methods of `Planning` that tests call."""
 
     positions = FakePosition
 
@@ -331,12 +330,12 @@ class FakePlanner:
         """Keep nothing."""
 
     def fresh_point(self) -> Point:
-        """See Planner."""
+        """Return the fake's end as a point; its text is also the id of the snapshot."""
         here = FakePosition(self._fake.end)
         return Point(position=here, snapshot_id=str(here), snapshot_text=str(here))
 
     def chunks(self, _point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
-        """See Planner. There are two ranges of the key."""
+        """Cut each table into two ranges of its key."""
         return {read.definition.name: self._chunks(read) for read in wanted}
 
     def _chunks(self, read: TableRead) -> list[Chunk]:
@@ -357,29 +356,29 @@ class FakePlanner:
 
 @dataclass
 class FakeReader:
-    """See BulkReader and, for the chunk that is read, Lines."""
+    """Reader of the fake's rows at one position; a `BulkReader`."""
 
     fake: Fake
     position: int
     row_count: int = 0
 
     def was_rewritten(self, _task: Any) -> bool:
-        """See BulkReader."""
+        """Return False: the fake never rewrites a table."""
         return False
 
     def lines(self, task: Any, _dialect: Any) -> Iterator[bytes]:
-        """See BulkReader."""
+        """Yield the rows in the chunk's range of the key, one line each."""
         low, high, columns = json.loads(task.chunk.copy_out)
         for row in self.fake.rows_at(self.position, task.chunk.relation):
             if low <= row["id"] < high:
                 yield line_of(None if row[n] is None else str(row[n]) for n in columns)
 
     def close(self) -> None:
-        """See BulkReader."""
+        """Do nothing: the reader has no session."""
 
 
 def open_reader(url: str, snapshot_id: str, _snapshot_text: str) -> FakeReader:
-    """See BulkSource."""
+    """Return a reader at the position that the snapshot's id names."""
     return FakeReader(fake_at(url), FakePosition.parse(snapshot_id).ordinal)
 
 

@@ -41,20 +41,20 @@ from penstock.ports.source import Origin, ServerEnd
 
 
 def has_begun(pipeline: Any) -> bool:
-    """See Extraction."""
+    """Return whether the log has a position."""
     return bool(pipeline.log_position())
 
 
 @contextmanager
 def open_engine(pipeline: Any, _options: Any, **_more: Any) -> Iterator[FakeEngine]:
-    """See Extraction."""
+    """Open the fake of the source's URL for a with block."""
     config: Config = pipeline.config
     selection = Selection.parse(config.source.tables)
     yield FakeEngine(fake_at(config.source.url), selection, config.pipeline.name)
 
 
 class FakeEngine:
-    """See SourceEngine."""
+    """The fake as the source of one pipeline; a `SourceEngine`."""
 
     name = "fake"
 
@@ -65,37 +65,35 @@ class FakeEngine:
         self._given = 0  # for a defect: how far the last stream got
 
     def begin(self, _place: Any) -> Origin:
-        """See SourceEngine."""
+        """Return the fake's identity, its oldest position and its end."""
         identity = {"engine": "fake", "flavour": "postgresql"}
         return Origin(identity=identity, resend_from=self._fake.oldest * STEP, begin=self._fake.end)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine."""
         return ServerEnd(now_us=now_us(), position=self._fake.end)
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """See SourceEngine."""
+        """Return a sender that commits the pipeline's heartbeats at the fake."""
         name = self._pipeline
         return nullcontext(lambda sent_us: self._fake.commit(beat=(name, sent_us)))
 
     def text(self, position: int) -> str:
-        """See SourceEngine."""
         return str(FakePosition(position))
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine."""
+        """Return the difference of two positions."""
         return last - first
 
     def attempt(self) -> AbstractContextManager[None]:
-        """See SourceEngine."""
+        """Return a context that does nothing: the stream needs nothing beside it."""
         return nullcontext()
 
     def ranges(self, _durable: FlushPoint) -> None:
-        """See SourceEngine."""
+        """Return None: the fake is read by its stream alone."""
 
     @contextmanager
     def stream(self, durable: FlushPoint) -> Iterator[FakeStream]:
-        """See SourceEngine."""
+        """Open a stream after a flush point. Raises FakeLost if the next commit is discarded."""
         fake, start = self._fake, durable.position
         if start < fake.oldest * STEP - STEP // 2 and fake.defect != "a lost position goes on":
             if fake.defect == "a lost position is not a typed error":
@@ -114,25 +112,25 @@ class FakeEngine:
             self._given = made.begun
 
     def saw(self, _run: Run) -> None:
-        """See SourceEngine."""
+        """Do nothing: the engine keeps no state about the runs in the log."""
 
     def before_flush(self, _end: FlushPoint) -> None:
-        """See SourceEngine."""
+        """Do nothing: the engine saves no state before a flush."""
 
     def has_outstanding(self) -> bool:
-        """See SourceEngine."""
+        """Return False: the fake's tables need no work."""
         return False
 
     def tend(self, _log_access: Any) -> None:
-        """See SourceEngine."""
+        """Do nothing: the fake's tables need no work."""
 
     def is_loss(self, error: PenstockError) -> bool:
-        """See SourceEngine."""
+        """Return whether the error is FakeLost."""
         return isinstance(error, FakeLost)
 
 
 class FakeStream:
-    """See SourceStream.
+    """Stream of the fake's commits; a `SourceStream`.
 
     Attributes:
         known: Position up to which everything was passed on.
@@ -158,7 +156,6 @@ class FakeStream:
         self._runs = self._all_runs(start)
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See SourceStream."""
         until_s = time.monotonic() + timeout_s
         while (run := next(self._runs)) is None:
             if self._fake.defect == "a wait cannot be stopped" and self._gsn:
@@ -169,14 +166,13 @@ class FakeStream:
         return run
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream."""
         return self.known >= position
 
     def ask_for_position(self) -> None:
-        """See SourceStream."""
+        """Do nothing: the stream learns each position from the commits that it reads."""
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream."""
+        """Do nothing: the fake keeps its commits until a test discards them."""
 
     def _all_runs(self, start: int) -> Iterator[Run | None]:
         """Yield everything from a position on, and None while there is nothing more."""

@@ -66,7 +66,7 @@ def _change(rows: list[dict[str, Any]], shape: Relation, change: Mapping[str, An
 
 @dataclass(frozen=True, kw_only=True)
 class FakeBatch:
-    """See `Batch`."""
+    """Batch whose steps are kept in memory, ordered by gsn; a `Batch`."""
 
     before: Applied
     after: Applied
@@ -82,16 +82,16 @@ class FakeBatch:
 
 @dataclass
 class FakeStager:
-    """See `BatchStager`. The fake does not support a batch that ends inside a file."""
+    """Stager of batches in memory; a `BatchStager`, but none of its batches ends inside a file."""
 
     options: BatchOptions
     opener: SegmentOpener = field(default_factory=SegmentOpener)
 
     def empty_ahead(self) -> None:
-        """See BatchStager."""
+        """Do nothing: a batch takes no room before it is staged."""
 
     def stage(self, files: Sequence[SegmentFile], _session: Any, **how: Any) -> FakeBatch:
-        """See BatchStager."""
+        """Return a batch of the steps in these files that the target has not applied."""
         assert how["before"] == POSITION_MAX
         applied: Applied = how["applied"]
         steps: list[Step] = []
@@ -118,7 +118,7 @@ class FakeStager:
                 yield step
 
     def close(self) -> None:
-        """See BatchStager."""
+        """Do nothing: what is staged is in the batches alone."""
 
 
 def _all_steps(segment: Segment) -> Iterator[Step]:
@@ -136,14 +136,17 @@ def _all_steps(segment: Segment) -> Iterator[Step]:
 
 @dataclass
 class FakeTarget:
-    """See `Target`: one connection."""
+    """Connection to the target in memory; a `Target`."""
 
     loading: FakeLoading
     replica: bool = True
     is_closed: bool = False
 
     def bind(self, log_id: str) -> Applied:
-        """See Target."""
+        """Bind the target to this log; return how far it is applied.
+
+        Raises TargetFollowsAnotherLog.
+        """
         if self.loading.state.log_id not in ("", log_id):
             raise TargetFollowsAnotherLog("it follows another log", hint="None.")
         self.loading.state.log_id = log_id
@@ -152,7 +155,7 @@ class FakeTarget:
     def apply(
         self, batch: Any, *, table_sync: TableSync | None = None, at: Any = None
     ) -> dict[str, float]:
-        """See Target."""
+        """Apply a batch and its progress to a copy of the state, which then replaces the state."""
         state = self.loading.copy_state(at or batch.before)
         for step in batch.steps:
             state.take(*step[2:])
@@ -166,30 +169,28 @@ class FakeTarget:
         return {}
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See Target."""
         return dict(self.loading.state.table_syncs)
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
-        """See Target."""
         state = self.loading.copy_state(at)
         state.table_syncs.update({row.table: row for row in rows})
         self.loading.state = state
 
     def take_notes(self) -> list[ShapeNote]:
-        """See Target."""
+        """Return no notes: the fake does not record changes of shape."""
         return []
 
     def forget(self) -> None:
-        """See Target. There is nothing to forget."""
+        """Do nothing: the fake remembers no shapes between batches."""
 
     def close(self) -> None:
-        """See Target."""
+        """Mark the connection as closed."""
         self.is_closed = True
 
 
 @dataclass
 class FakeLoading:
-    """See `Loading`.
+    """Kind of target whose tables are in memory; a `Loading`.
 
     Attributes:
         state: Part that outlives connections; replaced as a whole.
@@ -205,13 +206,12 @@ class FakeLoading:
         return copy.deepcopy(self.state)
 
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
-        """See Loading."""
+        """Raise AssertionError: the fake has no driver whose errors could be converted."""
         raise AssertionError(doing) from error
 
     def open_target(self, *_where: Any, **_how: Any) -> FakeTarget:
-        """See Loading."""
+        """Return a new connection to the state."""
         return FakeTarget(self)
 
     def open_stager(self, options: BatchOptions, **_how: Any) -> FakeStager:
-        """See Loading."""
         return FakeStager(options)

@@ -80,7 +80,7 @@ def _literal(value: int | str | None) -> str:
 
 
 class PostgresPlace:
-    """See Place."""
+    """Database of a PostgreSQL server; a `Place`."""
 
     namespace = "public"
     unsent = ""
@@ -91,7 +91,7 @@ class PostgresPlace:
         self._database = self.url.rpartition("/")[2]
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """See Place."""
+        """Run statements, each with a limited wait for locks; return the rows of the last one."""
         found: list[tuple[Any, ...]] = []
         for statement in statements:
             limited = f"set lock_timeout = '{LOCK_WAIT_S}s'; {statement}"
@@ -99,27 +99,25 @@ class PostgresPlace:
         return found
 
     def make_keyless(self, table: str, columns: str) -> None:
-        """See Place."""
+        """Create a table whose replica identity is the whole row."""
         self.run(f"create table {table} ({columns}); alter table {table} replica identity full")
 
     def make_wide(self, table: str) -> None:
-        """See Place. The texts are stored out of line, and not compressed."""
+        """Create the table with texts stored out of line and uncompressed."""
         self.run(f"create table {table} (id int primary key, n int, big text)")
         self.run(f"alter table {table} alter big set storage external")
 
     def forget_log(self) -> None:
-        """See Place; the slot keeps the log."""
+        """Drop the replication slots of this database, which keep the log."""
         self.run(
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
             "where database = current_database()"
         )
 
     def count_rows(self, table: str) -> None:
-        """See Place."""
         self.run(f"analyze {table}")
 
     def is_running(self, text: str) -> bool:
-        """See Place."""
         return bool(
             self.run(
                 "select 1 from pg_stat_activity where state = 'active' "
@@ -128,12 +126,11 @@ class PostgresPlace:
         )
 
     def drop(self) -> None:
-        """See Place."""
         self._server.drop_database(self.url)
 
 
 class MySQLPlace:
-    """See Place."""
+    """Database of a MySQL or MariaDB server; a `Place`."""
 
     unsent = "set session binlog_row_image = 'minimal'"
 
@@ -143,7 +140,7 @@ class MySQLPlace:
         self.namespace = mysql.database_of(self.url)
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
-        """See Place."""
+        """Run statements, each with a limited wait for locks; return the rows of the last one."""
         found: list[tuple[Any, ...]] = []
         for statement in statements:
             limited = f"set lock_wait_timeout = {LOCK_WAIT_S}; {statement}"
@@ -151,15 +148,16 @@ class MySQLPlace:
         return found
 
     def make_keyless(self, table: str, columns: str) -> None:
-        """See Place."""
         self.run(f"create table {table} ({columns})")
 
     def make_wide(self, table: str) -> None:
-        """See Place."""
         self.run(f"create table {table} (id int primary key, n int, big text)")
 
     def forget_log(self) -> None:
-        """See Place. MariaDB may need a moment to release a file that a reader has used."""
+        """Purge all binlog files except a new one.
+
+        MariaDB may need a moment to release a file that a reader has used.
+        """
         self.run("flush binary logs")
         kept = self._server.status()[0]
         until = time.monotonic() + LOCK_WAIT_S
@@ -168,11 +166,9 @@ class MySQLPlace:
             self.run(f"purge binary logs to '{kept}'")
 
     def count_rows(self, table: str) -> None:
-        """See Place."""
         self.run(f"analyze table {table}")
 
     def is_running(self, text: str) -> bool:
-        """See Place."""
         return bool(
             self.run(
                 "select 1 from information_schema.processlist where id <> connection_id() "
@@ -181,7 +177,6 @@ class MySQLPlace:
         )
 
     def drop(self) -> None:
-        """See Place."""
         self._server.drop_database(self.url)
 
 
