@@ -195,7 +195,7 @@ def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
 
 
 def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
-    """See Fuzzer."""
+    """Return the maker of inputs, and the function that compares the decoders on an input."""
     from harness.twins.binlog import DECODERS
     from harness.twins.binlog_twins import Case, assert_same
 

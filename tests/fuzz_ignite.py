@@ -17,7 +17,7 @@ import fuzz_run
 
 
 def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
-    """See Fuzzer."""
+    """Return the maker of inputs, and the function that compares both readers on an input."""
     from harness.ignite.draw import Mutator
     from harness.ignite.twins import assert_same
 

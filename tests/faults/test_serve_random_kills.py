@@ -40,7 +40,7 @@ class Writer(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """See Thread."""
+        """Commit transactions until the thread is stopped or an error ends it."""
         try:
             with psycopg.connect(self._url) as connection:
                 while not self._ended.is_set():

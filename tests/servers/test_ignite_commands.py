@@ -79,7 +79,7 @@ def test_the_node_refuses_too_while_we_read(
         """A consumer that lets the node delete while penstock holds the lock."""
 
         def on_events(self, _: object) -> bool:
-            """See CdcConsumer."""
+            """Let the node delete, record its refusal, and end the consumer."""
             live_node.give()
             with pytest.raises(LiveFailed) as refused:
                 live_node.ask("deleteLost")

@@ -207,7 +207,7 @@ class Maker:
         self._url, self._state = url, state
 
     def make(self, tables: Sequence[DeferredTable]) -> None:
-        """See `KeyMaker`."""
+        """Create the waiting keys of each table, and remove the table from the file."""
         for table in tables:
             assert add_deferred_keys(self._url, table) == []
             put_deferred_keys(self._state, (), instead_of=[table.source])

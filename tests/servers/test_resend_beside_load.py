@@ -222,7 +222,7 @@ class Customers(Beside):
     """A thread with changes of all kinds in all tables."""
 
     def once(self, place: Session, number: int) -> None:
-        """See Beside."""
+        """Insert, update and delete rows; move rows to other keys and partitions."""
         with transaction(place):
             place.execute(f"update item set n = n - 1 where id = {number % 2000 + 1}")
             place.execute(f"update parts set n = n + 1 where id = {number % 199 + 1}")
@@ -241,7 +241,7 @@ class Guests(Beside):
     """A thread that checks that the target equals the source at some moment."""
 
     def once(self, place: Session, number: int) -> None:
-        """See Beside."""
+        """Check a total and a count that are the same in every state of the source."""
         looked = "select (select sum(n) from item) + (select sum(n) from parts)"
         looked += ", (select count(*) from bare where a = 0 and b = 'x')"
         (found,) = place.execute(looked)

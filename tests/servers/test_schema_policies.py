@@ -83,7 +83,7 @@ class TestEveryKind(EveryKind):
 
 
 class TestLaterKeys(LaterKeys):
-    """See LaterKeys."""
+    """Tables that get a key later, or another one."""
 
 
 class TestInPlace(InPlace):

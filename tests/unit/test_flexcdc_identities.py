@@ -39,7 +39,7 @@ class Dying(MemorySession):
                 raise Crash
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
-        """See ChangelogSession."""
+        """Rename the column; raise Crash if no statement is left."""
         self._alter(super().rename_column, table, old, new)
 
 

@@ -180,7 +180,7 @@ class Noting(PluginBase):
         self.seen: list[tuple[int, str]] = []
 
     def commit_trx(self, uow_id: int, gsn: int, instance: Instance) -> None:
-        """See PluginBase."""
+        """Note the unit of work and the transaction's id."""
         self.seen.append((uow_id, instance.transaction.id))
 
 

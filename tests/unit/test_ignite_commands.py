@@ -156,7 +156,7 @@ class _Dies(RealFiles):
     """Files that die at the first segment to be deleted."""
 
     def unlink(self, path: Path) -> None:
-        """See Files."""
+        """Raise KeyboardInterrupt for a segment; remove any other file."""
         if path.suffix == ".wal":
             raise KeyboardInterrupt
         super().unlink(path)

@@ -132,7 +132,7 @@ class Pages:
         self._page = [(marshal.REGULAR, key, marshal.REGULAR, value) for key, value in entries]
 
     def scan(self, _cache: str, _number: int, _partition: int) -> Any:
-        """See ThinClient."""
+        """Yield the page, whichever partition is scanned."""
         yield self._page
 
 

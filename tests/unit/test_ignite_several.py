@@ -316,10 +316,10 @@ class NoState:
     """State files that keep nothing."""
 
     def load(self, _name: str, _kind: Any) -> None:
-        """See StateFiles."""
+        """Return None, because nothing was kept."""
 
     def save(self, name: str, state: Any) -> None:
-        """See StateFiles."""
+        """Ignore the state."""
 
 
 @pytest.mark.parametrize("flush_rows", [1, 100])

@@ -537,12 +537,12 @@ class Noted(CdcConsumer):
         self._idle = 0
 
     def alive(self) -> bool:
-        """See CdcConsumer."""
+        """Return False when called for the third time since the last event."""
         self._idle += 1
         return self._idle < 3
 
     def on_events(self, events: Iterator[Any]) -> bool:
-        """See CdcConsumer."""
+        """Note all events, and let the position be saved."""
         for event in events:
             self.seen.append((event.op, event.table, event.key[0].as_py(), event.source_xid))
             self._idle = 0

@@ -31,11 +31,11 @@ class SetClock(RealClock):
     now_s = 100.0
 
     def monotonic_s(self) -> float:
-        """See Clock."""
+        """Return the set time."""
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """See Clock."""
+        """Advance the time without waiting."""
         self.now_s += seconds
 
 

@@ -87,11 +87,11 @@ class Kept:
         self.files: dict[str, Any] = {}
 
     def load(self, name: str, _kind: Any) -> Any:
-        """See StateFiles."""
+        """Return the state that was saved under this name, or None."""
         return self.files.get(name)
 
     def save(self, name: str, state: Any) -> None:
-        """See StateFiles."""
+        """Keep the state under this name."""
         self.files[name] = state
 
 
@@ -112,7 +112,7 @@ class Session:
         return Window(committed=ZERO, proposed=ZERO)
 
     def staged_tables(self, _group: Any) -> tuple[StagedTable, ...]:
-        """See StagingSession."""
+        """Return the tables that have staged mutations, of any group."""
         return tuple(self.staged)
 
     def read(

@@ -314,11 +314,10 @@ class Calls(CdcConsumer):
         self.told.append({"call": call, **saved, **more})
 
     def start(self, metrics: Any) -> None:
-        """See CdcConsumer."""
         self.note("start")
 
     def alive(self) -> bool:
-        """See CdcConsumer."""
+        """Return False when called for the fourth time since the last call of `on_events`."""
         self._idle += 1
         return self._idle < 4
 
@@ -327,7 +326,7 @@ class Calls(CdcConsumer):
         return self._calls_left <= 0
 
     def on_events(self, events: Iterator[Any]) -> bool:
-        """See CdcConsumer."""
+        """Record the next events, at most `per_call` unless it is 0; return the given answer."""
         self._idle = 0
         taken = []
         while not self._per_call or len(taken) < self._per_call:
@@ -340,25 +339,20 @@ class Calls(CdcConsumer):
         return self._answer
 
     def on_mappings(self, mappings: Iterator[Any]) -> None:
-        """See CdcConsumer."""
         found = [[one.type_id, one.type_name, one.platform] for one in mappings]
         self.note("onMappings", mappings=found)
 
     def on_types(self, types: Iterator[Any]) -> None:
-        """See CdcConsumer."""
         found = [[one.type_id, one.type_name, one.is_enum, dict(one.fields)] for one in types]
         self.note("onTypes", types=found)
 
     def on_cache_change(self, caches: Iterator[Any]) -> None:
-        """See CdcConsumer."""
         self.note("onCacheChange", caches=[[one.cache_id, one.name] for one in caches])
 
     def on_cache_destroy(self, caches: Iterator[int]) -> None:
-        """See CdcConsumer."""
         self.note("onCacheDestroy", caches=list(caches))
 
     def stop(self) -> None:
-        """See CdcConsumer."""
         self.note("stop")
 
     @property

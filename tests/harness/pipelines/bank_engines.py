@@ -153,13 +153,11 @@ class _PostgresSession:
             self._connection.execute(f'set search_path to "{namespace}"'.encode())
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """See Session."""
         with _postgres_errors():
             cursor = self._connection.execute(sql.encode(), tuple(values) or None)
             return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:
-        """See Session."""
         self._connection.close()
 
 
@@ -193,13 +191,11 @@ class _MySQLSession:
             self._connection.select_db(namespace)
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """See Session."""
         with _mysql_errors(), self._connection.cursor() as cursor:
             cursor.execute(sql, tuple(values) or None)
             return list(cursor.fetchall()) if cursor.description else []
 
     def close(self) -> None:
-        """See Session."""
         if self._connection.open:
             self._connection.close()
 

@@ -55,19 +55,19 @@ class InProcess:
         work: Callable[[Iterator[Any]], Any],
         **_: object,
     ) -> list[Any]:
-        """See Session.run."""
+        """Run all tasks in this process, one job at a time, and return their results."""
         with self._turn:
             return [result for tasks in partitions for result in work(iter(tasks))]
 
     def with_jobs(self, _: str) -> InProcess:
-        """See Session.with_jobs."""
+        """Return the same session: its jobs cannot be cancelled."""
         return self
 
     def tell(self, *_: object) -> None:
-        """See Session.tell."""
+        """Do nothing: the figures of tasks are not reported."""
 
     def cancel(self) -> None:
-        """See Session.cancel; tasks in this process run to their end."""
+        """Do nothing: tasks in this process run to their end."""
 
 
 class Keeper:
@@ -89,10 +89,10 @@ class Keeper:
         return True
 
     def renew(self) -> None:
-        """See SessionKeeper.renew."""
+        """Do nothing: a session in this process cannot be lost."""
 
     def close(self) -> None:
-        """See SessionKeeper.close."""
+        """Do nothing: the session ends with this process."""
 
 
 def run_command(arguments: Sequence[str], out: str) -> None:

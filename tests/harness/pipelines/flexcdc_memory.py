@@ -32,28 +32,25 @@ class MemorySession:
         self.closed = 0
 
     def rows(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> list[dict[str, Any]]:
-        """See ChangelogSession."""
+        """Translate a query for SQLite, run it, and return its rows by column."""
         sql = sql.removesuffix(" for update").replace("%s", "?")
         return [dict(row) for row in self.driver.execute(sql, tuple(parameters))]
 
     def run(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> int:
-        """See ChangelogSession."""
+        """Translate a statement for SQLite, run it, and return how many rows it changed."""
         return self.driver.execute(sql.replace("%s", "?"), tuple(parameters)).rowcount
 
     def quote(self, *names: str) -> str:
-        """See ChangelogSession."""
+        """Return one quoted identifier: the names joined by dots."""
         return '"' + ".".join(names).replace('"', '""') + '"'
 
     def begin(self) -> None:
-        """See ChangelogSession."""
         self.driver.execute("begin")
 
     def commit(self) -> None:
-        """See ChangelogSession."""
         self.driver.execute("commit")
 
     def rollback(self) -> None:
-        """See ChangelogSession."""
         if self.driver.in_transaction:
             self.driver.execute("rollback")
 
@@ -63,7 +60,7 @@ class MemorySession:
         self.closed += 1
 
     def create_state(self, names: StateNames) -> None:
-        """See ChangelogSession."""
+        """Create the state tables with their first rows; SQLite needs no namespace for them."""
         for name, columns in (
             (
                 names.mvlogs,
@@ -82,43 +79,40 @@ class MemorySession:
         self.driver.execute(f"insert into {self.quote(*place)} values ('', -1, 0, '')")
 
     def drop(self, table: TableName) -> None:
-        """See ChangelogSession."""
         self.driver.execute(f"drop table if exists {self.quote(*table)}")
 
     def rename(self, table: TableName, name: str) -> None:
-        """See ChangelogSession."""
         to = self.quote(table.schema, name)
         self.driver.execute(f"alter table {self.quote(*table)} rename to {to}")
 
     def shape(self, table: TableName) -> Mapping[str, str] | None:
-        """See ChangelogSession."""
         found = self.driver.execute(f"pragma table_info({self.quote(*table)})").fetchall()
         return {row["name"]: row["type"] for row in found} or None
 
     def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
-        """See ChangelogSession."""
+        """Return the types of the source as they are."""
         return [column.source_type for column in relation.columns]
 
     def same_type(self, left: str, right: str) -> bool:
-        """See ChangelogSession."""
+        """Return whether two types differ in case at most."""
         return left.lower() == right.lower()
 
     def holds(self, wider: str, narrower: str) -> bool:
-        """See ChangelogSession."""
+        """Return whether the wider type is text, or the same as the narrower one."""
         return self.same_type(wider, narrower) or wider == self.text_type
 
     def fold(self, column: str) -> str:
-        """See ChangelogSession; SQLite ignores case."""
+        """Return the column's name in lower case, because SQLite ignores case."""
         return column.lower()
 
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
-        """See ChangelogSession."""
+        """Create a changelog: OWN_COLUMNS as integers, then these columns."""
         every = [(name, "integer") for name in OWN_COLUMNS] + list(columns)
         made = ", ".join(f"{self.quote(name)} {kind}" for name, kind in every)
         self.driver.execute(f"create table {self.quote(*table)} ({made})")
 
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
-        """See ChangelogSession."""
+        """Add a column at the end, because SQLite permits no other place."""
         added = f"add column {self.quote(name)} {kind}"
         self.driver.execute(f"alter table {self.quote(*table)} {added}")
 
@@ -126,16 +120,13 @@ class MemorySession:
         """Do nothing: SQLite's columns hold any value."""
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
-        """See ChangelogSession."""
         renamed = f"rename column {self.quote(old)} to {self.quote(new)}"
         self.driver.execute(f"alter table {self.quote(*table)} {renamed}")
 
     def drop_column(self, table: TableName, name: str) -> None:
-        """See ChangelogSession."""
         self.driver.execute(f"alter table {self.quote(*table)} drop column {self.quote(name)}")
 
     def append(self, table: TableName, images: RowImages) -> None:
-        """See ChangelogSession."""
         names = [*OWN_COLUMNS, *(column.name for column in images.relation.columns)]
         columns = [*images.own.columns, *images.columns]
         marks = ", ".join(["?"] * len(names))
@@ -150,19 +141,19 @@ class MemorySource:
     KNOWS_RENAMES = True
 
     def server_id(self, url: str) -> int:
-        """See ChangelogSource."""
+        """Return 7 for every URL."""
         return 7
 
     def place(self, position: str) -> tuple[str, int]:
-        """See ChangelogSource."""
+        """Return the position as the name of a file, with offset 0."""
         return position, 0
 
     def files(self, url: str) -> Sequence[tuple[str, int]]:
-        """See ChangelogSource."""
+        """Return no files: there is no server that could list them."""
         return ()
 
     def definition(self, url: str, table: TableName) -> TableDefinition | None:
-        """See ChangelogSource."""
+        """Return None: there is no server that has the table."""
         return None
 
 
@@ -176,7 +167,7 @@ class MemoryFlexCdc(FlexCdc):
 
     @contextmanager
     def connect(self) -> Iterator[tuple[State, Changelogs]]:
-        """See FlexCdc."""
+        """Connect to the destination in memory, for a with block."""
         self._session = self._memory
         state = State(self._memory, self._settings.names)
         self._changelogs = Changelogs(

@@ -98,7 +98,7 @@ class LocalSession:
     def run(
         self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
     ) -> list[Any]:
-        """See Session.run."""
+        """Run all tasks in this process, then the caller's function; return the results."""
         assert work is run_tasks
         assert description
         results = [result for tasks in partitions for result in work(iter(tasks))]
@@ -106,18 +106,21 @@ class LocalSession:
         return results
 
     def with_jobs(self, jobs: str) -> LocalSession:
-        """See Session.with_jobs."""
+        """Return the same session: its jobs cannot be cancelled."""
         del jobs
         return self
 
     def tell(self, of: str, tasks: Sequence[Any]) -> None:
-        """See Session.tell; a table that changed its shape has several tasks."""
+        """Check that the job and each task have a description.
+
+        Several tasks may have the same one: a table whose shape changed has several tasks.
+        """
         assert of
         assert all(one.of for one in tasks)
         assert tasks
 
     def cancel(self) -> None:
-        """See Session.cancel; tasks in this process run to their end."""
+        """Do nothing: tasks in this process run to their end."""
 
 
 class Applying:

@@ -38,7 +38,7 @@ class Here(LocalSession):
     def run(
         self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
     ) -> list[Any]:
-        """See Session.run."""
+        """Run tasks of any kind in this process, and return their results."""
         assert description
         return [result for tasks in partitions for result in work(iter(tasks))]
 

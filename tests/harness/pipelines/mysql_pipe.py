@@ -43,7 +43,7 @@ class Counting(LocalSession):
     def run(
         self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
     ) -> list[Any]:
-        """See Session.run."""
+        """Record how many partitions the job has, then run it."""
         self.partitions.append(len(partitions))
         return super().run(partitions, work, description=description)
 

@@ -54,7 +54,7 @@ class FakeInstance:
         return {"connector": "none", "db": table.schema, "at": [unit, *where, row]}
 
     def key(self, db: str, table: str) -> Sequence[str]:
-        """See Instance."""
+        """Return the same key for every table."""
         return self.names
 
 

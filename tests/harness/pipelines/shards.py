@@ -208,7 +208,7 @@ class Transfers(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """See Thread."""
+        """Commit transfers until the thread is stopped or an error ends it."""
         try:
             with ExitStack() as stack:
                 open_ = {
@@ -268,7 +268,7 @@ class TotalReader(threading.Thread):
         self.versions: set[tuple[Any, ...]] = set()
 
     def run(self) -> None:
-        """See Thread."""
+        """Read the accounts every 10 ms until the thread is stopped."""
         with connect(self._url, application_name="test", autocommit=True) as sql:
             while not self._ended.is_set():
                 row = sql.execute(

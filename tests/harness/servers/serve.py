@@ -181,11 +181,11 @@ class Welcome:
         self._patterns, self._version = patterns, version
 
     def answers(self) -> Patterns:
-        """See server.Welcome."""
+        """Return the test's answers in place of the catalogue."""
         return self._patterns
 
     def begin(self, session: Session, parameters: dict[str, str]) -> dict[str, str]:
-        """See server.Welcome."""
+        """Return the settings to report; those of the start-up packet are ignored."""
         return {
             "server_version": self._version,
             "client_encoding": "UTF8",

@@ -268,17 +268,16 @@ class SqlSide(Side):
         self.place.run(f"alter table {table} add column {name} int")
 
     def forget_log(self) -> None:
-        """See Side."""
         self.place.forget_log()
 
     def keys(self, pipeline: str) -> dict[str, str]:
-        """See Side."""
+        """Return a slot and a publication on PostgreSQL; other servers need neither."""
         if self.namespace != "public":
             return {}
         return {"replicationSlot": f"conform_{pipeline}", "publication": f"conform_{pipeline}"}
 
     def drop_heartbeats(self) -> None:
-        """See Side."""
+        """Drop the database `wirekite`, which holds the heartbeats on MySQL and MariaDB."""
         if self.namespace != "public":
             self.place.run("drop database if exists wirekite")
 
@@ -340,7 +339,6 @@ class FakeSide(Side):
         self.fake.make(TableName("public", table), *columns, version=2)
 
     def forget_log(self) -> None:
-        """See Side."""
         self.fake.oldest = len(self.fake.commits) + 1
 
 
