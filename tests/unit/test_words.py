@@ -32,11 +32,10 @@ class Finding(NamedTuple):
         return f"{self.place}: {self.rule}: {self.text}"
 
 
-def check_docstring(text: str, *, is_test: bool = False) -> str | None:
+def check_docstring(text: str) -> str | None:
     """Return what is wrong with a docstring's first words, or None."""
     first = text.strip().split(None, 1)[0].strip("`\"'(),.:;").lower() if text.strip() else ""
-    wrong = LISTS["first_words"] if is_test else LISTS["first_words"] + LISTS["first_words_of_src"]
-    return f"begins with {first!r}" if first in wrong else None
+    return f"begins with {first!r}" if first in LISTS["first_words"] else None
 
 
 def is_participle(name: str) -> bool:
@@ -68,7 +67,7 @@ def find_in_module(path: Path, text: str) -> Iterator[Finding]:
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
         ) and (given := ast.get_docstring(node)):
             at = f"{place}:{getattr(node, 'lineno', 1)}"
-            if wrong := check_docstring(given, is_test=place.startswith("tests/")):
+            if wrong := check_docstring(given):
                 yield Finding(at, "first word", f"{wrong}: {given.splitlines()[0]}")
     for number, line in enumerate(text.splitlines(), 1):
         for wrong in find_plain_words(line):
@@ -126,10 +125,11 @@ def test_what_is_written_reads_plainly() -> None:
         ("Position of a consumer in the log.", True),
         ("Whether a slot is there.", False),
         ("What becomes of it.", False),
+        ("See `Position`.", False),
     ],
 )
 def test_a_first_word_is_judged(text: str, is_right: bool) -> None:
-    """Verbs and nouns are right, relative words are not."""
+    """Verbs and nouns are right; relative words and references are not."""
     assert (check_docstring(text) is None) is is_right
 
 
