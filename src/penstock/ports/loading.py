@@ -164,7 +164,10 @@ class Target(Protocol):
 
     @abstractmethod
     def bind(self, log_id: str) -> Applied:
-        """Bind the target to this log; return how far it is applied. Raises LogOfAnother."""
+        """Bind the target to this log; return how far it is applied.
+
+        Raises TargetFollowsAnotherLog.
+        """
         ...
 
     @abstractmethod
