@@ -14,13 +14,13 @@ from penstock.extract.extractor import ExtractOptions, Extractor
 
 
 class Recorder:
-    """Keeps nothing: it only has to be callable."""
+    """Recorder that keeps nothing; the extractor calls it."""
 
     def note_opened(self, number: int, position: int) -> None:
-        """Keep nothing."""
+        """Ignore that a segment was opened."""
 
     def note_closed(self, segment: object) -> None:
-        """Keep nothing."""
+        """Ignore that a segment was closed."""
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def kill_at_faults(root: Path, faults: Iterator[str | None], *, seed: int) -> No
 def run_once(
     feed: Feed, path: Path, growth: Growth, fault: str | None, chance: random.Random
 ) -> None:
-    """Run one process that ends by a kill or, with fault "end", once it has read everything."""
+    """Run a consumer until it is killed or, with fault "end", until it has read everything."""
     environment, root = dict(os.environ), feed.root
     if fault not in (None, "end"):
         environment["PENSTOCK_FAULT"] = f"{fault}:{chance.randint(1, 6)}:kill"

@@ -40,7 +40,7 @@ def extraction(cluster: Cluster, **more: bool) -> Iterator[Extraction]:
 
 
 def play_steps(cluster: Cluster, extracted: Extraction, steps: list[tuple[str, int]]) -> None:
-    """Do the steps."""
+    """Do these steps at the cluster or at its extraction, each with its number."""
     value = iter(range(1 << 30))
     node_count = cluster.node_count
     actions: dict[str, Callable[[int], object]] = {

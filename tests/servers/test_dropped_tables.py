@@ -49,7 +49,7 @@ def _of(directory: Path, table: str) -> list[tuple[str, object]]:
 def test_what_was_committed_before_a_table_was_dropped_is_in_the_log(
     source_url: str, tmp_path: Path
 ) -> None:
-    """Tables without rows in the log are covered, and one whose type was dropped too."""
+    """Tables with no earlier rows in the log are included, and one whose type was dropped too."""
     set_up(
         source_url,
         """create type mood as enum ('glad');;

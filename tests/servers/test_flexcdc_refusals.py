@@ -157,7 +157,7 @@ class Failing(Plugin):
     """A plugin that raises in the middle of a transaction."""
 
     def insert(self, *_: Any) -> None:
-        """Fail."""
+        """Raise ZeroDivisionError."""
         raise ZeroDivisionError("on purpose")
 
 

@@ -143,7 +143,7 @@ def test_values_are_those_that_go_through_a_merge_table(
 
 
 def change_nothing(target: Applying) -> None:
-    """Change nothing."""
+    """Leave the target as it is."""
 
 
 def own_column(target: Applying) -> None:

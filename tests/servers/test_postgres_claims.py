@@ -173,8 +173,9 @@ def plan_of(name: str, *given_up: str) -> TablePlan:
 
 @pytest.mark.parametrize("ending", ["begun afresh", "finished"])
 def test_a_table_does_not_wait_for_who_hangs_at_a_chunk(target_url: str, ending: str) -> None:
-    """The table does not wait when it is restarted, for workers of older plans, nor when it is
-    finished.
+    """Restarting or finishing a table ends the hung worker of its plan, instead of waiting.
+
+    A worker of another pipeline stays.
     """
     with session(target_url) as driver, session(target_url) as hung, session(target_url) as other:
         driver.autocommit = True
@@ -259,9 +260,10 @@ def test_a_chunk_is_copied_beside_a_worker_that_hangs(target_url: str) -> None:
 def test_only_workers_at_these_merge_tables_are_ended(
     postgres: Server, target_url: str, plain_urls: tuple[str, str]
 ) -> None:
-    """Own sessions of this name with a lock on one of them are ended, not those at other tables.
+    """The stager ends its own role's worker sessions that have locked one of the merge tables.
 
-    Readers of the tables stay. A superuser could end all sessions, and leaves the others.
+    Sessions at other tables or with other names stay. A superuser could end sessions of any role,
+    and ends only its own.
     """
     url, others = plain_urls
     with session(url) as maker:

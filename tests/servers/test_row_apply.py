@@ -123,7 +123,7 @@ def test_many_rows_in_statements_of_few(target: Rows) -> None:
 
 
 def test_another_unique_key_is_respected(target: Rows) -> None:
-    """A row never replaces one with another key because it shares a unique value."""
+    """A row never replaces a row of another key that has the same unique value."""
     target.run("create table t (id int primary key, u int unique, v int)")
     target.upsert(upsert({"id": 1, "u": 1, "v": 1}))
     with pytest.raises(Exception, match=r"(?i)duplicate"):

@@ -232,7 +232,7 @@ def test_quoted_and_non_ascii_names(source_url: str, tmp_path: Path) -> None:
 
 
 def test_a_thousand_columns(source_url: str, tmp_path: Path) -> None:
-    """Few tables of PostgreSQL get as wide in practice."""
+    """Rows of 1,000 columns are streamed whole; few tables of PostgreSQL are wider in practice."""
     names = ", ".join(f"c{i} text" for i in range(999))
     prepare(source_url, f"create table w (id int primary key, {names})")
     with (

@@ -78,7 +78,7 @@ def indexes(mysql: MySQLServer, database: str, table: str) -> dict[str, str]:
 
 
 def test_from_postgresql(mysql: MySQLServer, landing: str, source_url: str) -> None:
-    """Everything that has an equivalent in MySQL and MariaDB exists; the rest is named."""
+    """Keys, defaults and indexes with an equivalent in MySQL exist; the others are left out."""
     with psycopg.connect(source_url, autocommit=True) as source:
         source.execute(FROM_POSTGRES.encode())
     with postgres_catalog.open_catalog(source_url) as connection:

@@ -243,7 +243,7 @@ class ToyTarget(ToyProgress, Target):
 
 
 def take(store: Store, table: TableName, step: Step) -> None:
-    """Do one step."""
+    """Apply one step to a table of the store."""
     if step.relation is None:
         store.empty(table)
         return

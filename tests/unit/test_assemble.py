@@ -510,7 +510,7 @@ def test_idle_position_comes_after_everything_before_it(source: PostgresSource) 
 
 
 def test_a_position_is_given_only_when_all_before_it_was_taken(source: PostgresSource) -> None:
-    """Received is not taken: an extraction that ended then would lose rows."""
+    """Received rows do not count until they are taken: if extraction ended, they would be lost."""
     source.counts.received_position = 300
     assert not source.has_given(300)
     source._put(Run(), 0)

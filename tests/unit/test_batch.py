@@ -27,7 +27,7 @@ class Clock:
         return 0.0
 
     def sleep(self, _seconds: float) -> None:
-        """Return at once."""
+        """Return without waiting."""
 
 
 class Target:

@@ -208,7 +208,7 @@ def test_what_a_float_can_be_stays() -> None:
 def test_arrow_checks_integers_and_times_itself(
     value: Any, old: pa.DataType, new: pa.DataType
 ) -> None:
-    """Casts that `cast_exactly` leaves to Arrow fail: a version that stops checking is noticed."""
+    """Arrow itself refuses these casts, which `cast_exactly` leaves to it."""
     with pytest.raises(pa.ArrowInvalid):
         cast([value], old, new)
 

@@ -68,7 +68,7 @@ def test_images_and_keys_keep_every_byte(decoder: Decoder) -> None:
 
 
 def test_null_and_absent_images_are_one(decoder: Decoder) -> None:
-    """Both mean a removal."""
+    """A row whose `after` is null or absent is a removal."""
     lines = [
         f'{{"after":null,"key":[1],{TIME},"topic":"accounts"}}',
         LINE.replace('"after":{"id":1},', ""),
@@ -201,7 +201,7 @@ def test_a_table_that_the_target_lacks(decoder: Decoder) -> None:
 
 
 def test_a_file_has_one_line_per_row(decoder: Decoder) -> None:
-    """Blank lines and unknown fields are skipped; the end needs no newline."""
+    """Blank lines and unknown fields are skipped; the last line needs no newline."""
     body = "\n".join(
         ["", LINE, "  ", LINE.replace('"key"', '"mvcc_timestamp":[1,{}],"key"') + "\r", LINE]
     )
@@ -270,7 +270,7 @@ def test_a_query_feed_that_was_made_wrongly(
 
 
 def test_a_query_feed_of_a_table_without_key(decoder: Decoder) -> None:
-    """No key can be built."""
+    """The feed is refused, because its rows have no key."""
     place = Place(group=SHOP, kind=Kind.QUERY_BATCH, table="keyless")
     with pytest.raises(PrimaryKeyMissing, match="has none in the target"):
         decoder.decode(place, batch(f'{{"after":{{"a":1}},{TIME}}}'))

@@ -194,7 +194,7 @@ class Here:
     parallelism = 1
 
     def run(self, partitions: Any, work: Any, *, description: str = "") -> list[Any]:
-        """Run like Session.run."""
+        """Run all tasks in this process, and return their results."""
         assert description
         return [found for tasks in partitions for found in work(iter(tasks))]
 

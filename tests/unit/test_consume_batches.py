@@ -87,7 +87,7 @@ def test_markers_cut_and_rows_of_a_reload_are_apart(tmp_path: Path) -> None:
 
 
 def test_reading_goes_on_between_rows_read_again_and_others(tmp_path: Path) -> None:
-    """Both are in one frame, and only the first were returned."""
+    """Reading stops between the two kinds of rows of one frame, and continues with the second."""
     first, second = number_rows([inserts(2), inserts(2, first=2)])
     reload = replace(truncate(0, 1, "item"), kind=MarkerKind.RELOAD)
     with write(tmp_path, run_of([*first, *second], markers=[reload])) as segment:

@@ -161,7 +161,7 @@ def test_run_does_the_same_inside_a_program(feed: Feed) -> None:
 
 
 def test_a_pipeline_without_changes_has_no_consumers(feed: Feed) -> None:
-    """The mode is data."""
+    """A pipeline of mode `data` extracts no changes, so `consume` is refused."""
     path = plain_pipeline(feed.root)
     target = '[target]\nurl = "postgresql://unused@127.0.0.1:1/none"\n'
     path.write_text(path.read_text().replace("[source]", f'mode = "data"\n{target}[source]'))

@@ -70,7 +70,7 @@ def test_texts_come_back_as_they_were(neutral: str, texts: list[str | None]) -> 
     ],
 )
 def test_what_does_not_fit_makes_the_column_text(neutral: str, text: str) -> None:
-    """The column never gets another value or NULL instead."""
+    """The column becomes text, so no value is changed or replaced by NULL."""
     assert read(neutral, text, None) == ("string", [text, None])
 
 

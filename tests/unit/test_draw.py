@@ -56,7 +56,7 @@ def test_each_file_comes_before_any_function() -> None:
 
 
 def test_with_time_for_all_all_runs() -> None:
-    """No case is lost."""
+    """All cases are drawn, in their order."""
     assert draw(ALL, "any", float("inf")) == names(ALL)
 
 

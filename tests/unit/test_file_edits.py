@@ -256,7 +256,7 @@ def test_the_first_target_may_have_any_map(source: Source, tmp_path: Path) -> No
 
 
 def test_another_extension_of_segments_is_refused(source: Source, tmp_path: Path) -> None:
-    """The log's segments would not be found."""
+    """With another extension, penstock would not find the segments that the log already has."""
     config, _ = start(tmp_path, BOTH)
     begin_log(config)
     with pytest.raises(EditRefused, match="changeFileExtension"):

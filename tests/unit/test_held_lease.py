@@ -38,7 +38,7 @@ class Database:
         return self.busy_until or LEASE
 
     def renew(self, lease: Lease, _lifetime_s: float) -> Lease | None:
-        """Renew as told."""
+        """Renew the lease, lose it or raise an error, as `renews` says."""
         if self.renews == "error":
             raise StagingUnusable("away", hint="Start it.")
         if self.renews == "defect":
@@ -48,7 +48,7 @@ class Database:
         return lease if self.renews == "yes" else None
 
     def release(self, lease: Lease) -> None:
-        """Note the release."""
+        """Record which lease was released."""
         self.released.append(lease)
 
 
@@ -91,7 +91,7 @@ class SlowClock:
     """A clock twenty times slower than real time, so that no lease expires on a busy machine."""
 
     def monotonic_s(self) -> float:
-        """Return seconds."""
+        """Return the seconds of a clock that is twenty times slower."""
         return time.monotonic() / 20
 
 

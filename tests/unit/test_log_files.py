@@ -66,7 +66,7 @@ def test_a_write_that_takes_only_part_is_repeated(tmp_path: Path) -> None:
 
 
 def test_overwrite_and_truncate_leave_the_next_append_at_the_end(tmp_path: Path) -> None:
-    """Recovery uses both."""
+    """Recovery overwrites and truncates a segment before it appends."""
     file = REAL_FILES.create(tmp_path / "f")
     file.append([b"0123456789"])
     file.overwrite(2, b"xy")
@@ -255,7 +255,7 @@ def test_an_unarmed_point_costs_next_to_nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """A state for tests."""
+    """State of a test."""
 
     name: str
     number: int = 0

@@ -33,7 +33,7 @@ class Files:
         return self.kept.get(name)
 
     def save(self, name: str, state: Any) -> None:
-        """Keep it."""
+        """Keep the state, and note its name."""
         self.written.append(name)
         self.kept[name] = state
 

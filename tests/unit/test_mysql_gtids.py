@@ -39,13 +39,13 @@ def test_text_is_read_and_printed_as_the_servers_do(text: str, printed: str) -> 
     [ONE, f"{ONE}:", f"{ONE}:0", f"{ONE}:5-1", "x:1", f"{ONE}:1-x-2", f"{ONE}:9223372036854775807"],
 )
 def test_what_is_no_set_is_refused(text: str) -> None:
-    """No part is guessed."""
+    """A text that is wrong in one part is refused as a whole."""
     with pytest.raises(Malformed):
         GtidSet.parse(text)
 
 
 def test_sets_are_compared() -> None:
-    """Gaps are normal."""
+    """A set may have gaps, and does not contain the numbers in them."""
     mine = GtidSet.parse(f"{ONE}:1-5:8,{TWO}:tag:1")
     assert mine.contains((ONE, ""), 5)
     assert not mine.contains((ONE, ""), 6)

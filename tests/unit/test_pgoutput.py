@@ -378,7 +378,7 @@ class TestRelations:
         assert decoder.ignored_count == 2
 
     def test_ignored_rows_need_a_transaction_and_an_oid(self, decoder: Decoder) -> None:
-        """Everything on which the walk itself depends is still checked."""
+        """Ignored rows are refused outside a transaction, without an OID and in a COPY."""
         decoder.ignore(9)
         with pytest.raises(DecodeError, match="outside a transaction"):
             feed(decoder, insert(9, ["1"]))

@@ -174,7 +174,7 @@ class TestErrors:
 
 class TestCopy:
     def test_lines_become_inserts_of_the_open_transaction(self, decoder: Decoder) -> None:
-        """Lines have the same values as from the stream, so a reloaded table is equal."""
+        """Lines of COPY give the same values as the stream, so a reloaded table is equal."""
         decoder.begin(900, COMMIT_TIME_US, 0)
         lines = b"1\ta\n2\t\\N\n3\t\n4\t\\\\ \\b\\f\\n\\r\\t\\v x\\\\N\n5\trest"
         at = decoder.feed_copy(lines, 0, len(lines), T)

@@ -81,7 +81,7 @@ def test_values_are_exact(tmp_path: Path) -> None:
 
 @pytest.mark.promise
 def test_a_transaction_that_comes_again_is_written_once(tmp_path: Path) -> None:
-    """The file may have none of it, some bytes or all; two equal rows stay two."""
+    """The file may already have none, some or all of its bytes; two equal rows stay two."""
     images = [("insert", {"id": 1}), ("delete", {"id": 1}), ("insert", {"id": 1})]
     plugin, instance = open_plugin(tmp_path)
     last = send(plugin, instance, 1, 0, *images)

@@ -149,7 +149,7 @@ def test_names_are_cut_as_the_server_cuts_them() -> None:
     ("text", "timeline"), [("4294967297", 1), ("9" * 5000, 2**32 - 1), ("0001", 1)]
 )
 def test_a_timeline_is_a_number_of_32_bits(text: str, timeline: int) -> None:
-    """A timeline may have any number of digits."""
+    """A number of any length is accepted; it wraps around, or is the maximum if it is too long."""
     assert parse(f"TIMELINE_HISTORY {text}") == TimelineHistory(timeline=timeline)
 
 

@@ -15,7 +15,7 @@ class Missed(PenstockError):
 
 
 class Foreign(PenstockError):
-    """An error for segments that are not those that were read."""
+    """Error: the segments are not those that were read."""
 
 
 class Directory:

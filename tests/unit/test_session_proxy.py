@@ -266,7 +266,7 @@ def test_nothing_but_statements_gets_to_the_server(make: Make) -> None:
 
 
 def test_the_last_session_that_its_server_ends_takes_the_snapshot_with_it(make: Make) -> None:
-    """A client in the middle of a result notices; arriving and waiting clients are told."""
+    """A client in the middle of a result gets ConnectionLost; a waiting one gets SnapshotGone."""
     proxy, [server] = make()
     assert is_alive(proxy.snapshot_id, TEXT)
     assert not is_alive(proxy.snapshot_id, "another")

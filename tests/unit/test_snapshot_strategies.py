@@ -34,7 +34,7 @@ RELOAD = Rights(grants=(Grant(rights=frozenset({"RELOAD"}), schema="*", table="*
 
 
 def test_no_privilege_to_ask_for_the_position_is_needed() -> None:
-    """A lock is enough."""
+    """A lock is enough if no changes follow; otherwise the account must read the position."""
     for rights, strategy in ((TABLES, Strategy.TABLE_LOCKS), (RELOAD, Strategy.GLOBAL_LOCK)):
         with pytest.raises(NoConsistentPoint):
             choices(facts("8.0.15", rights))

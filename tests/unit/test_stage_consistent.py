@@ -48,7 +48,7 @@ def test_rows_are_marked_as_far_as_the_target_has_them(target: FakeRowTarget) ->
 
 
 def begin_work(root: Path, target: FakeRowTarget) -> LogState:
-    """Return the state of the log in a directory that has begun to work."""
+    """Begin a log in an empty directory, and return its state."""
     layout = PipelineLayout(root=root)
     REAL_FILES.make_directory(layout.log)
     begin_log(layout, LOG, SOURCE, target)

@@ -53,7 +53,7 @@ def marker(second: int, folders: str = "2024-03-01/") -> str:
 
 
 def row(number: int) -> bytes:
-    """Return a line."""
+    """Return the line of a changefeed's file for the row with this key."""
     return f'{{"after":{{"id":{number}}},"key":[{number}],"updated":"{number}.0"}}\n'.encode()
 
 

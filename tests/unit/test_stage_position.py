@@ -480,6 +480,6 @@ def test_a_key_in_another_order_is_seen(key: str, image: bytes | None, is_other:
 
 
 def test_a_moved_position_passes() -> None:
-    """The caller retries."""
+    """The caller retries after a moved position; an operator must act on one that is ahead."""
     assert PositionMoved("x", hint="").retry == LeaseLost("x", hint="").retry == "backoff"
     assert PositionAhead("x", hint="").retry == MutationLate("x", hint="").retry == "operator"

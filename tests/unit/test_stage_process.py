@@ -151,7 +151,10 @@ def test_a_certificate_of_the_file_is_used(tmp_path: Path, staging: FakeStaging)
 
 
 def test_keys_of_tokens_are_read_again_on_sighup(tmp_path: Path, staging: FakeStaging) -> None:
-    """An added key opens; a revoked id closes; a broken key changes nothing."""
+    """A token is accepted with an added key, and refused once its id is revoked.
+
+    A broken key changes nothing.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     good = token(key, "ES256", GRANTED)
 

@@ -225,7 +225,7 @@ class StoppedClock(RealClock):
     now_s = 0.0
 
     def monotonic_s(self) -> float:
-        """Return the time."""
+        """Return the set time."""
         return self.now_s
 
 
@@ -314,7 +314,7 @@ def test_a_worker_notes_its_mode_and_its_problem() -> None:
 
 
 def test_a_note_that_cannot_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work continues."""
+    """The worker continues, and its next note has the problem too."""
     staging = FakeStaging()
     notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
 
@@ -373,17 +373,17 @@ class FakeTarget:
         return {"orders": None} | ({} if self.letters is None else {"replicator_dlq": None})
 
     def quote(self, *names: str) -> str:
-        """Quote names."""
+        """Return the names, joined by dots and unquoted."""
         return ".".join(names)
 
     def query(self, sql: str, _parameters: Any) -> list[tuple[int]]:
-        """Return the count."""
+        """Return the number of dead letters."""
         assert "from public.replicator_dlq limit" in sql
         assert self.letters is not None
         return [(self.letters,)]
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the session is the target itself, which has no connection."""
 
 
 @pytest.fixture

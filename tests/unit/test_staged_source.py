@@ -310,7 +310,7 @@ class NoTime:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Advance the time without waiting."""
         self.now_s += seconds
 
 

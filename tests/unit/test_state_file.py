@@ -19,13 +19,13 @@ from penstock.model import PenstockError, TableName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A state."""
+    """State of a test."""
 
     count: int
 
 
 class Broken(PenstockError):
-    """A room's error."""
+    """Error with the code of this test's state file."""
 
     code = "XX02"
 

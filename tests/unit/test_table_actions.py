@@ -26,7 +26,7 @@ class Watch:
         self.looks: list[float] = []
 
     def poll(self) -> int:
-        """Look once."""
+        """Note the time of this look, which takes `cost_s`; return that nothing was found."""
         self.looks.append(self.now_s)
         self.now_s += self.cost_s
         return 0

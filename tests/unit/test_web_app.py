@@ -76,7 +76,7 @@ class Outline(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the element."""
+        """Record an element with its attributes."""
         self.tags.append((tag, dict(attrs)))
 
     def count(self, tag: str) -> int:

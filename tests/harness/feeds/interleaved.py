@@ -65,11 +65,11 @@ class NoSleep:
         return 2**62 // 1000
 
     def monotonic_s(self) -> float:
-        """Return a constant."""
+        """Return 0: no time passes."""
         return 0.0
 
     def sleep(self, seconds: float) -> None:
-        """Return at once."""
+        """Return without waiting."""
 
 
 class LockingTarget(FakeRowTarget):

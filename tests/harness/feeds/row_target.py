@@ -56,11 +56,11 @@ class FakeRowTarget:
 
     @contextmanager
     def open_session(self) -> Iterator[FakeRowTarget]:
-        """Yield itself."""
+        """Yield the target: it is its own session."""
         yield self
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the rows are in memory."""
 
     # -- rows
 

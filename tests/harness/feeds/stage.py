@@ -400,7 +400,7 @@ class Stage:
             connection.execute(sql)
 
     def run(self, count: int) -> None:
-        """Kill so often under load, then let it finish; everything must be equal."""
+        """Cause so many failures under load, let the work finish, and check that all is equal."""
         with self:
             deadline = time.monotonic() + READY_S
             while not self._mark():

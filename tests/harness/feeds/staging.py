@@ -89,7 +89,7 @@ class FakeStaging:
 
     @contextmanager
     def open_session(self) -> Iterator[FakeStaging]:
-        """Yield itself."""
+        """Yield the staging database: it is its own session."""
         yield self
 
     def examine(self) -> list[Finding]:

@@ -76,7 +76,7 @@ class Cluster:
             self.owners.append(owners)
 
     def change(self, key: int, value: int | None) -> None:
-        """Put or remove a key."""
+        """Write a key at its owner, or remove it; backups log that later."""
         owners = self.owners[key % PARTITION_COUNT]
         if not owners:
             return
@@ -117,7 +117,7 @@ class Cluster:
         self.now_ms += time_ms
 
     def settle(self) -> None:
-        """Log everything."""
+        """Let the nodes log all late changes and all resent rows."""
         self.deliver(len(self.late))
         self.log_resent(len(self.resent))
         self.settled_ms = self.now_ms
@@ -129,7 +129,7 @@ class Cluster:
             self._change_topology(self.up - {node})
 
     def start(self, node: int) -> None:
-        """Start a node again."""
+        """Start a killed node again."""
         if node not in self.up:
             self._change_topology(self.up | {node})
 

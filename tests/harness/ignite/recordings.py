@@ -293,7 +293,7 @@ def data_segment(
 
 
 class Calls(CdcConsumer):
-    """Records each call with the state that is saved then; ends when nothing comes any more.
+    """Recorder of each call with the state that is saved then; ends after idle calls.
 
     calls: number of calls with events after which it ends.
     """
@@ -307,7 +307,7 @@ class Calls(CdcConsumer):
         self.told: list[dict[str, Any]] = []
 
     def note(self, call: str, **more: Any) -> None:
-        """Record one line."""
+        """Record a call with the state that is saved now."""
         files = {"state": "cdc-wal-state.bin", "mode": "cdc-mode.bin"}
         found = {key: self._state / name for key, name in files.items()}
         saved = {k: path.read_bytes().hex() if path.exists() else "" for k, path in found.items()}

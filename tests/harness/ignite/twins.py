@@ -81,7 +81,7 @@ class Readers:
         self.cells = lambda data, columns: read_cells(data, columns, twin), made.cells
 
     def forget(self, type_id: int) -> None:
-        """Look a type up again."""
+        """Let both readers look the type up again."""
         for one in self.types:
             one.forget(type_id)
 

@@ -22,7 +22,7 @@ class Writer(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the thread's work."""
+        """Repeat the statements until the thread is stopped; an error ends it earlier."""
         try:
             with connect(self.url, application_name="writer") as connection:
                 while not self.stopped.is_set():

@@ -93,5 +93,5 @@ NOTHING: list[tuple[str, str]] = []
 
 
 def read_again(reason: ReloadReason) -> list[tuple[str, str]]:
-    """Return the actions for a table that is read again for one reason."""
+    """Return the only action for a table that is reloaded: the reload, with its reason."""
     return [("Reload", reason.name)]

@@ -190,7 +190,7 @@ class Browser:
         )
 
     def scripts(self, wanted: bool) -> None:
-        """Allow JavaScript, or not, from the next page on."""
+        """Allow or forbid JavaScript, from the next page on."""
         self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
             "Emulation.setScriptExecutionDisabled", {"value": not wanted}
         )

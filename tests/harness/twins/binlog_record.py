@@ -274,7 +274,7 @@ def images(server: Server) -> list[str]:
 
 
 def transactions(server: Server) -> list[str]:
-    """Return statements for savepoints, rollbacks, XA, DDL, engines without transactions."""
+    """Return statements with savepoints, rollbacks, XA, DDL and non-transactional engines."""
     sql = [
         "create table acc (id int primary key, n int)",
         "create table mem (id int primary key, n int) engine=MyISAM",
