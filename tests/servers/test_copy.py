@@ -511,7 +511,7 @@ def test_tls_goes_through_libpq(
 
 
 def test_libpq_does_the_same_on_a_plain_connection(pair: Pair) -> None:
-    """The two ways give the same rows and counts."""
+    """Copying through libpq gives the same rows and counts as copying without it."""
     pair.source.execute("begin")
     with pair.target.transaction():
         counts = through_libpq(pair.source, copy_out(ROWS.format(count=90)), pair.target, COPY_IN)

@@ -206,8 +206,9 @@ def check_refusal(pair: Pair, sql: str) -> None:
 
 
 def test_tables_without_replica_identity(pair: Pair) -> None:
-    """Changes that the server allows are replicated: inserts and TRUNCATE; a key is dropped
-    meanwhile.
+    """Inserts and TRUNCATE, which the server allows there, are replicated.
+
+    One table loses its key while it is replicated.
     """
     tables = ("nothing_keyed", "nothing_bag", "nothing_made", "key_dropped")
     pair.run("insert into key_dropped values (1, 'keyed'); delete from key_dropped where id = 91")

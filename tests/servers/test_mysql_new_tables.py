@@ -28,7 +28,7 @@ class Story:
         self.file = self.write("add")
 
     def write(self, policy: str, *names: str) -> Path:
-        """Write the file with another policy, and with these tables instead of all."""
+        """Write the pipeline's file with this policy and these tables, all if none is named."""
         sections = {
             "changeExtractor": {"flushIntervalSeconds": 0.3},
             "target.map": {self.place: "public"},

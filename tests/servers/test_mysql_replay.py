@@ -280,7 +280,7 @@ UNFIT = [
 
 @pytest.mark.parametrize("columns", UNFIT)
 def test_tables_that_take_no_events(my_start: MyStart, log: LogMaker, columns: str) -> None:
-    """Their rows are sent as lines, or through a merge table, and arrive correctly."""
+    """Rows of these tables are sent as lines or through a merge table, and applied correctly."""
     key = (0, 2) if "(id, name)" in columns else (0,)
     shape = relation(("id", "x", "int32"), ("v", "x", "int16"), ("name", "x", "string"), key=key)
     target = my_start(f"create table t ({columns}) charset utf8mb4")

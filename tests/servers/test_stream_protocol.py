@@ -295,7 +295,7 @@ def test_slot_in_use_names_the_reader(source_url: str, tmp_path: Path) -> None:
 
 
 def test_missing_publication_is_seen_before_the_start(source_url: str, tmp_path: Path) -> None:
-    """PostgreSQL 18 would only warn, and lose the rows."""
+    """The start is refused, because PostgreSQL 18 would only warn and skip the rows."""
     prepare(source_url, DDL)
     with connect(source_url, application_name="test") as sql:
         sql.execute(f'drop publication "{PUBLICATION}"'.encode())

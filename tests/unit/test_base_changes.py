@@ -271,7 +271,7 @@ def test_unsent_values_of_a_row_whose_key_changed_during_the_copy_are_not_guesse
 
 
 def test_unsent_values_of_a_moved_row_come_from_an_exact_copy(tmp_path: Path) -> None:
-    """An exact copy contains no part of the move."""
+    """An exact copy holds the values from before the whole move, so each row keeps its own."""
     log = Log(tmp_path, {ITEM: [(1, "first"), (2, "second")]})
     log.copied_at(1)
     swap = [

@@ -80,7 +80,7 @@ def test_where_spark_carries_the_log_the_directory_is_not_looked_at(wanted_state
 
 
 def test_each_lack_is_named(wanted_state: Wanted, address: tuple[str, int]) -> None:
-    """Versions, directory, files, servers: each has a sentence."""
+    """A wrong version, directory, file or server is reported in a sentence of its own."""
     assert wanted_state.nonce_path is not None
     elsewhere = wanted_state.nonce_path.parent / "nowhere" / "x"
     closed = ("127.0.0.1", 1)

@@ -57,7 +57,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
 
 
 def settle(config: Config, tell: Callable[[str], None] = lambda _: None) -> Config:
-    """Do what each start does that passes its checks."""
+    """Accept the edited file, and keep its first settings, as each successful start does."""
     found = settle_file_edits(config, tell)
     keep_first_settings(config)
     return found
@@ -256,7 +256,7 @@ def test_the_first_target_may_have_any_map(source: Source, tmp_path: Path) -> No
 
 
 def test_another_extension_of_segments_is_refused(source: Source, tmp_path: Path) -> None:
-    """With another extension, penstock would not find the segments that the log already has."""
+    """The segments that the log already has could not be found by another extension."""
     config, _ = start(tmp_path, BOTH)
     begin_log(config)
     with pytest.raises(EditRefused, match="changeFileExtension"):

@@ -210,7 +210,7 @@ def test_tables_are_not_compared(tmp_path: Path, knows: Callable[..., None]) -> 
 
 
 def test_rows_do_not_come_before_a_directory(tmp_path: Path) -> None:
-    """A consumer that reads the node's directory begins with the rows in it."""
+    """A consumer of the node's directory cannot start with a snapshot; one of the log can."""
     config = pipeline(tmp_path, target=False)
     file = config.path
     consumer = '[consumers.seen]\nclass = "none:None"\nstart = "snapshot"\n'

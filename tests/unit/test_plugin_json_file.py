@@ -33,7 +33,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_lines_have_the_published_keys(tmp_path: Path) -> None:
-    """Keys are columns, the action, and with metadata the origin; a rollback leaves no line."""
+    """A line has the columns, the action and the origin; a rolled back change has no line."""
     plugin, instance = open_plugin(tmp_path)
     send(plugin, instance, 7, 10, ("insert", {"id": 9}), commit=False)
     send(

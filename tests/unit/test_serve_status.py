@@ -145,7 +145,7 @@ def test_slots_are_told_without_the_server(tmp_path: Path) -> None:
 
 
 def test_a_server_that_streams() -> None:
-    """The slot's name shows which client streams, and one connection is singular."""
+    """A line per slot says whether a client streams; a single connection is in the singular."""
     slot = SlotSeen(name="s", plugin="wal2json", is_active=True, confirmed="0/1", behind=1200)
     found = ServeSeen(pid=7, address="127.0.0.1:5", connections=1, slots=(slot,))
     assert [line for line, _ in found.lines()] == [
