@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import string
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt import PyJWS
 from starlette.testclient import TestClient
 
 from harness.feeds.staging import SHOP, FakeCatalog, FakeStaging
@@ -364,6 +368,28 @@ def test_each_algorithm_and_each_active_key(algorithm: str) -> None:
     assert site.post("/nothing", BODY)[0] == 404
 
 
+def respell(signed: str) -> str:
+    """Return a token with another last character, whose unused bits only are different."""
+    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
+    return signed[:-1] + letters[letters.index(signed[-1]) ^ 1]
+
+
+def test_a_small_rsa_key_may_sign_without_a_warning() -> None:
+    """PyJWT would warn of it in the middle of a request."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    program = (
+        "import sys\n"
+        "from penstock.ports.staging import Keys\n"
+        "from penstock.stage.receiver.access import SignedTokens\n"
+        "tokens = SignedTokens()\n"
+        "tokens.load(Keys(public=(sys.argv[1],), revoked=frozenset()))\n"
+        "print(tokens.allows(sys.argv[2], ('shop', 'public')))\n"
+    )
+    arguments = [sys.executable, "-c", program, pem(key), token(key, "RS256", GRANTED)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 KEY = ec.generate_private_key(ec.SECP256R1())
 NOW_S = REAL_CLOCK.now_us() / 1e6
 
@@ -396,6 +422,9 @@ NOW_S = REAL_CLOCK.now_us() / 1e6
         (lambda: token(RSA_KEY, "RS256", GRANTED), False),
         (lambda: token(KEY, "ES256", GRANTED)[:-4] + "AAAA", False),
         (lambda: token(KEY, "ES256", GRANTED).rpartition(".")[0] + ".", False),
+        (lambda: respell(token(KEY, "ES256", GRANTED)), False),
+        (lambda: PyJWS().encode(b'{"jti":"\xff"}', KEY, "ES256"), False),
+        (lambda: "Iv8i.e30.e30", False),
         (lambda: "a.b", False),
         (lambda: "....", False),
         (lambda: "é.é.é", False),

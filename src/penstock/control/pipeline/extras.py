@@ -20,7 +20,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     REDIS: ("redis",),
     SERVE: ("sqlglot",),
     SPARK: ("pyspark",),
-    STAGE: ("cryptography", "prometheus_client", "starlette", "uvicorn"),
+    STAGE: ("cryptography", "jwt", "prometheus_client", "starlette", "uvicorn"),
     WEB: ("jinja2", "prometheus_client", "starlette", "uvicorn"),
 }
 """Names for `import`, by extra."""
