@@ -91,12 +91,15 @@ def test_it_tries_again_with_growing_pauses(receiver: Receiver, open_plugin: Ope
     assert receiver.trx() == [2, 2, 2, 2, 2, 3]
 
 
-def test_the_receiver_may_ask_for_a_longer_pause(receiver: Receiver, open_plugin: Open) -> None:
+@pytest.mark.parametrize(("asked", "maximum", "least"), [("3600", "0.4", 0.4), ("1", "60", 1.0)])
+def test_the_receiver_may_ask_for_a_longer_pause(
+    receiver: Receiver, open_plugin: Open, asked: str, maximum: str, least: float
+) -> None:
     """Retry-After is followed, up to the maximum."""
-    plugin, instance = open_plugin(backoff_maximum="0.4")
-    receiver.answers = [(503, {"Retry-After": "3600"}, "")]
+    plugin, instance = open_plugin(backoff_maximum=maximum)
+    receiver.answers = [(503, {"Retry-After": asked}, "")]
     send(plugin, instance, 2, 0, ("insert", {"id": 1}))
-    assert 0.4 <= receiver.times[1] - receiver.times[0] < 30
+    assert least <= receiver.times[1] - receiver.times[0] < 30
 
 
 @pytest.mark.promise
