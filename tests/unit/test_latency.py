@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from penstock.load.loader_state import (
-    BOUNDS_S,
-    Histogram,
     LoaderState,
     read_loader_state,
     write_loader_state,
@@ -19,6 +18,7 @@ from penstock.load.loader_state import (
 from penstock.load.plan import SegmentView
 from penstock.load.stage import _heartbeats
 from penstock.model import FlushPoint, Marker, MarkerKind
+from penstock.model.histogram import LATENCY_BOUNDS_S, Histogram
 from penstock.ports.target import Applied
 
 
@@ -35,12 +35,12 @@ def test_buckets_are_those_of_prometheus() -> None:
     values = [0.0, 0.01, 0.0101, 3600.0, 3601.0, 9999.0]
     found = observe_values(values)
     assert found.cumulative() == [
-        *((str(bound), sum(value <= bound for value in values)) for bound in BOUNDS_S),
+        *((str(bound), sum(value <= bound for value in values)) for bound in LATENCY_BOUNDS_S),
         ("+Inf", 6),
     ]
     assert found.count == 6
-    assert found.sum_s == pytest.approx(sum(values))
-    assert found.last_s == 9999.0
+    assert found.sum == pytest.approx(sum(values))
+    assert found.last == 9999.0
 
 
 def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
@@ -53,16 +53,34 @@ def test_a_quantile_is_in_the_bucket_of_the_true_one() -> None:
         true = sorted(values)[round(share * len(values)) - 1]
         told = found.quantile(share)
         assert told is not None
-        low = max((bound for bound in BOUNDS_S if bound < true), default=0.0)
-        high = min(bound for bound in BOUNDS_S if bound >= true)
+        low = max((bound for bound in LATENCY_BOUNDS_S if bound < true), default=0.0)
+        high = min(bound for bound in LATENCY_BOUNDS_S if bound >= true)
         assert low <= told <= high
-    assert observe_values([9999.0]).quantile(0.5) == BOUNDS_S[-1]
+    assert observe_values([9999.0]).quantile(0.5) == LATENCY_BOUNDS_S[-1]
 
 
 def test_two_clocks_give_nothing_below_zero() -> None:
     """The source's clock may be ahead."""
-    found = observe_values([-5.0])
-    assert (found.sum_s, found.last_s, found.cumulative()[0][1]) == (0.0, 0.0, 1)
+    state = LoaderState(pid=1)
+    after = Applied(trx=2, commit_time_us=6_000_000)
+    batch = SimpleNamespace(heartbeats=(6_000_000,), before=Applied(trx=1), after=after)
+    state.note_latency(batch, now_us=1_000_000)
+    for found in (state.heartbeats, state.commits):
+        assert (found.sum, found.last, found.cumulative()[0][1]) == (0.0, 0.0, 1)
+
+
+def test_buckets_in_another_unit() -> None:
+    """A consumer's histogram has its own bounds, in milliseconds; the page has seconds."""
+    found = Histogram((100, 500))
+    found.observe(100)
+    found.observe(501)
+    assert found.cumulative(1000) == [("0.1", 1), ("0.5", 1), ("+Inf", 2)]
+
+
+def test_counts_of_other_bounds_are_refused() -> None:
+    """A state file that another release has written may hold them."""
+    with pytest.raises(ValueError, match="2 counts for 2 bounds"):
+        Histogram((100, 500), [1, 2])
 
 
 def test_it_is_kept_in_the_loaders_file(tmp_path: Path) -> None:

@@ -92,6 +92,24 @@ def test_metrics_have_the_published_names_in_base_units(feed: Feed) -> None:
     assert values["penstock_consumer_own_depth"] == 7
 
 
+@pytest.mark.parametrize(
+    ("name", "bounds", "count"),
+    [
+        ("penstock_consumer_own_wait_ms", ["1.0", "10.0", "+Inf"], [0, 1, 1]),
+        ("penstock_cdc_metadata_update_seconds", ["0.1", "0.5", "1.0", "+Inf"], None),
+    ],
+)
+def test_the_buckets_of_histograms(
+    feed: Feed, name: str, bounds: list[str], count: list[int] | None
+) -> None:
+    """Bounds are in base units, except those of the consumer's own; counts are cumulative."""
+    page = expose([("shop", read(feed))]).decode()
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    found = [one for one in families[name].samples if one.name.endswith("_bucket")]
+    assert [one.labels["le"] for one in found] == bounds
+    assert count is None or [one.value for one in found] == count
+
+
 def test_the_page_shows_each_consumer_and_its_lag(feed: Feed) -> None:
     """The page has a plot; the JSON has the same values."""
     made = watch(feed.root / "web", read(feed)) if (feed.root / "web").mkdir() is None else None

@@ -6,9 +6,11 @@ exports them. Times are in milliseconds here, as published; the page for Prometh
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
+
+from penstock.model.histogram import Histogram
 
 # Bounds of the published histograms, milliseconds.
 METADATA_BOUNDS_MS = (100, 500, 1000)
@@ -52,38 +54,7 @@ class Counter(Metric):
     kind = "counter"
 
 
-class Histogram:
-    """Counts of values at or below each bound."""
-
-    def __init__(self, help_text: str, bounds: Sequence[float]) -> None:
-        """Start empty.
-
-        Args:
-            help_text: description.
-            bounds: rising.
-        """
-        self.help_text = help_text
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect.bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the histogram as the status file has it; the last count is above all bounds."""
-        return {
-            "kind": "histogram",
-            "help": self.help_text,
-            "bounds": list(self.bounds),
-            "counts": list(self.counts),
-            "sum": self.total,
-        }
-
-
-_Kind = TypeVar("_Kind", Metric, Counter, Histogram)
+_Metric = TypeVar("_Metric", Metric, Counter)
 
 
 class MetricRegistry:
@@ -94,7 +65,7 @@ class MetricRegistry:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._metrics: dict[str, Metric | Histogram] = {}
+        self._exports: dict[str, Callable[[], dict[str, Any]]] = {}
 
     def gauge(self, name: str, text: str = "", value: Callable[[], float] | None = None) -> Metric:
         """Make a number that may fall.
@@ -104,11 +75,11 @@ class MetricRegistry:
             text: description.
             value: called whenever it is exported.
         """
-        return self._add(name, Metric(text, value))
+        return self._add_metric(name, Metric(text, value))
 
     def counter(self, name: str, text: str = "") -> Counter:
         """Make a number that only grows."""
-        return self._add(name, Counter(text))
+        return self._add_metric(name, Counter(text))
 
     def histogram(self, name: str, bounds: Sequence[float], text: str = "") -> Histogram:
         """Make a histogram.
@@ -118,19 +89,24 @@ class MetricRegistry:
             bounds: rising.
             text: description.
         """
-        return self._add(name, Histogram(text, bounds))
+        made = Histogram(tuple(bounds))
+        self._add(name, lambda: {"kind": "histogram", "help": text, **asdict(made)})
+        return made
 
-    def _add(self, name: str, metric: _Kind) -> _Kind:
-        if not name.isidentifier() or not name.isascii():
-            raise ValueError(f"a metric's name is letters, digits and _, not {name!r}")
-        if name in self._metrics:
-            raise ValueError(f"there is a metric {name} already")
-        self._metrics[name] = metric
+    def _add_metric(self, name: str, metric: _Metric) -> _Metric:
+        self._add(name, metric.as_dict)
         return metric
 
+    def _add(self, name: str, export: Callable[[], dict[str, Any]]) -> None:
+        if not name.isidentifier() or not name.isascii():
+            raise ValueError(f"a metric's name is letters, digits and _, not {name!r}")
+        if name in self._exports:
+            raise ValueError(f"there is a metric {name} already")
+        self._exports[name] = export
+
     def as_dict(self) -> dict[str, Any]:
-        """Return every metric by its name."""
-        return {name: metric.as_dict() for name, metric in self._metrics.items()}
+        """Return every metric by its name, as the status file has it."""
+        return {name: export() for name, export in self._exports.items()}
 
 
 class CdcMetrics:

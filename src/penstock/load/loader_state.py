@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,58 +10,13 @@ import msgspec
 
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_file import report_file
+from penstock.model.histogram import Histogram
 
 if TYPE_CHECKING:  # who shows the state need not wait for Arrow
     from penstock.ports.loading import Batch
 
 STATE_NAME = "load.json"
 ALTERATIONS_MAX = 1000
-# Upper bounds in seconds; what is above the last one counts in one more bucket.
-BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
-
-
-class Histogram(msgspec.Struct):
-    """Counts of durations by bucket, as Prometheus has them.
-
-    Attributes:
-        sum_s: Sum of all durations.
-        last_s: The newest one.
-    """
-
-    counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
-    sum_s: float = 0.0
-    last_s: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count a duration. A negative one, which two clocks can cause, counts as 0."""
-        self.last_s = max(seconds, 0.0)
-        self.sum_s += self.last_s
-        self.counts[bisect_left(BOUNDS_S, self.last_s)] += 1
-
-    @property
-    def count(self) -> int:
-        """Number of observed durations."""
-        return sum(self.counts)
-
-    def cumulative(self) -> list[tuple[str, int]]:
-        """Return Prometheus's buckets: upper bound, and the number of durations up to it."""
-        names = [*map(str, BOUNDS_S), "+Inf"]
-        return list(zip(names, accumulate(self.counts), strict=True))
-
-    def quantile(self, share: float) -> float | None:
-        """Return the quantile at this share, interpolated linearly; None before the first duration.
-
-        The result is at most the last bound.
-        """
-        wanted, before = share * self.count, 0
-        if not self.count:
-            return None
-        for number, count in enumerate(self.counts[:-1]):
-            if count and before + count >= wanted:
-                low = BOUNDS_S[number - 1] if number else 0.0
-                return low + (BOUNDS_S[number] - low) * (wanted - before) / count
-            before += count
-        return BOUNDS_S[-1]
 
 
 class AppliedAlteration(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +35,7 @@ class LoaderState(msgspec.Struct, kw_only=True):
         commit_time_us: commit time of the last applied commit.
         seconds: duration of each step of the last batch. Its staging may have run while the
             previous batch was applied.
-        heartbeats: durations from before a heartbeat's commit at the source until it was visible,
+        heartbeats: seconds from before a heartbeat's commit at the source until it was visible,
             by this machine's clock.
         commits: the same from the commit of each batch's last transaction, by the source's clock.
         problem: last failure, since problem_since_us, with a retry at next_try_us; empty and 0
@@ -116,11 +69,14 @@ class LoaderState(msgspec.Struct, kw_only=True):
     alterations: list[AppliedAlteration] = []
 
     def note_latency(self, batch: Batch, *, now_us: int) -> None:
-        """Record how long a batch took from its commits until it was visible."""
+        """Record how long a batch took from its commits until it was visible.
+
+        A negative duration, which two clocks can cause, counts as 0.
+        """
         for sent_us in batch.heartbeats:
-            self.heartbeats.observe((now_us - sent_us) / 1e6)
+            self.heartbeats.observe(max(0.0, (now_us - sent_us) / 1e6))
         if batch.after.trx > batch.before.trx and batch.after.commit_time_us:
-            self.commits.observe((now_us - batch.after.commit_time_us) / 1e6)
+            self.commits.observe(max(0.0, (now_us - batch.after.commit_time_us) / 1e6))
 
     def count_batch(self, batch: Batch, seconds: Mapping[str, float]) -> None:
         """Count a batch. seconds: of its steps."""

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -28,6 +29,7 @@ from penstock.consume.metrics import CdcMetrics
 from penstock.control.feeds.feed_status import SchemaStatus
 from penstock.control.status.status import Status
 from penstock.load.job_figures import SparkReport
+from penstock.model.histogram import Histogram
 from penstock.ports.staging import StagedRows
 from penstock.web.reading import Reading, latencies
 from penstock.web.stage_reading import StageReading
@@ -289,12 +291,8 @@ def _add(family: Any, labels: list[str], found: Mapping[str, Any], divisor: floa
     if "bounds" not in found:
         family.add_metric(labels, found["value"] / divisor)
         return
-    total, buckets = 0, []
-    bounds = [*(str(bound / divisor) for bound in found["bounds"]), "+Inf"]
-    for bound, count in zip(bounds, found["counts"], strict=True):
-        total += count
-        buckets.append((bound, total))
-    family.add_metric(labels, buckets, found["sum"] / divisor)
+    histogram = msgspec.convert(found, Histogram)
+    family.add_metric(labels, histogram.cumulative(divisor), histogram.sum / divisor)
 
 
 def _snake(name: str) -> str:
@@ -479,7 +477,7 @@ def _latencies(every: Sequence[tuple[str, Reading]]) -> Iterator[Metric]:
         for pipeline, reading in every:
             found = latencies(reading).get(of)
             if found is not None:
-                family.add_metric([pipeline], found.cumulative(), found.sum_s)
+                family.add_metric([pipeline], found.cumulative(), found.sum)
         yield family
 
 

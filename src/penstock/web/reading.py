@@ -30,8 +30,9 @@ from penstock.control.tables.change_counts import KINDS, ChangeCounter, ChangeCo
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
 from penstock.load.job_figures import SparkReport, read_spark_report
-from penstock.load.loader_state import Histogram, LoaderState, read_loader_state
+from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.model import PenstockError, TableName
+from penstock.model.histogram import Histogram
 from penstock.ports.config import Config
 from penstock.ports.lag import Retention, SourceReader, open_source
 from penstock.web.watching import (
@@ -367,7 +368,7 @@ def latencies(reading: Reading) -> dict[str, Histogram]:
 def _latency(histogram: Histogram) -> dict[str, Any]:
     return {
         "count": histogram.count,
-        "last_seconds": round(histogram.last_s, 3),
+        "last_seconds": round(histogram.last, 3),
         "p50_seconds": histogram.quantile(0.5),
         "p99_seconds": histogram.quantile(0.99),
         "buckets": dict(histogram.cumulative()),
