@@ -30,10 +30,10 @@ from penstock.ports.staging import (
     Window,
     group_name,
 )
+from penstock.stage.metrics import SECONDS
 
 _OF_TABLE = ("schema", "table")
 _OF_SCHEMA = ("schema",)
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 120)
 
 
 class StagingMetrics:
@@ -106,7 +106,7 @@ def _make_gauges(registry: CollectorRegistry, kind: type[Gauge]) -> Any:
 
 def _histograms(registry: CollectorRegistry) -> Any:
     def make(name: str, text: str, labels: tuple[str, ...]) -> Histogram:
-        return Histogram(name, text, labels, registry=registry, buckets=_SECONDS)
+        return Histogram(name, text, labels, registry=registry, buckets=SECONDS)
 
     return make
 

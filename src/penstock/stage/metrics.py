@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pyarrow as pa
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,7 +14,8 @@ from penstock.ports.staging import Group, Staged, StagedTable, group_name
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OF_TABLE = ("schema", "table")
 _OF_KIND = ("kind", "schema")
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 120)
+# Upper bounds of every histogram of durations.
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 120)
 
 
 class Metrics:
@@ -77,15 +77,6 @@ class Metrics:
         newest = max(batch["nanos"][-1].as_py() for batch in batches.values())
         self.source_lag.labels(*labels).set(max(0.0, REAL_CLOCK.now_us() / 1e6 - newest / 1e9))
 
-    @contextmanager
-    def measure(self, histogram: Histogram) -> Iterator[None]:
-        """Observe the duration of the block."""
-        begun_s = REAL_CLOCK.monotonic_s()
-        try:
-            yield
-        finally:
-            histogram.observe(REAL_CLOCK.monotonic_s() - begun_s)
-
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
@@ -97,4 +88,4 @@ class Metrics:
         return Gauge(name, text, labels, registry=self.registry)
 
     def _seconds(self, name: str, text: str, labels: tuple[str, ...]) -> Histogram:
-        return Histogram(name, text, labels, registry=self.registry, buckets=_SECONDS)
+        return Histogram(name, text, labels, registry=self.registry, buckets=SECONDS)

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model.hlc import Hlc
 from penstock.ports.staging import Group, StagedTable, group_name
+from penstock.stage.metrics import SECONDS
 
 _OF_TABLE = ("schema", "table")
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 120)
 _AGES = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600, 86_400)
 
 
@@ -26,14 +26,14 @@ class ApplyMetrics:
         self.conflicts = self._counter("apply_conflicts", "Rows refused by cas or deadlines.")
         self.resolves = self._counter("apply_resolves", "Conflicts that a merge decided.")
         self.errors = self._counter("apply_errors", "Batches that were not applied.")
-        self.seconds = self._histogram("apply_duration_seconds", "Of applying.", _SECONDS)
+        self.seconds = self._histogram("apply_duration_seconds", "Of applying.", SECONDS)
         self.age = self._histogram("apply_mutation_age_seconds", "Of applied mutations.", _AGES)
         self.script_seconds = self._histogram(
-            "script_exec_time_seconds", "Of functions of the user's module.", _SECONDS
+            "script_exec_time_seconds", "Of functions of the user's module.", SECONDS
         )
         self.sweep_active = self._gauge("core_sweep_active_bool", "Whether staged rows are swept.")
         self.sweep_applied = self._gauge("core_sweep_apply_count", "Staged rows applied.")
-        self.sweep_seconds = self._histogram("core_sweep_duration_seconds", "Of sweeps.", _SECONDS)
+        self.sweep_seconds = self._histogram("core_sweep_duration_seconds", "Of sweeps.", SECONDS)
         self.sweep_attempt = self._gauge(
             "core_sweep_attempt_timestamp_seconds", "When a sweep last began."
         )
@@ -50,7 +50,7 @@ class ApplyMetrics:
             "best_effort_accept_error_count", "Requests staged because they could not be applied."
         )
         self.direct_seconds = self._histogram(
-            "best_effort_accept_duration_seconds", "Of applying without staging.", _SECONDS
+            "best_effort_accept_duration_seconds", "Of applying without staging.", SECONDS
         )
 
     @contextmanager

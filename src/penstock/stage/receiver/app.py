@@ -379,7 +379,7 @@ class Receiver:
         if request.resolved is not None:
             self._tables.check_group(place.group)
             with (
-                self._metrics.measure(self._metrics.advance_seconds.labels(name)),
+                self._metrics.advance_seconds.labels(name).time(),
                 self._sessions.session() as session,
             ):
                 session.advance(place.group, feed, request.resolved)
