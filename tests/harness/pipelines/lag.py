@@ -226,7 +226,7 @@ def tell_heartbeats(line: Line) -> None:
     with line.extracting(), line.loading() as word:
         until(lambda: line.loader.heartbeats.count >= 3, "heartbeats are visible")
         first = line.loader.heartbeats
-        assert 0 < first.sum_s <= first.count * (now_s() - began_s)
+        assert 0 < first.sum <= first.count * (now_s() - began_s)
         end = read_log_end(line.config).end
         assert (end.gsn, end.trx >= 3) == (0, True), "they are no rows"
         paused_s = now_s()
@@ -240,7 +240,7 @@ def tell_heartbeats(line: Line) -> None:
         until(lambda: line.loader.heartbeats.count > before.count + 3, "they are visible at last")
         after = line.loader.heartbeats
         # The first one that was sent during the pause has waited nearly all of that time.
-        added_s = after.sum_s - before.sum_s
+        added_s = after.sum - before.sum
         assert added_s >= waited_s - 1.0
         assert added_s <= (after.count - before.count) * (now_s() - paused_s)
         assert line.loader.commits.count > 0
