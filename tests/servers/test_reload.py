@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from harness.pipelines.extract import until
 from harness.pipelines.writer import Writer
 from harness.servers.peek import Capture, capturing
 from harness.twins.pgoutput import positions_of, xlog
@@ -274,6 +276,45 @@ def test_a_change_between_snapshot_and_lock_needs_a_later_point(
             catalog.execute(change)
             with pytest.raises(TableRewritten):
                 reload._lock_table(source_url, reader, T, source_id)
+
+
+def test_a_change_that_waits_for_the_lock_is_let_pass(
+    source_url: str, catalog: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The definition of a table with a generated column is read behind the change, which waits."""
+    catalog.execute(
+        "create table public.t (id int primary key, g int generated always as (id * 2) stored)"
+    )
+    source_id = captured_tables(catalog, ["public.t"])[0].source_id
+    check = reload.check_not_rewritten
+    changes: list[threading.Thread] = []
+    refused: list[psycopg.Error] = []
+
+    def alter() -> None:
+        with psycopg.connect(source_url, autocommit=True) as other:
+            other.execute("set lock_timeout = '20s'")
+            try:
+                other.execute("alter table public.t add x int")
+            except psycopg.Error as error:
+                refused.append(error)
+
+    def begin_altering(*given: Any) -> None:
+        check(*given)
+        if not changes:
+            changes.append(threading.Thread(target=alter))
+            changes[0].start()
+            until(
+                lambda: catalog.execute(
+                    "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+                    " and query like 'alter table public.t%'"
+                ).fetchall()
+            )
+
+    monkeypatch.setattr(reload, "check_not_rewritten", begin_altering)
+    with open_reload(source_url, T, source_id) as job:
+        changes[0].join()
+        assert not refused
+        assert "x" in [column.name for column in job.definition.columns]
 
 
 def test_a_held_table_keeps_its_shape(source_url: str, catalog: psycopg.Connection) -> None:

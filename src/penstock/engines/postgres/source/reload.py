@@ -39,6 +39,7 @@ from penstock.engines.postgres.source.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
+from penstock.host.errors import StatementInterrupted
 from penstock.host.faults import declare, point
 from penstock.model import (
     ColumnDefinition,
@@ -52,6 +53,7 @@ from penstock.model import (
 logger = structlog.get_logger()
 declare("extract.resend.rows")
 ATTEMPTS_MAX = 5
+LOCK_TIMEOUT_MS = 500
 BLOCK_BYTES = 1024 * 1024
 WHOLE_STORAGE_BYTES = 2**62  # one chunk per storage: they are read one after the other anyway
 
@@ -242,6 +244,24 @@ def _list_sent(table: TableDefinition) -> list[ColumnDefinition]:
     return [replace(column, default=None) for column in table.columns]
 
 
+def _read_definition(url: str, table: TableName, source_id: int) -> TableDefinition | None:
+    """Return a locked table's present definition; None if it is gone. Raises TableRewritten.
+
+    The query would wait for an ALTER TABLE that waits for the lock of the caller, so it gives up,
+    and so must the caller.
+    """
+    try:
+        with open_catalog(url) as catalog, server_errors(f"reading the definition of {table}"):
+            catalog.execute(f"set lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
+            found = definitions_of(catalog, [source_id], shape_only=True, expressions=True)
+    except StatementInterrupted as error:
+        raise TableRewritten(
+            f"{table} is being altered",
+            hint="Nothing to do: the table is read at a later point.",
+        ) from error
+    return found.get(source_id)
+
+
 def _lock_table(
     url: str, reader: psycopg.Connection, table: TableName, source_id: int
 ) -> TableDefinition:
@@ -263,8 +283,7 @@ def _lock_table(
             ) from error
         raise
     check_not_rewritten(reader, [seen])
-    with open_catalog(url) as catalog, server_errors(f"reading the definition of {table}"):
-        now = definitions_of(catalog, [source_id], shape_only=True, expressions=True).get(source_id)
+    now = _read_definition(url, table, source_id)
     # The COPY reads the present columns; the rows of the stream behind X have those of the
     # snapshot.
     if now is None or now.name != seen.name or _list_sent(now) != _list_sent(seen):
