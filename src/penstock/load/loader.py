@@ -37,9 +37,16 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.deferred_keys import DeferredKeyFlow, KeyMaker
-from penstock.load.hold import Hold, HoldAnswer, read_held, read_hold, write_held
 from penstock.load.isolation import BrokenTables
-from penstock.load.loader_state import LoaderState, write_loader_state
+from penstock.load.loader_state import (
+    Hold,
+    HoldAnswer,
+    LoaderState,
+    read_held,
+    read_hold,
+    write_held,
+    write_loader_state,
+)
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
