@@ -50,7 +50,7 @@ from penstock.load.loader_state import (
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
-from penstock.load.table_sync_flow import JOBS, Copier, TableSyncFlow, options_for
+from penstock.load.table_sync import JOBS, Copier, TableSyncFlow, options_for
 from penstock.log.closing import AppliedFiles
 from penstock.log.layout import (
     DONE_NAME,

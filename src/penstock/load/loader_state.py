@@ -27,7 +27,7 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.host.process import holder_of
 from penstock.host.state_file import StateFile, report_file
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # who shows the state need not wait for Arrow
     from penstock.ports.loading import Batch
 
 STATE_NAME = "load.json"
