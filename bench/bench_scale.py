@@ -28,8 +28,7 @@ from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load import session as sessions
 from penstock.load.job import TaskOutcome, Work, _bucket, _Frames
 from penstock.load.session import Session, SessionOptions, start_session
-from penstock.load.sql_target import apply_batch
-from penstock.load.stage import StagedBatch, open_stager
+from penstock.load.sql_target import StagedBatch, apply_batch, open_stager
 from penstock.log.frames import FrameReader
 from penstock.log.layout import next_segments
 from penstock.log.segment import open_segment

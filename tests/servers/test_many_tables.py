@@ -13,8 +13,7 @@ from penstock.engines.postgres.target import staging
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.staging import StagingArea
 from penstock.host import faults
-from penstock.load.sql_target import apply_batch
-from penstock.load.stage import StagedBatch
+from penstock.load.sql_target import StagedBatch, apply_batch
 
 TABLES = 1_000
 TABLE = "create table t{0} (id int primary key, v text, w text); create index on t{0} (v);"

@@ -18,8 +18,7 @@ from harness.servers.both_ways import batches_both_ways, both_results, both_tabl
 from penstock.engines.mysql.target import rows_files
 from penstock.engines.mysql.target.refusals import RowsUnexpected
 from penstock.engines.mysql.target.rows_files import RowsFile
-from penstock.load.sql_target import apply_batch
-from penstock.load.stage import StagedBatch
+from penstock.load.sql_target import StagedBatch, apply_batch
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.ports.target import StagingChanged, UniqueBlocked, ValueRefused
 from plugins.mysql_loader import ITEMS, MyStart, Target, run_killed

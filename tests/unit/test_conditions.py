@@ -30,7 +30,7 @@ from penstock.host import server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
-from penstock.load.stage import LogGap, SegmentForeign, Stager
+from penstock.load.sql_target import LogGap, SegmentForeign, Stager
 from penstock.model import TableDefinition, TableName
 from penstock.model.policies import SchemaChangeNotApplied
 from penstock.ports.bulk import NamesCollide, check_names

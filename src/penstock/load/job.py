@@ -4,7 +4,7 @@ One task fills one merge table (or one bucket of it) over a connection that the 
 is a pipeline: it reads its frames (here), selects the rows of its bucket (`split.py`), folds them
 (`fold.py`), and passes the remaining rows (`net_rows.py`) to the writer of the target's engine. It
 never touches a base table: rows of a worker that died are deleted before the next attempt. Not
-here: the list of tasks (`plan.py`), starting the job (`stage.py`).
+here: the list of tasks (`plan.py`), starting the job (`sql_target.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ staged ahead, in the other set of merge tables. If the loader stops, holds or be
 abandons the request; the next request empties its merge tables.
 
 The thread has its own connection. All but the request itself runs in the thread of the loader. Not
-here: staging (`stage.py`), and when a batch may be applied (`loader.py`).
+here: staging (`sql_target.py`), and when a batch may be applied (`loader.py`).
 """
 
 from __future__ import annotations
