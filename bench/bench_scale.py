@@ -21,8 +21,7 @@ from bench.harness import ServerSampler, TreeSampler, arguments, describe_machin
 from bench.scale_model import Costs, simulate
 from bench.spark_home import use_copied_spark
 from bench.workload import Workload
-from penstock.base.fold import fold
-from penstock.base.net_rows import FoldedRows
+from penstock.base.fold import FoldedRows, fold
 from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load import session as sessions

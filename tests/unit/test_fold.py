@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from harness.pipelines.changes import Change, batch, relation
-from penstock.base.fold import Fold, LogInconsistent, encode
-from penstock.base.net_rows import FoldedRows
+from penstock.base.fold import Fold, FoldedRows, LogInconsistent, encode
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.load.job import cut
 from penstock.model import Identity, Relation
