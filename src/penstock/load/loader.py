@@ -58,9 +58,9 @@ from penstock.log.layout import (
     SegmentFile,
     list_open_segments,
     list_segments,
+    load_state,
 )
 from penstock.log.segment import open_segment
-from penstock.log.state import load_state
 from penstock.log.tail import LogFollower
 from penstock.model import FlushPoint, PenstockError, TableName
 from penstock.model.keeping import Keeping

@@ -2,7 +2,7 @@
 
 Its index grows with the file: each look reads only the new frames. Readers get whole transactions
 on the disk, which no recovery cuts off. Not here: the file that names the durable end
-(`durable.py`).
+(`layout.py`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from pathlib import Path
 from penstock.codec import ckt
 from penstock.host.files import REAL_FILES, FileMissing, Files, ReadFile
 from penstock.host.watch import FileWatch
-from penstock.log.durable import DURABLE_NAME, Durable, DurableReader
 from penstock.log.frames import FrameReader
 from penstock.log.index import IndexBuilder, add_scanned, scan_frames
 from penstock.log.layout import (
+    DURABLE_NAME,
     EXTENSION_DEFAULT,
+    Durable,
+    DurableReader,
     SegmentFile,
     closed_path,
     next_segments,

@@ -35,14 +35,21 @@ from penstock.log.closing import (
     write_footer,
 )
 from penstock.log.cut import Cut, list_cuts, remove_passed
-from penstock.log.durable import Durable, DurableMark
 from penstock.log.frames import FrameBuffer
 from penstock.log.index import IndexBuilder, row_facts
-from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension, open_name
+from penstock.log.layout import (
+    DONE_NAME,
+    EXTENSION_DEFAULT,
+    Done,
+    Durable,
+    DurableMark,
+    checked_extension,
+    open_name,
+    save_done,
+)
 from penstock.log.recovery import recover
 from penstock.log.segment import ClosedSegment
 from penstock.log.sequence import advance, start_of
-from penstock.log.state import Done, save_done
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, PenstockError, Relation, Rows, Run
 from penstock.model.keeping import Keeping
 

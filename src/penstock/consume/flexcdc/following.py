@@ -27,11 +27,10 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed
 from penstock.host.files import FileMissing
 from penstock.host.state_of_log import StateOfOtherLog, check_log_id
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, missing
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, load_state, missing
 from penstock.log.links import release
 from penstock.log.listing import Listing, ReaderErrors, SavedSegment
 from penstock.log.segment import Segment
-from penstock.log.state import load_state
 from penstock.log.tail import SegmentOpener
 from penstock.model import PenstockError, TableName
 from penstock.model.sections import FlexCdcSettings
