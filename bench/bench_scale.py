@@ -30,8 +30,7 @@ from penstock.load.session import Session, SessionOptions, start_session
 from penstock.load.sql_target import StagedBatch, apply_batch, open_stager
 from penstock.log.frames import FrameReader
 from penstock.log.layout import next_segments
-from penstock.log.segment import open_segment
-from penstock.log.tail import open_either
+from penstock.log.segment import open_either, open_segment
 from penstock.model.policies import EVOLVE_ALL
 from penstock.ports.loading import BatchOptions
 from penstock.ports.target import engine_of

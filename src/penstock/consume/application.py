@@ -33,8 +33,7 @@ from penstock.log import links
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, load_done
 from penstock.log.listing import Listing
 from penstock.log.reader import check_link
-from penstock.log.segment import ClosedSegment, Segment
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import ClosedSegment, Segment, SegmentOpener
 from penstock.model import DROP_TABLE, Marker, MarkerKind, PenstockError, Relation, TableName
 
 declare(

@@ -27,8 +27,7 @@ from penstock.log.layout import (
     read_durable,
 )
 from penstock.log.links import LogPlace
-from penstock.log.segment import open_segment
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import SegmentOpener, open_segment
 from penstock.model import PenstockError
 from penstock.model.sections import Start
 

@@ -27,8 +27,7 @@ from penstock.log.layout import (
     segment_name,
 )
 from penstock.log.links import LogPlace
-from penstock.log.segment import Segment
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 
 declare("consume.snapshot.made", "consume.snapshot.placed", "consume.snapshot.ready")
 

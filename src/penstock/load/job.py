@@ -28,7 +28,7 @@ from penstock.load.plan import FrameRef, Task
 from penstock.load.shipping import Freight, Shipped
 from penstock.load.split import Bucket
 from penstock.log.frames import FrameReader, read_batch
-from penstock.log.tail import open_either
+from penstock.log.segment import open_either
 from penstock.model import PenstockError, Retry
 from penstock.ports.bulk import ChunkOutcome, ChunkTask
 from penstock.ports.target import Counts, StagedRows, StagingWriter

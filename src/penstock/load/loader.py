@@ -60,8 +60,7 @@ from penstock.log.layout import (
     list_segments,
     load_state,
 )
-from penstock.log.segment import open_segment
-from penstock.log.tail import LogFollower
+from penstock.log.segment import LogFollower, open_segment
 from penstock.model import FlushPoint, PenstockError, TableName
 from penstock.model.keeping import Keeping
 from penstock.model.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied

@@ -43,8 +43,7 @@ from penstock.load.plan import (
 from penstock.load.session import Session, SparkJobFailed
 from penstock.load.shipping import Freight, spread
 from penstock.log.layout import SegmentFile
-from penstock.log.segment import Segment
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.model.policies import Policies
 from penstock.model.position import POSITION_MAX

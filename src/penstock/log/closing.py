@@ -24,7 +24,6 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import links
 from penstock.log.frames import FrameBuffer
-from penstock.log.index import IndexBuilder
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
     LogState,
@@ -34,7 +33,7 @@ from penstock.log.layout import (
     save_state,
     segment_name,
 )
-from penstock.log.segment import ClosedSegment, open_segment
+from penstock.log.segment import ClosedSegment, IndexBuilder, open_segment
 from penstock.model import PenstockError
 from penstock.model.keeping import Keeping
 

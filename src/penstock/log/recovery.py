@@ -28,7 +28,6 @@ from penstock.log.closing import (
 )
 from penstock.log.cut import CutPlace, keep_tail
 from penstock.log.frames import FrameBuffer, FrameReader, is_header_torn
-from penstock.log.index import Scan, scan
 from penstock.log.layout import (
     LogState,
     SegmentFile,
@@ -38,7 +37,7 @@ from penstock.log.layout import (
     load_state,
     segment_name,
 )
-from penstock.log.segment import ClosedSegment, Segment, open_segment
+from penstock.log.segment import ClosedSegment, Scan, Segment, open_segment, scan
 from penstock.model import FlushPoint, PenstockError
 
 faults.declare(

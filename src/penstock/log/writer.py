@@ -36,7 +36,6 @@ from penstock.log.closing import (
 )
 from penstock.log.cut import Cut, list_cuts, remove_passed
 from penstock.log.frames import FrameBuffer
-from penstock.log.index import IndexBuilder, row_facts
 from penstock.log.layout import (
     DONE_NAME,
     EXTENSION_DEFAULT,
@@ -48,7 +47,7 @@ from penstock.log.layout import (
     save_done,
 )
 from penstock.log.recovery import recover
-from penstock.log.segment import ClosedSegment
+from penstock.log.segment import ClosedSegment, IndexBuilder, row_facts
 from penstock.log.sequence import advance, start_of
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, PenstockError, Relation, Rows, Run
 from penstock.model.keeping import Keeping

@@ -32,8 +32,7 @@ from penstock.log.layout import (
     segment_name,
 )
 from penstock.log.listing import Listing, ReaderErrors, SavedSegment
-from penstock.log.segment import Segment
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 from penstock.merge.order import Global, Ints
 from penstock.model import Marker, MarkerKind, Relation, Rows, TableName
 from penstock.model.change import is_global_prefix

@@ -30,8 +30,7 @@ from penstock.host.state_of_log import StateOfOtherLog, check_log_id
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, load_state, missing
 from penstock.log.links import release
 from penstock.log.listing import Listing, ReaderErrors, SavedSegment
-from penstock.log.segment import Segment
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 from penstock.model import PenstockError, TableName
 from penstock.model.sections import FlexCdcSettings
 from penstock.ports.changelog import (
