@@ -36,7 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import cast_exactly
 from penstock.model import LOAD_AFRESH, Op, PenstockError, Relation
 from penstock.ports.target import GONE, NEW, UPSERT, Counts, Layout, NetRows
 

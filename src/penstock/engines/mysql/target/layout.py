@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.codec.columns import arrow_type
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.mysql.retyping import keeps_values
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Mapping, Server, map_column

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.arrow_lines import as_bytes, join_values, text_of
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import cast_exactly
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
 from penstock.codec.mysql.types import parse_type
 from penstock.ports.target import GONE, NEW, UPSERT

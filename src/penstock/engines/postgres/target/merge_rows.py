@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import cast_exactly
 from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staging_of
 from penstock.model import Column, Relation
