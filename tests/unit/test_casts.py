@@ -255,7 +255,9 @@ def test_every_cast_in_src_is_to_a_type_that_arrow_checks_or_is_made_exactly() -
     found = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         text = path.read_text()
-        if path.name == "exact_cast.py" or not (".cast(" in text or "safe=" in text):
+        if path.match("penstock/codec/columns.py"):
+            text = text.split("def cast_exactly")[0]
+        if not (".cast(" in text or "safe=" in text):
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and _is_unchecked_cast(node):
