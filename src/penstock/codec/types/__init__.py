@@ -23,8 +23,7 @@ from penstock.codec.types.names import (
     target_names,
 )
 from penstock.codec.types.prepare import prepare_values
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import SourceType, builtin_types
+from penstock.codec.types.source_type import Engine, Server, SourceType, builtin_types
 from penstock.codec.types.table import fit_row, key_room, map_column, map_table
 
 __all__ = [

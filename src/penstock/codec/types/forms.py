@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.codec.types.sides import Engine
+from penstock.codec.types.source_type import Engine
 
 VALUE = "{}"  # where a template takes its operand
 # Of YEAR(2), which prints two digits of them: 1900 means 0.

@@ -10,8 +10,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from penstock.codec.types.sides import Engine
-from penstock.codec.types.source_type import ALIASES, SourceType, builtin_types
+from penstock.codec.types.source_type import ALIASES, Engine, SourceType, builtin_types
 from penstock.model import PenstockError, TableName
 
 EVERYTHING = "*"

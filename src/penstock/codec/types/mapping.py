@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from penstock.codec.types.forms import VALUE, Form, fill_template
 from penstock.codec.types.losses import ERROR, LOSSES, NULL, TEXT, Choices, Loss
-from penstock.codec.types.sides import Engine
-from penstock.codec.types.source_type import SourceType
+from penstock.codec.types.source_type import Engine, SourceType
 
 AS_IS = "as is"
 AS_TEXT = "as text"

@@ -15,8 +15,7 @@ from penstock.codec.types.forms import Form, Kind
 from penstock.codec.types.losses import NO_CHOICES, Choices, column_scope
 from penstock.codec.types.mapping import Held, Mapping, refuse, resolve
 from penstock.codec.types.mysql_text import CHARACTER_BYTES, KEY_BYTES_MAX, ROW_BYTES_MAX
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import SourceType
+from penstock.codec.types.source_type import Engine, Server, SourceType
 from penstock.model import Column, ColumnDefinition, Identity, TableDefinition, TableName
 
 _OTHER_BYTES = 36  # maximum for a column other than text in a key or row

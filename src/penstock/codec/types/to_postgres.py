@@ -10,8 +10,7 @@ from penstock.codec.mysql.types import parse_type
 from penstock.codec.types.forms import Form, Kind
 from penstock.codec.types.losses import REMOVE
 from penstock.codec.types.mapping import AS_IS, AS_TEXT, Case, Held, Write
-from penstock.codec.types.sides import Engine
-from penstock.codec.types.source_type import GEOMETRIES, SourceType
+from penstock.codec.types.source_type import GEOMETRIES, Engine, SourceType
 
 KEY_BYTES_MAX = 2704  # a third of a page, less its overhead
 _CHARACTER_BYTES = 4
