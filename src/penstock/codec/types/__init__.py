@@ -4,17 +4,20 @@
 No I/O.
 """
 
-from penstock.codec.types.forms import FULL_YEAR, fill_template
-from penstock.codec.types.losses import (
+from penstock.codec.types.mapping import (
+    FULL_YEAR,
     LOSSES,
     NO_CHOICES,
     Choices,
+    Equality,
     Loss,
+    Mapping,
     TypeChoiceInvalid,
     TypeChoiceUnknown,
+    Write,
+    fill_template,
     parse_choices,
 )
-from penstock.codec.types.mapping import Equality, Mapping, Write
 from penstock.codec.types.names import (
     NameRefused,
     NameRules,

@@ -11,9 +11,17 @@ from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.types import among_mysql, from_ignite, to_mysql, to_postgres
-from penstock.codec.types.forms import Form, Kind
-from penstock.codec.types.losses import NO_CHOICES, Choices, column_scope
-from penstock.codec.types.mapping import Held, Mapping, refuse, resolve
+from penstock.codec.types.mapping import (
+    NO_CHOICES,
+    Choices,
+    Form,
+    Held,
+    Kind,
+    Mapping,
+    column_scope,
+    refuse,
+    resolve,
+)
 from penstock.codec.types.mysql_text import CHARACTER_BYTES, KEY_BYTES_MAX, ROW_BYTES_MAX
 from penstock.codec.types.source_type import Engine, Server, SourceType
 from penstock.model import Column, ColumnDefinition, Identity, TableDefinition, TableName

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from penstock.codec.types import NO_CHOICES, Choices, Engine, parse_choices
-from penstock.codec.types.losses import ERROR
+from penstock.codec.types.mapping import ERROR
 from penstock.consume.flexcdc.calling import PluginCaller, failures_of
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageOptions
