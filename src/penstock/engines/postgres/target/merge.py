@@ -24,8 +24,12 @@ from enum import Enum
 from penstock.engines.postgres.connect import quote
 from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.merge_rows import DONE, MergeLayout
-from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
-from penstock.engines.postgres.target.types import staging_of
+from penstock.engines.postgres.target.target import (
+    TargetColumn,
+    TargetIndex,
+    TargetTable,
+    staging_of,
+)
 from penstock.model import Column, Relation
 from penstock.ports.target import NEW, SCHEMA, UPSERT, Counts, KeyNotInTarget
 

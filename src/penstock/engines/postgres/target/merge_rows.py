@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.codec.columns import cast_exactly
 from penstock.engines.postgres.connect import quote
-from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staging_of
+from penstock.engines.postgres.target.target import AS_TEXT, StagedColumn, staging_of
 from penstock.model import Column, Relation
 from penstock.ports.target import Layout
 
