@@ -24,7 +24,7 @@ from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.target import bulk, claims, send
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.engines.postgres.target.staging import StagingArea

@@ -27,7 +27,7 @@ from penstock.base.manifest import (
     write_files,
 )
 from penstock.base.shapes import ShapeUnfit, convert_rows, copied_at, note_copied, widest
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import Column, Relation
 
 

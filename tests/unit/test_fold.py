@@ -11,7 +11,7 @@ import pytest
 
 from harness.pipelines.changes import Change, batch, relation
 from penstock.base.fold import Fold, FoldedRows, LogInconsistent, encode
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.load.job import cut
 from penstock.model import Identity, Relation
 from penstock.ports.target import Counts

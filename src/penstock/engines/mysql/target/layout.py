@@ -1,6 +1,6 @@
 """Layout of a merge table of MySQL or MariaDB: names, types and order of its columns.
 
-It equals that of `engines/postgres/target/merge_rows.py`: first a few columns of penstock, whose
+It equals that of `engines/postgres/target/merge.py`: first a few columns of penstock, whose
 names begin with `wk$`, then the table's columns under their own names, all nullable. Values are
 staged as their neutral type, or as text if the servers' own types hold less (dates of any era,
 NaN), and get the target column's type when they are applied. Labels are staged in an ENUM of their

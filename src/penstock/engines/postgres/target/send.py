@@ -22,7 +22,7 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.target.claims import WORKER_NAME
 from penstock.engines.postgres.target.foreign import prepared_batch
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.target import (
     SCHEMA,

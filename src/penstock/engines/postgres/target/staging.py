@@ -14,8 +14,7 @@ import psycopg
 
 from penstock.engines.postgres.connect import literal, quote, server_errors
 from penstock.engines.postgres.target.claims import end_workers
-from penstock.engines.postgres.target.merge import create_merge_table
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout, create_merge_table
 from penstock.engines.postgres.target.target import same_type
 from penstock.host.errors import StatementFailed
 from penstock.ports.target import SCHEMA, StagingChanged

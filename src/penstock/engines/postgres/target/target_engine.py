@@ -19,7 +19,7 @@ from penstock.engines.postgres.connect import (
 from penstock.engines.postgres.target import apply
 from penstock.engines.postgres.target.enums import add_missing_labels
 from penstock.engines.postgres.target.foreign import Foreign, preparations
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.engines.postgres.target.nulls import drop_not_null
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.send import PostgresStagingWriter
