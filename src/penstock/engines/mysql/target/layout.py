@@ -21,9 +21,8 @@ from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.mysql.retyping import keeps_values
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Mapping, Server, map_column
-from penstock.engines.mysql.connect import KEY_REQUIRED, literal, quote
+from penstock.engines.mysql.connect import KEY_REQUIRED, ServerVersion, literal, quote
 from penstock.engines.mysql.target.target import TargetColumn
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableName
 from penstock.ports.target import Layout
