@@ -39,7 +39,7 @@ from penstock.engines.mysql.target.refusals import (
 )
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
-from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_of
+from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require

@@ -34,9 +34,8 @@ from penstock.engines.mysql.connect import Connection, quote, value
 from penstock.engines.mysql.target.layout import MergeLayout, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays, write_events
-from penstock.engines.mysql.target.row_events import EventTable
+from penstock.engines.mysql.target.row_events import EventTable, RowsFile, StagedFile
 from penstock.engines.mysql.target.rows import FIELDS, lines
-from penstock.engines.mysql.target.rows_files import RowsFile, StagedFile
 from penstock.engines.mysql.target.send import FILE_NAME, Destination, send
 from penstock.engines.mysql.target.target import (
     BYTES,

@@ -28,11 +28,12 @@ from penstock.engines.mysql.target.refusals import RowsUnexpected, apply_error
 from penstock.engines.mysql.target.row_events import (
     EventTable,
     NotExact,
+    RowsFile,
     event_column,
     format_statement,
+    pieces_of,
     statements,
 )
-from penstock.engines.mysql.target.rows_files import RowsFile, pieces_of
 from penstock.engines.mysql.target.target import BYTES, CHARACTER
 from penstock.host.errors import StatementFailed
 from penstock.model import Column
