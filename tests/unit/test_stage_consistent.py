@@ -11,7 +11,7 @@ from harness.feeds.row_target import GROUP, FakeRowTarget
 from harness.feeds.sequencer import row
 from harness.feeds.staging import FakeStaging
 from penstock.host.files import REAL_FILES
-from penstock.log.state import LogState, load_state, save_state
+from penstock.log.layout import LogState, load_state, save_state
 from penstock.model import FlushPoint
 from penstock.model.hlc import Hlc
 from penstock.model.layout import PipelineLayout

@@ -22,7 +22,7 @@ from penstock.engines.staged.shapes import (
 from penstock.engines.staged.stream import StagedStream
 from penstock.engines.staged.values import NotNeutral, column_of
 from penstock.engines.staged.windows import WindowReader
-from penstock.log.sequence import advance, start_of
+from penstock.log.writer import advance, start_of
 from penstock.model import (
     Column,
     ColumnDefinition,

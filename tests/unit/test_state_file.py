@@ -11,9 +11,9 @@ import pytest
 
 from penstock.host.state_file import CheckpointCorrupt, StateFile, report_file
 from penstock.host.status_file import StatusFile
-from penstock.load.hold import Hold, write_hold
 from penstock.load.isolation import read_isolations
 from penstock.load.ledger import Ledger, LedgerUnreadable, read_ledger, write_ledger
+from penstock.load.loader_state import Hold, write_hold
 from penstock.model import PenstockError, TableName
 
 

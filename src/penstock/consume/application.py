@@ -30,12 +30,10 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log import links
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, load_done
 from penstock.log.listing import Listing
 from penstock.log.reader import check_link
-from penstock.log.segment import ClosedSegment, Segment
-from penstock.log.state import load_done
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import ClosedSegment, Segment, SegmentOpener
 from penstock.model import DROP_TABLE, Marker, MarkerKind, PenstockError, Relation, TableName
 
 declare(

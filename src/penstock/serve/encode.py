@@ -20,7 +20,7 @@ from penstock.codec.postgres import pgoutput_write as write
 from penstock.codec.postgres.pgbinary import Unencodable
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_text import Transaction
-from penstock.codec.types.losses import NO_CHOICES, Choices
+from penstock.codec.types.mapping import NO_CHOICES, Choices
 from penstock.codec.types.served import Unservable
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.log.segment import Segment

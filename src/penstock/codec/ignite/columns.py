@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.columns import arrow_type
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.ignite.kinds import OF_VALUES, holder, neutral_of, parts_of
 from penstock.codec.ignite.texts import DAY_MS, json_of, text_of
 from penstock.codec.ignite.values import UUID, Date, Opaque, SqlDate, Time, Timestamp

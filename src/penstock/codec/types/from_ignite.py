@@ -10,11 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.codec.types import to_mysql
-from penstock.codec.types.forms import Form, Kind
-from penstock.codec.types.losses import ROUND
-from penstock.codec.types.mapping import Case, Held, Write
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import SourceType
+from penstock.codec.types.mapping import ROUND, Case, Form, Held, Kind, Write
+from penstock.codec.types.source_type import Engine, Server, SourceType
 from penstock.codec.types.to_postgres import NUL_CASE, plain
 
 _CHARACTER_BYTES = 4

@@ -31,9 +31,8 @@ from penstock.load.base import BaseHole, Compaction, read_tables, table_of
 from penstock.load.base_job import ReadTask
 from penstock.load.session import Session, SessionKeeper, SparkLost
 from penstock.log import links
-from penstock.log.layout import list_segments
+from penstock.log.layout import LogState, list_segments, load_state
 from penstock.log.segment import open_segment
-from penstock.log.state import LogState, load_state
 from penstock.merge.state import STATE_FILE, MergeState
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Planner, PointUnfit, open_planner

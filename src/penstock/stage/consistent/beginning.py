@@ -19,7 +19,7 @@ import structlog
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
 from penstock.host.state_file import StateFile
-from penstock.log.state import LogState, load_state, save_state
+from penstock.log.layout import LogState, load_state, save_state
 from penstock.model import FlushPoint
 from penstock.model.layout import PipelineLayout
 from penstock.ports.progress import SharedProgress
