@@ -32,8 +32,7 @@ from penstock.ports.target import Applied, AppliedByAnother
 from penstock.stage.apply.admission import MutationLate
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import take_over
-from penstock.stage.consistent.marks import Marking
+from penstock.stage.consistent import Marking, take_over
 from penstock.stage.position import TakenOver
 from penstock.stage.receiver.sessions import Sessions
 

@@ -19,7 +19,7 @@ from penstock.ports.staging import Group, Mutation, Staged, StagedTable, batch_o
 from penstock.ports.target import SHARED_LOG
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import take_over
+from penstock.stage.consistent import take_over
 from penstock.stage.position import TakenOver
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script, load_script
