@@ -33,10 +33,9 @@ from penstock.serve.blocks import Blocks, Place, find_place
 from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 from penstock.serve.catalog.catalog import Catalog
 from penstock.serve.catalog.publications import Publication, Publications
-from penstock.serve.chunks import next_chunk
+from penstock.serve.chunks import RowsReader, next_chunk
 from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.forms import Form, PgOutput
-from penstock.serve.parts import RowsReader
 from penstock.serve.saved_state import FILE_NAME, SLOTS, SavedState, Shapes
 from penstock.serve.server import Server
 from penstock.serve.serving import Serving
