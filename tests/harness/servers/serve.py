@@ -25,7 +25,7 @@ from penstock.base.manifest import (
     write_files,
 )
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.codec.postgres.scram_server import Verifier
+from penstock.codec.postgres.scram import Verifier
 from penstock.host.state_file import StateFile
 from penstock.log import Writer, WriterOptions
 from penstock.model import Relation, TableName
