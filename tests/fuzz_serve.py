@@ -35,7 +35,7 @@ from penstock.codec.postgres.pgwire_server import (
     start_packet,
 )
 from penstock.codec.postgres.scram import ScramServer, Verifier
-from penstock.serve.options import stream_options
+from penstock.serve.forms import stream_options
 
 SESSION_EVERY = 200  # so many inputs of the parsers take as long as one session
 

@@ -28,7 +28,7 @@ from penstock.model import FlushPoint, Marker, MarkerKind, Run
 from penstock.serve import chunks, numbers
 from penstock.serve.catalog.publications import Publication, PublishedTable, everything
 from penstock.serve.encode import Views
-from penstock.serve.options import stream_options
+from penstock.serve.forms import stream_options
 
 NOTHING = Publication(
     name="other", oid=1, owner="r", tables=(PublishedTable(schema="public", name="other"),)

@@ -17,7 +17,7 @@ TYPES_ALONE = frozenset(
         ("penstock.serve.catalog.calls", "penstock.serve.catalog.expressions"),
         ("penstock.serve.catalog.expressions", "penstock.serve.catalog.binder"),
         ("penstock.serve.catalog.tables", "penstock.serve.catalog.binder"),
-        ("penstock.serve.changes", "penstock.serve.session"),
+        ("penstock.serve.server_functions", "penstock.serve.session"),
         ("penstock.serve.extended", "penstock.serve.session"),
         ("penstock.serve.own_statements", "penstock.serve.session"),
         ("penstock.serve.running", "penstock.serve.session"),

@@ -31,8 +31,7 @@ from penstock.model import Column, FlushPoint, Identity, Marker, MarkerKind, Op,
 from penstock.model.change import is_global_prefix
 from penstock.serve import chunks, encode, numbers
 from penstock.serve.catalog.publications import everything
-from penstock.serve.forms import Form
-from penstock.serve.options import check_lsn_type, check_plugin, stream_options
+from penstock.serve.forms import Form, check_lsn_type, check_plugin, stream_options
 
 DATA = Path(__file__).parent.parent / "data" / "plugins"
 TIME_US = 1_522_151_908_988_414  # 2018-03-27 11:58:28.988414

@@ -32,8 +32,8 @@ from penstock.serve.catalog.grammar import Statement
 from penstock.serve.catalog.masked import mask_sql
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.extended import Extended
+from penstock.serve.forms import check_lsn_type, check_plugin, stream_options
 from penstock.serve.hybrid import HYBRID_TIME, hybrid_time
-from penstock.serve.options import check_lsn_type, check_plugin, stream_options
 from penstock.serve.own_statements import SqlCursors, is_own, make_own
 from penstock.serve.running import (
     AnswerRows,
