@@ -44,7 +44,6 @@ from penstock.serve.running import (
     Runnable,
 )
 from penstock.serve.sender import Sender
-from penstock.serve.sending import lookup
 from penstock.serve.server_functions import carry_out
 from penstock.serve.serving import Ended, Serving
 from penstock.serve.settings import YUGABYTE
@@ -52,7 +51,7 @@ from penstock.serve.slots import Slot
 from penstock.serve.snapshots import SessionSnapshots, Snapshot
 from penstock.serve.statistics import Client
 from penstock.serve.table_query import is_copy, read_copy
-from penstock.serve.table_statement import TableStatement, table_statement
+from penstock.serve.table_statement import TableStatement, lookup, table_statement
 from penstock.serve.wire import Gone, Wire
 
 _TEXT, _INT4, _INT8 = 25, 23, 20
