@@ -19,7 +19,7 @@ from penstock.log import list_segments
 from penstock.log.layout import SegmentMissing
 from penstock.log.state import load_state
 from penstock.merge import inputs
-from penstock.merge.engine import begin_merge
+from penstock.merge.extraction import begin_merge
 from penstock.merge.inputs import InputReplaced, MergeInput
 from penstock.merge.order import Global
 from penstock.model import Op, Run
