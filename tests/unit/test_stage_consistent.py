@@ -17,8 +17,7 @@ from penstock.model.hlc import Hlc
 from penstock.model.layout import PipelineLayout
 from penstock.ports.staging import StagedTable, batch_of, position_behind
 from penstock.ports.target import Applied
-from penstock.stage.consistent.beginning import begin_log, forget_log
-from penstock.stage.consistent.marks import Marking
+from penstock.stage.consistent import Marking, begin_log, forget_log
 
 LOG = "stage/test/shop.public"
 TABLE = StagedTable(GROUP, "t")

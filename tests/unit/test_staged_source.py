@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.engines.staged.extraction import StagedStream
 from penstock.engines.staged.position import HlcPosition
 from penstock.engines.staged.shapes import (
     SchemaDriftDetected,
@@ -19,7 +20,6 @@ from penstock.engines.staged.shapes import (
     StagedTableUnknown,
     default_of,
 )
-from penstock.engines.staged.stream import StagedStream
 from penstock.engines.staged.values import NotNeutral, column_of
 from penstock.engines.staged.windows import WindowReader
 from penstock.log.writer import advance, start_of

@@ -28,10 +28,9 @@ from penstock.model import Marker, MarkerKind, Relation, TableName
 from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX, is_global_prefix
 from penstock.serve import numbers
 from penstock.serve.catalog.publications import Publication, Published, find_published
-from penstock.serve.chunks import Chunk
+from penstock.serve.chunks import Chunk, Part, RowsReader, read_part
 from penstock.serve.forms import Emptied, Form, Logical, PgOutput
 from penstock.serve.hybrid import SegmentTimes
-from penstock.serve.parts import Part, RowsReader, read_part
 from penstock.serve.tables import TableView, served_relation
 
 _OBJECT_BYTES = 64  # of a small Python object, at most

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.codec.postgres.scram_server import Verifier
+from penstock.codec.postgres.scram import Verifier
 from penstock.codec.types.mapping import NO_CHOICES, Choices
 
 POSTGRES, YUGABYTE = "postgres", "yugabyte"

@@ -115,7 +115,7 @@ def _timestamp(kind: SourceType, _: int | None) -> Held:
     )
 
 
-# As `codec.ignite.texts` writes it.
+# As `codec.ignite.columns` writes it.
 _SHOWN = "trim(trailing '.' from trim(trailing '0' from to_char({}, '{pattern}')))"
 _PRINTED = _SHOWN.replace("to_char({}", "to_char({} at time zone 'UTC'").replace(
     "{pattern}", "YYYY-MM-DD HH24:MI:SS.US"

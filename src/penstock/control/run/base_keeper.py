@@ -5,7 +5,7 @@ their own after the log's beginning: the log's later changes are added afterward
 crash the next start reads those tables again that no manifest has.
 
 The base of a merged log is the fold of the merged log itself. It has the rows of its logs' bases
-(`merge/engine.py`), so nothing is read from servers: a table is in the base, without files, as
+(`merge/extraction.py`), so nothing is read from servers: a table is in the base, without files, as
 soon as a closed segment knows it, and compaction does the rest. Not here: the jobs
 (`penstock.load.base`), and reading the base (`penstock.base`).
 """
