@@ -160,7 +160,7 @@ def draw_walk() -> Drawing:
     lower = [
         ("7. one transaction", "engines/.../target", "rows and progress together"),
         ("6. one Spark job", "load/job.py", "folds, fills merge tables"),
-        ("5. a batch", "load/stage.py", "segments, phases, tasks"),
+        ("5. a batch", "load/sql_target.py", "segments, phases, tasks"),
     ]
     picture = Drawing(900, 236, "The path of one change, from the source's log to the target")
     for number, lines in enumerate(upper):

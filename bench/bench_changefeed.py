@@ -30,8 +30,7 @@ from bench.harness import arguments, describe_machine
 from penstock.codec import _changefeed, changefeed
 from penstock.ports.staging import MUTATIONS, Group, StagedTable
 from penstock.stage.receiver.decode import Decoder
-from penstock.stage.receiver.paths import Kind, Place
-from penstock.stage.receiver.targets import TargetTables
+from penstock.stage.receiver.targets import Kind, Place, TargetTables
 
 GROUP = ("shop", "public")
 TABLES = ("customers", "orders", "order_lines")

@@ -41,7 +41,7 @@ from bench.harness import (
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload
 from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.version import Flavour
+from penstock.engines.mysql.connect import Flavour
 
 Server = EmbeddedMariaDB | EmbeddedMySQL
 KINDS = {"mariadb": EmbeddedMariaDB, "mysql": EmbeddedMySQL}

@@ -19,7 +19,7 @@ from bench.bench_encode import NEUTRALS, batch_of
 from penstock.codec.columns import transactions_batch
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log import Writer, WriterOptions, links, list_segments, open_chain
-from penstock.merge.engine import MergeEngine
+from penstock.merge.extraction import MergeEngine
 from penstock.merge.inputs import InputPlace
 from penstock.model import Column, FlushPoint, Relation, Rows, Run
 from penstock.model.sections import MergeSection

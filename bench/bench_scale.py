@@ -21,19 +21,16 @@ from bench.harness import ServerSampler, TreeSampler, arguments, describe_machin
 from bench.scale_model import Costs, simulate
 from bench.spark_home import use_copied_spark
 from bench.workload import Workload
-from penstock.base.fold import fold
-from penstock.base.net_rows import FoldedRows
+from penstock.base.fold import FoldedRows, fold
 from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load import session as sessions
 from penstock.load.job import TaskOutcome, Work, _bucket, _Frames
 from penstock.load.session import Session, SessionOptions, start_session
-from penstock.load.sql_target import apply_batch
-from penstock.load.stage import StagedBatch, open_stager
+from penstock.load.sql_target import StagedBatch, apply_batch, open_stager
 from penstock.log.frames import FrameReader
 from penstock.log.layout import next_segments
-from penstock.log.segment import open_segment
-from penstock.log.tail import open_either
+from penstock.log.segment import open_either, open_segment
 from penstock.model.policies import EVOLVE_ALL
 from penstock.ports.loading import BatchOptions
 from penstock.ports.target import engine_of

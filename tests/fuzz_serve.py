@@ -34,8 +34,8 @@ from penstock.codec.postgres.pgwire_server import (
     standby_status,
     start_packet,
 )
-from penstock.codec.postgres.scram_server import ScramServer, Verifier
-from penstock.serve.options import stream_options
+from penstock.codec.postgres.scram import ScramServer, Verifier
+from penstock.serve.forms import stream_options
 
 SESSION_EVERY = 200  # so many inputs of the parsers take as long as one session
 

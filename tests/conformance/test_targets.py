@@ -24,7 +24,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import FaultInjected, arming
 from penstock.load.sql_target import loading_of
 from penstock.log.layout import next_segments
-from penstock.log.tail import LogFollower
+from penstock.log.segment import LogFollower
 from penstock.model import Identity, MarkerKind, TableName
 from penstock.model.policies import EVOLVE_ALL
 from penstock.model.position import POSITION_MAX

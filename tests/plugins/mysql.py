@@ -22,8 +22,8 @@ import trustme
 from pymysql.constants import CLIENT
 
 from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.status import status_statement
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.server_process import TlsFiles
 from plugins.shared import SharedServers
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from harness.pipelines.changes import Change, batch
 from harness.pipelines.histories import STEPS, Row, Step, histories, keyless
-from penstock.base.fold import fold
-from penstock.base.net_rows import FoldedRows
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.base.fold import FoldedRows, fold
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.load.split import Bucket
 from penstock.model import Identity, Relation
 from penstock.ports.target import GONE, NEW, UPSERT

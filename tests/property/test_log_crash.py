@@ -30,8 +30,7 @@ from harness.twins.examples import examples
 from penstock.log import links
 from penstock.log.layout import list_segments
 from penstock.log.reader import check
-from penstock.log.segment import open_segment
-from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.log.segment import LogFollower, SegmentOpener, open_segment
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, PenstockError, Run
 

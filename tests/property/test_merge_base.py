@@ -31,9 +31,9 @@ from penstock.extract.extractor import Extractor
 from penstock.host import faults
 from penstock.host.state_file import StateFile
 from penstock.log import links
+from penstock.log.layout import load_state
 from penstock.log.reader import check
-from penstock.log.state import load_state
-from penstock.merge.engine import MergeEngine, begin_merge
+from penstock.merge.extraction import MergeEngine, begin_merge
 from penstock.merge.state import STATE_FILE, BaseLacking, MergeState
 from penstock.model import Op, TableName
 from penstock.model.sections import MergeSection

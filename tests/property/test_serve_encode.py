@@ -36,7 +36,7 @@ from harness.servers.serve import (
 from penstock.codec.postgres import pgoutput_write as write
 from penstock.log import Writer
 from penstock.model import Op, TableName
-from penstock.serve import numbers, parts
+from penstock.serve import chunks, numbers
 from penstock.serve.catalog.publications import Publication, PublishedTable
 
 ITEMS = Publication(
@@ -161,7 +161,7 @@ def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataO
                 is_last = at >= len(flat)
                 writer.write(_piece(piece, flat[at] if not is_last else None, ended=is_last))
             writer.flush()
-        patch.setattr(parts, "ROWS_WANTED", 1)
+        patch.setattr(chunks, "PART_ROWS_WANTED", 1)
         blocks = all_blocks(root, views_of())
         joined = b"".join(block.data for block in blocks)
         assert plain(parse_messages(joined)) == list_expected(rows)

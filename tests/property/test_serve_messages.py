@@ -25,10 +25,10 @@ from harness.servers.serve import Sent, all_blocks, parse_messages, views_of
 from penstock.codec.postgres.pgoutput_messages import logical_message
 from penstock.log import Writer
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
-from penstock.serve import numbers, parts
+from penstock.serve import chunks, numbers
 from penstock.serve.catalog.publications import Publication, PublishedTable, everything
 from penstock.serve.encode import Views
-from penstock.serve.options import stream_options
+from penstock.serve.forms import stream_options
 
 NOTHING = Publication(
     name="other", oid=1, owner="r", tables=(PublishedTable(schema="public", name="other"),)
@@ -132,7 +132,7 @@ def test_messages_come_once_from_every_position(
         root = Path(folder)
         ends = write(root / "log", counts, per_flush, per_segment)
         for rows_max in (1 << 16, 2):
-            patch.setattr(parts, "ROWS_WANTED", rows_max)
+            patch.setattr(chunks, "PART_ROWS_WANTED", rows_max)
             for position in (0, *ends):
                 found = collect_sent(root, name, position)
                 got = [(text, one.position) for one in found if (text := read_text(name, one))]
@@ -151,7 +151,7 @@ def test_a_message_inside_the_rows_of_a_transaction_follows_its_commit(
     rows_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message never stands between BEGIN and COMMIT, in parts neither."""
-    monkeypatch.setattr(parts, "ROWS_WANTED", 1)
+    monkeypatch.setattr(chunks, "PART_ROWS_WANTED", 1)
     (rows,) = number_rows([inserts(9)])
     marker = lone(1, 1).markers[0]
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from harness.pipelines.changes import Change, batch, relation
 from harness.pipelines.histories import History, histories
-from penstock.base.fold import encode, fold
-from penstock.base.net_rows import FoldedRows
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.base.fold import FoldedRows, encode, fold
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.load.split import Bucket, _hashes, key_hashes
 from penstock.model import Identity, Relation
 from penstock.ports.target import Counts

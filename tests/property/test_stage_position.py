@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from harness.feeds.interleaved import IN_TRANSACTION, MODES, POINTS, World
 from harness.twins.examples import examples
 from penstock.host import faults
-from penstock.stage.apply import sweep
+from penstock.stage.apply import sequencer
 
 feeds = st.sampled_from(["a", "b"])
 modes = st.sampled_from(MODES)
@@ -78,7 +78,7 @@ def test_nothing_is_lost_and_nothing_goes_back(done: list[Step]) -> None:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         world = World(stack)
         patch.setattr(faults, "point", world.point)
-        patch.setattr(sweep, "FLUSH_ROWS", 1)
+        patch.setattr(sequencer, "FLUSH_ROWS", 1)
         for step in done:
             step(world)
         world.settle()

@@ -8,7 +8,7 @@ import pytest
 from penstock.control.verify import compare
 from penstock.control.verify.compare import TablePair, TableResult, compare_tables
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.verify.reader import PostgresVerifyReader
+from penstock.engines.postgres.verify import PostgresVerifyReader
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.ports.verify import PART_BYTES, Hasher, TableChangedMeanwhile, TableGone
 

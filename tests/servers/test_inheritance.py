@@ -18,7 +18,7 @@ from penstock.engines.postgres.source.snapshot import lock_tables
 from penstock.engines.postgres.target.bulk import begin_afresh, is_empty
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.repair import PostgresRepair
-from penstock.engines.postgres.verify.reader import read_parts
+from penstock.engines.postgres.verify import read_parts
 from penstock.host.errors import StatementInterrupted
 from penstock.model import Identity, MarkerKind, Relation, TableName
 from penstock.model.policies import ChangeKind, Policies, Policy

@@ -15,8 +15,14 @@ from harness.pipelines.loader import LogMaker
 from harness.pipelines.loading import TABLES, Running, add, check, rows, run_killed, until
 from penstock.host import faults
 from penstock.host.files import DirectoryLock
-from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
-from penstock.load.loader_state import read_loader_state
+from penstock.load.loader_state import (
+    HOLD_LOCK,
+    Hold,
+    clear_hold,
+    read_held,
+    read_loader_state,
+    write_hold,
+)
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log.frames import SegmentCorrupt
 from penstock.log.layout import SegmentMissing

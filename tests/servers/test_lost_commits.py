@@ -15,7 +15,7 @@ from penstock.engines.postgres.target.bulk import PostgresBulk
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.host.files import DirectoryLock
-from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
+from penstock.load.loader_state import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import DeferredTable
 

@@ -10,11 +10,10 @@ from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import ITEM, Start, insert
 from penstock.engines.postgres.target import staging
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.engines.postgres.target.staging import StagingArea
 from penstock.host import faults
-from penstock.load.sql_target import apply_batch
-from penstock.load.stage import StagedBatch
+from penstock.load.sql_target import StagedBatch, apply_batch
 
 TABLES = 1_000
 TABLE = "create table t{0} (id int primary key, v text, w text); create index on t{0} (v);"

@@ -9,7 +9,7 @@ import pytest
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import Start, delete, insert, update
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import Identity, Relation
 
 pytestmark = pytest.mark.usefixtures("rows_at_once")

@@ -16,7 +16,7 @@ from penstock.control.pipeline.consumers import log_place
 from penstock.control.run.load_process import _Load
 from penstock.control.run.reset import carry_out, look
 from penstock.host.files import REAL_FILES
-from penstock.log.state import LogState, save_state
+from penstock.log.layout import LogState, save_state
 from penstock.model import FlushPoint
 from penstock.model.sections import Start
 from penstock.ports.config import Config

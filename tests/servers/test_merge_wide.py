@@ -14,7 +14,7 @@ import pytest
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import Applying, LogMaker
 from harness.pipelines.merge import Start, delete, insert, update
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import Identity, Relation
 from penstock.ports.target import ValueRefused
 

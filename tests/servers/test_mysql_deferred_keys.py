@@ -23,7 +23,7 @@ from penstock.control.run.extract_process import extract_changes
 from penstock.control.run.table_copy import TableCopier
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.extract.extractor import Ended
-from penstock.load.deferred_keys import put_deferred_keys, read_deferred_keys
+from penstock.load.bulk import put_deferred_keys, read_deferred_keys
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName

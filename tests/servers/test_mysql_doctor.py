@@ -18,10 +18,9 @@ from harness.servers.mysql_doctor import look, one
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.checks import CHECKS, resume_checks, settings
 from penstock.engines.mysql.checks.probe import MySQLProbe, ProbeScope
-from penstock.engines.mysql.connect import connect
+from penstock.engines.mysql.connect import ServerVersion, connect
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.status import ResumePoint, read_identity, read_status
-from penstock.engines.mysql.version import ServerVersion
 from penstock.ports.checks import Severity, Side
 from plugins.mysql import MySQLServer
 

@@ -19,7 +19,7 @@ import pytest
 
 from harness.servers import mysql_binaries as binaries
 from harness.servers.mysql_binaries import find_mysql_installation
-from penstock.engines.mysql.version import Flavour
+from penstock.engines.mysql.connect import Flavour
 from penstock.host.server_process import BinariesMissing, EmbeddedServerFailed
 from plugins.mysql import KINDS, MySQLServer
 

@@ -10,10 +10,9 @@ import pytest
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet
-from penstock.engines.mysql.connect import Connection, connect
+from penstock.engines.mysql.connect import Connection, ServerVersion, connect
 from penstock.engines.mysql.source import dump_errors
 from penstock.engines.mysql.source import status as st
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
 from plugins.mysql import MySQLServer
 

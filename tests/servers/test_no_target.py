@@ -25,7 +25,7 @@ from harness.servers.published import CE_QUERY, CL_QUERY
 from penstock.control.doctor.doctor import examine
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.running import processes
-from penstock.load.stage import LogGap
+from penstock.load.sql_target import LogGap
 from penstock.log.layout import SegmentMissing, list_segments
 from penstock.log.segment import open_segment
 from penstock.ports.positions import positions_of
@@ -363,7 +363,7 @@ def marks_of(path: Path) -> list[str]:
 
 PROGRAM = """
 import sys
-LOADING = ("pyspark", "penstock.engines.postgres.target.send")
+LOADING = ("pyspark", "penstock.engines.postgres.target.staging")
 from penstock.cli import main
 sys.argv = ["penstock", *sys.argv[1:]]
 try:

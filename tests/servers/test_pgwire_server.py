@@ -13,8 +13,7 @@ import psycopg
 import pytest
 
 from penstock.codec.postgres import pgwire_server as wire
-from penstock.codec.postgres.scram import SCRAM
-from penstock.codec.postgres.scram_server import ScramServer, Verifier
+from penstock.codec.postgres.scram import SCRAM, ScramServer, Verifier
 
 PASSWORD = "pässwörd"
 LIMIT = 1 << 20

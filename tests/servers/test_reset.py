@@ -213,7 +213,7 @@ def test_what_is_not_this_pipelines_stays(run_config: Config) -> None:
 
 def write_state(config: Config, log_id: str) -> None:
     """Record this log as the directory's."""
-    from penstock.log.state import LogState, save_state
+    from penstock.log.layout import LogState, save_state
     from penstock.model import FlushPoint
 
     save_state(

@@ -12,8 +12,12 @@ from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target.alter import Alterer
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.reshape import TYPES
-from penstock.engines.postgres.target.target import TargetTable, read_target_tables
-from penstock.engines.postgres.target.types import map_namespaces, same_type
+from penstock.engines.postgres.target.target import (
+    TargetTable,
+    map_namespaces,
+    read_target_tables,
+    same_type,
+)
 from penstock.model import (
     Column,
     ColumnDefinition,

@@ -31,7 +31,7 @@ from penstock.engines.postgres.source.slot_owner import (
 )
 from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.extract.extractor import ExtractOptions, Extractor
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover, write_handover
 from plugins.doctor import find_by_code

@@ -186,7 +186,7 @@ def test_keys_that_wait_hold_up_only_themselves(
     make: Make, target: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row without its parent waits with later ones of its key; checkpoints stop before it."""
-    monkeypatch.setattr("penstock.stage.apply.sweep.FLUSH_ROWS", 1)
+    monkeypatch.setattr("penstock.stage.apply.sequencer.FLUSH_ROWS", 1)
     target.run(*FAMILY)
     stage = make(StageMode.BEST_EFFORT)
     stage.post(p=[row(1, 1, v=1), row(5, 3, v=1)], c=[row(3, 5, p=2), row(4, 5, p=1)])

@@ -27,10 +27,9 @@ from penstock.model.sections import StageMode
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.staging import Group, StagedTable
-from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import take_over
-from penstock.stage.metrics import Metrics
+from penstock.stage.consistent import take_over
+from penstock.stage.metrics import ApplyMetrics, Metrics
 from penstock.stage.position import TakenOver
 from penstock.stage.receiver.access import Everybody
 from penstock.stage.receiver.app import Receiver

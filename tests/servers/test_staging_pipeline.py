@@ -16,7 +16,7 @@ import pytest
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.servers.engines import ENGINES, Place, new_place
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.ports.progress import open_progress
 from plugins.shared import SharedServers
 

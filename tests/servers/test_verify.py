@@ -31,8 +31,15 @@ from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.host.files import REAL_FILES, DirectoryLock
-from penstock.load.hold import HOLD_FILE, Hold, HoldAnswer, read_hold, write_held, write_hold
 from penstock.load.ledger import Ledger, write_ledger
+from penstock.load.loader_state import (
+    HOLD_FILE,
+    Hold,
+    HoldAnswer,
+    read_hold,
+    write_held,
+    write_hold,
+)
 from penstock.ports.config import Config
 
 SLOT = "wirekite_replication_slot"

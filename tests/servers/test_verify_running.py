@@ -21,8 +21,8 @@ from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.running import LOAD_LOCK
 from penstock.control.verify.verify import verify
 from penstock.host.files import REAL_FILES, DirectoryLock
-from penstock.load.hold import HOLD_FILE
-from penstock.log.state import load_state
+from penstock.load.loader_state import HOLD_FILE
+from penstock.log.layout import load_state
 from penstock.ports.config import Config
 from plugins.mysql import MySQLServer, database_of
 

@@ -23,9 +23,9 @@ from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.engines import FIRST, Place, new_place
 from penstock.control.pipeline.config import load_config
+from penstock.engines.yugabyte.engine import QUIET_S
 from penstock.engines.yugabyte.reset import SlotReadLately, find_removals
 from penstock.engines.yugabyte.slots import SlotPlace
-from penstock.engines.yugabyte.stream import QUIET_S
 from penstock.host.state_file import StateFile
 from penstock.log.layout import DONE_NAME
 from plugins.postgres import Server

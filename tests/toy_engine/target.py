@@ -9,8 +9,7 @@ from typing import Any
 
 from penstock.host import faults
 from penstock.log.layout import SegmentFile
-from penstock.log.segment import Segment
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 from penstock.model import Marker, MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions, BatchStager, Loading, Target, applied_behind

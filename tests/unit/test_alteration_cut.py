@@ -11,7 +11,7 @@ from harness.pipelines.consume import write
 from harness.pipelines.log import ITEM, ITEM_2, Change, inserts, number_rows, run_of
 from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.plan import Window, plan_batch
-from penstock.load.stage import view
+from penstock.load.sql_target import view
 from penstock.model import Op, Run
 from penstock.ports.target import Applied
 

@@ -12,9 +12,8 @@ import pytest
 from harness.pipelines.stream import PlainShapes, changes_of
 from penstock.codec.postgres.pgoutput import DecodeError, make_decoder
 from penstock.codec.postgres.pgwire import copy_data
-from penstock.engines.postgres.source.assemble import Assembler
+from penstock.engines.postgres.source.assemble import Assembler, Spill, SpillBroken
 from penstock.engines.postgres.source.assembly import Limits, PublicationLost, StreamUnexpected
-from penstock.engines.postgres.source.spill import Spill, SpillBroken
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.model import FlushPoint, MarkerKind, Run

@@ -24,8 +24,8 @@ from harness.pipelines.log import (
     truncate,
 )
 from harness.servers.serve import holder
+from penstock.base import fold
 from penstock.base import held as held_states
-from penstock.base import net_rows
 from penstock.base import state as base_state
 from penstock.base.changes import Window, changes_of
 from penstock.base.fold import LogInconsistent
@@ -323,7 +323,7 @@ def test_an_update_of_a_row_that_is_not_there_is_an_error(log: Log) -> None:
 def test_rows_come_once_in_pieces(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row is returned once, whatever the number of rows per piece."""
     monkeypatch.setattr(base_state, "FILE_BYTES", 1)
-    monkeypatch.setattr(net_rows, "ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(fold, "ROWS_PER_BATCH", 2)
     log.write(inserts(7))
     assert log.rows(ITEM) == Counter([*OLD, *((n, f"note {n}") for n in range(7))])
 

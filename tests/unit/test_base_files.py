@@ -13,7 +13,7 @@ import pytest
 from harness.pipelines.changes import Change, batch, relation
 from harness.pipelines.log import ITEM, ITEM_2
 from penstock.base import manifest as manifests
-from penstock.base.fold import LogInconsistent, encode, fold
+from penstock.base.fold import FoldedRows, LogInconsistent, encode, fold
 from penstock.base.manifest import (
     BaseCorrupt,
     BaseFile,
@@ -26,9 +26,8 @@ from penstock.base.manifest import (
     save_manifest,
     write_files,
 )
-from penstock.base.net_rows import FoldedRows
 from penstock.base.shapes import ShapeUnfit, convert_rows, copied_at, note_copied, widest
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import Column, Relation
 
 

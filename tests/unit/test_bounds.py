@@ -11,7 +11,7 @@ from harness.faults.disk import Disk
 from harness.pipelines.log import SOURCE, commit_position, inserts, number_rows, run_of
 from penstock.load.job import cut
 from penstock.load.plan import Window, plan_batch
-from penstock.load.stage import _end, view
+from penstock.load.sql_target import _end, view
 from penstock.log import Segment, Writer, open_segment
 from penstock.model import TableName
 from penstock.ports.target import Applied

@@ -21,8 +21,7 @@ from penstock.model import PenstockError
 from penstock.model.hlc import Hlc, HlcInvalid
 from penstock.ports.staging import KeyEmpty, Mutation, StagedTable, mutations_of
 from penstock.stage.receiver.decode import Decoder, PrimaryKeyMissing, Request
-from penstock.stage.receiver.paths import Kind, Place
-from penstock.stage.receiver.targets import TableUnknown, TargetTables, relative_name
+from penstock.stage.receiver.targets import Kind, Place, TableUnknown, TargetTables, relative_name
 
 BATCH = Place(group=SHOP, kind=Kind.BATCH)
 QUERY = Place(group=SHOP, kind=Kind.QUERY_BATCH, table="accounts")

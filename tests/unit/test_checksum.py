@@ -18,8 +18,8 @@ from penstock.control.verify.hashed_rows import (
     differing_buckets,
     merge,
 )
-from penstock.engines.postgres.verify.checksum import as_source_prints
-from penstock.engines.postgres.verify.reader import cut
+from penstock.engines.postgres.checksum import as_source_prints
+from penstock.engines.postgres.verify import cut
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
 from penstock.ports.verify import PART_BYTES, Hashes, Part, key_columns
 

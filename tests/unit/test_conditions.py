@@ -24,13 +24,13 @@ from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
 from penstock.engines.postgres.target import schema
-from penstock.engines.postgres.target import send as sending
+from penstock.engines.postgres.target import staging as sending
 from penstock.engines.postgres.target.target import require
 from penstock.host import server_process
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.host.process import Child, ProcessNotStarted
 from penstock.load.ledger import STATE_FILE, LedgerUnreadable, read_ledger
-from penstock.load.stage import LogGap, SegmentForeign, Stager
+from penstock.load.sql_target import LogGap, SegmentForeign, Stager
 from penstock.model import TableDefinition, TableName
 from penstock.model.policies import SchemaChangeNotApplied
 from penstock.ports.bulk import NamesCollide, check_names

@@ -29,7 +29,7 @@ from penstock.consume.position import (
 from penstock.consume.registration import StartUnsettled
 from penstock.host.files import REAL_FILES
 from penstock.log import links
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.model import Marker, MarkerKind, TableName
 from penstock.model.keeping import KEEP_NONE, Keeping
 from penstock.model.sections import Start

@@ -33,7 +33,7 @@ from penstock import ABSENT, read_log
 from penstock.consume.events import CdcEvent, Piece, events_of
 from penstock.consume.images import KeyNotSent
 from penstock.log import Segment, Writer
-from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.log.segment import LogFollower, SegmentOpener
 from penstock.model import MarkerKind, Op, TableName
 
 TOKEN = bytes(range(16))

@@ -17,7 +17,7 @@ from penstock.consume.position import (
     Position,
 )
 from penstock.log import Writer
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 
 
 @pytest.fixture

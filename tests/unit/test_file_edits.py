@@ -17,7 +17,7 @@ from penstock.control.pipeline.table_requests import put_request, read_requests,
 from penstock.control.tables.table_list import _without_target, line_of
 from penstock.host.files import REAL_FILES
 from penstock.load.ledger import Ledger, write_ledger
-from penstock.log.state import LogState, save_state
+from penstock.log.layout import LogState, save_state
 from penstock.model import FlushPoint, TableName
 from penstock.model.patterns import Selection
 from penstock.model.table_requests import Capture, CaptureAnswers, TableRequest

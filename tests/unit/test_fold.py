@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from harness.pipelines.changes import Change, batch, relation
-from penstock.base.fold import Fold, LogInconsistent, encode
-from penstock.base.net_rows import FoldedRows
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.base.fold import Fold, FoldedRows, LogInconsistent, encode
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.load.job import cut
 from penstock.model import Identity, Relation
 from penstock.ports.target import Counts

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.ports.staging import Lease, StagingUnusable
-from penstock.stage.consistent.lease import HeldLease, hold_lease
+from penstock.stage.consistent import HeldLease, hold_lease
 from penstock.stage.position import LeaseLost
 
 LIFETIME_S = 0.4

@@ -17,7 +17,7 @@ from penstock.control.verify.verify import NotComparable, verify
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.source import captures
 from penstock.engines.ignite.source.captures import Captures
-from penstock.engines.ignite.source.scanned import StateDirectory
+from penstock.engines.ignite.source.scan import StateDirectory
 from penstock.engines.ignite.source.shapes import KeptColumn, KeptShape, Shapes, table_of
 from penstock.host.errors import ConnectionLost
 from penstock.model import TableName

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.codec.ignite.columns import NotHeld, column_of
+from penstock.codec.ignite.columns import NotHeld, column_of, json_of, moment_text
 from penstock.codec.ignite.kinds import holder, holds, neutral_of
-from penstock.codec.ignite.texts import json_of, moment_text
 from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, Time, Timestamp
 
 

@@ -14,9 +14,16 @@ import structlog
 
 from harness.ignite.recordings import Calls, cdc_of, data_segment, entry_bytes, node_pipeline
 from harness.ignite.source import extract, make_work_directory, rows_of, source_pipeline
-from penstock.codec.ignite.plain_dates import with_plain_dates
 from penstock.codec.ignite.types import cache_id
-from penstock.codec.ignite.values import BinaryObject, Date, JavaList, JavaMap, SqlDate, Timestamp
+from penstock.codec.ignite.values import (
+    BinaryObject,
+    Date,
+    JavaList,
+    JavaMap,
+    SqlDate,
+    Timestamp,
+    with_plain_dates,
+)
 from penstock.consume import run as run_consumer
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_text import ConfigValueInvalid

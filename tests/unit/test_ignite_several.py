@@ -26,7 +26,7 @@ from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite.directory import CdcDirectoryMissing
 from penstock.engines.ignite.lag import IgniteLag
-from penstock.engines.ignite.source.nodes import CommonLives, Nodes
+from penstock.engines.ignite.source.several import CommonLives, Nodes
 from penstock.engines.ignite.source.versions import (
     FILE_NAME,
     SLACK_MS,

@@ -21,7 +21,7 @@ from penstock.load.job_figures import (
 )
 from penstock.load.plan import Task
 from penstock.load.session import Session
-from penstock.load.stage import figures
+from penstock.load.sql_target import figures
 from penstock.ports.target import StagedRows
 
 

@@ -26,7 +26,7 @@ from penstock.extract.extractor import STATUS_FILE
 from penstock.extract.report import WATERMARK
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.log import Writer
-from penstock.log.durable import DURABLE_NAME, read_durable
+from penstock.log.layout import DURABLE_NAME, read_durable
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
 from penstock.ports.config import Config
 from penstock.ports.lag import LOOKS_MAX, LogEnd, SourceState, Unread, Watermark

@@ -16,7 +16,7 @@ from penstock.load.loader_state import (
     write_loader_state,
 )
 from penstock.load.plan import SegmentView
-from penstock.load.stage import _heartbeats
+from penstock.load.sql_target import _heartbeats
 from penstock.model import FlushPoint, Marker, MarkerKind
 from penstock.model.histogram import LATENCY_BOUNDS_S, Histogram
 from penstock.ports.target import Applied

@@ -11,9 +11,9 @@ import pytest
 from harness.faults.disk import Disk
 from harness.pipelines.log import SOURCE, inserts, number_rows, run_of
 from penstock.log import Writer, load_state, open_segment
+from penstock.log.layout import save_state
 from penstock.log.reader import check_link
 from penstock.log.recovery import ChainBroken
-from penstock.log.state import save_state
 from penstock.model import FlushPoint
 
 LOG = Path("/log")

@@ -26,8 +26,8 @@ from penstock.log import (
 )
 from penstock.log.closing import SegmentPresent
 from penstock.log.frames import FrameReader
-from penstock.log.index import scan_frames
 from penstock.log.recovery import ChainBroken, LeftoverUnexpected
+from penstock.log.segment import scan_frames
 from penstock.model import FlushPoint
 
 LOG = Path("/log")

@@ -21,9 +21,8 @@ from harness.pipelines.log import (
 )
 from penstock.host.files import FileMissing
 from penstock.log import SegmentCorrupt, Writer, check
-from penstock.log.durable import DURABLE_NAME, read_durable
-from penstock.log.segment import open_segment
-from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.log.layout import DURABLE_NAME, read_durable
+from penstock.log.segment import LogFollower, SegmentOpener, open_segment
 from penstock.model import Run
 
 LOG = Path("/log")

@@ -184,7 +184,7 @@ def test_a_transaction_that_is_missing_is_damage(
 
 def test_positions_that_fall_are_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table's start is looked up in them: in a wrong order rows would be skipped."""
-    monkeypatch.setattr("penstock.log.sequence.never_fall", lambda _: True)
+    monkeypatch.setattr("penstock.log.writer.never_fall", lambda _: True)
     groups = number_rows([inserts(1), inserts(1, first=1), inserts(1, first=2)])
     disk = write_log([place_rows([row for group in groups for row in group], [100, 300, 200])])
     with (

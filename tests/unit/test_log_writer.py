@@ -43,8 +43,7 @@ from penstock.log import (
     load_done,
     open_segment,
 )
-from penstock.log.sequence import RunInvalid
-from penstock.log.writer import TransactionOpen
+from penstock.log.writer import RunInvalid, TransactionOpen
 from penstock.model import FlushPoint, Marker, MarkerKind, Op, Relation, Run
 
 LOG = Path("/log")

@@ -35,7 +35,7 @@ from penstock.extract import extractor
 from penstock.log import links, list_segments
 from penstock.log.layout import SegmentMissing
 from penstock.log.links import LogPlace
-from penstock.merge.engine import InputLeft
+from penstock.merge.extraction import InputLeft
 from penstock.merge.inputs import InputReplaced
 from penstock.merge.order import TransactionLate
 from penstock.merge.rows import OfOneInput

@@ -16,10 +16,9 @@ from harness.pipelines.merged import LogOf
 from penstock.base.held import BaseNotReady, Holder
 from penstock.base.manifest import BaseTable, Manifest, save_manifest
 from penstock.log import list_segments
-from penstock.log.layout import SegmentMissing
-from penstock.log.state import load_state
+from penstock.log.layout import SegmentMissing, load_state
 from penstock.merge import inputs
-from penstock.merge.engine import begin_merge
+from penstock.merge.extraction import begin_merge
 from penstock.merge.inputs import InputReplaced, MergeInput
 from penstock.merge.order import Global
 from penstock.model import Op, Run

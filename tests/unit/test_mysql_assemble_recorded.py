@@ -21,11 +21,11 @@ from penstock.codec.mysql.binlog import Stop
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.codec.mysql.types import neutral_type
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.schema_history import SchemaHistory
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
 from penstock.model import (
     ColumnDefinition,

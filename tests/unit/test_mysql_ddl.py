@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.codec.mysql.binlog_query import Query
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.added_columns import Added, certain_value
 from penstock.engines.mysql.source.ddl_text import Doing, Effect, effects_of
-from penstock.engines.mysql.version import ServerVersion
 from penstock.model import TableName
 
 NEW = ServerVersion.parse("8.0.36")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.definitions import _as_written
-from penstock.engines.mysql.version import ServerVersion
 from penstock.model import ColumnDefinition
 
 MYSQL = ServerVersion.parse("8.0.15")

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.added_columns import Added, certain_value
 from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.definitions import source_id_of
@@ -19,7 +20,6 @@ from penstock.engines.mysql.source.unsupported import (
     StatementLogged,
     TableMoved,
 )
-from penstock.engines.mysql.version import ServerVersion
 from penstock.model import ColumnDefinition, Identity, MarkerKind, TableDefinition, TableName
 
 NAME = TableName("shop", "t")

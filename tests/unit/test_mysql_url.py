@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from penstock.engines.mysql.connect import Flavour, ServerVersion
 from penstock.engines.mysql.url import MySQLUrl, with_database
-from penstock.engines.mysql.version import Flavour, ServerVersion
 from penstock.host.errors import TlsFailed, UrlInvalid
 
 

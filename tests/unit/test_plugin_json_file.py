@@ -13,9 +13,9 @@ import pytest
 
 from harness.pipelines.plugin_calls import FakeInstance, send
 from penstock.consume.plugins import JsonFile
+from penstock.consume.plugins.collecting import PluginSettingInvalid
 from penstock.consume.plugins.json_file import ColumnNameTaken
 from penstock.consume.plugins.line_file import LineFileUnusable
-from penstock.consume.plugins.settings import PluginSettingInvalid
 from penstock.host import faults
 
 

@@ -12,8 +12,8 @@ import pytest
 from harness.pipelines.plugin_calls import FakeInstance, send
 from harness.servers.receivers import RedisServer
 from penstock.consume.plugins import RedisCache
+from penstock.consume.plugins.collecting import PluginSettingInvalid
 from penstock.consume.plugins.redis_cache import CacheFailed, CacheKeyMissing
-from penstock.consume.plugins.settings import PluginSettingInvalid
 
 
 @pytest.fixture

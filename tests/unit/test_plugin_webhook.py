@@ -13,7 +13,7 @@ import pytest
 from harness.pipelines.plugin_calls import FakeInstance, send
 from harness.servers.receivers import Answer, Receiver
 from penstock.consume.plugins import Webhook
-from penstock.consume.plugins.settings import PluginSettingInvalid
+from penstock.consume.plugins.collecting import PluginSettingInvalid
 from penstock.consume.plugins.webhook import SIGNATURE, WebhookFailed
 
 SECRET = "a secret of this test, long enough"

@@ -21,7 +21,7 @@ from penstock.codec.postgres.replication_commands import (
     TimelineHistory,
     parse,
 )
-from penstock.serve.options import stream_options
+from penstock.serve.forms import stream_options
 
 SYNC = "pg_16396_sync_16384_7710562921208483796"
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from harness.twins.examples import examples
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.codec.postgres.scram import ScramClient
-from penstock.codec.postgres.scram_server import ScramServer, Verifier
+from penstock.codec.postgres.scram import ScramClient, ScramServer, Verifier
 
 PASSWORD = "päss wörd"
 QUICK = {"salt": b"0123456789abcdef", "iterations": 2}

@@ -24,7 +24,7 @@ from harness.servers.serve import Patterns, Running, answer_of, limits, settings
 from harness.servers.serve_client import START, Raw, read_stream, wait_until
 from penstock.codec.postgres.pgwire_server import Refused, frame_at, start_packet
 from penstock.model import Op
-from penstock.serve import numbers, parts
+from penstock.serve import chunks, numbers
 
 MEMORY_MAX = 128 << 20
 LARGE_ROWS = 65_535
@@ -352,8 +352,8 @@ def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
 @pytest.fixture
 def block_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit at which a block has a whole transaction, however large."""
-    monkeypatch.setattr(parts, "ROWS_WANTED", 2 * LARGE_ROWS)
-    monkeypatch.setattr(parts, "BYTES_WANTED", 1 << 30)
+    monkeypatch.setattr(chunks, "PART_ROWS_WANTED", 2 * LARGE_ROWS)
+    monkeypatch.setattr(chunks, "PART_BYTES_WANTED", 1 << 30)
 
 
 def append_large(root: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from harness.pipelines.log import ITEM, inserts, number_rows
 from harness.servers.serve import Running, write_log
-from penstock.serve import changes, numbers
+from penstock.serve import numbers, server_functions
 
 GROUPS = [inserts(2), inserts(1, first=2), inserts(3, first=3), inserts(2, first=6)]
 ROWS = number_rows(GROUPS)
@@ -160,7 +160,7 @@ def test_what_is_answered_at_once_is_limited(
 ) -> None:
     """An answer has whole transactions; the next call has the rest; a too large one is refused."""
     query = "select data from pg_logical_slot_get_changes('t', null, null)"
-    monkeypatch.setattr(changes, "CHANGES_BYTES_MAX", 70)
+    monkeypatch.setattr(server_functions, "CHANGES_BYTES_MAX", 70)
     assert len(rows(session, query)) == 3
     assert read_confirmed(session, "t") == ENDS[1]
     with pytest.raises(psycopg.Error) as caught:

@@ -25,7 +25,7 @@ from harness.servers.serve import (
 )
 from harness.servers.serve_client import Raw, wait_until
 from penstock.log import Writer
-from penstock.serve import blocks, chunks, numbers, parts
+from penstock.serve import blocks, chunks, numbers
 from penstock.serve.blocks import find_place
 from penstock.serve.catalog.publications import Publication
 from penstock.serve.chunks import Counted, next_chunk
@@ -48,7 +48,7 @@ def write_alike(root: Path, *, frames: int, rows: int) -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts and budgets a sixteenth of those in use, so that a small log is enough."""
-    monkeypatch.setattr(parts, "BYTES_WANTED", parts.BYTES_WANTED // 16)
+    monkeypatch.setattr(chunks, "PART_BYTES_WANTED", chunks.PART_BYTES_WANTED // 16)
     monkeypatch.setattr(blocks, "LIVE_BYTES", 8 << 20)
 
 
@@ -64,8 +64,9 @@ def test_a_block_has_the_size_that_its_rows_have_in_memory(tmp_path: Path) -> No
         assert len(chunk.rows) == 2
     sizes = [len(one.data) for one in all_blocks(tmp_path, views_of())]
     assert sum(sizes) > plain
-    assert max(sizes) < 1.2 * parts.BYTES_WANTED
-    assert len(sizes) < 1.5 * sum(sizes) / parts.BYTES_WANTED, "and is not cut more than needed"
+    assert max(sizes) < 1.2 * chunks.PART_BYTES_WANTED
+    least = sum(sizes) / chunks.PART_BYTES_WANTED
+    assert len(sizes) < 1.5 * least, "and is not cut more than needed"
 
 
 @pytest.mark.usefixtures("small")
@@ -99,7 +100,7 @@ def test_many_streams_do_not_read_ahead_without_room(tmp_path: Path) -> None:
         wait_until(lambda: len(running.serving.senders) == STREAMS)
         wait_until(are_stuck)
         assert max(seen) > blocks.LIVE_BYTES
-        assert max(seen) < blocks.LIVE_BYTES + 1.1 * STREAMS * parts.BYTES_WANTED
+        assert max(seen) < blocks.LIVE_BYTES + 1.1 * STREAMS * chunks.PART_BYTES_WANTED
         for client in clients:
             client.close()
         wait_until(lambda: not running.serving.senders)
@@ -155,7 +156,7 @@ def test_frames_that_are_kept_have_a_limit(tmp_path: Path) -> None:
     with open_source_log(tmp_path) as log, log.segment(0, log.head()) as segment:
         entries = list(segment.row_frames())
         size = segment.read_rows(entries[0]).batch.nbytes
-        reader = parts.RowsReader(kept_bytes=3 * size)
+        reader = chunks.RowsReader(kept_bytes=3 * size)
         for entry in entries:
             reader.keep(segment, entry, reader.read(segment, entry))
         assert len(reader._kept) == 3

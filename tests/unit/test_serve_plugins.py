@@ -29,10 +29,9 @@ from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.log import Writer
 from penstock.model import Column, FlushPoint, Identity, Marker, MarkerKind, Op, Relation, Run
 from penstock.model.change import is_global_prefix
-from penstock.serve import encode, numbers, parts
+from penstock.serve import chunks, encode, numbers
 from penstock.serve.catalog.publications import everything
-from penstock.serve.forms import Form
-from penstock.serve.options import check_lsn_type, check_plugin, stream_options
+from penstock.serve.forms import Form, check_lsn_type, check_plugin, stream_options
 
 DATA = Path(__file__).parent.parent / "data" / "plugins"
 TIME_US = 1_522_151_908_988_414  # 2018-03-27 11:58:28.988414
@@ -322,7 +321,7 @@ def test_a_transaction_in_parts_is_one_message(
             run = run_of(rows[0][at : at + 3], ended=last)
             writer.write(run)
         writer.flush()
-    monkeypatch.setattr(parts, "ROWS_WANTED", 1)
+    monkeypatch.setattr(chunks, "PART_ROWS_WANTED", 1)
     form = json_of()
     blocks = all_blocks(tmp_path, views_of(everything(form.actions), form=form))
     assert len(blocks) > 3

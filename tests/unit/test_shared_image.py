@@ -9,8 +9,8 @@ import pytest
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Engine, Server
 from penstock.control.verify.compare import ColumnIncomparable, compared_columns, shared_images
-from penstock.engines.mysql.verify import checksum as checksum_mysql
-from penstock.engines.postgres.verify import checksum
+from penstock.engines.mysql import checksum as checksum_mysql
+from penstock.engines.postgres import checksum
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.ports.verify import Dialect, Hasher, Part
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.rights import Grant, Rights
 from penstock.engines.mysql.source.strategies import Facts, NoConsistentPoint, Strategy, choices
-from penstock.engines.mysql.version import ServerVersion
 from penstock.model import TableDefinition, TableName
 
 TABLE = TableDefinition(

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stage.apply.merging import MergeOperation, StandardMerge, Unmerged, three_way
-from penstock.stage.documents import document_of, is_same, text_of
+from penstock.stage.documents import (
+    MergeOperation,
+    StandardMerge,
+    Unmerged,
+    document_of,
+    is_same,
+    text_of,
+    three_way,
+)
 
 KEY = ("id",)
 

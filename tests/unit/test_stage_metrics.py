@@ -13,9 +13,8 @@ from penstock.control.feeds.feed_process import Checks
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.ports.staging import Mutation, StagedTable, batch_of
-from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.metered import MeteredStaging, StagingMetrics
-from penstock.stage.metrics import Metrics
+from penstock.stage.metrics import ApplyMetrics, Metrics
 
 NAMES = Path(__file__).parents[1] / "data" / "staging" / "metric_names.txt"
 ORDERS = StagedTable(SHOP, "orders")

@@ -33,8 +33,7 @@ from penstock.ports.staging import (
 )
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, MutationLate
-from penstock.stage.consistent.beginning import take_over
-from penstock.stage.consistent.marks import Marking
+from penstock.stage.consistent import Marking, take_over
 from penstock.stage.metrics import Metrics
 from penstock.stage.position import LeaseLost, PositionAhead, PositionMoved, advance_to
 from penstock.stage.receiver.access import Everybody

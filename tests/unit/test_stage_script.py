@@ -15,8 +15,8 @@ from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode, StageSection
 from penstock.ports.staging import Mutation, StagedTable, batch_of, mutations_of
 from penstock.stage import script as calls
-from penstock.stage.apply.merging import StandardMerge
 from penstock.stage.apply.tables import TableNotThere, dispatch, table_not_there
+from penstock.stage.documents import StandardMerge
 from penstock.stage.script import Script, UserModuleFailed, UserModuleInvalid, load_script
 
 G = ("shop", "public")

@@ -19,9 +19,9 @@ from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
 from penstock.ports.staging import Mutation, StagedTable, batch_of
-from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import take_over
+from penstock.stage.consistent import take_over
+from penstock.stage.metrics import ApplyMetrics
 from penstock.stage.position import LeaseLost, TakenOver
 from penstock.stage.receiver.sessions import Sessions
 
@@ -83,7 +83,7 @@ def windows() -> Iterator[Stage]:
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """A stage in mode best effort, with a batch per time."""
-    monkeypatch.setattr("penstock.stage.apply.sweep.FLUSH_ROWS", 1)
+    monkeypatch.setattr("penstock.stage.apply.sequencer.FLUSH_ROWS", 1)
     yield from stage_of(StageMode.BEST_EFFORT)
 
 

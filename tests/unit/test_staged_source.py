@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.engines.staged.extraction import StagedStream
 from penstock.engines.staged.position import HlcPosition
 from penstock.engines.staged.shapes import (
     SchemaDriftDetected,
@@ -19,10 +20,9 @@ from penstock.engines.staged.shapes import (
     StagedTableUnknown,
     default_of,
 )
-from penstock.engines.staged.stream import StagedStream
 from penstock.engines.staged.values import NotNeutral, column_of
 from penstock.engines.staged.windows import WindowReader
-from penstock.log.sequence import advance, start_of
+from penstock.log.writer import advance, start_of
 from penstock.model import (
     Column,
     ColumnDefinition,

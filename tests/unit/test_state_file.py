@@ -9,11 +9,10 @@ import google_crc32c
 import msgspec
 import pytest
 
-from penstock.host.state_file import CheckpointCorrupt, StateFile, report_file
-from penstock.host.status_file import StatusFile
-from penstock.load.hold import Hold, write_hold
+from penstock.host.state_file import CheckpointCorrupt, StateFile, StatusFile, report_file
 from penstock.load.isolation import read_isolations
 from penstock.load.ledger import Ledger, LedgerUnreadable, read_ledger, write_ledger
+from penstock.load.loader_state import Hold, write_hold
 from penstock.model import PenstockError, TableName
 
 

@@ -29,7 +29,7 @@ from penstock.merge.order import Global
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
 from penstock.model.change import GLOBAL_PREFIX
 from penstock.model.whole_number import parse_whole
-from penstock.serve.options import stream_options
+from penstock.serve.forms import stream_options
 
 LONG = "9" * 5000  # more digits than int() accepts
 ODD = ("", "-1", "+1", "1_0", " 1", "1 ", "²", "١", "1.0", "0x1")

@@ -29,7 +29,7 @@ from penstock.engines.postgres.source.slot_owner import SlotOfAnother
 from penstock.engines.postgres.source.stream import StreamOptions
 from penstock.engines.yugabyte import lag, reset, slots
 from penstock.engines.yugabyte.catalog import TableUnfit, check_table
-from penstock.engines.yugabyte.engine import YugabyteEngine
+from penstock.engines.yugabyte.engine import Known, YugabyteEngine, YugabyteSource
 from penstock.engines.yugabyte.options import check_url, lsn_type, retention_s, wire_url
 from penstock.engines.yugabyte.planner import YugabytePlanner
 from penstock.engines.yugabyte.slots import (
@@ -44,7 +44,6 @@ from penstock.engines.yugabyte.slots import (
     micros,
     read_slot,
 )
-from penstock.engines.yugabyte.stream import Known, YugabyteSource
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import UrlInvalid
 from penstock.model import FlushPoint, Identity, TableDefinition, TableName

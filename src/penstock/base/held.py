@@ -17,10 +17,8 @@ from penstock.base.manifest import HELD, BaseTable, Manifest, load_manifest, rea
 from penstock.base.state import Piece, state
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files, remove_tree
-from penstock.log.durable import read_durable
-from penstock.log.layout import EXTENSION_DEFAULT, open_name, segment_name
+from penstock.log.layout import EXTENSION_DEFAULT, load_state, open_name, read_durable, segment_name
 from penstock.log.segment import open_segment
-from penstock.log.state import load_state
 from penstock.model import FlushPoint, PenstockError, Relation, TableName
 
 _ATTEMPTS_MAX = 20

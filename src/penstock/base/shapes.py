@@ -16,9 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base.manifest import rows_batch
-from penstock.codec.columns import arrow_type
+from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.copy_rows import column_of
-from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.exact_text import exact_texts
 from penstock.model import Column, PenstockError, Relation
 

@@ -17,12 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.changes import Layer, TableChanges
-from penstock.base.fold import Bools, Ints, Net, encode, fold, inconsistent
+from penstock.base.fold import Bools, FoldedRows, Ints, Net, encode, fold, inconsistent, key_values
 from penstock.base.manifest import FILE_BYTES, columns_schema, empty, rows_batch
-from penstock.base.net_rows import FoldedRows, key_values
 from penstock.base.shapes import ShapeUnfit, as_kind, convert_rows, widest
-from penstock.codec.columns import batch_schema
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import batch_schema, cast_exactly
 from penstock.model import Op, Relation
 from penstock.ports.target import Layout
 

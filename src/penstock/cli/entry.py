@@ -12,8 +12,7 @@ import click
 
 from penstock import __version__
 from penstock.cli.arguments import CONTEXT
-from penstock.cli.begin import copy, init
-from penstock.cli.cluster import cluster_archive
+from penstock.cli.begin import cluster_archive, copy, init
 from penstock.cli.consumers import consumers, delete_lost_segment_links
 from penstock.cli.engine_commands import WithEngines
 from penstock.cli.flexcdc import flexcdc

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import cast_exactly
 
 _DAY_US = 86_400_000_000
 

@@ -11,8 +11,7 @@ from penstock.consume.position import ConsumerState, SegmentsMissed, reader_erro
 from penstock.consume.snapshot import Snapshot
 from penstock.host.files import DirectoryLocked
 from penstock.log import links
-from penstock.log.durable import read_durable
-from penstock.log.layout import list_segments
+from penstock.log.layout import list_segments, read_durable
 from penstock.log.links import LogPlace
 from penstock.log.listing import Listing, SavedSegment
 from penstock.model import PenstockError

@@ -18,17 +18,16 @@ from penstock.consume.position import ConsumerState, Position
 from penstock.consume.snapshot import Snapshot
 from penstock.host.files import FileMissing, Lock
 from penstock.log import links
-from penstock.log.durable import read_durable
 from penstock.log.layout import (
     SegmentFile,
     closed_path,
     list_segments,
+    load_state,
     open_name,
+    read_durable,
 )
 from penstock.log.links import LogPlace
-from penstock.log.segment import open_segment
-from penstock.log.state import load_state
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import SegmentOpener, open_segment
 from penstock.model import PenstockError
 from penstock.model.sections import Start
 

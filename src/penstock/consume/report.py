@@ -11,7 +11,7 @@ from penstock.consume.metrics import CdcMetrics, MetricRegistry
 from penstock.consume.position import Position
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
-from penstock.host.status_file import StatusFile
+from penstock.host.state_file import StatusFile
 from penstock.log.segment import Segment
 from penstock.ports.direct import LogPlace
 

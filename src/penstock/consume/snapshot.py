@@ -18,12 +18,16 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_file import StateFile
-from penstock.log.durable import read_durable
-from penstock.log.layout import SegmentFile, list_segments, open_name, segment_name
+from penstock.log.layout import (
+    SegmentFile,
+    list_segments,
+    load_state,
+    open_name,
+    read_durable,
+    segment_name,
+)
 from penstock.log.links import LogPlace
-from penstock.log.segment import Segment
-from penstock.log.state import load_state
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 
 declare("consume.snapshot.made", "consume.snapshot.placed", "consume.snapshot.ready")
 

@@ -23,8 +23,7 @@ from penstock.extract.report import ControlGate, Ended, ExtractProgress, Outcome
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.host.state_file import State, StateFile, StateFiles
-from penstock.host.status_file import StatusFile
+from penstock.host.state_file import State, StateFile, StateFiles, StatusFile
 from penstock.log import ClosedSegment, Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
 from penstock.model.layout import PipelineLayout

@@ -2,12 +2,14 @@
 
 A crash leaves the old content or the new one. A file that was changed in another way is refused as
 a whole. Form: `{"crc32c": "89abcdef", "state": {...}}`, the checksum over the state's bytes; or the
-value alone. Not here: states that belong to one change log (`state_of_log.py`).
+value alone. A `StatusFile` is one in which a process reports its progress to readers. Not here:
+states that belong to one change log (`state_of_log.py`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import google_crc32c
 import msgspec
 
+from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.model import LOAD_AFRESH, PenstockError
 
@@ -165,3 +168,32 @@ class Follower:
 
 def _checksum(raw: bytes) -> str:
     return f"{google_crc32c.value(raw):08x}"
+
+
+class StatusFile:
+    """JSON file for display, replaced whole; readers never see half of it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        every_s: float = 1.0,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Create the directory; the first `write` creates the file."""
+        files.make_directory(path.parent)
+        self._file: StateFile[Any] = report_file(path, dict, files)
+        self._every_s = every_s
+        self._clock = clock
+        self._written_s: float | None = None
+
+    def due(self) -> bool:
+        """Return whether the last write was long enough ago."""
+        now_s = self._clock.monotonic_s()
+        return self._written_s is None or now_s - self._written_s >= self._every_s
+
+    def write(self, facts: Mapping[str, Any]) -> None:
+        """Replace the file."""
+        self._written_s = self._clock.monotonic_s()
+        self._file.save(facts)

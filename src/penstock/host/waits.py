@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, FileMissing
-from penstock.host.status_file import StatusFile
+from penstock.host.state_file import StatusFile
 
 WAITS_FILE = "waits.json"
 

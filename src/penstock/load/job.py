@@ -2,9 +2,9 @@
 
 One task fills one merge table (or one bucket of it) over a connection that the worker keeps. A task
 is a pipeline: it reads its frames (here), selects the rows of its bucket (`split.py`), folds them
-(`fold.py`), and passes the remaining rows (`net_rows.py`) to the writer of the target's engine. It
+(`base/fold.py`), and passes the remaining rows to the writer of the target's engine. It
 never touches a base table: rows of a worker that died are deleted before the next attempt. Not
-here: the list of tasks (`plan.py`), starting the job (`stage.py`).
+here: the list of tasks (`plan.py`), starting the job (`sql_target.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from penstock.base.fold import fold
-from penstock.base.net_rows import FoldedRows
+from penstock.base.fold import FoldedRows, fold
 from penstock.host import faults
 from penstock.host.files import ReadFile
 from penstock.load import chunk
@@ -29,7 +28,7 @@ from penstock.load.plan import FrameRef, Task
 from penstock.load.shipping import Freight, Shipped
 from penstock.load.split import Bucket
 from penstock.log.frames import FrameReader, read_batch
-from penstock.log.tail import open_either
+from penstock.log.segment import open_either
 from penstock.model import PenstockError, Retry
 from penstock.ports.bulk import ChunkOutcome, ChunkTask
 from penstock.ports.target import Counts, StagedRows, StagingWriter

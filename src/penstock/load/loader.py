@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -36,14 +37,22 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
-from penstock.load.deferred_keys import DeferredKeyFlow, KeyMaker
-from penstock.load.hold import Hold, HoldAnswer, read_held, read_hold, write_held
+from penstock.host.state_file import Follower
+from penstock.load.bulk import DEFERRED_KEYS_FILE, DeferredKeys
 from penstock.load.isolation import BrokenTables
-from penstock.load.loader_state import LoaderState, write_loader_state
+from penstock.load.loader_state import (
+    Hold,
+    HoldAnswer,
+    LoaderState,
+    read_held,
+    read_hold,
+    write_held,
+    write_loader_state,
+)
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
-from penstock.load.table_sync_flow import JOBS, Copier, TableSyncFlow, options_for
+from penstock.load.table_sync import JOBS, Copier, TableSyncFlow, options_for
 from penstock.log.closing import AppliedFiles
 from penstock.log.layout import (
     DONE_NAME,
@@ -51,10 +60,9 @@ from penstock.log.layout import (
     SegmentFile,
     list_open_segments,
     list_segments,
+    load_state,
 )
-from penstock.log.segment import open_segment
-from penstock.log.state import load_state
-from penstock.log.tail import LogFollower
+from penstock.log.segment import LogFollower, open_segment
 from penstock.model import FlushPoint, PenstockError, TableName
 from penstock.model.keeping import Keeping
 from penstock.model.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
@@ -131,6 +139,56 @@ POLL_S = 0.5
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
 ROWS_NAME = "rows"
+
+
+class KeyMaker(Protocol):
+    """Creator of deferred keys."""
+
+    @abstractmethod
+    def make(self, tables: Sequence[DeferredTable]) -> None:
+        """Create the keys of these tables and remove the tables from the file; safe to repeat.
+
+        Raises TargetDdlFailed for a key that the target refuses, with its name.
+        """
+        ...
+
+
+class DeferredKeyFlow:
+    """The loader's deferred keys. Only the loader's thread uses them."""
+
+    def __init__(
+        self, state_directory: Path, maker: KeyMaker | None, files: Files = REAL_FILES
+    ) -> None:
+        """Keep the file's directory. maker: None if no key is created."""
+        self._maker = maker
+        self._file = Follower(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(), files)
+
+    def waiting(self, left_out: Collection[TableName]) -> list[DeferredTable]:
+        """Return the waiting tables without those with a table sync, which are not in step yet."""
+        if self._maker is None:
+            return []
+        self._file.look()
+        return [table for table in self._file.value.tables if table.source not in left_out]
+
+    @property
+    def settled_positions(self) -> dict[TableName, int]:
+        """Return for each waiting table the position from which its rows are of one moment."""
+        return {table.source: table.settled for table in self.waiting(())}
+
+    def due(
+        self, left_out: Collection[TableName], covered: Callable[[], int]
+    ) -> list[DeferredTable]:
+        """Return the waiting tables whose rows are of one moment. covered: end of the applied
+        changes.
+        """
+        waiting = self.waiting(left_out)
+        reached = covered() if waiting else 0
+        return [table for table in waiting if table.settled <= reached]
+
+    def make(self, tables: Sequence[DeferredTable]) -> None:
+        """Create their keys; see `KeyMaker`."""
+        assert self._maker is not None, "without a maker nothing waits"
+        self._maker.make(tables)
 
 
 class Actions(Protocol):

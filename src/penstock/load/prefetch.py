@@ -6,7 +6,7 @@ staged ahead, in the other set of merge tables. If the loader stops, holds or be
 abandons the request; the next request empties its merge tables.
 
 The thread has its own connection. All but the request itself runs in the thread of the loader. Not
-here: staging (`stage.py`), and when a batch may be applied (`loader.py`).
+here: staging (`sql_target.py`), and when a batch may be applied (`loader.py`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.load.session import Session
 from penstock.log.layout import SegmentFile
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, BatchStager, Loading
 from penstock.ports.target import Applied
+
+if TYPE_CHECKING:  # the states of tables are listed without Spark
+    from penstock.load.session import Session
 
 logger = structlog.get_logger(__name__)
 faults.declare("load.ahead.before", "load.ahead.after")

@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from penstock.codec.ckt import HEAD, HEADER_REGION_SIZE
 from penstock.host.files import ReadFile
 from penstock.load.plan import FrameRef
-from penstock.log.tail import open_either
+from penstock.log.segment import open_either
 
 if TYPE_CHECKING:
     from pyspark.core.broadcast import Broadcast

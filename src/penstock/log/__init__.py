@@ -5,11 +5,19 @@ The file format is in `penstock.codec.ckt`, byte by byte in docs/ckt-format.md.
 """
 
 from penstock.log.frames import SegmentCorrupt
-from penstock.log.layout import SegmentFile, SegmentMissing, list_segments, next_segments
+from penstock.log.layout import (
+    Done,
+    LogState,
+    SegmentFile,
+    SegmentMissing,
+    list_segments,
+    load_done,
+    load_state,
+    next_segments,
+)
 from penstock.log.reader import LogFinding, check, open_chain
 from penstock.log.recovery import ChainBroken, LogForeign
 from penstock.log.segment import ClosedSegment, Segment, SegmentMisnamed, open_segment
-from penstock.log.state import Done, LogState, load_done, load_state
 from penstock.log.writer import (
     LogBehindSource,
     LogLocked,

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.ckt import FrameEntry
-from penstock.codec.columns import DECIMAL_PRECISION_MAX, POSITION, arrow_type
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import DECIMAL_PRECISION_MAX, POSITION, arrow_type, cast_exactly
 from penstock.codec.exact_text import exact_texts
 from penstock.log.transactions import halves
 from penstock.model import Column, FlushPoint, Marker, MarkerKind, Op, Relation, Rows, TableName

@@ -26,17 +26,18 @@ from penstock.log.change_tables import ChangeFilter
 from penstock.log.frames import is_header_torn
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
+    LogState,
     SegmentFile,
     SegmentMissing,
     list_open_segments,
     list_segments,
+    load_state,
     segment_name,
 )
 from penstock.log.order import merge_rows
 from penstock.log.python_values import EPOCH_UTC, python_values
 from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment, open_segment
-from penstock.log.state import LogState, load_state
 from penstock.model import FlushPoint, Marker, Op, PenstockError, Rows, TableName
 from penstock.model.position import to_ordinal
 

@@ -24,16 +24,16 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import links
 from penstock.log.frames import FrameBuffer
-from penstock.log.index import IndexBuilder
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
+    LogState,
     SegmentFile,
     list_segments,
     open_name,
+    save_state,
     segment_name,
 )
-from penstock.log.segment import ClosedSegment, open_segment
-from penstock.log.state import LogState, save_state
+from penstock.log.segment import ClosedSegment, IndexBuilder, open_segment
 from penstock.model import PenstockError
 from penstock.model.keeping import Keeping
 

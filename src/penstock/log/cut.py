@@ -20,8 +20,8 @@ from penstock.host import faults
 from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, Files, ReadFile
 from penstock.log.closing import Place
 from penstock.log.frames import FrameReader, SegmentCorrupt
-from penstock.log.index import scan_frames
 from penstock.log.layout import EXTENSION_DEFAULT, parse_name
+from penstock.log.segment import scan_frames
 from penstock.model import FlushPoint
 
 faults.declare("log.cut.before", "log.cut.written", "log.cut.after", "log.cut.remove")

@@ -1,18 +1,156 @@
-"""Names and numbers of files: where a pipeline keeps its files, and which segments exist.
+"""Files of a log's directory beside the contents of segments: names, the log's state, its mark.
 
-This module opens no file: see `segment.py` to read one, `reader.py` for the whole log.
+Names and numbers say where a pipeline keeps its files, and which segments exist. To read a segment
+see `segment.py`, for the whole log `reader.py`.
+
+`DURABLE` is the durable end of the open segment: the writer notes it after each sync, followers
+read it. A flush point that can be read is not durable yet: its bytes may still be on their way to
+the disk. So after every fdatasync the writer notes the segment and the byte up to which it is
+durable in this small file. It is never synced: after a crash it says at most what was true before.
+A reader that does not find it reads closed segments.
+
+`LOG.json` is the log's own small state: facts that must be known even if no segment is left. It is
+written before a segment gets its final name, so a consumer that removes the file at once cannot
+make the log forget its end. If segments and state disagree, the newer one is right; a missing state
+is made again from the segments.
 """
 
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
 
-from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
-from penstock.log.durable import Durable
-from penstock.model import LOAD_AGAIN, PenstockError
+import msgspec
+
+from penstock.codec.ckt import FORMAT_VERSION, format_unknown, place, plain
+from penstock.host.files import (
+    REAL_FILES,
+    TEMPORARY_SUFFIX,
+    AppendFile,
+    FileMissing,
+    Files,
+    ReadFile,
+)
+from penstock.host.state_file import StateFile
+from penstock.model import LOAD_AGAIN, FlushPoint, PenstockError
+from penstock.model.position import POSITION_BYTES, to_bytes, to_ordinal
+
+DURABLE_NAME = "DURABLE"
+_MAGIC = b"CKTd"
+_BODY = struct.Struct(f"<QQQQq16s{POSITION_BYTES}s")
+_HEAD = struct.Struct("<4sI")  # magic, CRC-32 of the body
+_SIZE = _HEAD.size + _BODY.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """Durable part of the open segment: everything before byte size_bytes.
+
+    Attributes:
+        number: number of the segment.
+        file_id: file id of the segment.
+        size_bytes: first byte that is not durable.
+        end: the flush point that ends there.
+    """
+
+    number: int
+    file_id: str
+    size_bytes: int
+    end: FlushPoint
+
+
+class DurableMark:
+    """Writer's side of the file."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        """Open nothing before the first note."""
+        self._path = directory / DURABLE_NAME
+        self._files = files
+        self._file: AppendFile | None = None
+
+    def _open(self) -> AppendFile:
+        if self._file is None:
+            there = self._files.exists(self._path)
+            self._file = (self._files.open_append if there else self._files.create)(self._path)
+            if self._file.size_bytes < _SIZE:
+                self._file.append([bytes(_SIZE - self._file.size_bytes)])
+        return self._file
+
+    def tell(self, durable: Durable) -> None:
+        """Replace the contents of the file; nothing is synced. Raises FileFailed."""
+        end = durable.end
+        body = _BODY.pack(
+            durable.number,
+            durable.size_bytes,
+            end.gsn,
+            end.trx,
+            end.commit_time_us,
+            UUID(durable.file_id).bytes,
+            to_bytes(end.position),
+        )
+        self._open().overwrite(0, _HEAD.pack(_MAGIC, zlib.crc32(body)) + body)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class DurableReader:
+    """Reader's side: the file stays open, so a look costs one read. For one thread."""
+
+    def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
+        """Open nothing before the first look."""
+        self._path = directory / DURABLE_NAME
+        self._files = files
+        self._file: ReadFile | None = None
+
+    def read(self) -> Durable | None:
+        """Return the writer's last note; None if there is none, or it is being written."""
+        if self._file is None:
+            try:
+                self._file = self._files.open_read(self._path)
+            except FileMissing:
+                return None
+        return _parse(self._file.read(0, _SIZE))
+
+    def close(self) -> None:
+        """Close the file; read() opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_durable(directory: Path, files: Files = REAL_FILES) -> Durable | None:
+    """Return the writer's last note with a single look; see DurableReader."""
+    reader = DurableReader(directory, files)
+    try:
+        return reader.read()
+    finally:
+        reader.close()
+
+
+def _parse(data: bytes) -> Durable | None:
+    if len(data) != _SIZE:
+        return None
+    magic, checksum = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC or zlib.crc32(body) != checksum:
+        return None
+    number, size, gsn, trx, time_us, file_id, position = _BODY.unpack(body)
+    return Durable(
+        number=number,
+        file_id=str(UUID(bytes=file_id)),
+        size_bytes=size,
+        end=FlushPoint(position=to_ordinal(position), gsn=gsn, trx=trx, commit_time_us=time_us),
+    )
+
 
 EXTENSION_DEFAULT = "ckt"
 OPEN_SUFFIX = "_"
@@ -166,3 +304,80 @@ def missing(directory: Path, last: int, following: int, *, extension: str) -> Se
         after=last,
         next=following,
     )
+
+
+_POINT = "end"  # key of the position in both files
+_HINT = (
+    "Run penstock log check; with whole segments beside it, move the file away and start again: "
+    "the state is then read from the segments."
+)
+
+
+_State = TypeVar("_State")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """Content of `LOG.json`.
+
+    Attributes:
+        number_next: number of the first segment that is not closed.
+        end: the newest durable flush point when this was written.
+        last_file_id: file id of segment number_next - 1, empty before any.
+        number_linked: consumers have their links to all segments up to this one; -1 before any.
+    """
+
+    log_id: str
+    source: dict[str, str]
+    number_next: int
+    end: FlushPoint
+    last_file_id: str = ""
+    number_linked: int = -1
+    format: int = FORMAT_VERSION
+
+
+def load_state(directory: Path, files: Files = REAL_FILES) -> LogState | None:
+    """Return the state of the log in this directory; None if there is none."""
+    return _load(directory / STATE_NAME, LogState, files)
+
+
+def save_state(directory: Path, state: LogState, files: Files = REAL_FILES) -> None:
+    """Replace the state, durably."""
+    _file(directory / STATE_NAME, files).save(plain(state, _POINT))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Content of `CHANGE.DONE`: nothing follows after this segment and this point."""
+
+    number_last: int
+    end: FlushPoint
+
+
+def load_done(directory: Path, files: Files = REAL_FILES) -> Done | None:
+    """Return the end of the log; None while extraction continues."""
+    return _load(directory / DONE_NAME, Done, files)
+
+
+def save_done(directory: Path, done: Done, files: Files = REAL_FILES) -> None:
+    """Record, durably, that the log is finished."""
+    _file(directory / DONE_NAME, files).save(plain(done, _POINT))
+
+
+def _file(path: Path, files: Files) -> StateFile[dict[str, Any]]:
+    return StateFile(path, dict[str, Any], hint=_HINT, files=files)
+
+
+def _load(path: Path, kind: type[_State], files: Files) -> _State | None:
+    """Return what `save` wrote. Raises CheckpointCorrupt, FormatUnknown."""
+    file = _file(path, files)
+    found = file.load()
+    if found is None:
+        return None
+    version = found.get("format", FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise format_unknown(version)
+    try:
+        return place(found, kind, _POINT)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise file.make_damaged(str(error)) from error

@@ -16,11 +16,9 @@ import structlog
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_of_log import StateOfOtherLog, check_log_id
 from penstock.log import links
-from penstock.log.durable import Durable
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments
+from penstock.log.layout import EXTENSION_DEFAULT, Durable, SegmentFile, list_segments, load_state
 from penstock.log.links import log_id_of
-from penstock.log.state import load_state
-from penstock.log.tail import LogFollower
+from penstock.log.segment import LogFollower
 from penstock.model import PenstockError
 from penstock.model.segment_order import GREATER, MISSED, SegmentOrder, already_processed
 

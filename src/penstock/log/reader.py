@@ -16,13 +16,25 @@ from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
 from penstock.host.state_file import CheckpointCorrupt
 from penstock.log import layout
 from penstock.log.cut import CutPlace, parse_cut_name, read_cut
-from penstock.log.durable import DURABLE_NAME
 from penstock.log.frames import FrameReader, corrupt
-from penstock.log.index import IndexBuilder, add_scanned, scan, scan_frames
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
+from penstock.log.layout import (
+    DURABLE_NAME,
+    EXTENSION_DEFAULT,
+    LogState,
+    SegmentFile,
+    SegmentMissing,
+    load_state,
+)
 from penstock.log.recovery import ChainBroken, LogForeign, broken_chain
-from penstock.log.segment import ClosedSegment, Segment, open_segment
-from penstock.log.state import LogState, load_state
+from penstock.log.segment import (
+    ClosedSegment,
+    IndexBuilder,
+    Segment,
+    add_scanned,
+    open_segment,
+    scan,
+    scan_frames,
+)
 from penstock.model import FlushPoint, PenstockError
 from penstock.model.words import count_words
 

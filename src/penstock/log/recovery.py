@@ -28,16 +28,16 @@ from penstock.log.closing import (
 )
 from penstock.log.cut import CutPlace, keep_tail
 from penstock.log.frames import FrameBuffer, FrameReader, is_header_torn
-from penstock.log.index import Scan, scan
 from penstock.log.layout import (
+    LogState,
     SegmentFile,
     list_open_segments,
     list_segments,
     list_temporary,
+    load_state,
     segment_name,
 )
-from penstock.log.segment import ClosedSegment, Segment, open_segment
-from penstock.log.state import LogState, load_state
+from penstock.log.segment import ClosedSegment, Scan, Segment, open_segment, scan
 from penstock.model import FlushPoint, PenstockError
 
 faults.declare(

@@ -27,13 +27,12 @@ from penstock.log.layout import (
     SegmentFile,
     SegmentMissing,
     list_segments,
+    load_state,
     missing,
     segment_name,
 )
 from penstock.log.listing import Listing, ReaderErrors, SavedSegment
-from penstock.log.segment import Segment
-from penstock.log.state import load_state
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 from penstock.merge.order import Global, Ints
 from penstock.model import Marker, MarkerKind, Relation, Rows, TableName
 from penstock.model.change import is_global_prefix

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.base.shapes import copied_at
-from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type, cast_exactly
 from penstock.codec.exact_text import exact_texts
 from penstock.model import Column, Op, PenstockError, Relation, TableName
 

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.base.held import HeldState
 from penstock.host.clock import Clock
-from penstock.host.status_file import StatusFile
+from penstock.host.state_file import StatusFile
 from penstock.merge.inputs import Chunk, InputPlace, MergeInput
 from penstock.merge.order import NEVER, InputQueue, Order, Round
 from penstock.merge.rows import RowMerger

@@ -4,7 +4,7 @@ A `Planner` gives consistent points and chunks. A worker's `BulkReader` yields r
 `BulkWriter` writes them. The driver asks a `BulkTarget` for tables, keys and loaded chunks. Unique
 keys wait until a table's rows are of one moment. The engines are found by their URLs. Not here:
 the order of the work (`penstock.load`), the handover's own point (`ports/handover.py`), the file
-of the waiting keys (`penstock.load.deferred_keys`).
+of the waiting keys (`penstock.load.bulk`).
 """
 
 from __future__ import annotations

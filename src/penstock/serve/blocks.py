@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from penstock.serve import numbers
-from penstock.serve.chunks import Chunk, Counted, next_chunk
+from penstock.serve.chunks import Chunk, Counted, RowsReader, next_chunk
 from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.hybrid import HybridTimes
-from penstock.serve.parts import RowsReader
 from penstock.serve.source_log import Head, SegmentGone, SourceLog
 
 CACHE_BYTES = 64 << 20

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import cast_exactly
 from penstock.codec.postgres import pgtext
 from penstock.serve.catalog.types import (
     BOOL,

@@ -20,7 +20,7 @@ from penstock.codec.postgres import pgoutput_write as write
 from penstock.codec.postgres.pgbinary import Unencodable
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_text import Transaction
-from penstock.codec.types.losses import NO_CHOICES, Choices
+from penstock.codec.types.mapping import NO_CHOICES, Choices
 from penstock.codec.types.served import Unservable
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.log.segment import Segment
@@ -28,10 +28,9 @@ from penstock.model import Marker, MarkerKind, Relation, TableName
 from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX, is_global_prefix
 from penstock.serve import numbers
 from penstock.serve.catalog.publications import Publication, Published, find_published
-from penstock.serve.chunks import Chunk
+from penstock.serve.chunks import Chunk, Part, RowsReader, read_part
 from penstock.serve.forms import Emptied, Form, Logical, PgOutput
 from penstock.serve.hybrid import SegmentTimes
-from penstock.serve.parts import Part, RowsReader, read_part
 from penstock.serve.tables import TableView, served_relation
 
 _OBJECT_BYTES = 64  # of a small Python object, at most

@@ -28,7 +28,7 @@ from penstock.codec.postgres.pgwire_server import (
 from penstock.host.clock import REAL_CLOCK
 from penstock.serve.blocks import Made, Place, find_place
 from penstock.serve.encode import Block, Views
-from penstock.serve.options import StreamOptions
+from penstock.serve.forms import StreamOptions
 from penstock.serve.slots import Slot
 from penstock.serve.source_log import SegmentGone
 from penstock.serve.wire import Gone, Wire

@@ -19,9 +19,7 @@ import structlog
 
 from penstock.codec.postgres import pgwire_server as protocol
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.codec.postgres.scram import SCRAM, SCRAM_PLUS
-from penstock.codec.postgres.scram_server import ScramServer, Verifier
-from penstock.codec.postgres.tls_binding import channel_binding
+from penstock.codec.postgres.scram import SCRAM, SCRAM_PLUS, ScramServer, Verifier, channel_binding
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.listen import as_key, is_loopback, listening_socket

@@ -28,9 +28,8 @@ from penstock.serve.catalog.publications import (
     find_publications,
 )
 from penstock.serve.encode import Views
-from penstock.serve.forms import Form
+from penstock.serve.forms import Form, StreamOptions
 from penstock.serve.hybrid import Anchor, HybridTimes, hybrid_time
-from penstock.serve.options import StreamOptions
 from penstock.serve.saved_state import Shapes
 from penstock.serve.sender import Sender
 from penstock.serve.settings import YUGABYTE, ServeSettings

@@ -32,8 +32,8 @@ from penstock.serve.catalog.grammar import Statement
 from penstock.serve.catalog.masked import mask_sql
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.extended import Extended
+from penstock.serve.forms import check_lsn_type, check_plugin, stream_options
 from penstock.serve.hybrid import HYBRID_TIME, hybrid_time
-from penstock.serve.options import check_lsn_type, check_plugin, stream_options
 from penstock.serve.own_statements import SqlCursors, is_own, make_own
 from penstock.serve.running import (
     AnswerRows,
@@ -44,7 +44,6 @@ from penstock.serve.running import (
     Runnable,
 )
 from penstock.serve.sender import Sender
-from penstock.serve.sending import lookup
 from penstock.serve.server_functions import carry_out
 from penstock.serve.serving import Ended, Serving
 from penstock.serve.settings import YUGABYTE
@@ -52,7 +51,7 @@ from penstock.serve.slots import Slot
 from penstock.serve.snapshots import SessionSnapshots, Snapshot
 from penstock.serve.statistics import Client
 from penstock.serve.table_query import is_copy, read_copy
-from penstock.serve.table_statement import TableStatement, table_statement
+from penstock.serve.table_statement import TableStatement, lookup, table_statement
 from penstock.serve.wire import Gone, Wire
 
 _TEXT, _INT4, _INT8 = 25, 23, 20

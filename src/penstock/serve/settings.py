@@ -6,8 +6,8 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.codec.postgres.scram_server import Verifier
-from penstock.codec.types.losses import NO_CHOICES, Choices
+from penstock.codec.postgres.scram import Verifier
+from penstock.codec.types.mapping import NO_CHOICES, Choices
 
 POSTGRES, YUGABYTE = "postgres", "yugabyte"
 CHANGE = "c"  # letter of the usual replica identity in the second dialect

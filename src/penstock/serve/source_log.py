@@ -15,10 +15,8 @@ from pathlib import Path
 
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log.frames import FrameReader
-from penstock.log.layout import SegmentFile, list_segments, open_name, segment_name
-from penstock.log.segment import Segment, open_segment
-from penstock.log.state import load_state
-from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.log.layout import SegmentFile, list_segments, load_state, open_name, segment_name
+from penstock.log.segment import LogFollower, Segment, SegmentOpener, open_segment
 from penstock.model import FlushPoint, PenstockError
 from penstock.serve import numbers
 from penstock.serve.chunks import Counted

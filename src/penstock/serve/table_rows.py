@@ -19,7 +19,7 @@ from penstock.codec.columns import arrow_type
 from penstock.codec.postgres import row_messages as messages
 from penstock.codec.postgres.pgtypes import wire_type
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.codec.types.losses import Choices
+from penstock.codec.types.mapping import Choices
 from penstock.codec.types.served import Unservable
 from penstock.model import Column, Relation, TableName
 from penstock.serve.catalog.grammar import make_unsupported

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.columns import arrow_type, batch_schema
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import arrow_type, batch_schema, cast_exactly
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types import served
-from penstock.codec.types.losses import NO_CHOICES, Choices
+from penstock.codec.types.mapping import NO_CHOICES, Choices
 from penstock.model import Identity, Op, Relation, TableName
 from penstock.serve.catalog.publications import Published
 from penstock.serve.forms import Form, RowEncoder

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from penstock.codec.types.losses import NO_CHOICES, Choices
+from penstock.codec.types.mapping import NO_CHOICES, Choices
 from penstock.model import Relation, TableName
 from penstock.serve.catalog.answers import Answer, Session
 from penstock.serve.catalog.catalog import Catalog, Prepared

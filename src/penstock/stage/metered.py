@@ -1,7 +1,7 @@
 """A staging database whose calls are counted, with the names that Replicator publishes.
 
 A call about several tables at once has an empty label `table`. Not here: the counts of receiving
-and applying (`metrics.py`, `apply/metrics.py`).
+and applying (`metrics.py`).
 """
 
 from __future__ import annotations

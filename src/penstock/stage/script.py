@@ -33,14 +33,14 @@ from penstock.model import PenstockError, Retry
 from penstock.model.sections import seconds
 from penstock.ports.row_apply import STATEMENT_ROWS, RowRules
 from penstock.ports.staging import StagedTable
-from penstock.stage.apply.merging import (
+from penstock.stage.documents import (
+    Document,
     MergeFunction,
     MergeOperation,
     MergeResult,
     StandardMerge,
     Unmerged,
 )
-from penstock.stage.documents import Document
 
 __all__ = [
     "MergeOperation",

@@ -30,10 +30,9 @@ from penstock.ports.staging import (
 )
 from penstock.ports.target import Applied, AppliedByAnother
 from penstock.stage.apply.admission import MutationLate
-from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import take_over
-from penstock.stage.consistent.marks import Marking
+from penstock.stage.consistent import Marking, take_over
+from penstock.stage.metrics import ApplyMetrics
 from penstock.stage.position import TakenOver
 from penstock.stage.receiver.sessions import Sessions
 

@@ -17,9 +17,9 @@ from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.staging import Group, Mutation, Staged, StagedTable, batch_of
 from penstock.ports.target import SHARED_LOG
-from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import take_over
+from penstock.stage.consistent import take_over
+from penstock.stage.metrics import ApplyMetrics
 from penstock.stage.position import TakenOver
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script, load_script

@@ -16,9 +16,9 @@ from penstock.control.feeds import feed_rewind
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
 from penstock.ports.staging import Mutation, StagedTable, batch_of
-from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import take_over
+from penstock.stage.consistent import take_over
+from penstock.stage.metrics import ApplyMetrics
 from penstock.stage.position import TakenOver
 from penstock.stage.receiver.sessions import Sessions
 

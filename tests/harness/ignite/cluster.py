@@ -17,7 +17,7 @@ from harness.ignite.recordings import data_segment, entry_bytes, files_of
 from penstock.codec.ignite.types import cache_id
 from penstock.codec.ignite.wal import Version
 from penstock.engines.ignite import state
-from penstock.engines.ignite.source.nodes import Nodes
+from penstock.engines.ignite.source.several import Nodes
 from penstock.engines.ignite.source.versions import SLACK_MS, Versions
 from penstock.ports.registry import joined_urls
 

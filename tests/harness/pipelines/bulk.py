@@ -15,7 +15,7 @@ from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ConsistentPoint
-from penstock.engines.postgres.verify.reader import PostgresVerifyReader
+from penstock.engines.postgres.verify import PostgresVerifyReader
 from penstock.load.bulk import BulkResult
 from penstock.load.session import Session
 from penstock.model import TableName

@@ -11,7 +11,7 @@ from harness.pipelines.loader import LogMaker
 from harness.pipelines.log import ITEM
 from penstock.load.job import Work
 from penstock.load.plan import Task, Window, plan_batch
-from penstock.load.stage import view
+from penstock.load.sql_target import view
 from penstock.log.layout import list_segments
 from penstock.log.segment import open_segment
 

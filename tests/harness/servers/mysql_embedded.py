@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from urllib.parse import quote
 
 from harness.servers.mysql_binaries import MySQLInstallation, find_mysql_installation
-from penstock.engines.mysql.version import Flavour, ServerVersion
+from penstock.engines.mysql.connect import Flavour, ServerVersion
 from penstock.host.server_process import (
     EmbeddedServerFailed,
     ServerFolder,

@@ -25,7 +25,7 @@ from penstock.base.manifest import (
     write_files,
 )
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.codec.postgres.scram_server import Verifier
+from penstock.codec.postgres.scram import Verifier
 from penstock.host.state_file import StateFile
 from penstock.log import Writer, WriterOptions
 from penstock.model import Relation, TableName
@@ -33,10 +33,9 @@ from penstock.serve.blocks import Blocks, Place, find_place
 from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 from penstock.serve.catalog.catalog import Catalog
 from penstock.serve.catalog.publications import Publication, Publications
-from penstock.serve.chunks import next_chunk
+from penstock.serve.chunks import RowsReader, next_chunk
 from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.forms import Form, PgOutput
-from penstock.serve.parts import RowsReader
 from penstock.serve.saved_state import FILE_NAME, SLOTS, SavedState, Shapes
 from penstock.serve.server import Server
 from penstock.serve.serving import Serving

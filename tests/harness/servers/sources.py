@@ -26,8 +26,8 @@ from penstock.extract.extractor import Extractor, Outcome
 from penstock.extract.report import Ended
 from penstock.log import list_segments, open_chain
 from penstock.log.change_tables import bits
+from penstock.log.layout import load_state
 from penstock.log.order import merge_rows
-from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, Op, Relation, Run, TableName
 from penstock.ports.config import Config
 from penstock.ports.source import ExtractOptions, SourceEngine, extraction_of

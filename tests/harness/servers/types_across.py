@@ -32,7 +32,7 @@ from penstock.engines.mysql.connect import connect as mysql_connect
 from penstock.engines.mysql.source.catalog import captured_tables as mysql_captured
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, literal
 from penstock.engines.postgres.source.catalog import captured_tables
-from penstock.engines.postgres.target.types import staging_of
+from penstock.engines.postgres.target.target import staging_of
 from penstock.model import Column, ColumnDefinition
 
 _MICROSECONDS = "case when isfinite({}) then trunc(extract(epoch from {}) * 1000000)::text end"

@@ -26,13 +26,13 @@ from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.codec.mysql.gtids import GtidSet
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.added_columns import Added, certain_value
 from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.source.table_notes import AllNotes
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.files import REAL_FILES
 from penstock.model import (
     ColumnDefinition,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import cast_exactly
 from penstock.codec.ignite import marshal
 from penstock.codec.ignite.changes import Ints
 from penstock.codec.ignite.types import BinaryType, Types

@@ -22,6 +22,7 @@ from penstock.codec.columns import transactions_batch
 from penstock.codec.errors import DecodeError
 from penstock.codec.postgres.pgoutput_images import (
     Images,
+    TextStore,
     Widen,
     copy_values,
     find,
@@ -38,7 +39,6 @@ from penstock.codec.postgres.pgoutput_outcome import (
     Stop,
     decode_error,
 )
-from penstock.codec.postgres.pgtext_store import TextStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

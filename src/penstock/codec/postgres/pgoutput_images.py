@@ -1,7 +1,8 @@
 """Decode the images of one row in a pgoutput message or a COPY line to lists of values.
 
 The plain form of what `_pgoutput.pyx` does. An offset in an error is the place of the value's first
-byte, or the place where bytes are missing.
+byte, or the place where bytes are missing. A `TextStore` keeps rows until they become an Arrow
+batch.
 """
 
 from __future__ import annotations
@@ -9,10 +10,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.codec.postgres.pgoutput_outcome import Reason, decode_error
-from penstock.codec.postgres.pgtext import Malformed, Unfit
+from penstock.codec.postgres.pgtext import Malformed, Unfit, cell_reader
+from penstock.codec.row_store import RowStore
 
 if TYPE_CHECKING:
-    from penstock.codec.postgres.pgtext_store import TextStore
+    from penstock.model import Relation
+
+
+class TextStore(RowStore):
+    """Store of rows whose values are PostgreSQL's texts."""
+
+    def __init__(self, relation: Relation) -> None:
+        """Start empty."""
+        super().__init__(relation)
+        self.readers = [cell_reader(column) for column in relation.columns]
+
 
 _INSERT, _UPDATE, _DELETE = ord("I"), ord("U"), ord("D")
 _NEW, _OLD, _KEY = ord("N"), ord("O"), ord("K")

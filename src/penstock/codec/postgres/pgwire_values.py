@@ -1,20 +1,20 @@
 """Convert single values between text and the binary form that clients use. Pure.
 
-For parameters and for the catalogue's answers, one value at a time. Whole columns go through
-`pgbinary.py`. A type without a form here is refused, and the client may send text. Source:
-PostgreSQL's send and receive functions.
+For parameters and for the catalogue's answers, one value at a time. Arrays of one dimension are
+also read and printed in text form. Whole columns go through `pgbinary.py`. A type without a form
+here is refused, and the client may send text. Source: PostgreSQL's send and receive functions.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from uuid import UUID
 
 from penstock.codec.exact_text import date_text, time_text, timestamp_text
 from penstock.codec.postgres import pgtext
-from penstock.codec.postgres.array_text import print_array, read_array
 from penstock.codec.postgres.pgbinary import numeric_bytes
 from penstock.codec.postgres.pgwire_server import Refused
 
@@ -211,3 +211,52 @@ _READERS: dict[int, Callable[[bytes], str]] = {
     _NUMERIC: _numeric_text,
     _UUID: lambda data: str(UUID(bytes=data)),
 }
+
+
+_ELEMENT = re.compile(r'"(?P<quoted>(?:[^"\\]|\\.)*)"\s*|(?P<plain>[^",{}]+)', re.DOTALL)
+
+
+def read_array(text: str) -> list[str | None]:
+    """Return the elements of a printed array of one dimension. Raises Refused: 22P02."""
+    body = text.strip()
+    if not (body.startswith("{") and body.endswith("}")):
+        raise _make_malformed(text)
+    if body[1:-1].strip() == "":
+        return []
+    found: list[str | None] = []
+    at = 1
+    while at < len(body):
+        while body[at].isspace():  # the text ends with a brace
+            at += 1
+        match = _ELEMENT.match(body, at)
+        if match is None or body[match.end() : match.end() + 1] not in (",", "}"):
+            raise _make_malformed(text)
+        if match["quoted"] is not None:
+            found.append(re.sub(r"\\(.)", r"\1", match["quoted"], flags=re.DOTALL))
+        else:
+            plain = match["plain"].rstrip()
+            found.append(None if plain.lower() == "null" else plain)
+        at = match.end() + 1
+    if body[-2] == ",":
+        raise _make_malformed(text)
+    return found
+
+
+def _make_malformed(text: str) -> Refused:
+    return Refused("22P02", f'malformed array literal: "{text}"')
+
+
+_BARE_ELEMENT = re.compile(r"[^\s{}\",\\]+")
+
+
+def print_array(cells: Iterable[str | None]) -> str:
+    """Return the text form of an array of texts; None is NULL."""
+    return "{" + ",".join(_array_element(cell) for cell in cells) + "}"
+
+
+def _array_element(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    if _BARE_ELEMENT.fullmatch(text) and text.lower() != "null":
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -4,17 +4,20 @@
 No I/O.
 """
 
-from penstock.codec.types.forms import FULL_YEAR, fill_template
-from penstock.codec.types.losses import (
+from penstock.codec.types.mapping import (
+    FULL_YEAR,
     LOSSES,
     NO_CHOICES,
     Choices,
+    Equality,
     Loss,
+    Mapping,
     TypeChoiceInvalid,
     TypeChoiceUnknown,
+    Write,
+    fill_template,
     parse_choices,
 )
-from penstock.codec.types.mapping import Equality, Mapping, Write
 from penstock.codec.types.names import (
     NameRefused,
     NameRules,
@@ -23,8 +26,7 @@ from penstock.codec.types.names import (
     target_names,
 )
 from penstock.codec.types.prepare import prepare_values
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import SourceType, builtin_types
+from penstock.codec.types.source_type import Engine, Server, SourceType, builtin_types
 from penstock.codec.types.table import fit_row, key_room, map_column, map_table
 
 __all__ = [

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from penstock.codec.types.forms import Form, Kind
-from penstock.codec.types.losses import ROUND
-from penstock.codec.types.mapping import AS_TEXT, Case, Held, Write
+from penstock.codec.types.mapping import AS_TEXT, ROUND, Case, Form, Held, Kind, Write
 from penstock.codec.types.mysql_text import WITHIN_FLOAT, by_bytes, known_collation, within_digits
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import GEOMETRIES, SourceType
+from penstock.codec.types.source_type import GEOMETRIES, Engine, Server, SourceType
 
 _COMMENT = re.compile(r"\s*/\*.*?\*/", re.DOTALL)
 _SCALE_MAX = 30

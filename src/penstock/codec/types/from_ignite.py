@@ -10,11 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.codec.types import to_mysql
-from penstock.codec.types.forms import Form, Kind
-from penstock.codec.types.losses import ROUND
-from penstock.codec.types.mapping import Case, Held, Write
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import SourceType
+from penstock.codec.types.mapping import ROUND, Case, Form, Held, Kind, Write
+from penstock.codec.types.source_type import Engine, Server, SourceType
 from penstock.codec.types.to_postgres import NUL_CASE, plain
 
 _CHARACTER_BYTES = 4
@@ -118,7 +115,7 @@ def _timestamp(kind: SourceType, _: int | None) -> Held:
     )
 
 
-# As `codec.ignite.texts` writes it.
+# As `codec.ignite.columns` writes it.
 _SHOWN = "trim(trailing '.' from trim(trailing '0' from to_char({}, '{pattern}')))"
 _PRINTED = _SHOWN.replace("to_char({}", "to_char({} at time zone 'UTC'").replace(
     "{pattern}", "YYYY-MM-DD HH24:MI:SS.US"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.codec.types.mapping import Case
-from penstock.codec.types.sides import Engine, Server
+from penstock.codec.types.source_type import Engine, Server
 
 CHARACTER_BYTES = 4  # of utf8mb4
 KEY_BYTES_MAX = 3072  # of InnoDB's index, all columns together

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.codec.types.losses import NO_CHOICES, SHORTEN, Choices
-from penstock.codec.types.sides import Engine, Server
+from penstock.codec.types.mapping import NO_CHOICES, SHORTEN, Choices
+from penstock.codec.types.source_type import Engine, Server
 from penstock.model import PenstockError, TableDefinition, TableName
 
 POSTGRES_BYTES_MAX = 63

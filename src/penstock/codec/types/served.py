@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.types.losses import NO_CHOICES, NULL, REMOVE, Choices
-from penstock.codec.types.sides import Engine, Server
+from penstock.codec.types.mapping import NO_CHOICES, NULL, REMOVE, Choices
+from penstock.codec.types.source_type import Engine, Server
 from penstock.codec.types.table import map_column
 from penstock.codec.types.to_postgres import BITS_OF_NUMBER, EWKB_OF_DIGITS
 from penstock.model import Column, TableName

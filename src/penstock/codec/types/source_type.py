@@ -1,14 +1,70 @@
-"""Parse column types of sources: PostgreSQL's spelling, MySQL's and Ignite's."""
+"""Parse column types of sources: PostgreSQL's spelling, MySQL's and Ignite's.
+
+An `Engine` with its version, a `Server`, is the side of a pipeline that has a type.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Self
 
 from penstock.codec.mysql.types import parse_type
-from penstock.codec.types.sides import Engine
 from penstock.model import Column, ColumnDefinition
+
+
+class Engine(StrEnum):
+    """Engines whose types are known. `ports.registry.types_at` finds the one that a URL names."""
+
+    POSTGRESQL = "postgresql"
+    MYSQL = "mysql"
+    MARIADB = "mariadb"
+    IGNITE = "ignite"
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return _LABELS[self]
+
+    @property
+    def is_mysql(self) -> bool:
+        """Return whether the engine is MySQL or MariaDB."""
+        return self in (Engine.MYSQL, Engine.MARIADB)
+
+    @property
+    def is_target(self) -> bool:
+        """Return whether it can be a target."""
+        return self is not Engine.IGNITE
+
+
+_LABELS = {
+    Engine.POSTGRESQL: "PostgreSQL",
+    Engine.MYSQL: "MySQL",
+    Engine.MARIADB: "MariaDB",
+    Engine.IGNITE: "Apache Ignite",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """An engine and its version: (18,) for PostgreSQL, (8, 0, 15), (10, 11, 19)."""
+
+    engine: Engine
+    version: tuple[int, ...]
+
+    def mysql(self, *version: int) -> bool:
+        """Return whether it is MySQL of this version or newer."""
+        return self.engine is Engine.MYSQL and self.version >= version
+
+    def mariadb(self, *version: int) -> bool:
+        """Return whether it is MariaDB of this version or newer."""
+        return self.engine is Engine.MARIADB and self.version >= version
+
+    def __str__(self) -> str:
+        """Return text like `MySQL 8.0.15`."""
+        return f"{self.engine.label} {'.'.join(map(str, self.version))}"
+
 
 _POSTGRES = re.compile(
     r"(?P<base>[^(\[]+?)\s*(?:\((?P<inside>[^()]*)\))?\s*(?P<zone>with(?:out)? time zone)?"

@@ -11,12 +11,19 @@ from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.types import among_mysql, from_ignite, to_mysql, to_postgres
-from penstock.codec.types.forms import Form, Kind
-from penstock.codec.types.losses import NO_CHOICES, Choices, column_scope
-from penstock.codec.types.mapping import Held, Mapping, refuse, resolve
+from penstock.codec.types.mapping import (
+    NO_CHOICES,
+    Choices,
+    Form,
+    Held,
+    Kind,
+    Mapping,
+    column_scope,
+    refuse,
+    resolve,
+)
 from penstock.codec.types.mysql_text import CHARACTER_BYTES, KEY_BYTES_MAX, ROW_BYTES_MAX
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import SourceType
+from penstock.codec.types.source_type import Engine, Server, SourceType
 from penstock.model import Column, ColumnDefinition, Identity, TableDefinition, TableName
 
 _OTHER_BYTES = 36  # maximum for a column other than text in a key or row

@@ -6,12 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.codec.types.forms import Form, Kind
-from penstock.codec.types.losses import ROUND
-from penstock.codec.types.mapping import AS_TEXT, Case, Held, Write
+from penstock.codec.types.mapping import AS_TEXT, ROUND, Case, Form, Held, Kind, Write
 from penstock.codec.types.mysql_text import CHAR_MAX, WITHIN_FLOAT, by_bytes, bytes_type, text_type
-from penstock.codec.types.sides import Engine, Server
-from penstock.codec.types.source_type import SourceType
+from penstock.codec.types.source_type import Engine, Server, SourceType
 
 BIT_WIDTH_MAX = 64
 DIGITS_MAX = 65

@@ -7,11 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.codec.mysql.types import parse_type
-from penstock.codec.types.forms import Form, Kind
-from penstock.codec.types.losses import REMOVE
-from penstock.codec.types.mapping import AS_IS, AS_TEXT, Case, Held, Write
-from penstock.codec.types.sides import Engine
-from penstock.codec.types.source_type import GEOMETRIES, SourceType
+from penstock.codec.types.mapping import AS_IS, AS_TEXT, REMOVE, Case, Form, Held, Kind, Write
+from penstock.codec.types.source_type import GEOMETRIES, Engine, SourceType
 
 KEY_BYTES_MAX = 2704  # a third of a page, less its overhead
 _CHARACTER_BYTES = 4

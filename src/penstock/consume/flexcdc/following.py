@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from penstock.codec.types import NO_CHOICES, Choices, Engine, parse_choices
-from penstock.codec.types.losses import ERROR
+from penstock.codec.types.mapping import ERROR
 from penstock.consume.flexcdc.calling import PluginCaller, failures_of
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageOptions
@@ -27,12 +27,10 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed
 from penstock.host.files import FileMissing
 from penstock.host.state_of_log import StateOfOtherLog, check_log_id
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, missing
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, load_state, missing
 from penstock.log.links import release
 from penstock.log.listing import Listing, ReaderErrors, SavedSegment
-from penstock.log.segment import Segment
-from penstock.log.state import load_state
-from penstock.log.tail import SegmentOpener
+from penstock.log.segment import Segment, SegmentOpener
 from penstock.model import PenstockError, TableName
 from penstock.model.sections import FlexCdcSettings
 from penstock.ports.changelog import (

@@ -10,10 +10,15 @@ from typing import Any, ClassVar
 
 from penstock import __version__
 from penstock.consume.plugins.base import Instance, Row, RowValues
-from penstock.consume.plugins.collecting import Action, Change, CollectingPlugin
-from penstock.consume.plugins.json_text import json_text, json_value
+from penstock.consume.plugins.collecting import (
+    Action,
+    Change,
+    CollectingPlugin,
+    PluginSection,
+    json_text,
+    json_value,
+)
 from penstock.consume.plugins.line_file import LineFile
-from penstock.consume.plugins.settings import PluginSection
 from penstock.model import TableName
 
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - timestamps without a zone

@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from penstock.consume.plugins.base import Instance
-from penstock.consume.plugins.collecting import Action, Change, CollectingPlugin
-from penstock.consume.plugins.json_text import json_row, json_text
+from penstock.consume.plugins.collecting import (
+    Action,
+    Change,
+    CollectingPlugin,
+    PluginSection,
+    json_row,
+    json_text,
+)
 from penstock.consume.plugins.line_file import LineFile
-from penstock.consume.plugins.settings import PluginSection
 from penstock.model import PenstockError
 
 ACTION, TABLE, SCHEMA = "MYSQL_ACTION", "MYSQL_TABLE", "MYSQL_SCHEMA"

@@ -7,9 +7,15 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from penstock.consume.plugins.base import Instance, Row, RowValues
-from penstock.consume.plugins.collecting import Action, Change, CollectingPlugin
-from penstock.consume.plugins.json_text import json_row, json_text, json_value
-from penstock.consume.plugins.settings import PluginSection
+from penstock.consume.plugins.collecting import (
+    Action,
+    Change,
+    CollectingPlugin,
+    PluginSection,
+    json_row,
+    json_text,
+    json_value,
+)
 from penstock.model import PenstockError
 
 _NEW = (Action.INSERT, Action.UPDATE_AFTER)

@@ -14,9 +14,13 @@ import structlog
 
 from penstock import __version__
 from penstock.consume.plugins.base import Instance, RowValues
-from penstock.consume.plugins.collecting import Change, CollectingPlugin
-from penstock.consume.plugins.json_text import json_row, json_text
-from penstock.consume.plugins.settings import PluginSection
+from penstock.consume.plugins.collecting import (
+    Change,
+    CollectingPlugin,
+    PluginSection,
+    json_row,
+    json_text,
+)
 from penstock.model import PenstockError
 from penstock.model.whole_number import parse_whole
 

@@ -48,11 +48,9 @@ from penstock.control.run.supervisor import (
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import Child, holder_of, this_program
-from penstock.log.durable import read_durable
-from penstock.log.layout import list_segments
+from penstock.log.layout import list_segments, load_state, read_durable
 from penstock.log.links import enable
 from penstock.log.segment import open_segment
-from penstock.log.state import load_state
 from penstock.model import PenstockError, TableName
 from penstock.model.layout import PipelineLayout
 from penstock.model.patterns import Selection, as_pattern

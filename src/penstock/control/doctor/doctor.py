@@ -25,7 +25,7 @@ from penstock.control.pipeline.new_tables import new_findings, without_new
 from penstock.control.pipeline.running import processes
 from penstock.control.pipeline.servers import followed_names, pipeline_of, server_pair
 from penstock.control.pipeline.table_requests import read_requests
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.model import PenstockError
 from penstock.ports.checks import (
     CHECKS_PART,

@@ -19,7 +19,7 @@ from penstock.control.pipeline.running import processes
 from penstock.control.pipeline.servers import server_pair
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.load.ledger import Step, next_step, read_ledger, target_not_empty
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import NamesCollide, check_names, open_bulk_target
 from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, fix_of

@@ -60,9 +60,14 @@ from penstock.ports.staging import (
     log_id_of,
     source_identity,
 )
-from penstock.stage.consistent.beginning import begin_log, forget_log, take_over
-from penstock.stage.consistent.lease import HeldLease, hold_lease
-from penstock.stage.consistent.marks import Marking
+from penstock.stage.consistent import (
+    HeldLease,
+    Marking,
+    begin_log,
+    forget_log,
+    hold_lease,
+    take_over,
+)
 from penstock.stage.position import LeaseLost, TakenOver
 from penstock.stage.retire import Retiring
 

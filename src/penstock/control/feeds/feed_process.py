@@ -107,8 +107,8 @@ def with_options(section: StageSection, script: Script) -> StageSection:
 @contextmanager
 def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[RowSequencer]:
     """Yield the sequencer, which accepts mutations and sweeps staged ones."""
-    from penstock.stage.apply.metrics import ApplyMetrics
     from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
+    from penstock.stage.metrics import ApplyMetrics
     from penstock.stage.receiver.app import THREADS
     from penstock.stage.receiver.sessions import Sessions
 

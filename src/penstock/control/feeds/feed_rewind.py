@@ -42,7 +42,7 @@ from penstock.ports.staging import (
     position_behind,
     time_through,
 )
-from penstock.stage.consistent.lease import hold_lease
+from penstock.stage.consistent import hold_lease
 from penstock.stage.position import TakenOver, check_fence
 
 faults.declare("stage.rewind.staged")

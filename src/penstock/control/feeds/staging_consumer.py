@@ -23,7 +23,7 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.retry import Patience
 from penstock.host.supervised import SupervisedThread
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import seconds

@@ -26,7 +26,7 @@ from penstock.control.pipeline.table_requests import (
 from penstock.host.files import REAL_FILES
 from penstock.host.state_file import StateFile
 from penstock.load.ledger import read_ledger
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.model.patterns import Selection, as_pattern
 from penstock.model.table_requests import Capture, TableRequest

@@ -16,11 +16,16 @@ import msgspec
 from penstock.control.pipeline.running import processes
 from penstock.extract.extractor import STATUS_FILE
 from penstock.host.files import REAL_FILES, FileMissing
-from penstock.log.durable import Durable, read_durable
 from penstock.log.frames import FrameReader
-from penstock.log.layout import DONE_NAME, SegmentFile, list_segments
+from penstock.log.layout import (
+    DONE_NAME,
+    Durable,
+    SegmentFile,
+    list_segments,
+    load_state,
+    read_durable,
+)
 from penstock.log.segment import Segment, list_begun_segments, open_segment
-from penstock.log.state import load_state
 from penstock.model import FlushPoint
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd

@@ -10,7 +10,7 @@ from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Server, parse_choices
 from penstock.control.pipeline.table_requests import read_answers, read_requests
 from penstock.load.ledger import read_ledger
-from penstock.log.state import load_state
+from penstock.log.layout import load_state
 from penstock.model import TableDefinition, TableName
 from penstock.model.table_requests import Capture
 from penstock.ports.config import BulkState, Config, Pipeline

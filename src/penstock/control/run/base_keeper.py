@@ -5,7 +5,7 @@ their own after the log's beginning: the log's later changes are added afterward
 crash the next start reads those tables again that no manifest has.
 
 The base of a merged log is the fold of the merged log itself. It has the rows of its logs' bases
-(`merge/engine.py`), so nothing is read from servers: a table is in the base, without files, as
+(`merge/extraction.py`), so nothing is read from servers: a table is in the base, without files, as
 soon as a closed segment knows it, and compaction does the rest. Not here: the jobs
 (`penstock.load.base`), and reading the base (`penstock.base`).
 """
@@ -31,9 +31,8 @@ from penstock.load.base import BaseHole, Compaction, read_tables, table_of
 from penstock.load.base_job import ReadTask
 from penstock.load.session import Session, SessionKeeper, SparkLost
 from penstock.log import links
-from penstock.log.layout import list_segments
+from penstock.log.layout import LogState, list_segments, load_state
 from penstock.log.segment import open_segment
-from penstock.log.state import LogState, load_state
 from penstock.merge.state import STATE_FILE, MergeState
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Planner, PointUnfit, open_planner

@@ -20,9 +20,15 @@ from penstock.control.pipeline.servers import server_pair, source_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
+from penstock.load.bulk import (
+    BulkOptions,
+    BulkResult,
+    load_in_bulk,
+    put_deferred_keys,
+    read_deferred_keys,
+)
 from penstock.load.bulk_progress import OnProgress
-from penstock.load.deferred_keys import KeyMaker, put_deferred_keys, read_deferred_keys
+from penstock.load.loader import KeyMaker
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern

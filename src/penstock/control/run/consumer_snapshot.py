@@ -25,11 +25,9 @@ from penstock.consume.snapshot import Made, Snapshot, place_behind
 from penstock.control.pipeline.servers import base_holder, source_tables
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
-from penstock.log.durable import read_durable
-from penstock.log.layout import list_segments
+from penstock.log.layout import LogState, list_segments, load_state, read_durable
 from penstock.log.links import LogPlace
 from penstock.log.segment import open_segment
-from penstock.log.state import LogState, load_state
 from penstock.log.writer import Writer
 from penstock.model import (
     FlushPoint,

@@ -23,7 +23,7 @@ from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience
 from penstock.load.bulk import BulkStopped, finish_foreign_keys, load_in_bulk
 from penstock.load.session import SessionKeeper
-from penstock.load.table_sync_flow import Copier
+from penstock.load.table_sync import Copier
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import open_planner
 from penstock.ports.config import Config

@@ -18,10 +18,15 @@ from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
 from penstock.log.change_tables import ChangeFilter
 from penstock.log.changes import ChangeLog, TableNotInLog, tables_of
-from penstock.log.layout import EXTENSION_DEFAULT, STATE_NAME, SegmentFile, SegmentMissing
+from penstock.log.layout import (
+    EXTENSION_DEFAULT,
+    STATE_NAME,
+    SegmentFile,
+    SegmentMissing,
+    load_state,
+)
 from penstock.log.reader import LogFinding
 from penstock.log.segment import Segment, list_begun_segments
-from penstock.log.state import load_state
 from penstock.log.text import NULL, lines
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection

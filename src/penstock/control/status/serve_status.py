@@ -18,7 +18,7 @@ from penstock.consume.lock import LOCK_FILE
 from penstock.control.pipeline.display import human_count
 from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.process import holder_of
-from penstock.host.status_file import StatusFile
+from penstock.host.state_file import StatusFile
 from penstock.model import PenstockError
 from penstock.model.words import count_words
 from penstock.ports.config import Config

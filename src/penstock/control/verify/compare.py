@@ -26,8 +26,8 @@ from typing import Self
 
 from penstock.codec.server_pair import ServerPair
 from penstock.codec.types import Mapping as TypeMapping
-from penstock.codec.types.forms import Form
-from penstock.codec.types.forms import Kind as TypeKind
+from penstock.codec.types.mapping import Form
+from penstock.codec.types.mapping import Kind as TypeKind
 from penstock.control.verify.hashed_rows import (
     Kind,
     Sums,

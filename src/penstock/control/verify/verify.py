@@ -9,7 +9,7 @@ position and the loader is paused there, so the next changes find the rows that 
 Everything is one target transaction, which is committed only when each table's checksums are those
 of the source. Rows are chosen by the hash of their key on both sides, and are read and written as
 in the bulk load: all rows of one hash are deleted and written together. Not here: the comparison
-(`compare.py`) and the loader's side of the hold (`penstock.load.hold`).
+(`compare.py`) and the loader's side of the hold (`penstock.load.loader_state`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import declare, point
 from penstock.host.files import DirectoryLock
 from penstock.load.chunk import with_names
-from penstock.load.hold import (
+from penstock.load.ledger import read_ledger
+from penstock.load.loader_state import (
     HOLD_LOCK,
     Hold,
     HoldAnswer,
@@ -53,7 +54,6 @@ from penstock.load.hold import (
     read_held,
     write_hold,
 )
-from penstock.load.ledger import read_ledger
 from penstock.model import LOAD_AFRESH, PenstockError, Retry, TableDefinition, TableName
 from penstock.model.words import count_words
 from penstock.ports.bulk import BulkReader, Chunk, ChunkTask

@@ -15,8 +15,8 @@ import structlog
 
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.changes import Changes
-from penstock.codec.ignite.plain_dates import with_plain_dates
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
+from penstock.codec.ignite.values import with_plain_dates
 from penstock.codec.ignite.wal import Version, wal_kernel
 from penstock.engines.ignite import lock
 from penstock.engines.ignite.state import CdcState

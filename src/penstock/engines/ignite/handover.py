@@ -16,7 +16,7 @@ import structlog
 
 from penstock.engines.ignite.directory import NodeDirectory
 from penstock.engines.ignite.source.position import IgnitePosition, position_of
-from penstock.engines.ignite.source.scanned import (
+from penstock.engines.ignite.source.scan import (
     check_address,
     keep_first,
     scanned_shapes,

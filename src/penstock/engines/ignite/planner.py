@@ -25,7 +25,7 @@ from penstock.engines.ignite.handover import LEARNED, capture
 from penstock.engines.ignite.source.node import node_end
 from penstock.engines.ignite.source.position import IgnitePosition, position_of
 from penstock.engines.ignite.source.read_plan import ColumnRead
-from penstock.engines.ignite.source.scanned import (
+from penstock.engines.ignite.source.scan import (
     check_address,
     keep_scanned,
     known_shapes,

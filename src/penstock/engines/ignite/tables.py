@@ -13,7 +13,7 @@ from penstock.engines.ignite.source.captures import (
     FollowedCaches,
     is_asked_for,
 )
-from penstock.engines.ignite.source.scanned import check_address, known_relations, taken_caches
+from penstock.engines.ignite.source.scan import check_address, known_relations, taken_caches
 from penstock.engines.ignite.source.shapes import table_of
 from penstock.host.state_file import StateFile
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName

@@ -36,7 +36,7 @@ DESCRIPTOR = Descriptor(
         "tables": f"{_HERE}.tables",
         "target_state": f"{_HERE}.target.progress:connect_progress",
         "target": f"{_HERE}.target.target_engine:MySQLTargetEngine",
-        "verify": f"{_HERE}.verify.verifier:VERIFIER",
+        "verify": f"{_HERE}.verify:VERIFIER",
         "relation_of": f"{_HERE}.source.relations:relation_of_definition",
         "log_plan": f"{_HERE}.source.read_plan:log_plan",
         "read_plan": f"{_HERE}.source.read_plan:read_plan",

@@ -1,18 +1,47 @@
-"""Part `extraction`: a group's engine, with its tables from the target's catalogue."""
+"""Part `extraction`: a group's engine and its stream, with its tables from the target's catalogue.
+
+The window of a group (`ports.staging.Window`) is polled; the rows between the end of the log and
+the proposed time are read, window by window. Nothing is ever acknowledged here: rows are marked
+applied from the target's progress.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 
-from penstock.engines.staged.stream import StagedEngine
-from penstock.model import TableDefinition, TableName
+from penstock.engines.staged.position import HlcPosition
+from penstock.engines.staged.shapes import Shapes
+from penstock.engines.staged.windows import WindowReader
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.config import Config, Pipeline, SourceSection
 from penstock.ports.identity import SourceIdentity
-from penstock.ports.source import ExtractOptions
-from penstock.ports.staging import Group, StagedTable, group_at, group_name, staging_at
+from penstock.ports.source import (
+    EnginePlace,
+    ExtractOptions,
+    LogAccess,
+    Origin,
+    Ranges,
+    ServerEnd,
+    SourceEngine,
+    SourceStream,
+    StreamCounted,
+)
+from penstock.ports.staging import (
+    Group,
+    StagedTable,
+    StagingDatabase,
+    StagingSession,
+    group_at,
+    group_name,
+    position_behind,
+    source_identity,
+    staging_at,
+    time_through,
+)
 from penstock.ports.tables import tables_at
 
 
@@ -69,3 +98,145 @@ def definitions_of(config: Config, group: Group) -> Mapping[StagedTable, TableDe
     asked = replace(config, source=SourceSection(url=url, tables=(pattern,)))
     found = tables_at(url).read_captured(asked, dropped=())
     return {StagedTable(group, one.name.name): one for one in found if one.name.schema == schema}
+
+
+POLL_S = 0.1
+
+
+@dataclass
+class StagedEngine(SourceEngine):
+    """Source engine over the staged mutations of a group.
+
+    Attributes:
+        url: that of the group.
+        definitions: reads the target's catalogue.
+        with_applied: the log is for consumers, which also get applied rows.
+    """
+
+    database: StagingDatabase
+    group: Group
+    url: str
+    definitions: Callable[[], Mapping[StagedTable, TableDefinition]]
+    splits: bool = False
+    with_applied: bool = False
+    name: str = ""
+    _shapes: Shapes | None = None
+    _clock: Clock = REAL_CLOCK
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """Return the group's identity. Unapplied rows can be read again at any time."""
+        self._shapes = Shapes(definitions=self.definitions, files=place.state)
+        self._clock = place.clock
+        return Origin(identity=source_identity(self.url), resend_from=0)
+
+    def server_end(self) -> ServerEnd:
+        """Return the proposed checkpoint; called by a separate thread."""
+        now_us = self._clock.now_us()
+        with self.database.open_session() as session:
+            proposed = session.window(self.group).proposed
+        return ServerEnd(now_us=now_us, position=position_behind(proposed))
+
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """Return a sender that does nothing: resolved times are this source's heartbeats."""
+        return nullcontext(lambda _: None)
+
+    def text(self, position: int) -> str:
+        return str(HlcPosition(position))
+
+    def bytes_between(self, _first: int, _last: int) -> int:
+        """Return 0: the number is unknown."""
+        return 0
+
+    def attempt(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        return None
+
+    @contextmanager
+    def stream(self, durable: FlushPoint) -> Iterator[StagedStream]:
+        assert self._shapes is not None, "begin() comes first"
+        self._shapes.load()
+        with self.database.open_session() as session:
+            reader = WindowReader(
+                session=session,
+                group=self.group,
+                shapes=self._shapes,
+                splits=self.splits,
+                with_applied=self.with_applied,
+            )
+            reader.go_on(time_through(durable.position))
+            yield StagedStream(
+                session=session, group=self.group, reader=reader, end=durable, clock=self._clock
+            )
+
+    def saw(self, run: Run) -> None:
+        """Do nothing."""
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """Do nothing."""
+
+    def has_outstanding(self) -> bool:
+        return False
+
+    def tend(self, log_access: LogAccess) -> None:
+        """Do nothing."""
+
+    def is_loss(self, _error: PenstockError) -> bool:
+        return False
+
+
+@dataclass
+class Counted(StreamCounted):
+    """Counts of staged mutations."""
+
+    byte_count: int = 0
+    ignored_row_count: int = 0
+
+
+@dataclass(slots=True)
+class StagedStream(SourceStream):
+    """Stream of one window after another. end: the end of the last window that was returned
+    whole.
+    """
+
+    session: StagingSession
+    group: Group
+    reader: WindowReader
+    end: FlushPoint
+    clock: Clock = REAL_CLOCK
+    counts: Counted = field(default_factory=Counted)
+    spilled_byte_count: int = 0
+    _runs: Iterator[Run] | None = None
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        until_s = self.clock.monotonic_s() + timeout_s
+        while True:
+            if self._runs is None:
+                self._runs = self._next_window()
+            if self._runs is not None:
+                run = next(self._runs, None)
+                if run is not None:
+                    self.end = run.end or self.end
+                    self.counts.byte_count += sum(rows.batch.nbytes for rows in run.rows)
+                    return run
+                self._runs = None
+                continue
+            left_s = until_s - self.clock.monotonic_s()
+            if left_s <= 0:
+                return None
+            self.clock.sleep(min(POLL_S, left_s))
+
+    def _next_window(self) -> Iterator[Run] | None:
+        """Return the runs of the rows proposed after the last window; None if there are none."""
+        after, proposed = time_through(self.end.position), self.session.window(self.group).proposed
+        return self.reader.runs(after, proposed, self.end) if proposed > after else None
+
+    def has_given(self, position: int) -> bool:
+        return self._runs is None and self.end.position >= position
+
+    def ask_for_position(self) -> None:
+        """Do nothing: the tables are polled all the time."""
+
+    def acknowledge(self, position: int) -> None:
+        """Do nothing: rows are marked once the target has them."""

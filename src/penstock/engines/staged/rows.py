@@ -3,7 +3,7 @@
 An upsert is an update of its key, whether the target has the row or not: the loader inserts missing
 rows. Columns that a line does not have are ABSENT: the row keeps its value, or gets its default. If
 the row was deleted just before, and one batch may apply both, the default is written. Not here:
-numbers of rows (`stream.py`), and the set of columns (`shapes.py`).
+numbers of rows (`extraction.py`), and the set of columns (`shapes.py`).
 """
 
 from __future__ import annotations

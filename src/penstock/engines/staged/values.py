@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.codec.columns import arrow_type
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.model import Column
 
 Raws = Sequence[Any]

@@ -3,7 +3,7 @@
 One source timestamp is one transaction. A window ends with a RESOLVED marker, in a separate
 transaction, followed by the flush point; with splitWindows there are further flush points, each
 between two timestamps. Two slices of a window are in memory, whatever its size. Not here: when a
-window is read (`stream.py`).
+window is read (`extraction.py`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog import (
     functions_catalog,
     functions_session,
-    functions_text,
-    functions_time,
+    functions_values,
 )
 from penstock.serve.catalog.functions import Chosen, choose
 from penstock.serve.catalog.grammar import make_unsupported, name_of, only
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.serve.catalog.expressions import Expressions
 
 # The import declares their functions.
-DECLARED = (functions_catalog, functions_session, functions_text, functions_time)
+DECLARED = (functions_catalog, functions_session, functions_values)
 
 _SUMS = {INT2: INT8, INT4: INT8, INT8: NUMERIC}
 _WINDOW_ONLY = {"row_number": INT8, "rank": INT8, "dense_rank": INT8}

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import REGISTRY, Context, Function
-from penstock.serve.catalog.functions_time import time_difference
+from penstock.serve.catalog.functions_values import time_difference
 from penstock.serve.catalog.names import print_reg, read_reg
 from penstock.serve.catalog.patterns import is_match
 from penstock.serve.catalog.types import (

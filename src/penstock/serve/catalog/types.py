@@ -17,10 +17,10 @@ from typing import Any
 
 from penstock.codec.exact_text import timestamp_text
 from penstock.codec.postgres import pgtext
-from penstock.codec.postgres.array_text import print_array, read_array
 from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.names import quote_ident
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.codec.postgres.pgwire_values import print_array, read_array
 from penstock.model.position import PositionInvalid
 from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.facts import Facts, PgType

@@ -2,15 +2,20 @@
 
 Requests are accepted in any thread; sweeps belong to the holder of the target schema's lease. Not
 here: the consistent mode through log and Spark, leases, the times of sweeps (`penstock.control`).
+
+A sweep goes over the staged mutations of tables that foreign keys connect, in order of time.
+Batches of whole times are written to the target, one transaction each, and are marked. If foreign
+keys do not fit, the batch is tried once more; then its keys are poisoned: a later batch that has
+one of them waits, too, and everything from the first such time on stays staged for the next round.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -28,6 +33,7 @@ from penstock.ports.row_apply import ReferenceMissing, RowSession, SchemaDrift
 from penstock.ports.staging import (
     CheckpointMoved,
     Group,
+    Slice,
     Staged,
     StagedTable,
     StagingSession,
@@ -36,7 +42,6 @@ from penstock.ports.staging import (
 )
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, admit, unreplaced_of
-from penstock.stage.apply.metrics import ApplyMetrics, labels
 from penstock.stage.apply.order import (
     Step,
     components_of,
@@ -45,7 +50,6 @@ from penstock.stage.apply.order import (
     parents_of,
     steps_of,
 )
-from penstock.stage.apply.sweep import FLUSH_ROWS, sweep_once
 from penstock.stage.apply.tables import (
     DEFAULT_NAME,
     Batches,
@@ -54,6 +58,7 @@ from penstock.stage.apply.tables import (
     dispatch,
     table_not_there,
 )
+from penstock.stage.metrics import ApplyMetrics, labels
 from penstock.stage.position import (
     LeaseLost,
     PositionMoved,
@@ -595,3 +600,87 @@ def _may_pass(error: BaseException) -> bool:
 def _before(time: Hlc) -> Hlc:
     """Return the last time before another."""
     return Hlc(time.nanos, time.logical - 1) if time.logical else Hlc(time.nanos - 1, 10**10 - 1)
+
+
+FLUSH_ROWS = 1_000
+"""Rows of a batch; more only if one slice has more."""
+
+Apply = Callable[[Batches], int]
+"""Applies the unapplied mutations of a batch, and marks them; returns their number."""
+
+
+@dataclass(slots=True)
+class Round:
+    """Result of a round. waits_from: the first time that could not be applied."""
+
+    applied: int = 0
+    poisoned: set[tuple[StagedTable, str]] = field(default_factory=set)
+    waits_from: Hlc | None = None
+
+
+def sweep_once(
+    session: StagingSession,
+    tables: Collection[StagedTable],
+    after: Hlc,
+    through: Hlc,
+    apply: Apply,
+) -> Round:
+    """Apply the staged mutations with after < time <= through, as far as possible.
+
+    Raises the errors of apply except ReferenceMissing.
+    """
+    done = Round()
+    for batches in _gather(session.read(tables, after, through, limit=FLUSH_ROWS)):
+        keys = {
+            (table, key)
+            for table, batch in batches.items()
+            for key in batch.column("key").to_pylist()
+        }
+        count = None if keys & done.poisoned else _try_apply(apply, batches)
+        if count is None:
+            done.poisoned |= keys
+            first = _first_time(batches)
+            done.waits_from = min(done.waits_from or first, first)
+        else:
+            done.applied += count
+    return done
+
+
+def _try_apply(apply: Apply, batches: Batches) -> int | None:
+    """Apply a batch; return None if a foreign key does not fit, twice."""
+    try:
+        return apply(batches)
+    except ReferenceMissing:
+        pass
+    try:
+        return apply(batches)
+    except ReferenceMissing as error:
+        logger.warning("mutations wait for others", code=error.code, error=error.message)
+        return None
+
+
+def _gather(slices: Iterator[Slice]) -> Iterator[Batches]:
+    """Yield slices put together until they are enough for a batch."""
+    waiting: dict[StagedTable, list[pa.RecordBatch]] = {}
+    count = 0
+    for one in slices:
+        for table, batch in one.rows.items():
+            waiting.setdefault(table, []).append(batch)
+            count += batch.num_rows
+        if count >= FLUSH_ROWS:
+            yield {table: _join(batches) for table, batches in waiting.items()}
+            waiting, count = {}, 0
+    if count:
+        yield {table: _join(batches) for table, batches in waiting.items()}
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _first_time(batches: Batches) -> Hlc:
+    return min(
+        Hlc(batch.column("nanos")[0].as_py(), batch.column("logical")[0].as_py())
+        for batch in batches.values()
+        if batch.num_rows
+    )

@@ -15,10 +15,18 @@ import pyarrow as pa
 from penstock.model import PenstockError, Retry, TableDefinition
 from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession
 from penstock.ports.staging import Group, Mutation, StagedTable, batch_of, group_name, mutations_of
-from penstock.stage.apply.merging import MergeOperation, MergeResult, StandardMerge, Unmerged
-from penstock.stage.apply.metrics import ApplyMetrics, labels
 from penstock.stage.apply.order import Step
-from penstock.stage.documents import Document, document_of, meta_of, text_of
+from penstock.stage.documents import (
+    Document,
+    MergeOperation,
+    MergeResult,
+    StandardMerge,
+    Unmerged,
+    document_of,
+    meta_of,
+    text_of,
+)
+from penstock.stage.metrics import ApplyMetrics, labels
 from penstock.stage.script import (
     ApplyOperation,
     Dispatch,

@@ -32,9 +32,8 @@ from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, g
 from penstock.stage.metrics import CONTENT_TYPE, Metrics
 from penstock.stage.receiver.access import Access
 from penstock.stage.receiver.decode import NDJSON_BUFFER_BYTES, Decoder
-from penstock.stage.receiver.paths import PathUnknown, Place, place_of
 from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.receiver.targets import TargetTables
+from penstock.stage.receiver.targets import PathUnknown, Place, TargetTables, place_of
 
 
 class Admission:

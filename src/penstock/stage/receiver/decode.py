@@ -34,8 +34,7 @@ from penstock.codec.changefeed import (
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import MUTATIONS, Group, StagedTable, group_name, key_empty
-from penstock.stage.receiver.paths import Kind, Place
-from penstock.stage.receiver.targets import TargetTables
+from penstock.stage.receiver.targets import Kind, Place, TargetTables
 
 NDJSON_BUFFER_BYTES = 65_536
 

@@ -27,7 +27,7 @@ from penstock.model import PenstockError
 from penstock.model.sections import PartitionFormat
 from penstock.ports.staging import Group, Lease, StagingSession
 from penstock.stage.receiver.app import Receiver, RequestTooLong
-from penstock.stage.receiver.paths import Kind, Place, time_of_marker, topic_of_file
+from penstock.stage.receiver.targets import Kind, Place, time_of_marker, topic_of_file
 
 logger = structlog.get_logger()
 PART_OF_DAY = re.compile(r"\d{4}-\d{2}-\d{2}/", re.ASCII)

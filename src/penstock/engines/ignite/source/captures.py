@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from penstock.engines.ignite.directory import Cache, NodeDirectory
-from penstock.engines.ignite.source.scanned import known_relations, scanned_shapes
+from penstock.engines.ignite.source.scan import known_relations, scanned_shapes
 from penstock.engines.ignite.source.shapes import SCHEMA, Shapes, copy_shape, table_of
 from penstock.engines.ignite.url import thin_url
 from penstock.host.clock import REAL_CLOCK, Clock

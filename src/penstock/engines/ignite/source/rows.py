@@ -22,8 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type, cast_exactly
 from penstock.codec.ignite.cells import Cell, cell_of, cell_reader
 from penstock.codec.ignite.changes import Changes, Ints
 from penstock.codec.ignite.columns import MS_MAX, NotHeld, column_of, column_of_ms

@@ -8,7 +8,7 @@ beside the log; if a node stands still and they grow beyond `memory_max` keys, i
 table there.
 
 A flush point that has not become durable leaves no trace: its block is removed at the next
-start, and only durable blocks move into the table. Not here: progress of the nodes (`nodes.py`).
+start, and only durable blocks move into the table. Not here: progress of the nodes (`several.py`).
 """
 
 from __future__ import annotations

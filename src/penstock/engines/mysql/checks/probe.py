@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from penstock.engines.mysql.connect import Connection, rows
+from penstock.engines.mysql.connect import Connection, ServerVersion, rows
 from penstock.engines.mysql.source.catalog import Survey
 from penstock.engines.mysql.source.rights import Rights, read_rights
 from penstock.engines.mysql.source.status import ResumePoint, account
-from penstock.engines.mysql.version import ServerVersion
 from penstock.model import TableDefinition
 from penstock.ports.checks import DOING, ITSELF, Checks, Finding, Severity, Side
 

@@ -32,6 +32,7 @@ from penstock.codec.mysql.binlog_query import Query, query
 from penstock.codec.mysql.binlog_tables import table_map
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.codec.mysql.mysqlwire import packet_at
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.client import Gtids
 from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.heartbeat import sent_us_in
@@ -51,7 +52,6 @@ from penstock.engines.mysql.source.unsupported import (
     changes_missing,
     loaded_by_statement,
 )
-from penstock.engines.mysql.version import ServerVersion
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
 from penstock.model.position import POSITION_BYTES
 from penstock.ports.source import StreamCounted

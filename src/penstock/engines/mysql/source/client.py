@@ -29,6 +29,7 @@ from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import (
     AGAIN,
     Connection,
+    ServerVersion,
     connect,
     literal,
     rows,
@@ -44,7 +45,6 @@ from penstock.engines.mysql.source.dump_errors import (
     right_to_dump,
 )
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost, PrivilegeMissing
 from penstock.host.socket import Wire

@@ -19,7 +19,7 @@ from penstock.model import TableName
 
 if TYPE_CHECKING:
     from penstock.codec.mysql.binlog_query import Query
-    from penstock.engines.mysql.version import ServerVersion
+    from penstock.engines.mysql.connect import ServerVersion
 
 # First words of clauses that affect no row, or only new columns.
 _LOSSLESS = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.codec.mysql.binlog_query import Query
-    from penstock.engines.mysql.version import ServerVersion
+    from penstock.engines.mysql.connect import ServerVersion
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a"}
 _MARIADB_PASSES = range(50_700, 100_000)  # versions in comments that only MySQL has

@@ -14,8 +14,7 @@ from typing import Any
 
 from penstock.codec.mysql.charsets import single_byte_table
 from penstock.codec.mysql.types import neutral_type
-from penstock.engines.mysql.connect import Connection, literal, quote, rows
-from penstock.engines.mysql.version import ServerVersion
+from penstock.engines.mysql.connect import Connection, ServerVersion, literal, quote, rows
 from penstock.model import (
     ColumnDefinition,
     ForeignKey,

@@ -14,7 +14,7 @@ from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
-from penstock.engines.mysql.connect import Connection, literal, rows, run, value
+from penstock.engines.mysql.connect import Connection, ServerVersion, literal, rows, run, value
 from penstock.engines.mysql.source.client import (
     BinlogConnection,
     DumpOptions,
@@ -34,7 +34,6 @@ from penstock.engines.mysql.source.dump_errors import (
     ServerBehind,
     ServerReplaced,
 )
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import LOAD_AGAIN
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.engines.mysql.connect import ServerVersion
 from penstock.engines.mysql.source.rights import Rights
-from penstock.engines.mysql.version import ServerVersion
 from penstock.model import PenstockError, TableDefinition, TableName
 
 # Engines with consistent reads; in all others a read sees the present rows.

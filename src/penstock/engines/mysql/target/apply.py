@@ -27,7 +27,15 @@ from penstock.engines.mysql.connect import (
     value,
 )
 from penstock.engines.mysql.target.alter import Alterer
-from penstock.engines.mysql.target.direct import UnsureTables, direct_load, table_altered
+from penstock.engines.mysql.target.direct import (
+    UnsureTables,
+    begin_replaying,
+    direct_load,
+    event_table,
+    replay,
+    replays,
+    table_altered,
+)
 from penstock.engines.mysql.target.layout import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
@@ -37,9 +45,8 @@ from penstock.engines.mysql.target.refusals import (
     apply_error,
     value_refused,
 )
-from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
-from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_of
+from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require

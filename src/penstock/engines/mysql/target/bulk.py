@@ -5,7 +5,7 @@ order rows arrive, and gets its other keys after the rows. Emptying a table comm
 is done after the new plan's mark: a load that is killed in between finds rows without chunks, and
 empties the table again. Deferred unique keys are made and dropped by functions that are safe to
 repeat. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`), the time
-of deferred keys (`penstock.load.deferred_keys`).
+of deferred keys (`penstock.load.bulk`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Layout of a merge table of MySQL or MariaDB: names, types and order of its columns.
 
-It equals that of `engines/postgres/target/merge_rows.py`: first a few columns of penstock, whose
+It equals that of `engines/postgres/target/merge.py`: first a few columns of penstock, whose
 names begin with `wk$`, then the table's columns under their own names, all nullable. Values are
 staged as their neutral type, or as text if the servers' own types hold less (dates of any era,
 NaN), and get the target column's type when they are applied. Labels are staged in an ENUM of their
@@ -17,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.codec.columns import arrow_type
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.mysql.retyping import keeps_values
 from penstock.codec.mysql.types import parse_type
 from penstock.codec.types import NO_CHOICES, Choices, Engine, Mapping, Server, map_column
-from penstock.engines.mysql.connect import KEY_REQUIRED, literal, quote
+from penstock.engines.mysql.connect import KEY_REQUIRED, ServerVersion, literal, quote
 from penstock.engines.mysql.target.target import TargetColumn
-from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableName
 from penstock.ports.target import Layout

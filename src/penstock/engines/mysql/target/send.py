@@ -18,7 +18,7 @@ import pymysql
 import structlog
 from pymysql.constants import COMMAND
 
-from penstock.codec.exact_cast import cast_exactly
+from penstock.codec.columns import cast_exactly
 from penstock.engines.mysql.connect import Connection, connect, quote, statement_error, value
 from penstock.engines.mysql.connect import rows as rows_of
 from penstock.engines.mysql.target.claims import claim_staging

@@ -12,7 +12,7 @@ from penstock.engines.mysql.connect import Connection, connect, run, statement_e
 from penstock.engines.mysql.target.apply import LOCK_TIMEOUT_S, MySQLTarget, lock_timeouts
 from penstock.engines.mysql.target.direct import DirectTables, MySQLStagingWriter, UnsureTables
 from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, MySQLProgress
-from penstock.engines.mysql.target.rows_files import RowsFiles
+from penstock.engines.mysql.target.row_events import RowsFiles
 from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
 from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
 from penstock.model import PenstockError, TableName

@@ -31,12 +31,11 @@ from penstock.codec.postgres.pgoutput import make_decoder
 from penstock.codec.postgres.pgwire import frame_at, server_message
 from penstock.engines.postgres.connect import literal
 from penstock.engines.postgres.source import slot
-from penstock.engines.postgres.source.assemble import Assembler
+from penstock.engines.postgres.source.assemble import Assembler, Spill
 from penstock.engines.postgres.source.assembly import Shapes, StreamUnexpected
 from penstock.engines.postgres.source.client import open_replication, server_error
 from penstock.engines.postgres.source.slot import SlotState
 from penstock.engines.postgres.source.source_identity import ServerIdentity, checked_server
-from penstock.engines.postgres.source.spill import Spill
 from penstock.engines.postgres.source.stream import (
     BUFFER_BYTES,
     StreamOptions,

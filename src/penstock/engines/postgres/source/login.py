@@ -17,8 +17,13 @@ from psycopg import conninfo
 from psycopg.pq import Conninfo
 
 from penstock.codec.postgres import pgwire
-from penstock.codec.postgres.scram import SCRAM, SCRAM_PLUS, ScramClient, ScramError
-from penstock.codec.postgres.tls_binding import channel_binding
+from penstock.codec.postgres.scram import (
+    SCRAM,
+    SCRAM_PLUS,
+    ScramClient,
+    ScramError,
+    channel_binding,
+)
 from penstock.engines.postgres.connect import CONNECT_TIMEOUT_S
 from penstock.engines.postgres.tls import client_context
 from penstock.host.errors import (

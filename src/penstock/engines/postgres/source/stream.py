@@ -27,11 +27,10 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgoutput import make_decoder
 from penstock.codec.postgres.pgoutput_messages import LogicalMessage, RelationMessage
 from penstock.engines.postgres.source import slot
-from penstock.engines.postgres.source.assemble import Assembler
+from penstock.engines.postgres.source.assemble import Assembler, Spill
 from penstock.engines.postgres.source.assembly import Counted, Limits, Shapes
 from penstock.engines.postgres.source.client import ReplicationConnection, open_replication
 from penstock.engines.postgres.source.source_identity import ServerIdentity, checked_server
-from penstock.engines.postgres.source.spill import Spill
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point

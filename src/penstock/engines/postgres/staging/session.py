@@ -22,7 +22,6 @@ from penstock.engines.postgres.staging import (
     looking,
     memo,
     mutations,
-    reading,
 )
 from penstock.engines.postgres.staging.checkpoints import Checkpoints
 from penstock.engines.postgres.staging.prepare import (
@@ -153,7 +152,7 @@ class PostgresStagingSession(StagingSession):
         with_applied: bool = False,
     ) -> Iterator[Slice]:
         places = self._places(tables)
-        pages = reading.read(
+        pages = mutations.read(
             self._connection, places, after, through, limit=limit, with_applied=with_applied
         )
         while True:

@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 
 from penstock.engines.postgres.connect import literal, quote
 from penstock.engines.postgres.target.foreign import fill_template
-from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
-from penstock.engines.postgres.target.types import map_namespaces, same_type
+from penstock.engines.postgres.target.target import (
+    TargetColumn,
+    TargetIndex,
+    TargetTable,
+    map_namespaces,
+    same_type,
+)
 from penstock.model import LOAD_AFRESH, Column, ComputedColumn, Relation
 from penstock.model.policies import ChangeKind
 from penstock.ports.target import ShapeNotApplicable, TableRecord

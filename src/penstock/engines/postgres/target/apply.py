@@ -26,8 +26,7 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.target.enums import prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
-from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import Merge, MergeLayout, MergeSql, MergeStrategy
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
 from penstock.engines.postgres.target.reshape import Reshaping

@@ -3,7 +3,7 @@
 The decisions before the first row (refusals, formats) only read the target. Every step after the
 rows (keys, indexes, statistics, foreign keys) is safe to repeat. Not here: the statements that
 create tables and keys (`schema.py`), the marks in `wirekite.bulk_table`
-(`penstock.sql.state_store`), and when deferred keys are made (`penstock.load.deferred_keys`).
+(`penstock.sql.state_store`), and when deferred keys are made (`penstock.load.bulk`).
 """
 
 from __future__ import annotations

@@ -37,8 +37,12 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.target.foreign import ANY_POSTGRES
 from penstock.engines.postgres.target.refusals import apply_error
-from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
-from penstock.engines.postgres.target.types import staging_of
+from penstock.engines.postgres.target.target import (
+    TargetTable,
+    read_target_tables,
+    require,
+    staging_of,
+)
 from penstock.engines.postgres.type_rules import TYPE_RULES
 from penstock.model import Column, Relation, TableDefinition, TableName
 from penstock.model.sections import StateNames

@@ -14,7 +14,7 @@ import psycopg
 import structlog
 
 from penstock.engines.postgres.connect import literal, quote
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.engines.postgres.target.schema import ensure_type
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.target import SCHEMA

@@ -12,7 +12,7 @@ import psycopg
 import structlog
 
 from penstock.engines.postgres.connect import quote
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
 from penstock.ports.target import SCHEMA

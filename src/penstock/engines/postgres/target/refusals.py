@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from penstock.engines.postgres.connect import choice_hint, quote, statement_error
-from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.model import PenstockError, TableName
 from penstock.ports.target import (
     SCHEMA,

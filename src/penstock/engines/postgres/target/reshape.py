@@ -16,8 +16,12 @@ import structlog
 from penstock.codec.postgres.retyping import holds
 from penstock.engines.postgres.connect import choice_hint
 from penstock.engines.postgres.target.alter import Alteration, Alterer
-from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
-from penstock.engines.postgres.target.types import same_type
+from penstock.engines.postgres.target.target import (
+    TargetTable,
+    read_target_tables,
+    require,
+    same_type,
+)
 from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.policies import ChangeKind, Policies, Policy

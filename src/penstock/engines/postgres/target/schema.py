@@ -18,8 +18,12 @@ import structlog
 
 from penstock.engines.postgres.connect import literal, quote
 from penstock.engines.postgres.target.progress import PostgresProgress
-from penstock.engines.postgres.target.target import TargetTable, read_target_tables
-from penstock.engines.postgres.target.types import map_namespaces, same_type
+from penstock.engines.postgres.target.target import (
+    TargetTable,
+    map_namespaces,
+    read_target_tables,
+    same_type,
+)
 from penstock.engines.postgres.type_rules import TYPE_RULES
 from penstock.model import (
     ColumnDefinition,

@@ -1,1 +1,0 @@
-"""Comparison of tables of MySQL and MariaDB."""
