@@ -331,7 +331,7 @@ def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
     settings = settings_of(limits=limits(sender_s=0.4))
     with Running(tmp_path, settings=settings) as running:
         create_text_slot(running)
-        append_large(tmp_path)
+        append_large(tmp_path, rows=5 * LARGE_ROWS)  # longer than sender_s on a fast machine
         client = Raw(running)
         client.query(TEXT_START)
         assert client.message()[0] == b"W"
@@ -352,22 +352,19 @@ def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
 @pytest.fixture
 def block_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit at which a block has a whole transaction, however large."""
-    monkeypatch.setattr(chunks, "PART_ROWS_WANTED", 2 * LARGE_ROWS)
+    monkeypatch.setattr(chunks, "PART_ROWS_WANTED", 10 * LARGE_ROWS)
     monkeypatch.setattr(chunks, "PART_BYTES_WANTED", 1 << 30)
 
 
-def append_large(root: Path) -> None:
+def append_large(root: Path, *, rows: int = LARGE_ROWS) -> None:
     """Append a transaction of many MB whose text takes a while."""
     body = "x" * 200
     one = number_rows([inserts(1)])[0][0]
-    rows = [
+    written = [
         replace(one, gsn=n, trx=2, position=commit_position(2), change=change)
         for n, change in enumerate(
-            (
-                Change(relation=ITEM, op=Op.INSERT, after=(n, f"{body}{n}"))
-                for n in range(LARGE_ROWS)
-            ),
+            (Change(relation=ITEM, op=Op.INSERT, after=(n, f"{body}{n}")) for n in range(rows)),
             2,
         )
     ]
-    write_log(root / "log", [rows])
+    write_log(root / "log", [written])
