@@ -284,6 +284,30 @@ def test_a_generated_column_keeps_its_name_out_of_a_later_shape(source_url: str)
         assert generated == {"x"}
 
 
+def test_a_new_column_with_the_name_of_one_that_was_renamed(source_url: str) -> None:
+    """Its NOT NULL and the value of older rows are its own, not those of the first definition."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(
+            catalog,
+            "create table public.t (id int primary key, x text default 'old')",
+            "insert into public.t values (1)",
+        )
+        capture.relation_messages()
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        run_all(
+            catalog,
+            "alter table public.t rename x to y",
+            "alter table public.t add x text not null default 'new'",
+            "insert into public.t values (2)",
+        )
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert [(one.name, one.id, one.nullable, one.missing) for one in relation.columns] == [
+            ("id", 1, False, None),
+            ("y", 2, True, None),
+            ("x", 3, False, "new"),
+        ]
+
+
 def test_columns_that_were_renamed_twice_before_they_were_looked_at(source_url: str) -> None:
     """Their places say which they are: no column came or went."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:

@@ -11,7 +11,7 @@ changes that send no message (`ddl_watch.py`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import psycopg
@@ -409,7 +409,7 @@ class RelationResolver:
                 awaits = str(ReloadReason.CATALOGUE_AHEAD)
                 return replace(_without_doubtful_ids(relation), awaits_reload=awaits)
             ids = {column.name: column.id for column in found.columns}
-        columns = tuple(replace(column, id=ids[column.name]) for column in relation.columns)
+        columns = tuple(_facts_of(relation.columns, ids, (definition, live), last))
         base = last if last is not None else relation_of(definition)
         before = {column.id: column for column in base.columns}
         is_recast = any(
@@ -792,6 +792,31 @@ def _columns_by_place(
             return None
         found.append(replace(same[0], name=sent.name))
     return tuple(found)
+
+
+def _facts_of(
+    columns: Iterable[Column],
+    ids: Mapping[str, int],
+    definitions: Iterable[TableDefinition | None],
+    last: Relation | None,
+) -> Iterator[Column]:
+    """Yield columns by number with what is known of them; a name may be another column's by now.
+
+    Args:
+        columns: as they are sent.
+        ids: their numbers by name.
+        definitions: of the table; the first that has a column of a number and type counts.
+        last: the relation before, which counts after those.
+    """
+    known: dict[tuple[int, int, int], Column] = {}
+    relations = [relation_of(one) for one in definitions if one is not None]
+    for relation in [*relations, *([last] if last is not None else [])]:
+        for column in relation.columns:
+            known.setdefault((column.id, column.type_oid, column.typmod), column)
+    for column in columns:
+        number = ids[column.name]
+        found = known.get((number, column.type_oid, column.typmod), column)
+        yield replace(found, name=column.name, id=number)
 
 
 def _numbers_of(
