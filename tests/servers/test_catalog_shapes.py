@@ -284,6 +284,35 @@ def test_a_generated_column_keeps_its_name_out_of_a_later_shape(source_url: str)
         assert generated == {"x"}
 
 
+def test_a_not_null_that_is_dropped_is_not_in_the_shape_of_the_rows_after_it(
+    source_url: str,
+) -> None:
+    """The server repeats its message, which does not tell; nor does one with another column."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(
+            catalog,
+            "create table public.t (id int primary key, a int not null, b int not null)",
+            "insert into public.t values (1, 1, 1)",
+        )
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert [column.nullable for column in relation.columns] == [False, False, False]
+        run_all(
+            catalog,
+            "alter table public.t alter a drop not null",
+            "insert into public.t values (2, null, 2)",
+        )
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert [column.nullable for column in relation.columns] == [False, True, False]
+        run_all(
+            catalog,
+            "alter table public.t alter b drop not null, add c int",
+            "insert into public.t values (3, null, null)",
+        )
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert [column.nullable for column in relation.columns] == [False, True, True, True]
+
+
 def test_a_new_column_with_the_name_of_one_that_was_renamed(source_url: str) -> None:
     """Its NOT NULL and the value of older rows are its own, not those of the first definition."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:

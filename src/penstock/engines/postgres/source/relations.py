@@ -330,8 +330,8 @@ class RelationResolver:
     def _look_again(self, relation: Relation | None, message: RelationMessage) -> Relation | None:
         """Look why the server repeats a message that says nothing new.
 
-        A unique key may have been dropped: rows that are equal in it may follow. A key that was
-        added since is not used yet: rows may still be equal in it. Or a column was dropped and
+        A unique key or a NOT NULL may have been dropped: rows that violate it may follow. One that
+        was added since is not used yet: rows may still violate it. Or a column was dropped and
         added again with the same type: its earlier values are void.
         """
         if relation is None or not (relation.unique or self.reloads):
@@ -344,6 +344,8 @@ class RelationResolver:
             there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
             left = tuple(key for key in relation.unique if frozenset(key) in there)
             found = replace(found, unique=left)
+        loose = {column.id for column in live.columns if not column.not_null}
+        found = replace(found, columns=_loosen(found.columns, loose))
         if self.reloads and not found.awaits_reload and _is_remade(found, live):
             found = replace(found, awaits_reload=str(ReloadReason.COLUMN_REMADE))
         if found == relation:
@@ -790,7 +792,8 @@ def _columns_by_place(
         same = [c for c in both if c and (c.type_oid, c.typmod) == (sent.type_oid, sent.typmod)]
         if not same:
             return None
-        found.append(replace(same[0], name=sent.name))
+        nullable = any(column.nullable for column in both if column)  # in one of the two shapes
+        found.append(replace(same[0], name=sent.name, nullable=nullable))
     return tuple(found)
 
 
@@ -809,14 +812,25 @@ def _facts_of(
         last: the relation before, which counts after those.
     """
     known: dict[tuple[int, int, int], Column] = {}
+    loose: set[int] = set()
     relations = [relation_of(one) for one in definitions if one is not None]
     for relation in [*relations, *([last] if last is not None else [])]:
         for column in relation.columns:
             known.setdefault((column.id, column.type_oid, column.typmod), column)
+        loose.update(column.id for column in relation.columns if column.nullable)
     for column in columns:
         number = ids[column.name]
         found = known.get((number, column.type_oid, column.typmod), column)
-        yield replace(found, name=column.name, id=number)
+        yield replace(
+            found, name=column.name, id=number, nullable=found.nullable or number in loose
+        )
+
+
+def _loosen(columns: Iterable[Column], loose: Collection[int]) -> tuple[Column, ...]:
+    """Return the columns without the NOT NULLs that columns of these numbers have no more."""
+    return tuple(
+        replace(column, nullable=column.nullable or column.id in loose) for column in columns
+    )
 
 
 def _numbers_of(
