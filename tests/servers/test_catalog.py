@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from harness.servers.peek import capturing, resolve_only, run_all
 from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
 from penstock.engines.postgres.connect import connect, quote
+from penstock.engines.postgres.source import definitions
 from penstock.engines.postgres.source.catalog import (
     Exclusion,
     PartitionNotSeparable,
@@ -182,6 +184,27 @@ def test_definitions_tell_all_a_target_needs(catalog: psycopg.Connection) -> Non
         ("A a", "b"),
     )
     assert [kind.name for kind in t.types] == ["price", "net_price", "mood", "Pair", "span"]
+
+
+def test_a_definition_is_of_one_moment(
+    source_url: str, catalog: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that is renamed between two queries has one name in the columns and in the key."""
+    run_all(catalog, "create table public.t (id int primary key, v int)")
+    sort = definitions._by_table
+    statements = ["alter table public.t rename id to nr"]
+
+    def rename_meanwhile(rows: Any) -> Any:
+        while statements:
+            with psycopg.connect(source_url, autocommit=True) as other:
+                other.execute(statements.pop())
+        return sort(rows)
+
+    monkeypatch.setattr(definitions, "_by_table", rename_meanwhile)
+    (table,) = captured_tables(catalog, ["public.t"])
+    assert set(table.primary_key) <= {column.name for column in table.columns}
+    (again,) = captured_tables(catalog, ["public.t"])
+    assert again.primary_key == ("nr",)
 
 
 def test_types_can_be_made_elsewhere(

@@ -32,6 +32,7 @@ from harness.pipelines.ddl_sides import MySQLSide, PostgresSide, Side, differenc
 from harness.pipelines.ddl_types import POSTGRES
 from harness.pipelines.pipeline import write_pipeline
 from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.servers import followed_names
 from penstock.control.pipeline.table_requests import put_request, read_requests
 from penstock.control.tables.table_commands import resync
 from penstock.load.isolation import read_isolations
@@ -391,7 +392,7 @@ class Arena:
 
     def _judge(self) -> list[Outcome]:
         wrong, since = self._wrong(), time.monotonic()
-        while wrong and time.monotonic() - since < self._patience_s * _slowness(wrong):
+        while wrong and time.monotonic() - since < self._patience_s * self._slowness(wrong):
             time.sleep(1.0)
             self._tend()
             now = self._wrong()
@@ -401,6 +402,20 @@ class Arena:
             for number, lines in self._wrong_in(follower).items():
                 wrong.setdefault(number, []).extend(lines)
         return [self._outcome(one, wrong.get(one.number, [])) for one in self.histories]
+
+    def _slowness(self, wrong: Mapping[int, object]) -> int:
+        """Return how many times the patience is needed.
+
+        A look for new tables may take place a minute after the one before; then rows are copied.
+        """
+        followed = followed_names(self._config)
+        tables = {
+            TableName(one.schema, table)
+            for one in self.histories
+            if one.number in wrong
+            for table in self._tables(one)
+        }
+        return 3 if tables - followed else 1
 
     def _wrong_in(self, follower: Follower) -> dict[int, list[str]]:
         """Return the differences of a further follower of the log from the source, by history."""
@@ -566,12 +581,6 @@ def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
         {'"zero dates"': "null", '"loose json"': "text"} if pair[1] == POSTGRES != pair[0] else {}
     )
     return {'"*"': "error"} | lost
-
-
-def _slowness(wrong: Mapping[int, list[str]]) -> int:
-    """Return how many times the patience is needed: a look for new tables may take a minute."""
-    lacks = any("no such table" in line for lines in wrong.values() for line in lines)
-    return 7 if lacks else 1
 
 
 def run_histories(

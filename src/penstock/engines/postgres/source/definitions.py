@@ -6,12 +6,14 @@ A few queries whatever the number of tables: databases have thousands.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
+from penstock.engines.postgres.connect import is_table_in_motion
 from penstock.engines.postgres.source.column_types import TypeBook, user_types
 from penstock.model import (
     ColumnDefinition,
@@ -24,6 +26,7 @@ from penstock.model import (
 )
 
 Row = dict[str, Any]
+LOOKS_MAX = 10  # at a table that is altered at this moment
 
 # Partitions come from pg_inherits and not from pg_partition_tree(), which waits for an ALTER of one
 # of them; so do sizes and printed expressions, which are left out when `shape_only`.
@@ -204,7 +207,7 @@ def definitions_of(
     shape_only: bool = False,
     expressions: bool = False,
 ) -> dict[int, TableDefinition]:
-    """Definitions by oid; an oid that the catalogue does not have is left out.
+    """Return definitions by oid, as of one moment; an oid that is not there is left out.
 
     connection: autocommit or in a transaction, with EXACT_TEXT_SETTINGS. book: types already
     known. shape_only: without sizes, defaults and foreign keys, so that nothing waits
@@ -213,14 +216,37 @@ def definitions_of(
     without those settings.
     """
     require_exact_text(connection)
-    ids = sorted(set(source_ids))
     book = book or TypeBook()
-    asked = {"ids": ids, "shape_only": shape_only, "expressions": expressions}
+    asked = {
+        "ids": sorted(set(source_ids)),
+        "shape_only": shape_only,
+        "expressions": expressions,
+    }
+    if not connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE:
+        return _read_all(connection, asked, book)
+    for attempt in range(LOOKS_MAX):
+        try:
+            with connection.transaction():
+                # Otherwise a table may have the columns of before an ALTER, and the key of after.
+                connection.execute("set transaction isolation level repeatable read, read only")
+                return _read_all(connection, asked, book)
+        except psycopg.errors.InternalError_ as error:
+            if attempt == LOOKS_MAX - 1 or not is_table_in_motion(error):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _read_all(
+    connection: psycopg.Connection, asked: Mapping[str, Any], book: TypeBook
+) -> dict[int, TableDefinition]:
+    """Read definitions by several queries. asked: parameters of these."""
     with connection.cursor(row_factory=dict_row) as cursor:
         tables = cursor.execute(TABLES, asked).fetchall()
         columns = _by_table(cursor.execute(COLUMNS, asked).fetchall())
         indexes = _by_table(cursor.execute(INDEXES, asked).fetchall())
-        foreign = _by_table([] if shape_only else cursor.execute(FOREIGN_KEYS, asked).fetchall())
+        foreign = _by_table(
+            [] if asked["shape_only"] else cursor.execute(FOREIGN_KEYS, asked).fetchall()
+        )
         roots = [row["id"] for row in tables if row["kind"] == "p"]
         if roots:
             for row in cursor.execute(MISSING_IN_LEAVES, {"ids": roots}).fetchall():

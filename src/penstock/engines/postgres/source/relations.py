@@ -19,7 +19,7 @@ import structlog
 
 from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
 from penstock.codec.postgres.retyping import is_kept_in_place
-from penstock.engines.postgres.connect import is_table_in_motion, server_errors
+from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.assembly import Shapes
 from penstock.engines.postgres.source.column_types import TypeBook
 from penstock.engines.postgres.source.definitions import definitions_of
@@ -208,7 +208,6 @@ class CatalogShapes(Shapes):
 
 
 logger = structlog.get_logger()
-LOOKS_MAX = 10  # at a table that is altered at this moment
 
 PRIMARY_KEY = """
     select array(select a.attname
@@ -476,16 +475,7 @@ class RelationResolver:
 
     def _read(self, source_id: int) -> TableDefinition | None:
         """Return a table as the catalogue has it now; a dialect asks in its own way."""
-        for attempt in range(LOOKS_MAX):
-            try:
-                found = definitions_of(
-                    self.connection, [source_id], book=self._book, shape_only=True
-                )
-            except psycopg.errors.InternalError_ as error:
-                if attempt == LOOKS_MAX - 1 or not is_table_in_motion(error):
-                    raise
-            else:
-                break
+        found = definitions_of(self.connection, [source_id], book=self._book, shape_only=True)
         return found.get(source_id)
 
     def _primary_key(self, source_id: int) -> tuple[str, ...] | None:
