@@ -178,7 +178,7 @@ def columns_schema(relation: Relation) -> pa.Schema:
 
 
 def rows_batch(relation: Relation, columns: Sequence[Any]) -> pa.RecordBatch:
-    """Return columns, given in order, as one batch."""
+    """Return columns, in the given order, as one batch."""
     return pa.RecordBatch.from_arrays(list(columns), schema=columns_schema(relation))
 
 

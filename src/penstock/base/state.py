@@ -106,7 +106,9 @@ def as_inserts(piece: Piece, *, gsn: int = 0, trx: int = 0) -> pa.RecordBatch:
 
 
 def needs_old_rows(changes: TableChanges) -> bool:
-    """Return whether a change needs the row below: columns were not sent, or there is no key."""
+    """Return whether changes need the previous version of a row: columns were not sent, or there is
+    no key.
+    """
     return any(
         not layer.relation.key
         or any(batch.column("absent").null_count < len(batch) for batch in layer.batches())

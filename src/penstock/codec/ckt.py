@@ -415,7 +415,7 @@ class _Parts:
         return True
 
     def seekable(self) -> bool:
-        """Return False: it is written in one go."""
+        """Return False: the file is written from start to end."""
         return False
 
 
@@ -427,7 +427,7 @@ class MessageEncoder:
     """
 
     def __init__(self, schema: pa.Schema, compression: str | None = "lz4") -> None:
-        """compression: lz4, zstd or None."""
+        """Keep the compression: lz4, zstd or None."""
         self._sink = _Parts()
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         self._writer = pa.ipc.new_stream(self._sink, schema, options=options)

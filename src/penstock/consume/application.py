@@ -425,7 +425,7 @@ class Delivery:
         return bool(self.items.is_drained)
 
     def place(self, before: Position) -> Position:
-        """Return the consumer's place, given the one before."""
+        """Return the consumer's place after this piece, given its place before."""
         gsn, entries = self.items.place_read
         if (gsn, entries) == (before.gsn, before.entries):
             return before

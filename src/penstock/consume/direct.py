@@ -33,7 +33,7 @@ CALLBACKS = {"mappings": "on_mappings", "types": "on_types", "caches": "on_cache
 
 
 class EntryNotRestored(PenstockError):
-    """The saved place is after the entries of its record. Fields: state, passed."""
+    """The saved place is past the last entry of its record. Fields: state, passed."""
 
     code = "CN21"
     retry = "operator"

@@ -82,7 +82,9 @@ class ProcessReport:
         self._file.write(self._facts())
 
     def note_end(self, error: dict[str, Any] | None = None) -> None:
-        """Note that the process ends, with or without an error; nothing if another one works."""
+        """Note that the process ends, with or without an error. Does nothing if another process is
+        active.
+        """
         if self._mode == "passive":
             return
         self._state = "failed" if error else "stopped"
@@ -157,7 +159,7 @@ class Report(ProcessReport):
         self.metrics.committed_offset.set(bytes_before(saved.gsn, segment))
 
     def note_refused(self, error: dict[str, Any]) -> None:
-        """Note that it could not begin, and no other process runs it."""
+        """Note that the process could not begin, if no other process runs the consumer."""
         self._state = "failed"
         self._file.write({**self._facts(), "error": error})
 

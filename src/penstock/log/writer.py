@@ -299,7 +299,7 @@ class Writer:
     """
 
     def __init__(self, place: Place, options: WriterOptions, lock: Any) -> None:
-        """Not for callers: see open()."""
+        """Keep the arguments. Not for callers, which use open()."""
         self._place = place
         self._options = options
         self._lock = lock

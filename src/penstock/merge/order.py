@@ -79,7 +79,7 @@ class Round:
 
     @property
     def is_one(self) -> bool:
-        """Return whether it is one merged transaction."""
+        """Return whether the round is a single merged transaction."""
         return bool(self.group[-1] == 0)
 
 

@@ -165,7 +165,9 @@ class DirectLog(Protocol):
 
     @abstractmethod
     def know_tables(self, names: Sequence[str]) -> None:
-        """Recognize changes of these tables also if they were dropped before they were read."""
+        """Recognize changes of these tables even if a table was dropped before its changes were
+        read.
+        """
         ...
 
     @abstractmethod

@@ -25,14 +25,14 @@ class LogEnd:
     """End of the log.
 
     Attributes:
-        end: The newest durable flush point that is known.
-        number_next: The number of the open segment, or of the next one.
-        segments: Number of closed segments on disk.
-        size_bytes: Size of all segments' files.
-        done: Whether CHANGE.DONE exists.
-        has_writer: Whether a process extracts into it now.
-        watermark_us: That of an extractor of this log, as noted before the rest of this was read;
-            see `Watermark`.
+        end: the newest known durable flush point.
+        number_next: number of the open segment, or of the next one.
+        segments: number of closed segments on disk.
+        size_bytes: size of all segments' files.
+        done: whether CHANGE.DONE exists.
+        has_writer: whether a process extracts into it now.
+        watermark_us: watermark of the log's extractor, read before the other fields; see
+            `Watermark`.
     """
 
     log_id: str = ""

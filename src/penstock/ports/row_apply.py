@@ -151,7 +151,7 @@ class Conflict:
         target: The existing row, None if there is none.
         proposed: The mutation's row, in the same spelling as target as far as it has the table's
             columns, so that equal values are equal.
-        before: The mutation's row before, in the same spelling.
+        before: The row before the mutation, in the same spelling.
     """
 
     mutation: Mutation

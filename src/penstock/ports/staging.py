@@ -537,7 +537,7 @@ class StagingSession(Protocol):
 
     @abstractmethod
     def commit(self, group: Group, through: Hlc) -> None:
-        """Mark the checkpoints at or before a time applied: the target has everything up to it."""
+        """Mark checkpoints up to a time as applied, because the target has everything up to it."""
         ...
 
     @abstractmethod

@@ -54,7 +54,9 @@ class SegmentTimes:
     commits: Ints
 
     def commit(self, trx: int) -> int:
-        """Return a transaction's COMMIT; before the segment that of the last one before it."""
+        """Return a transaction's COMMIT; for one before the segment, the COMMIT of the last
+        transaction before it.
+        """
         return int(self.commits[trx - self.first]) if trx >= self.first else self.before
 
     def end(self, trx: int) -> int:
@@ -139,7 +141,8 @@ class HybridTimes:
         self._from = anchor
 
     def end_at(self, number: int, trx: int, head: Head) -> int:
-        """Return the END of a transaction in a segment, or of the last one before it.
+        """Return the END of a transaction in a segment; if it has none there, of the last
+        transaction before it.
 
         Raises SegmentGone, SegmentCorrupt.
         """

@@ -392,7 +392,9 @@ class Interface:
         return self._error(request, error.as_dict(), HTTPStatus.CONFLICT)
 
     async def on_defect(self, request: Request, error: Exception) -> Response:
-        """Answer a request that failed by a defect: name it, and keep it in the diagnostics."""
+        """Answer a request that raised an unexpected exception with its type; log it for the
+        diagnostics.
+        """
         logger.error("web request failed", path=request.url.path, exc_info=error)
         text = f"unexpected {type(error).__name__}"
         shown = {"code": "PS99", "error": text, "hint": "This is a bug in penstock: report it."}

@@ -96,9 +96,9 @@ class RowsHead(NamedTuple):
 
 
 def rows_head(block: memoryview, start: int, end: int, op: int) -> RowsHead:
-    """Read a rows event's head up to its first row; start: of the event.
+    """Read a rows event's head up to its first row. start: offset of the event.
 
-    A delete's only bitmap is `before`, an insert's `after`.
+    The only bitmap of a delete is `before`, that of an insert `after`.
     """
     at = start + HEAD_BYTES + 8
     try:

@@ -217,7 +217,9 @@ def _column(code: int, metadata: _Body, table: str) -> WireColumn:
 
 
 def _string_column(kind: TypeCode, first: int, second: int) -> WireColumn:
-    """Return a STRING column; its real type and the upper bits of its length share a byte."""
+    """Return a STRING column. One byte holds its real type together with the upper bits of its
+    length.
+    """
     real, size = kind, second
     if kind in _STRING_LIKE and first:
         if first & 0x30 == 0x30:
@@ -329,7 +331,9 @@ def _signedness(
 def _bits(
     data: bytes | None, columns: list[WireColumn], counts: Callable[[WireColumn], bool]
 ) -> list[bool | None]:
-    """Return one bit, most significant first, for each column that counts; None for the others."""
+    """Return one bit, most significant first, for each column that `counts` accepts; None for the
+    others.
+    """
     bits: list[bool | None] = []
     at = 0
     for column in columns:

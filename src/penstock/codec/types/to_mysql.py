@@ -202,9 +202,7 @@ def _printed_temporal(kind: SourceType, text: Held) -> Held:
 
 
 def _out_of_range(low: str, high: str) -> Case:
-    """Return the case of dates whose year lacks four digits, or is BC. low, high: SQL of the
-    source.
-    """
+    """Return the case of dates outside the years 1 to 9999. low, high: SQL of the source."""
     return Case(
         loss="dates out of range",
         waiting="substr({}, 5, 1) <> '-' or left({}, 4) = '0000' or right({}, 3) = ' BC'",

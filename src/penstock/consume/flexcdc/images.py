@@ -99,7 +99,7 @@ class ImageGroup:
         return [frame.relation for frame in self._frames]
 
     def last_through(self, end: int) -> int:
-        """Return the last number of the rows before place `end`."""
+        """Return the number of the last row before place `end`."""
         if end == 0:
             return int(self.first[0]) - 1 if len(self) else self.last
         return int(self.first[end - 1] + self.count[end - 1]) - 1
@@ -258,9 +258,7 @@ def whole_columns(
 
 
 def _absent(batch: pa.RecordBatch, count: int) -> dict[int, npt.NDArray[np.bool_]]:
-    """Return by column the rows that were sent without it; columns that every row has are left
-    out.
-    """
+    """Return, by column, which rows were sent without it; columns that all have are left out."""
     masks = batch.column("absent")
     found: dict[int, npt.NDArray[np.bool_]] = {}
     if masks.null_count == len(masks):

@@ -536,7 +536,9 @@ END_TIMEOUT_S = 60.0
 
 
 class Extraction:
-    """`penstock extract` as a child: started again when it is killed, its error is ours."""
+    """`penstock extract` as a child process. It is started again after a kill; its error is raised
+    here.
+    """
 
     def __init__(self, pipeline: Path, diagnostics: IO[str]) -> None:
         """Start it."""
@@ -597,7 +599,7 @@ class Extraction:
         )
 
     def end(self) -> None:
-        """End it in order; by force if that takes too long."""
+        """End the child in order, or by force if that takes too long."""
         self._child.signal(signal.SIGTERM)
         if self._child.wait(END_TIMEOUT_S) is None:
             self._child.kill_group()
@@ -635,7 +637,9 @@ def run_flexcdc(
         own: list[Extraction] = []
 
         def is_over() -> bool:
-            """Return whether to end; extract if no process does: a killed run's child ends late."""
+            """Return whether to end. Starts an extraction if no process extracts, because the child
+            of a killed run ends late.
+            """
             if stop():
                 return True
             if own:

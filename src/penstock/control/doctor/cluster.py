@@ -98,7 +98,8 @@ def look_around(config: Config, session: Session) -> list[Executor]:
 
 @contextmanager
 def _snapshots_there(config: Config) -> Iterator[dict[str, Addresses]]:
-    """Listen where executors will read snapshots, if they do so through this machine.
+    """Listen at the address where executors will read snapshots, if they read them through this
+    machine.
 
     Raises ListenFailed.
     """

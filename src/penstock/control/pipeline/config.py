@@ -281,7 +281,7 @@ def _convert(text: ConfigText, section: str, key: str, value: Any, kind: Any) ->
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """Return the words that a value may be, if it is one of some words; else none."""
+    """Return the allowed words of a value that must be one of a set; else none."""
     for one in (kind, *get_args(kind)):
         if isinstance(one, type) and issubclass(one, StrEnum):
             return tuple(one)
@@ -522,9 +522,9 @@ def need_target(config: Config, what: str, *, instead: str) -> None:
 
 
 def _with_base(text: ConfigText, config: Config) -> Config:
-    """Return the pipeline with the base that its mode means, if no target is loaded.
+    """Return the pipeline with the log's base that its mode requires, if no target is loaded.
 
-    Raises ConfigValueInvalid if the source's rows cannot be read for one.
+    Raises ConfigValueInvalid if the source's rows cannot be read for a base.
     """
     only_base = not config.has_target or config.merge is not None
     if config.pipeline.mode is Mode.DATA_CHANGE and (only_base or config.serve is not None):

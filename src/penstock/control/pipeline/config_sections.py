@@ -183,7 +183,8 @@ def check_merge_file(text: ConfigText) -> None:
 
 
 def with_merge(text: ConfigText, config: Config, load: Callable[[Path], Config]) -> Config:
-    """Return the pipeline with its logs' own ones, and a URL that names the merge as its source.
+    """Return the pipeline with the pipelines of its logs, and with a source URL that names the
+    merge.
 
     load: reads another pipeline file. Raises ConfigValueInvalid, and the errors of load.
     """

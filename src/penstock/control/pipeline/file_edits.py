@@ -135,7 +135,9 @@ def settle_file_edits(
 
 
 def _read_settings(config: Config, last: FileSettings | None) -> FileSettings:
-    """Return the settings of a configuration; what it says of no target is taken from the last."""
+    """Return the settings of a configuration. Without a target, settings of the target are those of
+    the last start.
+    """
     now = FileSettings.of(config)
     if config.has_target or last is None:
         return now

@@ -28,9 +28,10 @@ class LeftOut(PenstockError):
 
 
 def without_new(config: Config, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
-    """Return the followed or requested ones of these tables; all, if extraction has not begun.
+    """Return those of these tables that are followed or requested; all, if extraction has not
+    begun.
 
-    A table that is created between our look and now waits for the next look.
+    A table that is created after penstock has looked waits for the next look.
     """
     known = followed_tables(config)
     if known is None or not config.pipeline.mode.has_change:

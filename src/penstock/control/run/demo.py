@@ -49,7 +49,7 @@ exitWhenIdle = true
 
 
 class DemoNeedsJava(PenstockError):
-    """Spark runs on Java, and there is none, or an old one."""
+    """Error: Spark needs Java, and none or an old one is installed."""
 
     code = "CT70"
 

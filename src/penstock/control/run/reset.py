@@ -153,9 +153,9 @@ def look(config: Config, *, with_tables: bool) -> Reset:
 
 
 def _unsure(config: Config, owner: str, log_id: str) -> str:
-    """Return why the owner of things at the servers is unknown, without a log in the directory.
+    """Return why it is unknown who owns the objects at the servers, if the directory has no log.
 
-    Empty if there are none.
+    Returns an empty text if there are no such objects.
     """
     found = [owner] if owner else []
     if log_id:

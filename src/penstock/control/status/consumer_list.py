@@ -242,7 +242,7 @@ def _stat(path: Path) -> tuple[int, int]:
 
 
 def _behind(config: Config, held: Sequence[SegmentFile], saved: Position) -> list[SegmentFile]:
-    """Return the segments with something after a position: links, and the open one."""
+    """Return the segments that have something after a position: links, and the open segment."""
     opened = list_begun_segments(config.layout.log, log_place(config).extension)
     return sorted(file for file in (*held, *opened) if file.number >= saved.segment)
 

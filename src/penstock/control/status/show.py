@@ -167,7 +167,7 @@ def _show_readers(status: Status, out: Console) -> None:
 
 
 def _handover(status: Status) -> list[str]:
-    """Return the four steps if something is stopped for them; else the important place."""
+    """Return the four steps if the handover stopped something; otherwise only its position."""
     handover = status.handover
     if handover is None:
         return []

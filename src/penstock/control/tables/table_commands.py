@@ -115,7 +115,8 @@ def pause(config: Config, table: TableName) -> TableRequest:
 
 
 def resume(config: Config, table: TableName) -> TableRequest:
-    """Request that they are applied, in order; forget requests for a name without a table.
+    """Request that waiting changes are applied in order. For a name without a table, forget its
+    requests.
 
     Raises TableNotTaken, TargetMissing.
     """

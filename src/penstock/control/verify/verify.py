@@ -80,7 +80,7 @@ declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committ
 
 
 class RepairUnequal(PenstockError):
-    """The written rows do not make the table equal; none of them was kept."""
+    """The table still differs after its rows were written, so none of them was kept."""
 
     code = "VF20"
 
@@ -528,7 +528,7 @@ def _sides_while_running(
 
 @contextmanager
 def _hold(config: Config) -> Iterator[str]:
-    """Hold the loader, and let it continue in any case afterwards. Yields the hold's nonce."""
+    """Hold the loader during a block, and let it continue in any case. Yields the hold's nonce."""
     state = config.layout.state
     files.REAL_FILES.make_directory(state)
     with DirectoryLock(state, HOLD_LOCK):

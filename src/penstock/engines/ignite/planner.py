@@ -170,8 +170,8 @@ def _ranges(partitions: int, count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _cut(kept: KeptShape | None, table: TableDefinition) -> KeptShape | None:
-    """Return the known shape of a cache with its definition's columns; the log may know more by
-    now.
+    """Return the known shape of a cache, reduced to its definition's columns. The log may know more
+    by now.
 
     Returns None if the cache was recreated meanwhile: its definition must be read again.
     """

@@ -132,7 +132,7 @@ class CdcState:
             )
 
     def check_read(self, segments: Sequence[Path]) -> None:
-        """Check that no segment written after the saved place was read before it.
+        """Refuse to continue if a segment written after the saved place was read before it.
 
         Raises DirectoryOfOtherLog.
         """

@@ -192,7 +192,7 @@ class Model:
         return found
 
     def new_oid(self, kind: str, name: str) -> int:
-        """Assign a new oid to a thing whose name may have had one before."""
+        """Assign a new oid to an object, even if an earlier object of its name had one."""
         self.forget(kind, name)
         return self.oid(kind, "", name)
 

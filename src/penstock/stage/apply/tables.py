@@ -412,7 +412,9 @@ class _Sender:
         return self._call("dispatch", self._source.dispatch, mutation, mutation.after)
 
     def _key(self, mutation: Mutation) -> bytes:
-        """Return the row to delete: the known columns of its key, or the row before."""
+        """Return the row to delete: its previous image if that is known, otherwise the columns of
+        its key.
+        """
         if mutation.before is not None:
             return mutation.before
         values = document_of(mutation.key.encode())

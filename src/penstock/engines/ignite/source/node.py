@@ -165,7 +165,7 @@ def in_order(changes: Changes) -> Ordered:
 
 
 def _differs(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return where a value differs from the previous one; the first one does."""
+    """Return which values differ from the previous one; the first always counts as different."""
     found = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
@@ -544,7 +544,7 @@ class _Marks:
         return self._left[0][1].offset if self._left else END
 
     def before(self, offset: int) -> list[tuple[str, LogPlace]]:
-        """Return those before an offset, and remove them."""
+        """Remove and return the entries before an offset."""
         found = [one for one in self._left if one[1].offset < offset]
         self._left = self._left[len(found) :]
         return found
@@ -557,9 +557,10 @@ _HEADER_KIND = 5
 
 
 def node_end(url: IgniteUrl, directory: NodeDirectory) -> LogPlace | None:
-    """Return a place after the beginning of the last change in the node's own segments.
+    """Return the place after the beginning of the node's last change, read from the node's own
+    segments.
 
-    Returns None if the last ones have no change, or if the node keeps them elsewhere.
+    Returns None if the last segments have no change, or if the node keeps them elsewhere.
     """
     for number, path in _segments(url.work / WAL_PATH / directory.directory.name)[:SEGMENTS_MAX]:
         place = _last_change(directory, number, path)

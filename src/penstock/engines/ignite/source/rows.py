@@ -414,7 +414,7 @@ def _bytes_of(changes: Changes, side: str) -> list[bytes]:
 
 
 def _pick(column: KeptColumn, found: list[Any]) -> list[Any]:
-    """Return the column's values from keys or values; None if they have none."""
+    """Return a column's values, taken from keys or from values; None if neither has them."""
     name = column.field
     if set(map(type, found)) <= {BinaryObject}:
         return [one.fields.get(name) for one in found] if name else [None] * len(found)
@@ -447,7 +447,7 @@ def _where(made: pa.Array, wanted: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def _spread(made: pa.Array, is_put: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return one value per row from one value per put."""
+    """Return one value per row, given one value per put."""
     if is_put.all():
         return made
     if not len(made):

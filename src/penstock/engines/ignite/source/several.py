@@ -192,7 +192,9 @@ class Nodes:
         self.lives.forget(name)
 
     def takes(self, name: str, time_ms: int) -> bool:
-        """Return whether a record of a node is delivered: one from before it joined is not."""
+        """Return whether a record of a node is delivered. Records from before the node joined are
+        not.
+        """
         place = self[name]
         if not place.since_ms:
             return True
@@ -489,8 +491,8 @@ class NodesStream(IgniteStream):
 
     @contextmanager
     def _reachable(self, node: Node) -> Iterator[None]:
-        """Provide a block in which a vanished directory of a node is left for later; the others
-        continue.
+        """Provide a block that drops a node, until it can be reached again, if its directory has
+        vanished.
         """
         try:
             yield

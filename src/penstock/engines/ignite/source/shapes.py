@@ -173,7 +173,7 @@ class Shapes:
                 self.hold(cache, side, name, kind)
 
     def hold(self, cache: str, side: str, name: str, kind: str) -> None:
-        """Make a column hold values of this type. name: the field; empty: the value."""
+        """Let a column hold values of this type. name: the field; empty for the value itself."""
         named = {(one.side, one.field): one.name for one in self.declared(cache)}
         self._put(cache, side, name, kind, named.get((side, name), ""))
 

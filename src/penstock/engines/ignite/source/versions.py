@@ -290,8 +290,8 @@ class Versions:
         return found
 
     def _spill(self, database: sqlite3.Connection, blocks: list[Block]) -> None:
-        """Move blocks into the table. It is pruned when it has doubled, or nothing in it is
-        needed.
+        """Move blocks into the table. The table is pruned when it has doubled, or when nothing in
+        it is needed.
         """
         for block in blocks:
             database.executemany(

@@ -96,8 +96,8 @@ def _limits(words: Sequence[Word], column: str) -> list[Limit]:
 
 
 def _is_key(before: Sequence[Word]) -> bool:
-    """Return whether a key is a separate clause, by the words before UNIQUE; else it is a
-    column's.
+    """Return whether UNIQUE begins a clause of its own, judged by the words before it; otherwise it
+    belongs to a column.
     """
     return not before or before[0].is_word("CONSTRAINT")
 

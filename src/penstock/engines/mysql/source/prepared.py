@@ -133,8 +133,8 @@ class PreparedFiles:
         return True
 
     def drop(self) -> None:
-        """Drop the file of the transaction that was begun: it is not prepared, or its rows were
-        read.
+        """Drop the rows' file of the transaction begun last, if it was not prepared or its rows
+        were read.
         """
         self._savepoints.clear()
         if self._open is not None:

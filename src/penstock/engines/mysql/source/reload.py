@@ -201,9 +201,7 @@ class _Transaction:
 def give_again(
     assembler: Assembler, book: SchemaHistory, found: TableRows, relation: Relation
 ) -> int:
-    """Give out the rows of the log's base as a transaction before all later ones; return their
-    number.
-    """
+    """Emit the rows of the log's base as a transaction before later ones; return their number."""
     writing = _Transaction(assembler, book, relation)
     decoder = assembler.decoder
     for batch in found.inserts(gsn=decoder.gsn + 1, trx=decoder.trx):
@@ -258,9 +256,7 @@ def _exact_choices(url: str, table: TableDefinition) -> Sequence[Choice]:
 
 
 def _hold(reader: Connection, name: TableName, live: LiveTables) -> TableDefinition:
-    """Make statements that alter the table wait; return its definition, which holds from
-    here on.
-    """
+    """Block statements that alter the table; return its definition, which now cannot change."""
     doing = f"holding {name}"
     run(reader, f"set session lock_wait_timeout = {LOCK_TIMEOUT_S}", doing=doing)
     try:

@@ -271,7 +271,7 @@ class Resends:
     def _needed_steps(
         self, table: TableName, reason: str, stream: BinlogSource, assembler: Assembler
     ) -> Iterator[int]:
-        """Read a table whose rows are not known since a statement."""
+        """Read a table whose rows are unknown since a statement."""
         try:
             if self._live.read(table) is not None:
                 yield from self._reload(table, stream, assembler, reason=reason)
@@ -373,7 +373,9 @@ class Resends:
 
 
 def _take_out_begun(table: TableName, assembler: Assembler, error: PenstockError) -> None:
-    """Raise ConnectionLost if rows of a failed reload were given out: the next stream has none."""
+    """Raise ConnectionLost if rows of a failed reload were emitted, because the next stream lacks
+    them.
+    """
     if assembler.is_unfinished:
         raise ConnectionLost(
             f"rows of {table} are removed from the log again: {error.message}",
@@ -382,7 +384,7 @@ def _take_out_begun(table: TableName, assembler: Assembler, error: PenstockError
 
 
 def _is_done(work: _Work, durable: FlushPoint) -> bool:
-    """Return whether the log has the rows that the visit gave out."""
+    """Return whether the log has the rows that the visit emitted."""
     return work.visit.finished and durable.trx >= work.visit.trx
 
 

@@ -237,7 +237,9 @@ class MySQLEngine(SourceEngine):
 
     @property
     def _is_settled(self) -> bool:
-        """Flag: the stream's server is the one that is kept, so its positions can be compared."""
+        """Return whether the stream's server is the one that was stored, so its positions can be
+        compared.
+        """
         last = self._resume_states.last
         return last is not None and last.server == self._identity.name
 
@@ -398,9 +400,7 @@ class MySQLEngine(SourceEngine):
             self._resume_states.before_flush(mark)
 
     def has_outstanding(self) -> bool:
-        """Return whether rows are being read again, or have to be; nothing else can be
-        outstanding.
-        """
+        """Return whether rows are being read again or must be. Nothing else can be outstanding."""
         is_at_work = self._resends is not None and self._resends.is_at_work
         return is_at_work or bool(self._taken_book().awaiting())
 

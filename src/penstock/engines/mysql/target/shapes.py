@@ -258,7 +258,9 @@ def _name_of(index: str) -> str:
 
 
 def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:
-    """Return all else that a table gets besides columns and keys, all of it within the family."""
+    """Return what a table gets besides columns and keys: everything if both servers are of MySQL's
+    family.
+    """
     extras = extras_of(definition, servers.source, servers.target, servers.mappings(definition))
     if servers.source.engine.is_mysql:
         extras.defaults = {

@@ -183,9 +183,9 @@ _REPORTED = {"DateStyle": "ISO, YMD", "IntervalStyle": "postgres", "TimeZone": "
 
 
 def require_exact_text(connection: psycopg.Connection) -> None:
-    """Refuse a connection without EXACT_TEXT_SETTINGS: texts from it could differ from the log's.
+    """Refuse a connection without EXACT_TEXT_SETTINGS, whose texts could differ from the log's.
 
-    Costs no round trip: the server has reported these settings.
+    This costs no round trip, because the server has reported these settings.
     """
     for name, wanted in _REPORTED.items():
         actual = connection.info.parameter_status(name)
@@ -204,7 +204,7 @@ def definitions_of(
     shape_only: bool = False,
     expressions: bool = False,
 ) -> dict[int, TableDefinition]:
-    """Definitions by oid; an oid that the catalogue does not have is left out.
+    """Return definitions by oid, without oids that the catalogue does not have.
 
     connection: autocommit or in a transaction, with EXACT_TEXT_SETTINGS. book: types already
     known. shape_only: without sizes, defaults and foreign keys, so that nothing waits

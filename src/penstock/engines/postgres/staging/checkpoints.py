@@ -126,7 +126,7 @@ def group_names(connection: Connection) -> tuple[str, ...]:
 
 
 class Checkpoints:
-    """The table as one session uses it: it remembers which partitions a group has."""
+    """Table of checkpoints in one session, which remembers the partitions of each group."""
 
     def __init__(self) -> None:
         self._partitions: dict[str, set[str]] = {}
@@ -234,6 +234,6 @@ class Checkpoints:
 
 
 def _time(mark: Any) -> Hlc:
-    """Return the time of a mark: ZERO for the one that stands for nothing."""
+    """Return the time of a mark: ZERO for the mark that means none."""
     time = Hlc.from_decimal(mark)
     return ZERO if time == FIRST else time

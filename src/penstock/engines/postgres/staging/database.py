@@ -116,7 +116,7 @@ class PostgresStaging(StagingDatabase):
                     time.sleep(_CREATE_PAUSE_S)
 
     def _create_tables(self, connection: psycopg.Connection[Any]) -> None:
-        """Make what is missing; what is there is not locked, however many instances start."""
+        """Create missing tables. Existing ones are not locked, however many instances start."""
         with connection.transaction():
             connection.execute(LOCK)
             missing = self._dialect.tables.keys() - _tables(connection)

@@ -27,7 +27,7 @@ def may_number(
     column: ColumnDefinition,  # noqa: ARG001 - the port's
     mapping: Mapping,
 ) -> bool:
-    """GENERATED AS IDENTITY wants an integer."""
+    """Return whether a column's type is an integer, which GENERATED AS IDENTITY requires."""
     return mapping.target_type.lower() in ("smallint", "integer", "bigint")
 
 
