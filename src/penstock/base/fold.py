@@ -54,7 +54,9 @@ class LogInconsistent(PenstockError):
 
 
 def inconsistent(relation: Relation, what: str) -> LogInconsistent:
-    """Return the error for a log with such a contradiction in a table."""
+    """Return the error for a log with a contradiction in a table. what: the contradicting changes,
+    in words.
+    """
     return LogInconsistent(
         f"the log holds {what} of table {relation.full_name}",
         hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",

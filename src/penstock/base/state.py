@@ -255,7 +255,7 @@ class _Layered:
 
 
 def _make_mixed(net: Net) -> ShapeUnfit:
-    """Return the error for unsent values of a row that is under one of several keys in the base."""
+    """Return the error for unsent values of a row that the base may have under several keys."""
     table = net.relation.full_name
     column = net.relation.columns[int(net.open_bits.any(axis=0).argmax())].name
     return ShapeUnfit(

@@ -25,7 +25,7 @@ _DASH = np.uint8(ord("-"))
 
 
 def load_data_lines(columns: Sequence[Any]) -> bytes:
-    """Return the rows as lines whose cells end with a tab; bytes as they are."""
+    """Return the rows as lines in which each cell ends with a tab. Bytes stay as they are."""
     return _lines([escape(text_of(column), _LOAD_DATA) for column in columns])
 
 

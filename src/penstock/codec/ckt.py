@@ -220,9 +220,9 @@ def parse_head(head: bytes, offset_bytes: int) -> tuple[int, int]:
 
 
 def verify_frame(data: bytes, salt: int, offset_bytes: int) -> tuple[FrameKind, pa.Buffer]:
-    """Check one whole frame (head and payload); return its kind and its payload, not copied.
+    """Check one whole frame (head and payload); return its kind and, without a copy, its payload.
 
-    Raises FrameInvalid when length or checksum differ, FormatUnknown for an unknown kind whose
+    Raises FrameInvalid if length or checksum differ, FormatUnknown for an unknown kind whose
     checksum is right.
     """
     kind, length = parse_head(data, offset_bytes)
@@ -273,8 +273,7 @@ def _decode_json(
 
 
 def plain(value: Any, at: str) -> dict[str, Any]:
-    """Return the JSON form of a dataclass. Its position becomes 32 hex digits, which sort as it
-    does.
+    """Return the JSON form of a dataclass. Its position becomes 32 hex digits, which sort like it.
 
     at: the key of the flush point that holds the position, or `position` itself.
     """
@@ -545,7 +544,7 @@ def encode_flush_point(flush: FlushFrame) -> Parts:
 
 
 def decode_flush_point(payload: pa.Buffer) -> FlushFrame:
-    """Return the flush point. Raises FrameInvalid if its size is not the only possible one."""
+    """Return the flush point. Raises FrameInvalid if its payload has a wrong size."""
     if payload.size != _FLUSH_POINT.size:
         raise FrameInvalid(f"flush point of {payload.size} bytes, expected {_FLUSH_POINT.size}")
     position, gsn, trx, time_us, durable, rows, markers, written = _FLUSH_POINT.unpack(payload)

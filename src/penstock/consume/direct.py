@@ -163,7 +163,7 @@ class DirectApplication:
         )
 
     def _read(self, segment: int) -> bool:
-        """Read a segment; return False if the mode changed in it, or it was stopped."""
+        """Read a segment; return False if the node's mode changed in it, or if stopped."""
         self._tell_all()
         text = f"Processing WAL segment [segment={self._log.path(segment)}]"
         logger.info(text)

@@ -146,7 +146,7 @@ class Report(ProcessReport):
         self._count(read)
 
     def _count(self, read: Position) -> int:
-        """Note the position; return how many changes lie between it and the last one."""
+        """Note the position; return the number of changes since the last noted one."""
         count = 0 if self._read is None else max(0, read.gsn - self._read.gsn)
         self.metrics.events.add(count)
         self._read = read

@@ -127,8 +127,8 @@ def _lacks(wanted: Wanted, versions: Mapping[str, str], machine: str) -> Iterato
 
 
 def _directory(path: Path, nonce: str) -> str:
-    """Return what is wrong with the directory of a file that must contain this; empty
-    if nothing.
+    """Return what is wrong with the directory in which a file must have this content; empty if
+    nothing is.
     """
     try:
         found = path.read_text(encoding="ascii")

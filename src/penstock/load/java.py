@@ -47,7 +47,7 @@ def text_of(error: BaseException) -> str:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return a Java exception's root cause in one line; "" if it is its own cause."""
+    """Return a Java exception's root cause in one line; empty if it has no other cause."""
     java = getattr(error, "java_exception", None)
     found = ""
     try:

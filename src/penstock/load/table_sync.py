@@ -44,9 +44,9 @@ from penstock.ports.target import Applied, SyncState, TableSync
 def next_state(
     row: TableSync | None, request: TableRequest, answers: CaptureAnswers
 ) -> SyncState | None:
-    """Return the state that a request asks for next; None: the table stays as it is.
+    """Return the state that a request asks for next; None if the table's state does not change.
 
-    The ends of a copy and of catching up are not decided here.
+    The ends of a copy and of catching up are decided elsewhere.
     """
     state = row.state if row is not None else SyncState.FOLLOWING
     served = row.copy_id if row is not None else 0
@@ -200,7 +200,7 @@ class TableSyncFlow:
         self.look()
 
     def look(self) -> bool:
-        """Read the requests; return whether they have changed."""
+        """Read the requests; return whether they have changed since the last call."""
         requests, answers = self._requests.look(), self._answers.look()
         return requests or answers
 

@@ -148,7 +148,7 @@ def _errors_of(place: InputPlace) -> ReaderErrors:
 
 
 class MergeInput:
-    """One input. For one thread.
+    """One input. Used by one thread.
 
     Attributes:
         read_trx: the last transaction that was read.

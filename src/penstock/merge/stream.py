@@ -149,7 +149,7 @@ class MergeStream(SourceStream):
                 self._wait(min(left_s, POLL_S))
 
     def has_given(self, position: int) -> bool:
-        """Return whether all rows of the inputs are given: only heartbeats can wait."""
+        """Return whether all rows of the inputs were emitted, so that only heartbeats can wait."""
         del position
         return self._runs is None and all(
             one.source.durable_trx() <= one.source.read_trx and not queue.weights.sum()
@@ -282,7 +282,7 @@ class MergeStream(SourceStream):
             one.source.markers(queue.trx)
 
     def _ends(self, one: Member, queue: InputQueue) -> bool:
-        """Return whether everything of an input was read and it holds no other back."""
+        """Return whether an input is read to its end and does not hold the others back."""
         if one.ends:
             over = not self._has_writer(one.source.place) and not self._has_more(one)
         else:

@@ -97,9 +97,9 @@ class Policies:
         return self.keeps(ChangeKind.TRUNCATE)
 
     def check(self, kind: ChangeKind, what: str, *, table: str) -> None:
-        """Raise SchemaChangeRefused if a change of this kind shall stop the loader.
+        """Raise SchemaChangeRefused if the policy for this kind of change is to stop.
 
-        what: the change as a sentence without a stop.
+        what: the change as a sentence without a full stop.
         """
         if self.of(kind) is not Policy.EXCEPTION:
             return

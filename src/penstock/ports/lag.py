@@ -93,10 +93,10 @@ class SourceState:
 
 
 class Watermark:
-    """Moment of the source's clock before which every commit is in the log.
+    """Time on the source's clock before which every commit is in the log.
 
     Derived from looks at the source: once the log has reached the position that the source had at a
-    moment, it has everything that was committed until then. For one thread.
+    time, it has everything that was committed until then. Used by one thread.
     """
 
     def __init__(self) -> None:

@@ -214,7 +214,9 @@ class Target(Protocol):
 
 
 def applied_behind(segment: Segment) -> Applied:
-    """Return the place of a target that has applied a segment, or an open one's durable part."""
+    """Return the applied position of a target that has applied a whole segment, or the durable part
+    of an open one.
+    """
     end = segment.end
     return Applied(
         segment=segment.number if segment.is_closed else segment.number - 1,

@@ -102,9 +102,9 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
-    """Return how the existing ones of these tables are emptied, and remove nothing else.
+    """Return how to empty those of these tables that exist, without removing anything else.
 
-    If several pipelines write a target, `leftovers` would also remove the others' tables.
+    If several pipelines write to a target, `leftovers` would also remove the others' tables.
     """
     return part(url, LEFTOVERS_PART).plan_emptying(url, tables)
 

@@ -273,7 +273,7 @@ class TableSync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProgress:
-    """CL row: the file's name, the last gsn applied of it, whether that is all of it."""
+    """CL row: the file's name, its last applied gsn, and whether the whole file is applied."""
 
     file: str
     mark: int
@@ -575,7 +575,9 @@ class Staging(Protocol):
 
     @abstractmethod
     def forget(self, names: Iterable[str]) -> None:
-        """Read the catalogue again when these are next needed: another connection drops them."""
+        """Read the catalogue again when these tables are next needed, because another connection
+        drops them.
+        """
         ...
 
     @abstractmethod
@@ -634,12 +636,16 @@ class SqlTarget(Protocol):
 
     @abstractmethod
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """Move the applied position, before all else: a second loader waits, and is refused."""
+        """Move the applied position, before anything else is written. A second loader waits, and is
+        then refused.
+        """
         ...
 
     @abstractmethod
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
-        """Check that merge tables hold the staged rows, by stamp and number; and keep it so."""
+        """Check that merge tables hold the staged rows, by stamp and number, and keep writers out
+        of them.
+        """
         ...
 
     @abstractmethod
@@ -664,7 +670,9 @@ class SqlTarget(Protocol):
 
     @abstractmethod
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
-        """Fix what the target refused these merges for, if possible; return whether it was."""
+        """Fix the cause of the target's refusal of these merges, if possible; return whether it was
+        fixed.
+        """
         ...
 
     @abstractmethod

@@ -104,8 +104,8 @@ class Block:
         return len(self.data) + lists + shapes + unsaid + 16 * _OBJECT_BYTES
 
     def start_behind(self, position: int) -> int:
-        """Return where the first transaction begins whose END is after an LSN; the
-        length if none.
+        """Return the offset where the first transaction begins whose END is after an LSN; the
+        length if there is none.
         """
         at = int(np.searchsorted(self.ends, np.uint64(position), "right"))
         return int(self.offsets[at]) if at < len(self.offsets) else len(self.data)
@@ -119,7 +119,7 @@ _PGOUTPUT = PgOutput()
 
 
 class Views:
-    """Views of a log's tables for clients of some publications. For several threads."""
+    """Views of a log's tables for clients of some publications. Used by several threads."""
 
     def __init__(
         self,

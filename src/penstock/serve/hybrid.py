@@ -85,7 +85,7 @@ def commits_behind(before: int, times_us: Ints) -> Ints:
 
 
 class HybridTimes:
-    """Numbers of one log. For several threads; blocking."""
+    """Numbers of one log. Used by several threads; blocking."""
 
     def __init__(self, log: SourceLog, anchor: Callable[[], Anchor | None]) -> None:
         """Set the log; `anchor` returns the durable anchor, None without slots of such numbers."""
@@ -131,7 +131,7 @@ class HybridTimes:
             return self._before[number]
 
     def _begin(self, anchor: Anchor) -> None:
-        """Start with an anchor; numbers are kept if it only moved along them."""
+        """Start with an anchor. Known numbers are kept if the anchor only moved along them."""
         if self._before.get(anchor.segment) != anchor.before:
             self._before.clear()
             self._kept.clear()

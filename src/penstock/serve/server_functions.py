@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 async def carry_out(session: ClientSession, function: str, *arguments: Any) -> Any:
-    """Do the work of a function; return the outcome for its answer. Raises Refused."""
+    """Run a function that acts on the server; return the result for its answer. Raises Refused."""
     return await _FUNCTIONS[function](session, *arguments)
 
 

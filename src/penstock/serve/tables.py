@@ -58,7 +58,7 @@ def served_relation(relation: Relation, engine: str, choices: Choices = NO_CHOIC
 
 
 class TableView:
-    """Part of one relation version that a set of publications sends. For several threads."""
+    """Part of one relation version that a set of publications sends. Used by several threads."""
 
     def __init__(
         self, relation: Relation, served: Served, published: Published, form: Form

@@ -84,7 +84,7 @@ class RunQueue:
             self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Emit the place of `idle` at once: the source waits for its position."""
+        """Emit the position of `idle` at once, because the source waits for it."""
         with self._changed:
             self._urgent = True
             self._changed.notify_all()

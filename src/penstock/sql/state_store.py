@@ -395,7 +395,7 @@ class StateSession:
         raise NotImplementedError
 
     def under_way(self) -> Mapping[TableName, int]:
-        """Return nothing: uncommitted rows are not known."""
+        """Return nothing, because uncommitted rows are not known here."""
         return {}
 
     def close(self) -> None:
@@ -437,7 +437,7 @@ class StateSession:
         return {row[0] for row in self.rows(query, doing="looking for the state tables")}
 
     def present(self) -> tuple[bool, bool]:
-        """Return whether the tables of progress and those of a bulk load are there."""
+        """Return whether the progress tables exist, and whether those of a bulk load do."""
         found = self.present_tables()
         return "wirekite_progress" in found, "bulk_table" in found
 

@@ -107,7 +107,7 @@ class Access:
         return self._digest is not None
 
     def right_token(self, given: str) -> bool:
-        """Return whether this is the token; takes the same time for every wrong one."""
+        """Return whether this is the token, in a time that does not depend on the given text."""
         return self._digest is not None and hmac.compare_digest(self._digest, _digest(given))
 
     def begin_session(self) -> str:

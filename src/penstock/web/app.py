@@ -460,7 +460,7 @@ def _table_of(form: Mapping[str, str]) -> TableName:
 
 
 async def static(request: Request) -> Response:
-    """Return our own style sheet, script or icon: pages load nothing from other sites."""
+    """Return our own style sheet, script or icon, because pages load nothing from other sites."""
     name = request.path_params["file"]
     if name not in STATIC:
         raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -479,7 +479,7 @@ Render = Callable[[], dict[str, Any]]
 
 @dataclass(slots=True)
 class Sent:
-    """Regions and announcements that one browser has; only those that differ are sent again."""
+    """Regions and announcements that a browser has, so that only changed ones are sent."""
 
     regions: dict[str, int] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)

@@ -107,7 +107,9 @@ def _watch(config: Config) -> AnyWatch:
 
 
 def _not_started() -> ServerNotStarted:
-    return ServerNotStarted("the web server did not start", hint="Run it again with --verbose.")
+    return ServerNotStarted(
+        "the web server did not start", hint="Run the command again with --verbose."
+    )
 
 
 def serve_until_stopped(

@@ -161,7 +161,7 @@ class WebTask:
 
 
 class Tasks:
-    """Newest task of each kind for each pipeline. One thread uses it; any may call `view`."""
+    """Newest task of each kind, for each pipeline. Changed by one thread; any may call `view`."""
 
     def __init__(self, *, clock: Clock = REAL_CLOCK) -> None:
         self._clock = clock

@@ -120,8 +120,8 @@ class Groups(Walker):
         return self._hand_out(block, start, end)
 
     def _parked_end(self, block: memoryview, start: int, end: int) -> Stop:
-        """Stop at a commit while rows are put aside: they are replayed before the
-        transaction ends.
+        """Stop at a commit while rows are parked, so that they are replayed before the transaction
+        ends.
         """
         self._closing = True
         return self._hand_out(block, start, end)

@@ -141,7 +141,9 @@ def query(event: bytes) -> Query:
 
 
 def _status(data: bytes) -> _Status:
-    """Read the variables up to the first unknown one. The text is found without them."""
+    """Read the status variables up to the first unknown one. The statement's text is found without
+    them.
+    """
     status = _Status()
     at = 0
     while at < len(data):

@@ -138,7 +138,7 @@ def table_map(body: bytes, *, is_mariadb: bool, server_version: str = "") -> Tab
 
 
 def _year_is_numeric(mysql_version: str) -> bool | None:
-    """Return whether this MySQL uses a bit of signedness for a YEAR; None if unknown.
+    """Return whether this MySQL uses a signedness bit for a YEAR column; None if unknown.
 
     8.0.15 does not, 8.0.29 and 9.7 do: seen in their binlogs.
     """
@@ -396,8 +396,9 @@ def relation_of(
 ) -> Relation | None:
     """Return the relation that an event with full metadata describes; None if something is missing.
 
-    Tables with a key have it in before images, those without a key all columns. text_columns:
-    indexes of columns that are kept as text because of earlier values. Raises TypeRefused.
+    Before images of a table with a key have the key, those of a table without one have all columns.
+    text_columns: indexes of columns that are kept as text because of earlier values. Raises
+    TypeRefused.
     """
     if not table.has_names or table.key is None:
         return None

@@ -188,7 +188,7 @@ def _value(form: _Form, value: Any) -> bytes:
 
 
 def _arrays(values: Any) -> Callable[[int], bytes | None]:
-    """Return a function that gives a list in a row: header, then its values.
+    """Return a function that encodes a list: a header, then its values.
 
     The header is the number of dimensions, whether there are NULLs, type, length, first index.
     """

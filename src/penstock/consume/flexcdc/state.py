@@ -357,9 +357,10 @@ TIMES_MAX = 10_000  # of one lookup
 
 
 class Units:
-    """Numbers of transactions: they continue after the state's, without our own transactions.
+    """Numbers of transactions. They continue after the stored number, and skip FlexCDC's own
+    transactions.
 
-    A transaction has the same number however often it is read, until its number is committed.
+    A transaction keeps its number however often it is read, until its number is committed.
     """
 
     def __init__(self, segment: Segment, trx: int, last: UnitOfWork) -> None:

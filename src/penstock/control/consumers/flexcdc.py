@@ -164,7 +164,7 @@ def _texts(settings: FlexCdcSettings) -> dict[str, str]:
 
 
 def links_of(directory: Path) -> Path:
-    """Return the folder of our names of segments: we are one of the pipeline's consumers."""
+    """Return the folder of FlexCDC's own links, because it is one of the pipeline's consumers."""
     return PipelineLayout(root=directory).consumers / CONSUMER
 
 
@@ -350,9 +350,10 @@ def write_pipeline(opened: Opened, file: str, offset: int, tables: Iterable[Tabl
 
 
 def patterns_of(settings: FlexCdcSettings, tables: Iterable[TableName]) -> list[str]:
-    """Return the captured patterns: whole databases with auto_changelog; otherwise these tables.
+    """Return the captured patterns: whole databases with auto_changelog, otherwise these tables.
 
-    A pipeline must capture something: one that waits for its first table names its own state table.
+    A pipeline must capture something, so one that waits for its first table names its own state
+    table.
     """
 
     def whole(database: str) -> str:

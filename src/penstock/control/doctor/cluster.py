@@ -31,7 +31,9 @@ NO_SOCKET = "Name host and port of the server in the URL."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """Deficiency of a cluster. host: of the executor, empty if it is in the pipeline file."""
+    """Deficiency of a cluster. host: the executor's host; empty if the deficiency is in the
+    pipeline file.
+    """
 
     what: str
     hint: str

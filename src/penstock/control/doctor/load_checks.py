@@ -33,7 +33,7 @@ LOAD_CHECKS = Checks(Side.TARGET)
 
 @dataclass(frozen=True, slots=True)
 class LoadSubject:
-    """Work of the load process. tables: the captured ones, as the source has them."""
+    """Subject of the checks of the load. tables: the captured tables, as the source has them."""
 
     config: Config
     tables: tuple[TableDefinition, ...]

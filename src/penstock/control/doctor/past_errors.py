@@ -66,7 +66,7 @@ def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> I
 def keep_error(
     config: Config, command: str, error: PenstockError, *, clock: Clock = REAL_CLOCK
 ) -> None:
-    """Keep an error that ends no process, so that it can be read afterwards."""
+    """Keep an error that does not end the process, so that it can be read later."""
     _keep(config, command, clock, error.code, error.message, error.hint)
 
 

@@ -189,7 +189,7 @@ class SchemaStatus:
 
     @property
     def holder(self) -> str:
-        """Host that works on it; empty for none."""
+        """Host that works on the schema; empty if there is none."""
         held = self.state.holder
         return held.hostname if held is not None and held.expires > self.state.now else ""
 

@@ -110,7 +110,7 @@ class ActionWatch(ControlGate):
         interval_s: float = CHECK_INTERVAL_S,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Name the target; nothing is connected before the first look."""
+        """Keep the target's URL. The first look connects."""
         self._url = url
         self._name = name
         self._interval_s = interval_s

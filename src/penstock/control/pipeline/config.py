@@ -467,7 +467,9 @@ def _check_direct(text: ConfigText, name: str) -> None:
 
 
 def _check_one_reader(text: ConfigText, config: Config) -> None:
-    """Refuse two readers of a node's directory: each removes what the other has not read."""
+    """Refuse two readers of a node's directory, because each would remove what the other has not
+    read.
+    """
     direct = [name for name, one in config.consumers.items() if is_direct(config, one)]
     if not direct:
         return

@@ -75,7 +75,7 @@ def check_stage_file(text: ConfigText) -> None:
 
 
 def with_staging(text: ConfigText, config: Config) -> Config:
-    """Return the pipeline with the consumer that stages its changes, from the first one on."""
+    """Return the pipeline with a consumer that stages its changes, from the first one on."""
     if not config.has_target:
         raise TargetMissing(
             f"{text.place(STAGING)}: changes are staged until they are applied, and there is no "

@@ -302,7 +302,7 @@ def _settle_tables(config: Config, last: FileSettings | None, tell: Callable[[st
 def find_edited(
     config: Config, known: Followed, last: FileSettings | None
 ) -> tuple[list[TableName], list[TableName]]:
-    """Return the tables that the file no longer names, and those that it names again."""
+    """Return the tables that the file no longer names, and separately those that it names again."""
     takes = Selection.parse(config.file_tables).takes
     took = Selection.parse(last.tables).takes if last is not None else None
     requests = read_requests(config)

@@ -28,9 +28,9 @@ SIDES = {"extract": "source", "load": "target"}  # the server that each process 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Server that cannot be asked. side: source or target. since_us: 0 if it is not known.
+    """Server that cannot be asked. side: source or target. since_us: 0 if unknown.
 
-    unreachable: there is no answer; else the server answers and refuses.
+    unreachable: whether there is no answer at all; otherwise the server answers and refuses.
     """
 
     side: str
@@ -59,7 +59,9 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Failed work of a process that is tried again. next_us: when; in the past: just now."""
+    """Failed work of a process that is tried again. next_us: time of the next try, which may be
+    past.
+    """
 
     process: str
     error: str

@@ -280,7 +280,7 @@ def _read_at(
 
 
 class _RowWriter:
-    """Writer of rows into the small log: each block is a transaction of its own."""
+    """Writer of rows into the snapshot's small log. Each block is a transaction of its own."""
 
     def __init__(self, writer: Writer, position: int, clock: Clock) -> None:
         self._writer = writer

@@ -58,9 +58,10 @@ class ResetUnsure(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """Plan of a reset. notes: facts to know before the answer.
+    """Plan of a reset. notes: facts to know before confirming.
 
-    unsure: why an operator has to look at it and answer; empty if it is certainly the pipeline's.
+    unsure: why an operator has to check and confirm; empty if everything certainly belongs to the
+    pipeline.
     """
 
     source: tuple[Removal, ...]

@@ -64,7 +64,7 @@ class ConsumerLine:
         pid: Id of its process, 0 without one.
         segment: Segment of the saved position.
         saved: gsn of the saved position.
-        read: gsn of the last event given out.
+        read: gsn of the last event emitted.
         lag_events: From the saved position to the end of the log; None: not known.
         links: Number of its segments.
         link_bytes: Their size.

@@ -207,7 +207,7 @@ def _is_of(line: str, table: TableName) -> bool:
 
 
 def as_object(line: str) -> dict[str, Any]:
-    """Return a line of `format_lines` for JSON: NULL is null, ABSENT is left as its sign."""
+    """Return a line of `format_lines` for JSON: NULL becomes null; the sign for ABSENT stays."""
     sequence, letter, schema, name, *values = line.split("\t")
     return {
         "sequence": int(sequence),

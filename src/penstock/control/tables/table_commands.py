@@ -154,7 +154,7 @@ def _check_mode(config: Config) -> None:
     if not config.pipeline.mode.has_change:
         raise RequestRefused(
             "this pipeline is of mode data: it follows no table",
-            hint="Change [source] tables, and run it again.",
+            hint="Change [source] tables in the file, then run penstock run FILE again.",
         )
 
 

@@ -37,7 +37,7 @@ NOTES_NAME = "copies.json"
 
 
 class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Report about a copy. code, error, hint: why it is stopped; empty if it is not."""
+    """Report about a copy. code, error, hint: why the copy is stopped; empty if it is not."""
 
     table: TableName
     copy_id: int

@@ -147,8 +147,8 @@ class IgnitePlanner(Planning):
         ]
 
     def _parts(self, client: ThinClient, cache: str) -> tuple[int, list[tuple[int, ...]]]:
-        """Return the number of a cache's entries, and its partitions in ranges; empty: all at
-        once.
+        """Return the number of a cache's entries, and ranges of its partitions; an empty range
+        means all at once.
         """
         count = client.size(cache, cache_id(cache))
         path = self._directory.config_path(cache)

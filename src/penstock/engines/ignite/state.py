@@ -80,8 +80,8 @@ class CdcState:
         self._files.make_directory(self._directory)
 
     def load_place(self) -> LogPlace | None:
-        """Return the saved place. A file that is shorter than a place counts as none, as for
-        Ignite.
+        """Return the saved place. Like Ignite, treats a file that is shorter than a place as
+        missing.
         """
         data = self._read(PLACE_FILE)
         if data is None or len(data) < _PLACE.size:

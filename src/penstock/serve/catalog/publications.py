@@ -74,7 +74,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """Publication from a position on; None if it was dropped."""
+    """Publication as it is from a position on; its publication is None if it was dropped there."""
 
     position: int
     name: str

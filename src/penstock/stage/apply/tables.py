@@ -91,7 +91,10 @@ class TableNotThere(PenstockError):
 
 
 def table_not_there(table: StagedTable, why: str) -> TableNotThere:
-    """Return the error for a table. why: who names it."""
+    """Return the error for a table that does not exist.
+
+    why: the setting or feed that names it.
+    """
     return TableNotThere(
         f"{why} a table ({table}) which does not exist in the target schema",
         hint="Create it in the target, or correct the user's module.",
@@ -257,7 +260,9 @@ class _TableWork(TargetTransaction):
             self._resolve([one for one in conflicts if one.target is not None])
 
     def _resolve(self, conflicts: Sequence[Conflict]) -> None:
-        """Merge refused rows if the target has another one; the rest is dropped."""
+        """Write refused rows as the user's merge function decides, or put them among the dead
+        letters; drop the rest.
+        """
         if self._rules.merge is None:
             return
         rows, letters = [], []

@@ -293,7 +293,7 @@ def expiry(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG13", "segments that stay open", change_only=True)
 def rotation(probe: NodeProbe) -> Iterator[Finding]:
-    """Check that segments are closed in time: a node that writes little closes them late."""
+    """Check that segments are closed in time. A node that writes little closes them late."""
     active = [one.stat().st_mtime for one in probe.active.glob("*.wal")]
     if not active:
         return

@@ -112,7 +112,9 @@ class Lives:
 
 @dataclass
 class _Begun:
-    """A cache whose files begin. is_younger: its configuration is younger than its last change."""
+    """Cache whose files begin here. is_younger: whether its configuration is newer than its last
+    change.
+    """
 
     name: str
     place: LogPlace

@@ -70,8 +70,8 @@ class PlainColumns:
     def of(
         self, cache: str, shape: Shape, met: Sequence[Met], entries: Changes, puts: Changes
     ) -> list[pa.Array] | None:
-        """Return a column of each entry for the key's, of each put for others; None: they are
-        not plain.
+        """Return a column with a value per entry for a key's column, and per put for others; None
+        if values are not plain.
 
         met: types of keys and of values that the shape has.
         """

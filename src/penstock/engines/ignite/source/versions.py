@@ -276,7 +276,7 @@ class Versions:
         return [one for one in self._movable() if not one.given or one.time_ms < self._floor_ms]
 
     def _to_spill(self) -> list[Block]:
-        """Return the older ones of the durable blocks, if memory exceeds its limit."""
+        """Return the older durable blocks, if memory exceeds its limit."""
         left = [one for one in self._movable() if one.given and one.time_ms >= self._floor_ms]
         key_count = sum(len(one.given) for one in left)
         if key_count <= self._memory_max and len(left) <= BLOCK_COUNT_MAX:

@@ -81,7 +81,7 @@ class Counted(StreamCounted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMark:
-    """State at an end that was given out.
+    """State at an end that was emitted.
 
     Attributes:
         position: position in the log.

@@ -313,7 +313,7 @@ def effects_of(
 
 
 def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
-    """Return words that may be a table's name: alone, or with its schema and a dot."""
+    """Return the words that may be a table's name: a word alone, or a schema, a dot and a word."""
     found = set()
     for at, word in enumerate(words):
         if not word.is_name or (at and words[at - 1].is_mark(".")):

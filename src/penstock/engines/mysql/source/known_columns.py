@@ -189,7 +189,7 @@ def _rename_keys(last: Relation, columns: Sequence[Column]) -> tuple[tuple[str, 
 
 
 def _continue(old: Column, new: Column) -> Column:
-    """Return a column with the facts that only its last version has.
+    """Return a column with the facts that only its previous version has.
 
     The binlog names no collations, and prints some types otherwise than the catalogue.
     """

@@ -83,7 +83,7 @@ class ReloadJob:
         """Write the marker and all rows as one transaction; return the number of rows.
 
         assembler: at P. gives_up: called repeatedly; True raises ConnectionLost. reason: for the
-        marker. Raises PointUnfit, before anything is given out, if the table was rewritten after P.
+        marker. Raises PointUnfit, before anything is emitted, if the table was rewritten after P.
         """
         relation = book.read_again(self.definition, assembler.place)
         blocks = self._blocks(relation)
@@ -130,7 +130,7 @@ class _Transaction:
         self._assembler = assembler
         self._book = book
         self._relation = relation
-        self._relations: tuple[Relation, ...] = (relation,)  # given out even if no row has it
+        self._relations: tuple[Relation, ...] = (relation,)  # emitted even if no row has it
         self._place = assembler.place
         self._time_us = time.time_ns() // 1000
         # In front of transactions that begin at the position, and after all that end there.

@@ -52,7 +52,7 @@ class Reached:
 
     def __init__(self, end: Callable[[], int], has_given: Callable[[int], bool]) -> None:
         """Keep the functions. end: where the binlog ends. has_given: whether everything before a
-        position was given out.
+        position was emitted.
         """
         self._end = end
         self._has_given = has_given
@@ -170,7 +170,7 @@ class _Work:
 
 
 class Resends:
-    """Requests to put a table's rows into the log again, and tables that need it. One thread.
+    """Requests to send a table's rows again, and tables that need it. Used by one thread.
 
     A table needs it if a statement changed rows and no row event shows how (`schema_history.py`).
     One table after the other is read at one position of the binlog and put in front of every change

@@ -193,7 +193,9 @@ class ProxyListener:
             self._forget(handle)
 
     def _is_known(self, handle: socket.socket) -> bool:
-        """Count a client that has shown the token; return False if it was shut down meanwhile."""
+        """Count a client that has shown the token; return False if the listener was closed
+        meanwhile.
+        """
         with self._lock:
             if self._closed or handle not in self._pending:
                 return False

@@ -120,7 +120,7 @@ class MySQLEngine(SourceEngine):
         return f"server_id {self._server_id}"
 
     def begin(self, place: EnginePlace) -> Origin:
-        """Ask the server for its identity; store where the log begins before it begins."""
+        """Ask the server for its identity. For a new log, store first where it begins."""
         self._place = place
         place.files.make_directory(place.run)
         reached = Reached(lambda: self.server_end().position, self._has_given)

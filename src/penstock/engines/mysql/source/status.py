@@ -186,7 +186,7 @@ def flush_logs(connection: Connection) -> None:
 
 
 def capture(connection: Connection) -> LogStatus:
-    """Return where the binlog ends, and begin a new file after it: the handover's step."""
+    """Return where the binlog ends, and begin a new file after that: a handover step."""
     status = read_status(connection)
     flush_logs(connection)
     return status

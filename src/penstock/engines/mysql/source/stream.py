@@ -111,7 +111,7 @@ class BinlogSource(SourceStream):
         assert self._connection is not None
         buffer = bytearray(BUFFER_BYTES)
         start = end = 0
-        untidy = False  # bytes have arrived that are not given out yet
+        untidy = False  # bytes have arrived that are not emitted yet
         cut_at_s, overdue_s = 0.0, 0.0
         while not self._queue.closing.is_set():
             if end > start:

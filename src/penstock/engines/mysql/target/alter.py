@@ -300,9 +300,10 @@ class Alterer:
         return {name for name in key_of(self.relation) if self.table.column(name) is None}
 
     def _may_be_key(self, name: str) -> bool:
-        """Return whether a key can contain a whole column: it cannot for long types.
+        """Return whether a key can contain the whole column, which it cannot for long types.
 
-        In a table without rows a column of another type gets its new type in the same statement.
+        In a table without rows, a column whose type changes gets its new type in the same
+        statement.
         """
         found = self.table.column(name)
         column = next(one for one in self.relation.columns if one.name == name)
@@ -382,7 +383,7 @@ def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
 
 
 def _parts(clauses: Sequence[Clause]) -> list[str]:
-    """Return the clauses' texts, each once: a column has one definition in a statement."""
+    """Return the clauses' texts, each once, because a statement may define a column only once."""
     loosened = {clause.modifies for clause in clauses if clause.loosens}
     typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
     key = {name.lower() for clause in clauses for name in clause.key}

@@ -276,7 +276,7 @@ def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:
 def default_statements(
     definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> dict[str, str]:
-    """Return for each column the statement that gives it its default. Rows never need it."""
+    """Return, for each column with a default, the statement that sets it. Rows never need it."""
     return {
         column: f"alter table {quote(*name)} alter column {quote(column)} set default "
         + (f"({sql})" if sql.lower().startswith("current_timestamp") else sql)

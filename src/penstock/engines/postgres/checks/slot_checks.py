@@ -472,7 +472,7 @@ def failover(probe: Probe) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("PG28", "synchronized_standby_slots", change_only=True)
 def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
     """Warn if there are failover slots and the primary may send changes before its standby has
-    them.
+    received them.
     """
     if probe.version < 170000 or probe.setting("synchronized_standby_slots"):
         return

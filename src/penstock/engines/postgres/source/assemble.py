@@ -92,7 +92,7 @@ class Streamed:
 
 
 class Spill:
-    """The side files of one connection. One thread."""
+    """The side files of one connection. Used by one thread."""
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
         """Create the directory if it is missing, and remove files of an earlier connection."""
@@ -432,7 +432,7 @@ class Assembler(Sink):
         return bool(self._visits.queue)
 
     def visit(self, visit: Visit[Assembler]) -> None:
-        """Queue work to be done between transactions, as soon as possible; any thread may call it."""
+        """Queue work to be done between transactions, as soon as possible. Any thread may do so."""
         self._visits.add(visit)
 
     def _go_on_with_visits(self) -> None:

@@ -286,8 +286,8 @@ class RelationResolver:
                 self._definitions[source_id] = replace(table, file=shape.file)
 
     def is_captured(self, source_id: int) -> bool:
-        """Return whether rows of this table belong into the log; false for leaves of a captured
-        root.
+        """Return whether rows of this table are written to the log; false for partitions of a
+        captured root.
         """
         return source_id in self._definitions
 
@@ -724,9 +724,10 @@ def _match(
 def _leave_out_names(
     columns: Iterable[Column | RelationColumn], computed: tuple[ComputedColumn, ...] | None
 ) -> tuple[ComputedColumn, ...] | None:
-    """Return generated columns without those whose names these columns have; None for None.
+    """Return the generated columns whose names these columns do not have; None for None.
 
-    The catalogue is further ahead than the columns then, and a later look tells them.
+    If these columns have such a name, the catalogue is ahead of them. A later look then reports the
+    generated column.
     """
     names = {column.name for column in columns}
     return computed and tuple(one for one in computed if one.name not in names)
@@ -745,8 +746,8 @@ def _is_filled(
 ) -> bool:
     """Return whether a rewrite may have given existing rows values of these new columns.
 
-    The catalogue has the value of existing rows only until they are rewritten. If they were because
-    of a TRUNCATE, the table is read again for nothing.
+    The catalogue keeps the value of existing rows only until a rewrite. A rewrite by TRUNCATE looks
+    the same, so the table is then read again without need.
     """
     if live is None or not definition.file or live.file == definition.file:
         return False

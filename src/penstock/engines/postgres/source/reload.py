@@ -151,7 +151,7 @@ class ReloadJob:
     ) -> int:
         """Write the marker and all rows as one transaction; returns the number of rows.
 
-        decoder: outside of a transaction, all that was decoded before position given out.
+        decoder: outside of a transaction, all that was decoded before position emitted.
         relation: of the definition's columns (`RelationResolver.reshaped`). Whole transactions
         that commit before position must have been fed, and none behind it. Runs of row_limit rows
         are cut, so memory is bounded. Rows have position - 1: they are older than what commits

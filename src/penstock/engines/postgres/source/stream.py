@@ -284,7 +284,7 @@ class PostgresSource(SourceStream):
         first = self._wire.leftover()
         buffer[: len(first)] = first
         start, end = 0, len(first)
-        untidy = bool(first)  # something came that is not given out yet
+        untidy = bool(first)  # something came that is not emitted yet
         cut_at_s, overdue_s = 0.0, 0.0
         flow = Flow()
         while not self._queue.closing.is_set():

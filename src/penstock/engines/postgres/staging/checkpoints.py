@@ -196,7 +196,7 @@ class Checkpoints:
         self._partitions.pop(group, None)
 
     def rewind(self, connection: Connection, group: str, time: Hlc) -> None:
-        """Delete the marks later than a time; each partition has an applied one there."""
+        """Delete the marks later than a time; give each partition an applied mark at that time."""
         connection.execute(_LOCK, (group,))
         partitions = self._load_partitions(connection, group)
         given = {"group": group, "time": time.decimal, "partitions": partitions}

@@ -152,7 +152,7 @@ def prepare_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
 
 
 class _PhaseApply:
-    """One phase on its way into the target."""
+    """Application of one phase to the target."""
 
     def __init__(self, target: TargetSession, phase: PhaseSpec) -> None:
         self.target = target
