@@ -35,7 +35,7 @@ declare("base.manifest.before", "base.manifest.after", "base.file.written", "bas
 
 
 class BaseCorrupt(PenstockError):
-    """A file of the base does not hold what was written to it. Fields: path."""
+    """A file of the base was damaged: its content is not what was written. Fields: path."""
 
     code = "BA01"
     retry = "operator"

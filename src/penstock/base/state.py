@@ -176,7 +176,7 @@ class _Layered:
 
     @staticmethod
     def _take_first(codes: Ints, left: Ints) -> Bools:
-        """Return a mask of equal rows: the first ones, as many as are deleted.
+        """Return a mask that selects, of equal rows, the first ones: as many as are deleted.
 
         Args:
             codes: of the rows.

@@ -284,7 +284,7 @@ def plain(value: Any, at: str) -> dict[str, Any]:
 
 
 def place(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
-    """Return the dataclass for a dict of `plain`.
+    """Return the dataclass that `plain` turned into a dict.
 
     Raises msgspec's errors, ValueError, and FormatUnknown if the position is a number, as in
     format version 1.

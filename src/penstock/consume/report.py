@@ -67,7 +67,7 @@ class ProcessReport:
         self.metrics.segment_time.observe(seconds * 1000)
 
     def metadata_told(self, seconds: float) -> None:
-        """Note the duration of callbacks for metadata."""
+        """Note how long the callbacks for metadata took."""
         self.metrics.metadata_time.observe(seconds * 1000)
 
     def show_state(self, state: str) -> None:

@@ -32,7 +32,7 @@ NONCE_NAME = "cluster.nonce"
 
 
 class ClusterUnfit(PenstockError):
-    """An executor lacks something that the driver has. fields: host, and what."""
+    """An executor lacks something that the driver has. fields: host, and the missing thing."""
 
     code = "LD14"
 

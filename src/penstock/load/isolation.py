@@ -97,7 +97,7 @@ class Isolating(Protocol):
 
     @property
     def state_directory(self) -> Path:
-        """Return the directory of the reasons."""
+        """Return the directory in which the reasons are stored."""
         ...
 
     @property

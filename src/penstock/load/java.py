@@ -155,7 +155,7 @@ class Start:
                 self._process.kill()
 
     def took(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Record the process to kill; None if there is none now."""
+        """Note the process to kill; None if there is none now."""
         with self._lock:
             self._process = process
             if process is not None and self.given_up:

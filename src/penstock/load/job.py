@@ -74,7 +74,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """Outcome of a task. error: set instead of all others."""
+    """Outcome of a task. error: if set, the other fields are empty."""
 
     phase: int
     staging: str

@@ -34,7 +34,7 @@ BUCKETS_MAX = 8
 
 
 class PlanImpossible(PenstockError):
-    """The segments of a batch do not fit together."""
+    """The segments of a batch do not follow one another."""
 
     code = "LD20"
 

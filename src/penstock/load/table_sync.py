@@ -71,7 +71,7 @@ def moves(
     *,
     copied: Mapping[TableName, int],
 ) -> list[TableSync]:
-    """Return the rows that have to be written now.
+    """Return the rows that must be written now.
 
     Args:
         rows: The present rows.
@@ -316,7 +316,7 @@ class TableSyncFlow:
         )
 
     def _next_joining(self, applied: Applied) -> TableSync | None:
-        """Return the table whose batches are staged: one after the other, by name."""
+        """Return the table whose batches are staged next: one table after the other, by name."""
         waiting = [
             row
             for row in self.rows.values()

@@ -84,7 +84,7 @@ class _Numbered:
 
 @dataclass
 class RowMerger:
-    """Makes runs, one round after the other.
+    """Maker of runs, one round after the other.
 
     Attributes:
         numbers: of each input, its number in the log.

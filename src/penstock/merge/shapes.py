@@ -39,7 +39,7 @@ class ShapesDiffer(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Merged column of an input's column.
+    """Identity of the merged column for an input's column.
 
     Attributes:
         column: `#` and its identity in the input, or its name if the input has no identities.

@@ -93,7 +93,7 @@ class Policies:
 
     @property
     def keeps_rows(self) -> bool:
-        """True if rows that a TRUNCATE empties at the source stay in the target."""
+        """Return whether rows that a TRUNCATE empties at the source stay in the target."""
         return self.keeps(ChangeKind.TRUNCATE)
 
     def check(self, kind: ChangeKind, what: str, *, table: str) -> None:

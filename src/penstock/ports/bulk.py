@@ -212,7 +212,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_mixed(self) -> bool:
-        """True if the table may hold rows of several moments, until changes are applied."""
+        """Return whether the table may hold rows of several moments, until changes are applied."""
         return self.settled not in ("", self.position)
 
 

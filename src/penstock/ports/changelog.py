@@ -268,7 +268,7 @@ class ChangelogSource(Protocol):
 
     @property
     def KNOWS_RENAMES(self) -> bool:  # noqa: N802 - a constant of the module
-        """True if relations have the previous names of columns."""
+        """Return whether relations have the previous names of columns."""
         ...
 
     def connect(self, url: str) -> Any:

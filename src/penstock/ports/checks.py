@@ -208,7 +208,7 @@ class Looked:
         typed: Callable[[str], AbstractContextManager[None]] = _leave_untyped,
         source_known: bool = True,
     ) -> None:
-        """Do the wanted checks of these.
+        """Do those of these checks that are wanted.
 
         A check that fails itself is a finding and counts as skipped, never as done.
 

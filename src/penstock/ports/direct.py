@@ -67,7 +67,7 @@ class DirectWalk(Protocol):
 
     @property
     def is_drained(self) -> bool:
-        """True if every entry was read."""
+        """Return whether every entry was read."""
         ...
 
     @property
@@ -228,7 +228,7 @@ class DirectListing:
 
     @property
     def is_new(self) -> bool:
-        """True if there never was a segment."""
+        """Return whether there never was a segment."""
         return self._order.last is None
 
     def new(self) -> list[int]:

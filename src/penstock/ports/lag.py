@@ -142,7 +142,7 @@ class Retention:
     expires_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the JSON of the web interface has it."""
+        """Return the object as the JSON of the web interface has it."""
         return {
             "size_bytes": self.size_bytes,
             "age_seconds": None if self.age_s is None else round(self.age_s, 1),
@@ -158,7 +158,7 @@ class SourceReader(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @abstractmethod

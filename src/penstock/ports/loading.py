@@ -76,12 +76,12 @@ class Batch(Protocol):
 
     @property
     def is_cut(self) -> bool:
-        """True if it ends inside its last file."""
+        """Return whether the batch ends inside its last file."""
         ...
 
     @property
     def whole(self) -> tuple[SegmentFile, ...]:
-        """Files that are finished once it is applied."""
+        """Files that are finished once the batch is applied."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class Batch(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """Counts of its rows."""
+        """Counts of the batch's rows."""
         ...
 
     @property
@@ -153,13 +153,13 @@ class Target(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @property
     @abstractmethod
     def replica(self) -> bool:
-        """True if nothing there acts on what is written, such as foreign keys."""
+        """Return whether foreign keys and the like are off in the target."""
         ...
 
     @abstractmethod

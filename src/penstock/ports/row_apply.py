@@ -115,7 +115,7 @@ class RowRules:
 
     @property
     def has_conditions(self) -> bool:
-        """True if a row may be refused."""
+        """Return whether a row may be refused."""
         return bool(self.cas or self.deadlines)
 
     def check(self, table: TableDefinition) -> None:

@@ -229,7 +229,7 @@ class SourceStream(Protocol):
 
 
 class Ranges(Protocol):
-    """Reader of large pieces while far behind."""
+    """Reader of large ranges of the source's log, for a large backlog."""
 
     @abstractmethod
     def is_worth_it(self) -> bool:

@@ -575,7 +575,7 @@ class StagingSession(Protocol):
 
     @abstractmethod
     def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
-        """Hold the lease longer; return None if it was lost: stop working at once."""
+        """Hold the lease longer. Returns None if it was lost: then stop working at once."""
         ...
 
     @abstractmethod

@@ -414,7 +414,7 @@ class StagedRows:
 
     @property
     def row_count(self) -> int:
-        """Number of all rows, wherever they wait."""
+        """Number of all rows, wherever they are staged."""
         return self.in_table
 
 
@@ -499,7 +499,9 @@ class NetRows(Protocol):
     @property
     @abstractmethod
     def any_unsent(self) -> bool:
-        """True if rows of the table may have columns to be filled: the same for all its tasks."""
+        """Return whether rows of the table may have columns to be filled. All its tasks have the
+        same answer.
+        """
         ...
 
     @property
@@ -587,7 +589,7 @@ class Staging(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection, and remove what waits outside of the target."""
+        """Close the connection, and remove rows that wait outside of the target."""
         ...
 
 
@@ -597,13 +599,13 @@ class SqlTarget(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @property
     @abstractmethod
     def replica(self) -> bool:
-        """True if foreign keys (and triggers, where the engine can) are off."""
+        """Return whether foreign keys (and triggers, where the engine can) are off."""
         ...
 
     @abstractmethod
@@ -709,7 +711,7 @@ class TargetEngine(Protocol):
     @property
     @abstractmethod
     def ddl_commits(self) -> bool:
-        """True if DDL commits implicitly."""
+        """Return whether DDL commits implicitly."""
         ...
 
     @abstractmethod

@@ -79,7 +79,7 @@ class Hasher(StrEnum):
 
     @property
     def way(self) -> str:
-        """Description for people of how it compares tables."""
+        """Description, for people, of how the tables are compared."""
         return {
             Hasher.FAST: "checksums computed by each server, with its own hash",
             Hasher.SHA256: "checksums computed by each server, with SHA-256",
@@ -399,7 +399,7 @@ class RepairTarget(Protocol):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[object]:
-        """Return the one transaction."""
+        """Return the repair's only transaction."""
         ...
 
     @abstractmethod

@@ -453,7 +453,7 @@ class _Encoding:
         out.end_transaction()
 
     def _row(self, gsn: int, trx: int) -> int:
-        """Return the LSN of a row, or of a marker after it."""
+        """Return the LSN of a row, or of a marker that follows it."""
         if self._commit_times is not None:
             return self._commit_times.commit(trx)
         return numbers.row_of(gsn, trx)
@@ -568,7 +568,7 @@ class _Out:
             )
 
     def take_kept(self) -> bytes:
-        """Return the whole message."""
+        """Return the pieces of a message that were kept, as one, and forget them."""
         found = b"".join(self._kept)
         self._kept, self._kept_bytes = [], 0
         return found

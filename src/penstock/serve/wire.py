@@ -28,7 +28,7 @@ class Outlet:
 
     @property
     def is_plain(self) -> bool:
-        """True if bytes go to the socket unencrypted."""
+        """Return whether bytes go to the socket unencrypted."""
         return not isinstance(self._transport.get_extra_info("ssl_object"), ssl.SSLObject)
 
     async def send(self, data: memoryview) -> None:

@@ -99,12 +99,12 @@ class RunQueue:
 
     @property
     def is_waiting(self) -> bool:
-        """True if runs wait to be taken."""
+        """Return whether runs wait to be taken."""
         return bool(self._queue)
 
     @property
     def is_broken(self) -> bool:
-        """True if the stream has failed."""
+        """Return whether the stream has failed."""
         return self._error is not None
 
     @property

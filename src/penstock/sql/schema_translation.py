@@ -131,7 +131,7 @@ class SchemaTarget(Protocol):
     def default_sql(
         self, default: Default, column: ColumnDefinition, mapping: TypeMapping, target: Server
     ) -> str | None:
-        """Return a default as SQL of the target; None if it has no equivalent."""
+        """Return a default as SQL of the target; None if the target has no equivalent."""
         ...
 
     @property

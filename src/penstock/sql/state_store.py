@@ -69,7 +69,7 @@ class Upsert:
 
     @property
     def insert_text(self) -> str:
-        """Return `(columns) values (...)`."""
+        """Return the part of an INSERT after the table: `(columns) values (...)`."""
         return f"({', '.join(self.values)}) values ({', '.join(self.values.values())})"
 
     @property
@@ -362,7 +362,7 @@ class StateSession:
 
     @property
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         raise NotImplementedError
 
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:

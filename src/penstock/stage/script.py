@@ -104,7 +104,9 @@ class TableRules:
 
     @property
     def is_rowwise(self) -> bool:
-        """True if the table's rows must be written one by one, looking at the existing rows."""
+        """Return whether the table's rows must be written one by one, after a look at existing
+        rows.
+        """
         return bool(
             self.apply
             or self.delete_key

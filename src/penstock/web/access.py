@@ -103,7 +103,7 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """True if visitors have to show the token."""
+        """Return whether visitors have to show the token."""
         return self._digest is not None
 
     def right_token(self, given: str) -> bool:

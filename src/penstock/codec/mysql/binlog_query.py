@@ -178,7 +178,7 @@ def _status(data: bytes) -> _Status:
 
 
 def _clock(status: _Status, number: int, data: bytes, at: int) -> int:
-    """Read a variable about the meaning of times; return the offset after it."""
+    """Read a variable that affects the meaning of times; return the offset after it."""
     if number == _TIME_ZONE:
         end = at + 1 + data[at]
         status.time_zone = data[at + 1 : end].decode()

@@ -123,7 +123,7 @@ class ImageGroup:
                 yield frame.relation, self._images(frame, at, uow_of(self.trx[at]), server_id)
 
     def callbacks(self, relation: Relation, start: int, end: int) -> dict[int, str]:
-        """Return the plugins' callback by number of an image of this relation."""
+        """Return, for an image of this relation, the plugins' callback of each kind by number."""
         found = {}
         for at in range(start, end):
             if self._frames[self.which[at]].relation is not relation:

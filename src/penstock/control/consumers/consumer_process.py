@@ -51,7 +51,7 @@ logger = structlog.get_logger()
 
 
 class NothingToConsume(PenstockError):
-    """A consumer of a pipeline of mode data, which has no changes."""
+    """The pipeline is of mode data, so it has no changes to consume."""
 
     code = "CN13"
     retry = "never"

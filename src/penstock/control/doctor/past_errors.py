@@ -36,7 +36,7 @@ class PastError(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object as JSON has it."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return shown
 

@@ -47,7 +47,7 @@ class StopRequest:
 
     @property
     def is_hurried(self) -> bool:
-        """True if it was requested twice by signal."""
+        """Return whether the end was requested by a second signal."""
         return self._count > 1
 
     def note_signal(self) -> None:

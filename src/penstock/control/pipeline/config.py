@@ -388,7 +388,7 @@ def _check_values(text: ConfigText, config: Config) -> None:
 
 
 def _check_ends(text: ConfigText, config: Config) -> None:
-    """Check the source and the target of changes."""
+    """Check the URLs of source and target, or the sections that take their place."""
     if config.has_target:
         check_url(text, "target", config.target.url)
     if config.staging is not None:

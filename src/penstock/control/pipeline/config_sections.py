@@ -245,7 +245,7 @@ def _check_inputs(text: ConfigText, config: Config, inputs: Sequence[Config]) ->
 
 
 def _url_of(url: str) -> str:
-    """Return the first log's source, with a word in front of it."""
+    """Return the URL of the first log's source, with a scheme that marks a merge."""
     return f"{MERGED}-{Engine(types_at(url)).value}://{url.partition('://')[2]}"
 
 

@@ -46,7 +46,7 @@ class Outage:
         return f"{self.side} {'unreachable' if self.unreachable else 'cannot be read'}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object as JSON has it."""
         return {
             "side": self.side,
             "unreachable": self.unreachable,
@@ -69,7 +69,7 @@ class Retry:
     next_us: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object as JSON has it."""
         return {
             "process": self.process,
             "error": self.error,

@@ -300,7 +300,7 @@ class _RowWriter:
         return rows.relation
 
     def add(self, piece: Piece) -> None:
-        """Add rows of a table as they are."""
+        """Add rows of a table unchanged."""
         count = piece.rows.num_rows
         for at in range(0, count, ROWS_PER_TRANSACTION):
             self._trx += 1

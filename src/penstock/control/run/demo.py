@@ -64,7 +64,7 @@ class DemoOutcome:
     compared: VerifyResult
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock demo --json` prints it at the end."""
+        """Return the object as `penstock demo --json` prints it at the end."""
         return {
             "equal": self.compared.equal,
             "transactions": self.transactions,

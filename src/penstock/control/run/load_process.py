@@ -314,7 +314,9 @@ class _DeferredKeys:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End: the loader has ended, and may have reached the position just now."""
+        """End the thread, which looks once more: the loader may have reached a position just before
+        its end.
+        """
         self._ended.set()
         self._thread.join()
 

@@ -72,11 +72,11 @@ class Reset:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to take back."""
+        """Return whether there is nothing to remove."""
         return not (self.paths or any(not one.by_hand for one in (*self.source, *self.target)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
+        """Return the object as `--json` prints it."""
         return {
             "source": [_removal(one) for one in self.source],
             "target": [_removal(one) for one in self.target],

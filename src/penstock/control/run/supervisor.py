@@ -92,7 +92,7 @@ class Half:
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended and will not be started again."""
+        """Return whether it has ended and will not be started again."""
         return self.code is not None and self.restart_at_s is None
 
     def start(self) -> None:
@@ -152,7 +152,7 @@ class StatusThread:
     """Thread that reads the status at intervals, so that a hanging server does not hang the run."""
 
     def __init__(self, config: Config) -> None:
-        """Begin reading; `take` returns a status when there is one."""
+        """Begin to read in a thread. `take` returns a status when there is one."""
         self._reader = StatusReader(config)
         self._ended = threading.Event()
         self._latest: Status | None = None

@@ -94,7 +94,7 @@ class ConsumerLine:
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock consumers ls --json` prints it."""
+        """Return the object as `penstock consumers ls --json` prints it."""
         return {
             "consumer": self.name,
             "state": self.state,
@@ -116,7 +116,7 @@ class ConsumerLine:
         }
 
     def line(self) -> str:
-        """Return it in one line, for people."""
+        """Return the object in one line, for people."""
         state = self.state if self.is_configured else f"{self.state}, not in the file"
         process = f" (pid {self.pid})" if self.pid else ""
         parts = [f"consumer {self.name}: {state}{process}"]

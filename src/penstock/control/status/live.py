@@ -123,7 +123,7 @@ def _per_s(rate: float | None) -> str:
 
 
 def _following(status: Status) -> bool:
-    """Return whether there is a log to report on."""
+    """Return whether the run has a log of changes to report on."""
     return status.mode != "data" and status.log.end.position > 0
 
 

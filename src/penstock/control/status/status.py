@@ -77,7 +77,7 @@ class BaseSeen:
     held_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock status --json` prints it."""
+        """Return the object as `penstock status --json` prints it."""
         return {
             "tables": self.tables,
             "rows": self.rows,

@@ -88,11 +88,11 @@ class TableLine:
 
     @property
     def follows(self) -> bool:
-        """True if it is with the others."""
+        """Return whether the table is in step with the others."""
         return self.state == SyncState.FOLLOWING
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock table ls --json` prints it."""
+        """Return the object as `penstock table ls --json` prints it."""
         return {
             "table": str(self.table),
             "state": self.state,

@@ -183,7 +183,7 @@ class TableResult:
 
     @property
     def equal(self) -> bool:
-        """True if both sides hold the same rows."""
+        """Return whether both sides hold the same rows."""
         return not (self.missing or self.surplus or self.different)
 
 

@@ -97,7 +97,7 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Parts of a repair. applied: how far the target was when it was compared."""
+    """Parts of a repair. applied: the target's position when it was compared."""
 
     config: Config
     source: VerifyReader
@@ -200,7 +200,7 @@ SESSIONS = 2
 
 
 class NotLoadedYet(PenstockError):
-    """The bulk load has not ended: of course the target differs."""
+    """The bulk load has not ended, so the target necessarily differs."""
 
     code = "VF10"
 
@@ -267,11 +267,11 @@ class VerifyResult:
 
     @property
     def equal(self) -> bool:
-        """True if every table is equal, row by row."""
+        """Return whether every table is equal, row by row."""
         return all(table.equal for table in self.tables) and not self.not_compared
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock verify --json` prints it."""
+        """Return the object as `penstock verify --json` prints it."""
         return {
             "equal": self.equal,
             "position": self.at,

@@ -172,11 +172,11 @@ class CdcState:
         self._replace(MODE_FILE, _MODE_HEAD + _UTILITY)
 
     def load_told(self, name: str) -> dict[str, Any]:
-        """Return the stamps of the told facts. Raises CdcStateBroken."""
+        """Return the stamps of the facts that consumers know. Raises CdcStateBroken."""
         return self._told_file(name).load() or {}
 
     def save_told(self, name: str, told: dict[str, Any]) -> None:
-        """Replace the stamps of the told facts, durably."""
+        """Replace the stamps of the facts that consumers know, durably."""
         self._told_file(name).save(told)
 
     def _told_file(self, name: str) -> StateFile[dict[str, Any]]:

@@ -133,7 +133,7 @@ def _tell(config: Config, choice: Choice) -> None:
 
 
 def _capture(config: Config, planner: MySQLPlanner) -> None:
-    """Take the point and write it down."""
+    """Take the consistent point and store it."""
     point = planner.fresh_point()
     taken, state = planner.taken, read_handover(config)
     assert taken is not None, "a point was made just now"

@@ -58,7 +58,7 @@ def _text(cell: ComparedCell) -> str:
 
 
 def _mark(cell: ComparedCell) -> str:
-    """Return a column as it enters the image."""
+    """Return the SQL of a column's part of the image."""
     text = _text(cell)
     if cell.is_long and cell.is_bytes:
         text = f"encode(sha256({quote(cell.name)}), 'hex')"

@@ -47,7 +47,7 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def read_identity(connection: psycopg.Connection, config: Config) -> SourceIdentity:
-    """Ask the source who it is. Raises the typed errors of `server_errors`."""
+    """Ask the source for its identity. Raises the typed errors of `server_errors`."""
     with server_errors("reading the source's identity"):
         row = connection.execute(IDENTITY).fetchone()
     if row is None:

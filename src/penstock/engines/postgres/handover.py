@@ -142,7 +142,7 @@ class _Handing:
         )
 
     def run_until(self, wanted: Do) -> None:
-        """Take steps until this one is due, or the process shall end."""
+        """Take steps until this step is due, or the process has to end."""
         while not self.stop():
             do = decide(self.state, self.look())
             if do in (wanted, Do.NOTE_START) or self.state.phase is HandoverPhase.DONE:

@@ -331,7 +331,7 @@ class NodeReader:
 
     @property
     def is_active(self) -> bool:
-        """True once penstock delivers the changes; before that the node delivers them."""
+        """Return whether penstock delivers the changes; before that the node delivers them."""
         return self._listing.is_active
 
     def name_of(self, cache_id: int) -> str:

@@ -62,7 +62,7 @@ class PlainColumns:
     """Reader of columns; it uses the kernel if that is built."""
 
     def __init__(self, types: Types, zone: str) -> None:
-        """Store the types. zone: time zone of the nodes, for dates and times of day."""
+        """Keep the types. zone: time zone of the nodes, for dates and times of day."""
         self._read = cell_reader(types)
         self._zone = zone
         self._sides: dict[str, tuple[Shape, tuple[_Side, ...]]] = {}

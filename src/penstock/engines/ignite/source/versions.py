@@ -49,7 +49,7 @@ _LOOKUP = "select version from spilled where name = ?"
 
 
 class VersionsBroken(PenstockError):
-    """The file with the versions given last cannot be used. fields: path."""
+    """The file with the versions that were delivered last cannot be used. fields: path."""
 
     code = "IG85"
     retry = "operator"

@@ -276,7 +276,7 @@ class Assembler:
 
     @property
     def _is_known(self) -> bool:
-        """Flag: the log has the open transaction already."""
+        """Return whether the log has the open transaction already."""
         return self._logical(self.decoder.commit_position) < self._known_below
 
     def _pass_known(self) -> None:

@@ -671,7 +671,7 @@ def _conversions(part: _Reader) -> list[str]:
 
 
 def _unseen(part: _Reader) -> list[str]:
-    """Return the changes of rows that no row event shows of an ALTER's clause."""
+    """Return the row changes of an ALTER's clause that no row event shows."""
     part.at = 0
     first, second = part.peek(), part.peek(1)
     verb = first.text.upper() if first.kind is WordKind.WORD else ""

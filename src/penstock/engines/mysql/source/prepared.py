@@ -145,7 +145,7 @@ class PreparedFiles:
             self._files.unlink(self._path)
 
     def keep(self, xid: Xid, since: int) -> None:
-        """Keep the transaction as prepared: it is durable from here on."""
+        """Keep the transaction as prepared. It is durable from here on."""
         if self._open is None:
             raise StreamUnexpected("an XA transaction was prepared that was not begun")
         point("prepared.keep.before")

@@ -59,7 +59,7 @@ class Reached:
         self._ends: dict[int, int] = {}
 
     def __call__(self, number: int) -> bool:
-        """Return whether the stream is there. number: of the request."""
+        """Return whether the stream has reached that position. number: of the request."""
         if number not in self._ends:
             self._ends[number] = self._end()
         return self._has_given(self._ends[number])
@@ -211,7 +211,7 @@ class Resends:
 
     @property
     def is_at_work(self) -> bool:
-        """Flag: a request is under way."""
+        """Return whether a request is under way."""
         return self._work is not None
 
     def note_stream(self, server: str, durable: FlushPoint) -> None:

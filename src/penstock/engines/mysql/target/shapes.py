@@ -58,7 +58,7 @@ def may_number(
 def default_sql(
     default: Default, column: ColumnDefinition, mapping: Mapping, target: Server
 ) -> str | None:
-    """Return a default as SQL of the target; None if it has no equivalent."""
+    """Return a default as SQL of the target; None if the target has no equivalent."""
     match default.kind:
         case DefaultKind.NOW:
             return now_sql(mapping)

@@ -226,7 +226,7 @@ class EmbeddedPostgres:
 
     @property
     def running(self) -> bool:
-        """True while the postmaster is alive."""
+        """Return whether the postmaster is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property

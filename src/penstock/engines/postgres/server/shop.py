@@ -309,7 +309,7 @@ class Workload(DemoWorkload):
 
     @property
     def running(self) -> bool:
-        """True while more transactions may follow."""
+        """Return whether more transactions may follow."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

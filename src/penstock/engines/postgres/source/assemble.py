@@ -108,7 +108,7 @@ class Spill:
 
     @property
     def in_block(self) -> bool:
-        """True while the stream is between StreamStart and StreamStop."""
+        """Return whether the stream is between StreamStart and StreamStop."""
         return self._current is not None
 
     @property
@@ -208,7 +208,7 @@ _U64 = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Meaning of an oid since a Relation message. relation None: not captured."""
+    """Meaning of an oid since a Relation message. relation: None if the table is not captured."""
 
     relation: Relation | None
     arrival: int
@@ -428,7 +428,7 @@ class Assembler(Sink):
 
     @property
     def has_visits(self) -> bool:
-        """True if a caller waits for the end of a transaction or for a position."""
+        """Return whether a caller waits for the end of a transaction or for a position."""
         return bool(self._visits.queue)
 
     def visit(self, visit: Visit[Assembler]) -> None:

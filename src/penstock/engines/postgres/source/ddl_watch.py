@@ -264,7 +264,7 @@ class DdlWatch:
         return any(pending.action is action for pending in self._pending)
 
     def is_created_again(self, action: Action) -> bool:
-        """Return whether an action's table has the name of one that was dropped."""
+        """Return whether an action's table has the name of a table that was dropped."""
         known = self._settled.get(action.table)
         return action.shape is not None and not (
             known and known.source_id == action.shape.source_id

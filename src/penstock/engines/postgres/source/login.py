@@ -50,7 +50,7 @@ class ServerAddress:
 
     @property
     def is_unix(self) -> bool:
-        """True if the server is reached through a socket file."""
+        """Return whether the server is reached through a socket file."""
         return not self.address and self.host.startswith(("/", "@"))
 
 

@@ -480,7 +480,7 @@ class RelationResolver:
         return self._primary_key(message.source_id) == definition.key_of_changes
 
     def _read(self, source_id: int) -> TableDefinition | None:
-        """Return a table as the catalogue has it now; a dialect asks in its own way."""
+        """Return a table as the catalogue has it now. A dialect overrides this."""
         for attempt in range(LOOKS_MAX):
             try:
                 found = definitions_of(
@@ -734,7 +734,7 @@ def _leave_out_names(
 
 
 def _is_remade(relation: Relation, now: TableDefinition) -> bool:
-    """Return whether a name of a column belongs to another column now."""
+    """Return whether a column's name belongs to another column now."""
     if relation.source_id != now.source_id:
         return False
     ids = {column.name: column.id for column in now.columns}

@@ -78,7 +78,7 @@ class TableNotPublishable(PenstockError):
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """A request under way. definition: of a table that is taken in."""
+    """Request that is being carried out. definition: definition of a table to capture."""
 
     request: TableRequest
     visit: Visit[Assembler]

@@ -300,7 +300,7 @@ class PostgresEngine(SourceEngine):
             self._actions.saw(run)
 
     def before_flush(self, end: FlushPoint) -> None:
-        """Do nothing: the slot remembers."""
+        """Do nothing, because the slot keeps the position."""
 
     def has_outstanding(self) -> bool:
         """Look at the catalogue at once."""
@@ -367,7 +367,7 @@ class PostgresEngine(SourceEngine):
 
 
 class _CopiedRanges(Ranges):
-    """CatchUp as the port has it."""
+    """CatchUp with the interface of `ports.source.Ranges`."""
 
     def __init__(
         self,

@@ -362,7 +362,7 @@ class PostgresSource(SourceStream):
 
     @property
     def has_ready(self) -> bool:
-        """True if a run is ready."""
+        """Return whether a run is ready."""
         return self._queue.is_waiting
 
     def has_given(self, position: int) -> bool:

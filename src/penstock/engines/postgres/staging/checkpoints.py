@@ -215,7 +215,7 @@ class Checkpoints:
         return Window(committed=min(committed, default=ZERO), proposed=min(proposed, default=ZERO))
 
     def commit(self, connection: Connection, group: str, through: Hlc) -> None:
-        """Mark what is not later as applied."""
+        """Mark the checkpoints up to a time as applied."""
         given: dict[str, Any] = {"group": group, "time": through.decimal}
         with connection.transaction():
             given["partitions"] = self._load_partitions(connection, group)

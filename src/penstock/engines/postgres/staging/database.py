@@ -171,7 +171,7 @@ class PostgresStaging(StagingDatabase):
         )
 
     def _warn(self, connection: psycopg.Connection[Any]) -> None:
-        """Say once what memo says of the schema's version."""
+        """Warn once if memo has another version of the schema."""
         if not self._warned:
             self._warned = True
             for warning in version_warnings(connection):

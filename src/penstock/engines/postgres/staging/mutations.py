@@ -316,7 +316,7 @@ class _Page:
     rows: list[Row] = field(default_factory=list)
 
     def fill(self, connection: psycopg.Connection[Any], through: Hlc, limit: int) -> None:
-        """Read the next rows, to the end of the last one's time."""
+        """Read the next rows, and all others of the last row's time."""
         with connection.cursor(binary=True) as cursor:
             bounds = (self.read_to.nanos, self.read_to.logical, through.nanos, through.logical)
             cursor.execute(

@@ -556,7 +556,7 @@ class MergeSql:
 
     @property
     def counts_all_rows(self) -> bool:
-        """True if the row count of insert() is that of the merge table's rows."""
+        """Return whether the row count of insert() is that of the merge table's rows."""
         return bool(self.changed_columns) or self.strategy not in (
             MergeStrategy.UPSERT,
             MergeStrategy.PLACE,

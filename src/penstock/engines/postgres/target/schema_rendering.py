@@ -37,7 +37,7 @@ def default_sql(
     mapping: Mapping,
     target: Server,  # noqa: ARG001 - the port's
 ) -> str | None:
-    """Return a default as SQL of the target; None if it has no equivalent."""
+    """Return a default as SQL of the target; None if the target has no equivalent."""
     match default.kind:
         case DefaultKind.NOW:
             return now_sql(mapping)
