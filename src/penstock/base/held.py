@@ -223,6 +223,6 @@ class Holder:
 def _not_ready(why: str) -> BaseNotReady:
     return BaseNotReady(
         why,
-        hint="Wait, or see with `penstock status` whether the load process runs: it reads the base "
-        "in mode data+change, `penstock load FILE` or `penstock run FILE`.",
+        hint="Wait. If `penstock status FILE` shows no load process, which reads the base in mode "
+        "data+change, start it: penstock run FILE",
     )

@@ -225,7 +225,7 @@ def column_renames(record: TableRecord, relation: Relation) -> list[ShapeChange]
 def under_new_names(
     record: TableRecord, renames: Iterable[ShapeChange], *, is_key_kept: bool
 ) -> TableRecord:
-    """Return the record as if its columns had had these names then.
+    """Return the record as if its columns had already had these names when it was written.
 
     Args:
         record: the copy before the renames.

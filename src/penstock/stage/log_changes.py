@@ -134,11 +134,11 @@ class Timed:
 
     @property
     def last(self) -> Hlc:
-        """Time of the last one."""
+        """Time of the last change."""
         return self.time(len(self.gsns) - 1)
 
     def time(self, at: int) -> Hlc:
-        """Return the time of one of them."""
+        """Return the time of a change."""
         return Hlc(int(self.nanos[at]), int(self.logical[at]))
 
 

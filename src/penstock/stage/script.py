@@ -104,9 +104,7 @@ class TableRules:
 
     @property
     def is_rowwise(self) -> bool:
-        """Return whether the table's rows must be written one by one, after a look at existing
-        rows.
-        """
+        """Return whether rows must be written one by one, after a look at existing rows."""
         return bool(
             self.apply
             or self.delete_key

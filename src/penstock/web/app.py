@@ -63,7 +63,7 @@ STATIC = {
 
 
 class NoTableNamed(PenstockError):
-    """A form for one table does not name it, or not as schema.table."""
+    """A form for one table names no table, or not as schema.table."""
 
     code = "WB07"
 

@@ -87,7 +87,7 @@ def moment(us: int) -> str:
 
 
 def quantity(value: float) -> str:
-    """Return a number of a scale, in few digits: `12 500`, `3.5`, `0.25`."""
+    """Return a number of a scale with few digits: `12 500`, `3.5`, `0.25`."""
     return human_count(value) if value >= 10 or value == int(value) else f"{value:.2g}"
 
 

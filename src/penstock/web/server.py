@@ -31,7 +31,7 @@ class PipelinesAlike(PenstockError):
 
 
 class ServerNotStarted(PenstockError):
-    """The web server did not come up."""
+    """The web server could not be started."""
 
     code = "WB05"
 

@@ -120,7 +120,7 @@ class WebTask:
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.DecodeError:
-            logger.warning("a task reported something else", line_length=len(line))
+            logger.warning("a task printed a line that is not JSON", line_length=len(line))
             return
         view = self.view
         if "finding" in event:

@@ -34,7 +34,7 @@ class Trouble:
 
 
 def trouble_of(error: PenstockError) -> Trouble:
-    """Return an error as it is shown."""
+    """Return the trouble to show for an error."""
     shown = error.as_dict()
     return Trouble(code=str(shown["code"]), error=str(shown["error"]), hint=error.hint)
 

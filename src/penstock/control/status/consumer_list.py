@@ -65,7 +65,7 @@ class ConsumerLine:
         segment: Segment of the saved position.
         saved: gsn of the saved position.
         read: gsn of the last event emitted.
-        lag_events: From the saved position to the end of the log; None: not known.
+        lag_events: Number of changes from the saved position to the log's end; None if unknown.
         links: Number of its segments.
         link_bytes: Their size.
         held_bytes: Size of those that no other reader holds.

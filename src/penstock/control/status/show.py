@@ -107,7 +107,7 @@ def show_lag(lag: Lag, out: Console | None = None) -> None:
 
 
 def _at_source(lag: Lag, extracting: str) -> list[tuple[str, str]]:
-    """Return the known facts of the source's log: bytes, or the position it was told."""
+    """Return the known facts of the source's log: its bytes, or the position acknowledged to it."""
     text = lag.positions.text
     if not lag.counts_bytes:
         return [("source knows as read", text(lag.confirmed_position) + extracting)]

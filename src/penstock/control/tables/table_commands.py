@@ -69,8 +69,8 @@ def add(config: Config, table: TableName) -> TableRequest:
     out = selection.excluded_by(table)
     if out is not None and not out.exact:
         raise RequestRefused(
-            f"the pattern {out.text!r} of the pipeline file takes {table} out",
-            hint="Take the pattern out of [source] tables; the other tables stay as they are.",
+            f"the pattern {out.text!r} of the pipeline file excludes {table}",
+            hint="Remove the pattern from [source] tables; the other tables stay as they are.",
         )
     [definition] = check_capturable(config, [table])
 

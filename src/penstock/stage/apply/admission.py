@@ -119,7 +119,9 @@ def _is_new(late: pa.RecordBatch, states: Sequence[RowState], feed: FeedState) -
 def _check_joining(
     table: StagedTable, joining: pa.RecordBatch, partition: str, feed: FeedState
 ) -> None:
-    """Raise unless the mutations are of a joining feed, and the target is where it joins."""
+    """Refuse mutations unless a joining feed sends them and everything up to their times is
+    committed.
+    """
     key, time = joining.column("key")[0].as_py(), time_at(joining, 0)
     if not feed.is_joining:
         raise MutationLate(

@@ -199,7 +199,7 @@ class RowSequencer:
         return sorted(self._shape(group).tables)
 
     def is_rowwise(self, group: Group) -> bool:
-        """Return whether the user's module has rules for a group that only rows can follow."""
+        """Return whether the user's module has rules for a group that require row by row writes."""
         return any(rules.is_rowwise and rules.may_be_of(group) for rules in self._script.tables)
 
     # --- requests ---------------------------------------------------------------------------------

@@ -167,7 +167,9 @@ class _TableWork(TargetTransaction):
 
     @contextmanager
     def _calls(self, function: str) -> Iterator[None]:
-        """Prepare calls of a function: timed, with get_tx(), errors typed."""
+        """Prepare the calls of a function: they are timed, can use get_tx(), and raise typed
+        errors.
+        """
         metrics = self._writer.metrics
         with (
             metrics.measure(metrics.script_seconds, self._table),
@@ -321,7 +323,9 @@ class _TableWork(TargetTransaction):
 
 
 class _Operation(dict[str, Any]):
-    """Operation that knows its mutation, so that unchanged data stays as it arrived."""
+    """Operation that remembers its mutation, so that data which the function does not change stays
+    as it arrived.
+    """
 
     def __init__(self, values: ApplyOperation, mutation: Mutation) -> None:
         super().__init__(values)

@@ -77,7 +77,8 @@ class Captures:
         is_reached: Callable[[int], bool],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Keep the settings. takes: the configuration at the begin of this process.
+        """Keep the settings. takes: whether the configuration at this process's start captures a
+        table.
 
         is_reached: whether the stream is where the binlog ended when a request was first seen.
         """

@@ -431,7 +431,9 @@ def _check(column: Column, mapping: TypeMapping, table: TargetTable) -> None:
 
 
 def _is_filled_later(column: Column, kind: str, server: Server) -> bool:
-    """Return whether old rows get no value by a default, which MySQL refuses for long types."""
+    """Return whether old rows must be filled by an UPDATE, because the column's type cannot have
+    this default.
+    """
     if column.missing is None:
         return False
     base = kind.partition("(")[0].partition(" ")[0].lower()

@@ -105,7 +105,9 @@ class Captures:
         takes: Callable[[TableName], bool],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Keep the settings. `takes` is the configuration at the start of this process."""
+        """Keep the settings. `takes` returns whether the configuration at this process's start
+        captures a table.
+        """
         self._url = url
         self._files = RequestFiles(state)
         self._publication = publication
