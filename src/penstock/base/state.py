@@ -156,7 +156,7 @@ class _Layered:
                 yield Piece(relation=self._shape, rows=rows, is_old=False)
 
     def _in_shape(self, values: Any, index: int) -> Any:
-        """Return values of a column of the layer as the shape has them."""
+        """Return the values of a layer's column, converted to the shape."""
         old, new = self._relation.columns[index].neutral, self._shape.columns[index].neutral
         return as_kind(values, old, new)
 

@@ -85,11 +85,11 @@ class MergeStream(SourceStream):
         Args:
             members: the inputs.
             start: the merged log's end.
-            state: of that place.
+            state: the merge's state at that end.
             over: inputs that have ended.
-            shapes: of that place.
+            shapes: the shapes at that end.
             section: [merge].
-            run_directory: of the report.
+            run_directory: directory of the report.
             clock: the clock.
             has_writer: returns whether an extractor writes a log.
             on_acknowledge: called with each acknowledged transaction.

@@ -266,7 +266,7 @@ def index_context(watches: Sequence[AnyWatch]) -> dict[str, Any]:
 
 
 def announcements(context: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts that a screen reader reads out on a change; none changes all the time."""
+    """Return the texts that a screen reader reads out when they change; none changes constantly."""
     troubles = "; ".join(trouble.error for trouble in context["reading"].troubles)
     tasks = {"doctor": "Doctor", "verify": "Verify"}
     return {
