@@ -159,9 +159,9 @@ def _news(segment: Segment, table: TableName, window: Window, used: set[int]) ->
 
 
 def _cut(batch: pa.RecordBatch, window: Window) -> pa.RecordBatch:
-    """Return the rows that count: gsn and trx rise in a batch, so they are one slice.
+    """Return the rows of the window. They are one slice, because gsn and trx rise in a batch.
 
-    A frame ends at a flush point at the latest, and so does the window.
+    A frame never reaches beyond a flush point, and the window ends at one.
     """
     gsn = batch.column("gsn").to_numpy()
     low = int(np.searchsorted(gsn, window.gsn_after, side="right"))

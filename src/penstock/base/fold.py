@@ -54,7 +54,9 @@ class LogInconsistent(PenstockError):
 
 
 def inconsistent(relation: Relation, what: str) -> LogInconsistent:
-    """Return the error for a log with such a contradiction in a table."""
+    """Return the error for a log with a contradiction in a table. what: the contradicting changes,
+    in words.
+    """
     return LogInconsistent(
         f"the log holds {what} of table {relation.full_name}",
         hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",
@@ -91,7 +93,7 @@ class KeyCodes:
     first: Ints
 
     def copies(self) -> Ints:
-        """Return for each code its count in after, less its count in before."""
+        """Return, for each code, how often it is in `after` minus how often it is in `before`."""
         plus = np.bincount(self.after, minlength=self.size)
         return plus - np.bincount(self.before, minlength=self.size)
 
@@ -302,7 +304,8 @@ class Fold:
 def _net_by_key(
     net: Net, op: npt.NDArray[np.uint8], destination: Ints, origin: Ints
 ) -> tuple[Ints, Ints]:
-    """Fill in the rows; return the lineage of each change, and the origin key's code of each.
+    """Fill in the rows; return the lineage of each change, and the code of each lineage's original
+    key.
 
     A lineage is one row through its key changes; without key changes it is simply the key. The
     origin of a new row is -1.
@@ -549,7 +552,9 @@ class FoldedRows(NetRows):
             yield self._batch(joined, self.net.rows[some], some, stash)
 
     def _surviving(self, stash: _Stash) -> Iterator[tuple[Any, int, Ints]]:
-        """Yield per frame its after images, the number of its first change, and its places."""
+        """Yield, for each frame, its after images, the number of its first change, and their
+        places.
+        """
         start = 0
         for frame in self.frames:
             end = start + frame.num_rows

@@ -99,7 +99,7 @@ class HeldState:
 
 
 class Holder:
-    """Holds states of one log. For several threads."""
+    """Holds states of one log. Used by several threads."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Holder:
             remove_tree(self._held)
 
     def shapes(self) -> list[Relation] | None:
-        """Return the tables' newest shapes; None if the base is that of the last call."""
+        """Return the tables' newest shapes; None if the base is unchanged since the last call."""
         manifest = load_manifest(self._base, self._files)
         number = -1 if manifest is None else manifest.number
         if number == self._seen:
@@ -206,7 +206,9 @@ class Holder:
         raise _not_ready("the base moves on faster than it can be held")
 
     def _segment(self, directory: Path, number: int) -> Path:
-        """Return a link to a segment; its name says whether it was open. Raises FileMissing."""
+        """Return a link to a segment, whose name shows whether the segment was open. Raises
+        FileMissing.
+        """
         closed = segment_name(number, self._extension)
         opened = open_name(number, self._extension)
         # It may be closed and renamed between two looks.
@@ -221,6 +223,6 @@ class Holder:
 def _not_ready(why: str) -> BaseNotReady:
     return BaseNotReady(
         why,
-        hint="Wait, or see with `penstock status` whether the load process runs: it reads the base "
-        "in mode data+change, `penstock load FILE` or `penstock run FILE`.",
+        hint="Wait. If `penstock status FILE` shows no load process, which reads the base in mode "
+        "data+change, start it: penstock run FILE",
     )

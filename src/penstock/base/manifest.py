@@ -35,7 +35,7 @@ declare("base.manifest.before", "base.manifest.after", "base.file.written", "bas
 
 
 class BaseCorrupt(PenstockError):
-    """A file of the base does not hold what was written to it. Fields: path."""
+    """A file of the base was damaged: its content is not what was written. Fields: path."""
 
     code = "BA01"
     retry = "operator"
@@ -178,7 +178,7 @@ def columns_schema(relation: Relation) -> pa.Schema:
 
 
 def rows_batch(relation: Relation, columns: Sequence[Any]) -> pa.RecordBatch:
-    """Return columns, given in order, as one batch."""
+    """Return columns, in the given order, as one batch."""
     return pa.RecordBatch.from_arrays(list(columns), schema=columns_schema(relation))
 
 

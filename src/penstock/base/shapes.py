@@ -42,7 +42,7 @@ class ShapeUnfit(PenstockError):
 
 
 def widest(newest: Relation, others: Iterable[Relation]) -> Relation:
-    """Return a shape in which columns are texts if another shape kept them as exact text.
+    """Return a shape in which a column is text if another shape kept it as exact text.
 
     Such a text may be of a value that the column's own type cannot hold.
     """
@@ -81,7 +81,7 @@ def places_in(old: Relation, new: Relation) -> list[int | None]:
 def note_copied(relation: Relation, position: int) -> Relation:
     """Return the shape of copied rows with the position of the copy, in the log's units.
 
-    Nothing changes if the columns have identities: they say more.
+    Returns the shape unchanged if its columns have identities, which say more than the position.
     """
     if all(column.id for column in relation.columns):
         return relation

@@ -106,7 +106,9 @@ def as_inserts(piece: Piece, *, gsn: int = 0, trx: int = 0) -> pa.RecordBatch:
 
 
 def needs_old_rows(changes: TableChanges) -> bool:
-    """Return whether a change needs the row below: columns were not sent, or there is no key."""
+    """Return whether changes need the previous version of a row: columns were not sent, or there is
+    no key.
+    """
     return any(
         not layer.relation.key
         or any(batch.column("absent").null_count < len(batch) for batch in layer.batches())
@@ -154,7 +156,7 @@ class _Layered:
                 yield Piece(relation=self._shape, rows=rows, is_old=False)
 
     def _in_shape(self, values: Any, index: int) -> Any:
-        """Return values of a column of the layer as the shape has them."""
+        """Return the values of a layer's column, converted to the shape."""
         old, new = self._relation.columns[index].neutral, self._shape.columns[index].neutral
         return as_kind(values, old, new)
 
@@ -174,7 +176,7 @@ class _Layered:
 
     @staticmethod
     def _take_first(codes: Ints, left: Ints) -> Bools:
-        """Return a mask of equal rows: the first ones, as many as are deleted.
+        """Return a mask that selects, of equal rows, the first ones: as many as are deleted.
 
         Args:
             codes: of the rows.
@@ -253,7 +255,7 @@ class _Layered:
 
 
 def _make_mixed(net: Net) -> ShapeUnfit:
-    """Return the error for unsent values of a row that is under one of several keys in the base."""
+    """Return the error for unsent values of a row that the base may have under several keys."""
     table = net.relation.full_name
     column = net.relation.columns[int(net.open_bits.any(axis=0).argmax())].name
     return ShapeUnfit(

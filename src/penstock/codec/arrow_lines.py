@@ -25,15 +25,15 @@ _DASH = np.uint8(ord("-"))
 
 
 def load_data_lines(columns: Sequence[Any]) -> bytes:
-    """Return the rows as lines whose cells end with a tab; bytes as they are."""
+    """Return the rows as lines in which each cell ends with a tab. Bytes stay as they are."""
     return _lines([escape(text_of(column), _LOAD_DATA) for column in columns])
 
 
 def copy_lines(columns: Sequence[Any], neutral: Sequence[str], *, first_row: int = 0) -> bytes:
-    """Return the rows as lines of COPY, in PostgreSQL's texts.
+    """Return the rows as lines of COPY, with values as PostgreSQL prints them.
 
-    neutral: of each column. first_row: rows before them, for errors. Raises CellUnfit for a text
-    with the character U+0000, which no text of PostgreSQL's has.
+    neutral: neutral type of each column. first_row: number of rows before these, for errors. Raises
+    CellUnfit for a text with the character U+0000, which PostgreSQL's texts cannot hold.
     """
     texts = [_to_bytes(column, kind) for column, kind in zip(columns, neutral, strict=True)]
     for place, text in enumerate(texts):

@@ -288,11 +288,13 @@ def _time(body: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def scan_batch(body: bytes, strict: bool, /) -> tuple[bytes, int, int]:
-    """Return the numbers of each line in a webhook's body, and the begin and end of `resolved`.
+    """Return numbers that describe each line of a webhook's body, and the begin and end of
+    `resolved`.
 
-    body: UTF-8. strict: lines of a feed of tables, which have a topic and no field that is not
-    known. Numbers: FIELDS int64 a line, of this machine. Resolved: without its quotes; -1 where
-    there is none. An empty body has neither. Raises Refused.
+    body: UTF-8. strict: accept only lines of a feed of tables, which have a topic and no unknown
+    field. The numbers are FIELDS int64 per line, in this machine's byte order. The span of
+    `resolved` excludes its quotes and is -1 if there is none. An empty body has no line and no
+    `resolved`. Raises Refused.
     """
     scan = _Scan(body, len(body), strict=strict)
     i = scan.space(0)
@@ -344,10 +346,10 @@ def _batch_member(scan: _Scan, i: int, seen: dict[bytes, tuple[int, int]]) -> in
 
 
 def scan_lines(body: bytes, line_bytes_max: int, /) -> bytes:
-    """Return the numbers of each line in a file, as `scan_batch` does.
+    """Return numbers that describe each line of a file, as `scan_batch` does.
 
-    Blank lines are skipped; fields that are not known are passed over. line_bytes_max: a line,
-    without its end, has fewer bytes. Raises Refused.
+    Blank lines and unknown fields are skipped. line_bytes_max: upper limit of a line's bytes,
+    without its end. Raises Refused.
     """
     rows = array("q")
     start = 0

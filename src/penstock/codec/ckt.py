@@ -220,9 +220,9 @@ def parse_head(head: bytes, offset_bytes: int) -> tuple[int, int]:
 
 
 def verify_frame(data: bytes, salt: int, offset_bytes: int) -> tuple[FrameKind, pa.Buffer]:
-    """Check one whole frame (head and payload); return its kind and its payload, not copied.
+    """Check one whole frame (head and payload); return its kind and, without a copy, its payload.
 
-    Raises FrameInvalid when length or checksum differ, FormatUnknown for an unknown kind whose
+    Raises FrameInvalid if length or checksum differ, FormatUnknown for an unknown kind whose
     checksum is right.
     """
     kind, length = parse_head(data, offset_bytes)
@@ -273,8 +273,7 @@ def _decode_json(
 
 
 def plain(value: Any, at: str) -> dict[str, Any]:
-    """Return the JSON form of a dataclass. Its position becomes 32 hex digits, which sort as it
-    does.
+    """Return the JSON form of a dataclass. Its position becomes 32 hex digits, which sort like it.
 
     at: the key of the flush point that holds the position, or `position` itself.
     """
@@ -285,7 +284,7 @@ def plain(value: Any, at: str) -> dict[str, Any]:
 
 
 def place(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
-    """Return the dataclass for a dict of `plain`.
+    """Return the dataclass that `plain` turned into a dict.
 
     Raises msgspec's errors, ValueError, and FormatUnknown if the position is a number, as in
     format version 1.
@@ -415,7 +414,7 @@ class _Parts:
         return True
 
     def seekable(self) -> bool:
-        """Return False: it is written in one go."""
+        """Return False: the file is written from start to end."""
         return False
 
 
@@ -427,7 +426,7 @@ class MessageEncoder:
     """
 
     def __init__(self, schema: pa.Schema, compression: str | None = "lz4") -> None:
-        """compression: lz4, zstd or None."""
+        """Keep the compression: lz4, zstd or None."""
         self._sink = _Parts()
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
@@ -545,7 +544,7 @@ def encode_flush_point(flush: FlushFrame) -> Parts:
 
 
 def decode_flush_point(payload: pa.Buffer) -> FlushFrame:
-    """Return the flush point. Raises FrameInvalid if its size is not the only possible one."""
+    """Return the flush point. Raises FrameInvalid if its payload has a wrong size."""
     if payload.size != _FLUSH_POINT.size:
         raise FrameInvalid(f"flush point of {payload.size} bytes, expected {_FLUSH_POINT.size}")
     position, gsn, trx, time_us, durable, rows, markers, written = _FLUSH_POINT.unpack(payload)

@@ -160,7 +160,8 @@ EXPONENT_DIGITS_MAX = 9
 
 
 def cast_exactly(values: Any, kind: pa.DataType) -> Any:
-    """Return the values (array, chunked array or scalar) as another type, each of them equal.
+    """Return the values (array, chunked array or scalar) as another type, without changing any of
+    them.
 
     The only change is rounding from text or 64 bits to a float's nearest value.
 

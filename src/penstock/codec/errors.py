@@ -1,4 +1,4 @@
-"""Errors in bytes and values, of whichever engine."""
+"""Errors in bytes and values, shared by all engines."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class Application:
         return False
 
     def _round(self) -> bool:
-        """Look for segments and read them, or wait; return whether the finished log is read."""
+        """Look for segments and read them, or wait; return whether the log is finished and read."""
         if not self._may_go_on():
             return False
         is_done = self._options.exit_when_done and load_done(self._log_directory, self._files)
@@ -334,7 +334,7 @@ class Application:
                 return False
 
     def _mark(self, place: Position, marker: Marker) -> None:
-        """Call the consumer at a marker of its tables, and count it as read."""
+        """Call the consumer for a marker of its tables, and count the marker as read."""
         if marker.kind is MarkerKind.DDL:
             if marker.data == DROP_TABLE:
                 names = [".".join(table) for table in marker.tables]
@@ -425,7 +425,7 @@ class Delivery:
         return bool(self.items.is_drained)
 
     def place(self, before: Position) -> Position:
-        """Return the consumer's place, given the one before."""
+        """Return the consumer's place after this piece, given its place before."""
         gsn, entries = self.items.place_read
         if (gsn, entries) == (before.gsn, before.entries):
             return before

@@ -79,8 +79,8 @@ class BatchReader:
         return entry.relation_id in self._taken
 
     def read(self, entry: FrameEntry, after: int, through: int) -> list[CdcBatch | None]:
-        """Return a frame's rows between these: rows that were read again, then others; None: no
-        row.
+        """Return a frame's rows in this span: first those that were read again, then the others;
+        None for no row.
 
         Raises SegmentCorrupt.
         """
@@ -97,7 +97,9 @@ class BatchReader:
         ]
 
     def _resent_count(self, batch: pa.RecordBatch, entry: FrameEntry) -> int:
-        """Return how many of the first rows are of a reload: a piece begins after its marker."""
+        """Return how many of the first rows belong to a reload. A piece always begins after the
+        reload's marker.
+        """
         trxs = find_reloaded(self.markers, self._taken[entry.relation_id])
         within = [trx for trx in trxs if entry.trx_first <= trx <= entry.trx_last]
         count = 0

@@ -33,7 +33,7 @@ CALLBACKS = {"mappings": "on_mappings", "types": "on_types", "caches": "on_cache
 
 
 class EntryNotRestored(PenstockError):
-    """The saved place is after the entries of its record. Fields: state, passed."""
+    """The saved place is past the last entry of its record. Fields: state, passed."""
 
     code = "CN21"
     retry = "operator"
@@ -163,7 +163,7 @@ class DirectApplication:
         )
 
     def _read(self, segment: int) -> bool:
-        """Read a segment; return False if the mode changed in it, or it was stopped."""
+        """Read a segment; return False if the node's mode changed in it, or if stopped."""
         self._tell_all()
         text = f"Processing WAL segment [segment={self._log.path(segment)}]"
         logger.info(text)

@@ -30,7 +30,7 @@ WHOLE, GONE, COME = 0, 1, 2
 
 
 class Row(Mapping[str, Any]):
-    """Columns of one row that were sent, by name. Values are made on demand."""
+    """Columns of one row that were sent, by name. Python values are created on first access."""
 
     __slots__ = ("_image", "_row")
 

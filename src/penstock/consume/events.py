@@ -118,7 +118,7 @@ class CdcEvent(EventCore):
 
     @property
     def resent(self) -> bool:
-        """Return whether the row was read again: it did not change, the table's rows are sent
+        """Return whether the row did not change and only arrives again because its table is sent
         again.
         """
         return self.frame.resent(self.row)

@@ -53,7 +53,7 @@ class Image:
         return name in self._places
 
     def cells(self, name: str) -> Sequence[Any]:
-        """Return the values of a column, of all rows; meaningless if it was not sent.
+        """Return the values of a column for all rows; values that were not sent are meaningless.
 
         Raises KeyError for an unknown column.
         """
@@ -216,7 +216,7 @@ class RowsFrame:
         return keys
 
     def _unchanged_key(self, row: int, lacking: frozenset[str]) -> tuple[Any, ...] | None:
-        """Return a key with columns that were not sent: they have their previous values."""
+        """Return a key in which columns that were not sent have their previous values."""
         if not self.has_before[row] or not all(n in self.before for n in lacking & {*self._key}):
             return None
         return tuple(

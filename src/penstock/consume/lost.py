@@ -98,9 +98,9 @@ def _is_skipped_at_end(place: LogPlace, name: str) -> bool:
 
 
 def _is_behind_saved(place: LogPlace, name: str) -> bool:
-    """Return whether the next segment does not follow the saved state.
+    """Return whether the next segment does not continue the saved state.
 
-    It uses the consumer's own check, so exactly the states that the consumer refuses are repaired
+    This uses the consumer's own check, so exactly the states that the consumer refuses are repaired
     here.
     """
     with _opened_listing(place, name) as (listing, saved):

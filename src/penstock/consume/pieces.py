@@ -67,7 +67,9 @@ def gsn_shift(segment: Segment) -> int:
 
 
 def told_markers(segment: Segment) -> list[Marker]:
-    """Return the markers for consumers, in order: of all tables, so counting needs no filter."""
+    """Return the markers for consumers, in order. They are those of all tables, so counting needs
+    no filter.
+    """
     markers = sorted(segment.markers(), key=lambda marker: marker.gsn)
     return [marker for marker in markers if marker.kind in TOLD]
 

@@ -105,7 +105,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Content of a metadata file: what the consumer was told, by the table's id."""
+    """Content of a metadata file: the facts that the consumer was given, by the table's id."""
 
     told: dict[str, Any] = field(default_factory=dict)
 

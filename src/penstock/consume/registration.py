@@ -127,9 +127,10 @@ def _keep_all(place: LogPlace, directory: Path) -> None:
 
 
 def _beginning(place: LogPlace, directory: Path) -> Position:
-    """Return the position before the oldest segment in any directory, with no gap after it.
+    """Return the position before the oldest segment that no gap follows.
 
-    Each of these segments gets its link, whatever the size limit: the limit is for later ones.
+    The segments of all directories count. Each of them gets its link, whatever the size limit: the
+    limit is for later ones.
     """
     files = place.files
     for _ in range(ATTEMPTS_MAX):

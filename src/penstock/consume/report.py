@@ -67,7 +67,7 @@ class ProcessReport:
         self.metrics.segment_time.observe(seconds * 1000)
 
     def metadata_told(self, seconds: float) -> None:
-        """Note the duration of callbacks for metadata."""
+        """Note how long the callbacks for metadata took."""
         self.metrics.metadata_time.observe(seconds * 1000)
 
     def show_state(self, state: str) -> None:
@@ -82,7 +82,9 @@ class ProcessReport:
         self._file.write(self._facts())
 
     def note_end(self, error: dict[str, Any] | None = None) -> None:
-        """Note that the process ends, with or without an error; nothing if another one works."""
+        """Note that the process ends, with or without an error. Does nothing if another process is
+        active.
+        """
         if self._mode == "passive":
             return
         self._state = "failed" if error else "stopped"
@@ -144,7 +146,7 @@ class Report(ProcessReport):
         self._count(read)
 
     def _count(self, read: Position) -> int:
-        """Note the position; return how many changes lie between it and the last one."""
+        """Note the position; return the number of changes since the last noted one."""
         count = 0 if self._read is None else max(0, read.gsn - self._read.gsn)
         self.metrics.events.add(count)
         self._read = read
@@ -157,7 +159,7 @@ class Report(ProcessReport):
         self.metrics.committed_offset.set(bytes_before(saved.gsn, segment))
 
     def note_refused(self, error: dict[str, Any]) -> None:
-        """Note that it could not begin, and no other process runs it."""
+        """Note that the process could not begin, if no other process runs the consumer."""
         self._state = "failed"
         self._file.write({**self._facts(), "error": error})
 

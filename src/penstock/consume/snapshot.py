@@ -69,7 +69,9 @@ class Snapshot:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether it has to be made, or placed, before the consumer can begin."""
+        """Return whether the snapshot must be read, or get its place, before the consumer can
+        begin.
+        """
         return self._files.exists(self.folder / WANTED_FILE)
 
     def want(self) -> None:
@@ -90,7 +92,7 @@ class Snapshot:
         return StateFile(self.folder / name, Made, files=self._files)
 
     def load_made(self) -> Made | None:
-        """Return the facts about its rows; None unless all rows are there."""
+        """Return the facts about the snapshot's rows; None unless all rows are stored."""
         return self._file(MADE_FILE).load()
 
     def save_made(self, made: Made) -> None:
@@ -99,7 +101,9 @@ class Snapshot:
         point("consume.snapshot.made")
 
     def begin(self, made: Made) -> None:
-        """Let the consumer begin with it: its saved position is first, which may be repeated."""
+        """Let the consumer begin with the snapshot. Its position is saved first; that step may be
+        repeated.
+        """
         point("consume.snapshot.placed")
         start = Position(segment=0, gsn=0, log_id=made.log_id)
         ConsumerState(self._directory, self._files).save(start)
@@ -123,7 +127,9 @@ class Snapshot:
         return [file for file in found if file.number >= number]
 
     def remove(self) -> None:
-        """Remove the folder. READY.json is last: it marks a snapshot that is to be removed."""
+        """Remove the folder. READY.json goes last, because it marks a snapshot that is being
+        removed.
+        """
         self._remove_but(READY_FILE)
         self._files.unlink(self.folder / READY_FILE)
 
@@ -169,9 +175,9 @@ def place_behind(
 
 
 def _at_end(place: LogPlace, number: int, ordinal: int) -> Position | None:
-    """Return the place before a segment that is not begun, if the log is that far without it.
+    """Return the place before a segment that does not exist yet, if the log's end has reached it.
 
-    An idle source moves the log's end, and no segment is begun for that.
+    An idle source moves the log's end without beginning a segment.
     """
     state = load_state(place.log, place.files)
     if state is None or state.number_next != number or state.end.position < ordinal:

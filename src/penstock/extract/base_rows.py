@@ -23,7 +23,7 @@ class LogBaseRows(BaseRows):
     """Rows of the log's base. Only the decoding thread uses it."""
 
     def __init__(self, holder: Holder, *, clock: Clock = REAL_CLOCK) -> None:
-        """Keep the holder of the base, which has an owner of its own."""
+        """Keep the base's holder, which is registered under a name of its own."""
         self._holder, self._clock = holder, clock
         holder.clear()
 
@@ -53,7 +53,7 @@ class LogBaseRows(BaseRows):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held(TableRows):
-    """Rows of one table in the base. pieces: those after the first."""
+    """Rows of one table in the base. pieces: the pieces after the first."""
 
     relation: Relation = field()
     pieces: Iterator[Piece]

@@ -453,7 +453,7 @@ class Extractor:
         return Outcome(ended=ended, end=writer.durable)
 
     def _leave(self, writer: Writer, error: PenstockError) -> None:
-        """Before an error is raised, close what is whole, and show the reason."""
+        """Close what is whole and show the reason before an error is raised."""
         self.progress.state = "failed"
         self.progress.last_error = error.message
         if self._engine.is_loss(error) and writer.cut_files:

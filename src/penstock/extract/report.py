@@ -14,7 +14,7 @@ from penstock.ports.source import SourceEngine, SourceStream
 
 
 class ControlGate(Protocol):
-    """Wish of the operator: the word in the action table."""
+    """Operator's word in the action table."""
 
     @abstractmethod
     def word(self) -> str:

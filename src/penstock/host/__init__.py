@@ -1,1 +1,1 @@
-"""Files, clock, connections, retry, faults: the one door to what can fail."""
+"""Files, clock, connections, retry and faults: everything outside this program that can fail."""

@@ -41,7 +41,7 @@ class RealClock(Clock):
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait; handlers of signals run meanwhile."""
+        """Sleep. Signal handlers still run meanwhile."""
         if seconds > 0:
             time.sleep(seconds)
 

@@ -48,7 +48,7 @@ class RequestFiles:
         return requests, self._state.load(CAPTURED_FILE, CaptureAnswers) or CaptureAnswers()
 
     def answer(self, request: TableRequest, error: PenstockError | None) -> None:
-        """Keep the answer to a request; error: why it is refused."""
+        """Store the answer to a request. error: why the request is refused."""
         said = CaptureAnswer(table=request.table, capture_id=request.capture_id)
         if error is not None:
             said = CaptureAnswer(

@@ -58,7 +58,9 @@ RECONNECT = Backoff(first_s=0.2, longest_s=5.0, attempts=100_000)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether a server is away and may come back; one that refuses us is not away."""
+    """Return whether a server is unreachable and may come back. A server that refuses us is
+    reachable.
+    """
     return isinstance(error, ConnectFailed | ConnectionLost) and error.retry == "backoff"
 
 

@@ -250,7 +250,7 @@ class Watcher:
         )
 
     def dismiss(self) -> None:
-        """End the watcher: we ended the process that it watched."""
+        """End the watcher, because we have ended the server that it watched."""
         with contextlib.suppress(BrokenPipeError):  # the watcher has ended: nothing to dismiss
             self._process.communicate(b"done\n", timeout=STOP_TIMEOUT_S)
 

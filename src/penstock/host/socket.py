@@ -82,7 +82,7 @@ class Wire:
 
     @property
     def is_tls(self) -> bool:
-        """True if the stream is encrypted."""
+        """Return whether the stream is encrypted."""
         return isinstance(self._socket, ssl.SSLSocket)
 
     def peer_certificate(self) -> bytes | None:

@@ -45,7 +45,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
         return [f"{self.what} waits for {one.what}; end it: {one.command}" for one in self.holders]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock status --json` prints it."""
+        """Return the object as `penstock status --json` prints it."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return shown
 

@@ -1,6 +1,6 @@
 """Waiting until a file is written to, without polling it.
 
-By inotify, if the system has it: the file is add_watch, or its directory while the file is missing.
+If the system has inotify, it watches the file, or its directory while the file is missing.
 On other systems a wait ends after some milliseconds, so that the caller looks for itself.
 """
 

@@ -103,8 +103,8 @@ class Compaction:
         self._place = place
 
     def due(self, manifest: Manifest) -> list[SegmentFile]:
-        """Return the segments of the next step; none while the step would cost more
-        than it frees.
+        """Return the segments of the next step; none while the step would cost more than the space
+        it frees.
         """
         found = self.waiting(manifest)
         size = sum(file.path.stat().st_size for file in found)
@@ -270,7 +270,9 @@ def _without_hole(files: Sequence[SegmentFile]) -> Iterator[SegmentFile]:
 
 
 def _reshape(table: BaseTable, changes: TableChanges) -> BaseTable | None:
-    """Return the table in its newest shape, in which its files are read; None if they cannot be."""
+    """Return the table in its newest shape, in which its files are read; None if no shape fits all
+    files.
+    """
     newest = last_shape(changes, table.relations)
     if newest.same_shape(table.relations[-1]):
         return table
@@ -284,7 +286,7 @@ def _reshape(table: BaseTable, changes: TableChanges) -> BaseTable | None:
 
 
 def _past(table: BaseTable, end: FlushPoint) -> BaseTable:
-    """Return the table without its point if the base is past it."""
+    """Return the table without its copy's point, if the base has passed that point."""
     is_past = end.position >= max(int(table.ordinal), int(table.settled))
     return replace(table, ordinal="0", settled="0") if is_past else table
 

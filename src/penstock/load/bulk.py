@@ -531,7 +531,7 @@ class _Load:
         return notes
 
     def is_outdated(self, definition: TableDefinition) -> bool:
-        """Return whether the target's table does not fit; create it if it is missing."""
+        """Return whether the target's table does not fit. Creates the table if it is missing."""
         try:
             self.target.create([definition])
         except TargetShapeDiffers:

@@ -95,7 +95,7 @@ OnProgress = Callable[[BulkProgress], None]
 
 
 def table_progress(plan: TablePlan, done: Mapping[int, int], under_way: int) -> TableProgress:
-    """Return one table's progress. done: chunk number to rows. under_way: uncommitted rows."""
+    """Return one table's progress. done: rows by chunk number. under_way: uncommitted rows."""
     finished = [chunk for chunk in plan.chunks if chunk.number in done]
     rows_total = sum(chunk.row_count for chunk in plan.chunks)
     bytes_total = sum(chunk.size_bytes for chunk in plan.chunks)

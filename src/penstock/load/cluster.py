@@ -32,7 +32,7 @@ NONCE_NAME = "cluster.nonce"
 
 
 class ClusterUnfit(PenstockError):
-    """An executor lacks something that the driver has. fields: host, and what."""
+    """An executor lacks something that the driver has. fields: host, and the missing thing."""
 
     code = "LD14"
 
@@ -127,8 +127,8 @@ def _lacks(wanted: Wanted, versions: Mapping[str, str], machine: str) -> Iterato
 
 
 def _directory(path: Path, nonce: str) -> str:
-    """Return what is wrong with the directory of a file that must contain this; empty
-    if nothing.
+    """Return what is wrong with the directory in which a file must have this content; empty if
+    nothing is.
     """
     try:
         found = path.read_text(encoding="ascii")

@@ -97,7 +97,7 @@ class Isolating(Protocol):
 
     @property
     def state_directory(self) -> Path:
-        """Return the directory of the reasons."""
+        """Return the directory in which the reasons are stored."""
         ...
 
     @property
@@ -162,7 +162,9 @@ class BrokenTables:
 def table_of(
     error: PenstockError, tables: Iterable[TableName], namespaces: Mapping[str, str]
 ) -> TableName | None:
-    """Return the source table that an error names by its source or target name; None if none."""
+    """Return the source table that an error names, by its source or target name; None if it names
+    none.
+    """
     said = error.fields.get("table")
     named = [one for one in tables if said in (str(one), str(target_name(one, namespaces)))]
     return named[0] if len(named) == 1 else None

@@ -47,7 +47,7 @@ def text_of(error: BaseException) -> str:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return a Java exception's root cause in one line; "" if it is its own cause."""
+    """Return a Java exception's root cause in one line; empty if it has no other cause."""
     java = getattr(error, "java_exception", None)
     found = ""
     try:
@@ -155,7 +155,7 @@ class Start:
                 self._process.kill()
 
     def took(self, process: subprocess.Popen[bytes] | None) -> None:
-        """Record the process to kill; None if there is none now."""
+        """Note the process to kill; None if there is none now."""
         with self._lock:
             self._process = process
             if process is not None and self.given_up:

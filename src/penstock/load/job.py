@@ -74,7 +74,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """Outcome of a task. error: set instead of all others."""
+    """Outcome of a task. error: if set, the other fields are empty."""
 
     phase: int
     staging: str
@@ -112,11 +112,11 @@ def run_tasks(works: Iterator[Work]) -> Iterable[TaskOutcome]:
 
 
 def _check_first_try() -> None:
-    """Raise TaskRepeated unless this is a task's first attempt: only that stages rows.
+    """Raise TaskRepeated unless this is a task's first attempt, the only one that may stage rows.
 
     A lost executor may have committed its rows before it could report that, or may still be
-    writing. Rows of a second attempt would be duplicates. A batch that is staged again begins with
-    empty merge tables, which refuse the rows of an older attempt.
+    writing. Rows of a second attempt would be duplicates. When the batch is staged again, it begins
+    with empty merge tables, which refuse the rows of an older attempt.
     """
     if _is_repeated():
         raise TaskRepeated(
@@ -132,7 +132,8 @@ def _is_repeated() -> bool:
 
 
 def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[ChunkOutcome]:
-    """Copy the chunks of one partition like `chunk.copy_chunks`, and tell them if it is a retry.
+    """Copy the chunks of one partition like `chunk.copy_chunks`, and mark them as repeated in a
+    retry.
 
     The writer ends what an earlier attempt may have left open at the target.
     """

@@ -144,10 +144,11 @@ class Step(StrEnum):
 def next_step(
     plan: TablePlan | None, mark: Mark | None, *, empty: bool, made: bool = False
 ) -> Step:
-    """Decide from the two parts of the ledger and the target table itself.
+    """Decide on a table's next step by the two parts of the ledger and by the target table itself.
 
-    plan: that of bulk.json. mark: that of the target. empty: whether the target table is empty.
-    made: whether it was created just now, so that its rows are gone, whatever a mark says.
+    plan: the plan in bulk.json. mark: the target's record. empty: whether the target table is
+    empty. made: whether the table was created just now, so that its rows are gone, whatever the
+    mark says.
     """
     if made:
         return Step.AFRESH

@@ -172,15 +172,13 @@ class DeferredKeyFlow:
 
     @property
     def settled_positions(self) -> dict[TableName, int]:
-        """Return for each waiting table the position from which its rows are of one moment."""
+        """Return, for each waiting table, the position at which its rows are consistent."""
         return {table.source: table.settled for table in self.waiting(())}
 
     def due(
         self, left_out: Collection[TableName], covered: Callable[[], int]
     ) -> list[DeferredTable]:
-        """Return the waiting tables whose rows are of one moment. covered: end of the applied
-        changes.
-        """
+        """Return the waiting tables that are consistent. covered: end of the applied changes."""
         waiting = self.waiting(left_out)
         reached = covered() if waiting else 0
         return [table for table in waiting if table.settled <= reached]
@@ -484,7 +482,7 @@ class Loader:
         return done
 
     def _batch(self, files: list[SegmentFile], before: int) -> bool:
-        """Stage and apply just this batch; return False if stopped meanwhile."""
+        """Stage and apply one batch, without staging another; return False if stopped."""
         assert self._ahead is not None
         self._ahead.request(Wanted(applied=self._applied, look=lambda: files, before=before))
         staged = None
@@ -574,8 +572,8 @@ class Loader:
     def _make_keys(self) -> bool:
         """Create the unique keys that are due; return whether there were any.
 
-        Nothing that was staged or read before is used after that, because rows written directly to
-        a table with one unique key would replace other rows if it has two.
+        Batches staged and catalogue facts read earlier are not used afterwards. Rows written
+        directly to a table with one unique key would replace other rows if the table has two.
         """
         due = self._due_keys()
         if not due:
@@ -595,7 +593,7 @@ class Loader:
     # --- holds ------------------------------------------------------------------------------------
 
     def _answer_hold(self, hold: Hold) -> bool:
-        """Answer a hold; return whether to wait."""
+        """Answer a hold of verify; return whether the loader has to wait."""
         reached = hold.until is not None and self._find_covered() >= hold.until
         if hold.until is not None and not reached:
             return False

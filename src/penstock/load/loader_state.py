@@ -93,7 +93,7 @@ class LoaderState(msgspec.Struct, kw_only=True):
             self.commits.observe(max(0.0, (now_us - batch.after.commit_time_us) / 1e6))
 
     def count_batch(self, batch: Batch, seconds: Mapping[str, float]) -> None:
-        """Count a batch. seconds: of its steps."""
+        """Count a batch. seconds: duration of each of its steps."""
         self.batch_count += 1
         self.row_count += batch.counts.changes
         self.file_count += len(batch.whole)

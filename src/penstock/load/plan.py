@@ -34,7 +34,7 @@ BUCKETS_MAX = 8
 
 
 class PlanImpossible(PenstockError):
-    """The segments of a batch do not fit together."""
+    """The segments of a batch do not follow one another."""
 
     code = "LD20"
 
@@ -117,9 +117,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A piece of the batch between barriers: rows with gsn_after < gsn <= gsn_upto.
+    """Part of the batch between two barriers: the rows with gsn_after < gsn <= gsn_upto.
 
-    truncated, reloaded: source tables that are emptied at its start. relations: current shapes.
+    truncated, reloaded: source tables that are emptied at its start. relations: the current shape
+    of each table.
     """
 
     gsn_after: int
@@ -317,7 +318,7 @@ def _counts(entry: FrameEntry, table: TableName, window: Window, places: _Places
 
 
 def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
-    """Return whether a shape without rows counts: only if it is certainly newer than
+    """Return whether a shape without rows counts, which it does only if it is certainly newer than
     the bulk load.
     """
     has_rows = any(entry.relation_id == use.id for entry in segment.frames)

@@ -137,7 +137,7 @@ class StagePrefetch:
         return request.staged
 
     def abandon(self) -> None:
-        """Abandon the request, staged or not; return once nothing works on it."""
+        """Abandon the request, whether it is staged or not; return once no thread works on it."""
         request, self._request = self._request, None
         self._applying = None
         if request is None:
@@ -151,7 +151,7 @@ class StagePrefetch:
             logger.info("staged batch abandoned", gsn_after=request.wanted.applied.gsn)
 
     def close(self) -> None:
-        """Abandon, and close the connection; request() opens another."""
+        """Abandon the request and close the connection; request() opens another."""
         self.abandon()
         self._disconnect()
 

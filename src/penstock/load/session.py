@@ -647,7 +647,7 @@ def _nothing(tasks: Iterator[int]) -> Iterable[int]:
 
 
 def _forget_context(gateway: Any = None) -> None:
-    """Let pyspark start a new JVM: its class attributes keep the last one, dead or alive.
+    """Let pyspark start a new JVM. Its class attributes would keep the last one, dead or alive.
 
     gateway: forget only this one.
     """

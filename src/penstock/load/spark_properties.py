@@ -170,7 +170,7 @@ def _suspects(said: str, given: Mapping[str, str]) -> list[str]:
 
 
 def _is_told(value: str, said: str) -> bool:
-    """Return whether a message contains a value, or a path of it."""
+    """Return whether a message contains a value, or one of the paths in it."""
     parts = [value, *(part.partition("#")[0] for part in re.split(r"[,\s]+", value))]
     return any(
         len(part) >= _LEAST_LETTERS and re.search(rf"(?<![\w/]){re.escape(part)}(?!\w)", said)

@@ -497,7 +497,7 @@ def _heartbeats(
 
 
 def _file_progress(segment: SegmentView, after: Applied, log_id: str) -> FileProgress:
-    """Return a file's CL row: its own last gsn, or that of the batch's end in it."""
+    """Return a file's CL row, with the smaller of the file's last gsn and the batch's."""
     return FileProgress(
         file=file_label(log_id, segment.path.name),
         mark=min(segment.end.gsn, after.gsn),

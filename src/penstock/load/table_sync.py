@@ -44,9 +44,9 @@ from penstock.ports.target import Applied, SyncState, TableSync
 def next_state(
     row: TableSync | None, request: TableRequest, answers: CaptureAnswers
 ) -> SyncState | None:
-    """Return the state that a request asks for next; None: the table stays as it is.
+    """Return the state that a request asks for next; None if the table's state does not change.
 
-    The ends of a copy and of catching up are not decided here.
+    The ends of a copy and of catching up are decided elsewhere.
     """
     state = row.state if row is not None else SyncState.FOLLOWING
     served = row.copy_id if row is not None else 0
@@ -71,7 +71,7 @@ def moves(
     *,
     copied: Mapping[TableName, int],
 ) -> list[TableSync]:
-    """Return the rows that have to be written now.
+    """Return the rows that must be written now.
 
     Args:
         rows: The present rows.
@@ -200,7 +200,7 @@ class TableSyncFlow:
         self.look()
 
     def look(self) -> bool:
-        """Read the requests; return whether they have changed."""
+        """Read the requests; return whether they have changed since the last call."""
         requests, answers = self._requests.look(), self._answers.look()
         return requests or answers
 
@@ -316,7 +316,7 @@ class TableSyncFlow:
         )
 
     def _next_joining(self, applied: Applied) -> TableSync | None:
-        """Return the table whose batches are staged: one after the other, by name."""
+        """Return the table whose batches are staged next: one table after the other, by name."""
         waiting = [
             row
             for row in self.rows.values()

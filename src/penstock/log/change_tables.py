@@ -87,7 +87,7 @@ class ChangeFilter:
         return after and through and since and until
 
     def rows_of(self, rows: Rows) -> Rows:
-        """Return the requested ones of these rows, which come from `add_commit`."""
+        """Return those of these rows that were requested. The rows come from `add_commit`."""
         limits = (self.gsn_after, self.gsn_through, self.since_us, self.until_us)
         return Rows(relation=rows.relation, batch=within(rows.batch, *limits))
 

@@ -234,7 +234,9 @@ class AppliedFiles:
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:
-        """removes, done_directory, keeping: see `LoaderOptions`."""
+        """Keep the arguments. `removes`, `done_directory` and `keeping` are those of
+        `LoaderOptions`.
+        """
         self._directory = directory
         self._extension = extension
         self._removes = removes
@@ -261,6 +263,6 @@ class AppliedFiles:
             self.dispose(list_segments(self._directory, self._extension, self._files), needed)
 
     def remove_outlived(self, needed: int) -> None:
-        """Now and then: remove those that have been kept for long enough."""
+        """Remove the segments that were kept for long enough. Called now and then."""
         if self._done_directory is None:
             self._keeper.remove_outlived(needed)

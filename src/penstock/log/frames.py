@@ -136,8 +136,8 @@ def place_entry(
 def is_header_torn(path: Path, files: Files = REAL_FILES) -> bool:
     """Return whether an open segment has no whole header yet, so that it holds nothing.
 
-    The writer makes the header durable first: in a longer file a damaged header is corruption, and
-    reading it says so. Raises FileMissing.
+    The writer makes the header durable first. In a longer file a damaged header is therefore
+    corruption, and reading it raises an error.
     """
     file = files.open_read(path)
     try:

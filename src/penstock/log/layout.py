@@ -103,7 +103,7 @@ class DurableMark:
 
 
 class DurableReader:
-    """Reader's side: the file stays open, so a look costs one read. For one thread."""
+    """Reader's side: the file stays open, so a look costs one read. Used by one thread."""
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
         """Open nothing before the first look."""

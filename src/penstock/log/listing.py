@@ -56,7 +56,7 @@ class ReaderErrors:
 
 
 class Listing:
-    """Segments of one reader, as they arrive. For one thread."""
+    """Segments of one reader, as they arrive. Used by one thread."""
 
     def __init__(
         self,

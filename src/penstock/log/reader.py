@@ -272,7 +272,8 @@ def _compare_state(state: LogState | None, last: ClosedSegment | None) -> Iterat
             code="LG23",
             file=last.path.name,
             message=f"segments {last.number + 1} to {state.number_next - 1} are gone",
-            hint="As after loading with removeFiles or doneDirectory; otherwise they are lost.",
+            hint="Nothing to do if a load with removeFiles or doneDirectory removed them; if not, "
+            "they are lost.",
         )
 
 
@@ -313,7 +314,7 @@ def _open_finding(severity: Severity, file: SegmentFile, what: str) -> LogFindin
         code="LG24",
         file=file.path.name,
         message=f"{file.path.name} {what}",
-        hint="A running extractor writes it; left over, the next start recovers it.",
+        hint="Nothing to do: a running extractor writes the file, or the next start recovers it.",
     )
 
 

@@ -159,7 +159,9 @@ def _count_updates(letters: bytes, before: pa.Array) -> int:
 
 
 def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
-    """Return the fixed part of a rows frame, computed from its batch; the place is still 0."""
+    """Return the fixed part of a rows frame, computed from its batch. Its place is 0 until it is
+    written.
+    """
     batch = rows.batch
     ops = batch.column("op")
     letters = ops.buffers()[1][ops.offset : ops.offset + len(ops)].to_pybytes()

@@ -187,7 +187,7 @@ def _merge_numbers(columns: list[Any]) -> Any:
 
 
 def _bounds(rows: Rows) -> tuple[int, int]:
-    """Return the first and the last transaction; raise RunInvalid if they do not rise."""
+    """Return the first and the last transaction; raise RunInvalid if their numbers do not rise."""
     column = rows.batch.column(1)
     steps = pc.min(pc.pairwise_diff(column)).as_py()
     if column.null_count or (steps is not None and steps < 0):
@@ -299,7 +299,7 @@ class Writer:
     """
 
     def __init__(self, place: Place, options: WriterOptions, lock: Any) -> None:
-        """Not for callers: see open()."""
+        """Keep the arguments. Not for callers, which use open()."""
         self._place = place
         self._options = options
         self._lock = lock
@@ -683,7 +683,9 @@ class Writer:
         self._unflushed = True
 
     def _tell(self, batch: pa.RecordBatch) -> None:
-        """Keep transactions for the frame before the next flush point: one frame for many runs."""
+        """Collect transactions for one frame before the next flush point, rather than one frame per
+        run.
+        """
         self._open_segment()
         self._unannounced.append(batch)
         self._unflushed = True

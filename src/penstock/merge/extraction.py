@@ -343,9 +343,10 @@ class MergeEngine(SourceEngine):
             self._stream = None
 
     def _inputs(self, state: MergeState) -> list[InputState]:
-        """Return the known inputs, and after them joining ones, which start with later changes.
+        """Return the known inputs, followed by joining ones, which begin with changes after the
+        watermark.
 
-        Nothing is left out of an input that replaces another, whatever its clock says.
+        An input that replaces another begins without such a limit, whatever its clock says.
         """
         follows = {child for children in self.section.split.values() for child in children}
         known = {one.name: one for one in state.inputs}

@@ -148,7 +148,7 @@ def _errors_of(place: InputPlace) -> ReaderErrors:
 
 
 class MergeInput:
-    """One input. For one thread.
+    """One input. Used by one thread.
 
     Attributes:
         read_trx: the last transaction that was read.
@@ -344,7 +344,9 @@ class MergeInput:
         return np.concatenate(found)
 
     def gsn_end(self, trx: int) -> int:
-        """Return the number of the last row up to a held transaction, or of the row before it."""
+        """Return the number of the last row of a held transaction; if it has none, of the row
+        before it.
+        """
         held = next(one for one in self._held if one.last > trx or one is self._held[-1])
         segment = self._segment(held)
         end = segment.start.gsn

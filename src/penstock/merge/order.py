@@ -79,7 +79,7 @@ class Round:
 
     @property
     def is_one(self) -> bool:
-        """Return whether it is one merged transaction."""
+        """Return whether the round is a single merged transaction."""
         return bool(self.group[-1] == 0)
 
 
@@ -207,7 +207,8 @@ class InputQueue:
         return None
 
     def part(self, name: str) -> tuple[int, int] | None:
-        """Return the first pending part of this global transaction.
+        """Return the first pending part of a global transaction, as its place in the queue and the
+        number of parts that it announces.
 
         It is how many are before it, and how many parts it announces.
         """
@@ -355,9 +356,9 @@ class Order:
     # -- global transactions -----------------------------------------------------------------
 
     def _decide(self, index: int, room: float) -> Round | bool | None:
-        """Decide on the part at the head of an input, which is the earliest of all.
+        """Decide on the earliest part of all, which is at the head of an input.
 
-        Returns a round with it; True if it waits for its others; None if inputs have to be read
+        Returns a round with it; True if it waits for other parts; None if inputs must be read
         first, or there is no room.
         """
         queue = self.queues[index]
@@ -383,8 +384,8 @@ class Order:
         return True
 
     def _others(self, index: int, name: str, time_us: int) -> tuple[list[int], list[int], int]:
-        """Return the inputs with another part, those that may still have one, and the announced
-        count.
+        """Return the inputs that have another part, those that may still have one, and the
+        announced number of parts.
         """
         others, unread, told = [], [], 0
         for other, queue in enumerate(self.queues):
@@ -399,7 +400,9 @@ class Order:
         return others, unread, told
 
     def _would_wait_for_ever(self, index: int, name: str) -> bool:
-        """Return whether an awaited part is after one that waits, at last, for this one."""
+        """Return whether waiting for a part closes a circle, because that part waits, directly or
+        indirectly, for this one.
+        """
         blocked = {**self._blocked, index: name}
         seen, left = {name}, [name]
         while left:

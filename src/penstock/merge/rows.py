@@ -84,7 +84,7 @@ class _Numbered:
 
 @dataclass
 class RowMerger:
-    """Makes runs, one round after the other.
+    """Maker of runs, one round after the other.
 
     Attributes:
         numbers: of each input, its number in the log.
@@ -280,9 +280,10 @@ class RowMerger:
     # -- shapes ------------------------------------------------------------------------------
 
     def _apply_shapes(self, index: int, gsn: int) -> None:
-        """Apply shapes without rows of an input up to that row of its own.
+        """Apply an input's shapes without rows, up to that row of the input.
 
-        Those from before the copy that the input's base has of a table are in the copy's shape.
+        Shapes from before the copy of a table in the input's base are already part of the copy's
+        shape.
         """
         name = self.inputs[index].name
         for relation in self.inputs[index].shapes(gsn):

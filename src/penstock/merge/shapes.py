@@ -39,7 +39,7 @@ class ShapesDiffer(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Merged column of an input's column.
+    """Identity of the merged column for an input's column.
 
     Attributes:
         column: `#` and its identity in the input, or its name if the input has no identities.
@@ -84,7 +84,7 @@ class ShapeState:
 
 @dataclass
 class Shapes:
-    """Current shapes. For one thread. Tables are counted from 1: servers' ids differ.
+    """Current shapes. Used by one thread. Tables are counted from 1: servers' ids differ.
 
     Attributes:
         merged: in the merged log.
@@ -308,7 +308,9 @@ def _column_of(shape: Relation, column: Column) -> int | None:
 
 
 def _both(one: Column, other: Column) -> Column | None:
-    """Return a column for the values of both, with the name of the first; None if there is none."""
+    """Return a column that can hold the values of both columns, with the first one's name; None if
+    there is none.
+    """
     neutral = _wider(one.neutral, other.neutral)
     if neutral is None:
         return None

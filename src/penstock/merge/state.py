@@ -73,7 +73,7 @@ class MergeState:
 
 
 class MergeStates:
-    """Files of the states. For one thread."""
+    """Files of the states. Used by one thread."""
 
     def __init__(self, files: StateFiles) -> None:
         """Read the files. Raises CheckpointCorrupt."""
@@ -97,7 +97,9 @@ class MergeStates:
         return found, shapes[-1]
 
     def forget(self) -> None:
-        """Forget the entries: the log is empty, and begins at another place than saved."""
+        """Forget the entries, because the log is empty and begins at another place than the saved
+        one.
+        """
         self.entries = self._shapes = ()
 
     def save(self, state: MergeState, shapes: ShapeState | None) -> None:

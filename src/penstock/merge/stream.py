@@ -85,11 +85,11 @@ class MergeStream(SourceStream):
         Args:
             members: the inputs.
             start: the merged log's end.
-            state: of that place.
+            state: the merge's state at that end.
             over: inputs that have ended.
-            shapes: of that place.
+            shapes: the shapes at that end.
             section: [merge].
-            run_directory: of the report.
+            run_directory: directory of the report.
             clock: the clock.
             has_writer: returns whether an extractor writes a log.
             on_acknowledge: called with each acknowledged transaction.
@@ -149,7 +149,7 @@ class MergeStream(SourceStream):
                 self._wait(min(left_s, POLL_S))
 
     def has_given(self, position: int) -> bool:
-        """Return whether all rows of the inputs are given: only heartbeats can wait."""
+        """Return whether all rows of the inputs were emitted, so that only heartbeats can wait."""
         del position
         return self._runs is None and all(
             one.source.durable_trx() <= one.source.read_trx and not queue.weights.sum()
@@ -282,7 +282,7 @@ class MergeStream(SourceStream):
             one.source.markers(queue.trx)
 
     def _ends(self, one: Member, queue: InputQueue) -> bool:
-        """Return whether everything of an input was read and it holds no other back."""
+        """Return whether an input is read to its end and does not hold the others back."""
         if one.ends:
             over = not self._has_writer(one.source.place) and not self._has_more(one)
         else:

@@ -93,13 +93,13 @@ class Policies:
 
     @property
     def keeps_rows(self) -> bool:
-        """True if rows that a TRUNCATE empties at the source stay in the target."""
+        """Return whether rows that a TRUNCATE empties at the source stay in the target."""
         return self.keeps(ChangeKind.TRUNCATE)
 
     def check(self, kind: ChangeKind, what: str, *, table: str) -> None:
-        """Raise SchemaChangeRefused if a change of this kind shall stop the loader.
+        """Raise SchemaChangeRefused if the policy for this kind of change is to stop.
 
-        what: the change as a sentence without a stop.
+        what: the change as a sentence without a full stop.
         """
         if self.of(kind) is not Policy.EXCEPTION:
             return

@@ -170,5 +170,5 @@ class TableDefinition:
 
     @property
     def key_of_changes(self) -> tuple[str, ...]:
-        """Primary key if it identifies one row at any moment, empty otherwise."""
+        """Primary key, which identifies one row at any moment; empty if it is deferrable."""
         return () if self.primary_key_deferrable else self.primary_key

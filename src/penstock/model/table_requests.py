@@ -56,7 +56,7 @@ class TableRequest:
 
     @property
     def comes_with_copy(self) -> bool:
-        """Flag: one request asked to copy the rows and to put them into the log."""
+        """Return whether one request asked to copy the rows and to put them into the log."""
         return self.resend_id == self.copy_id != 0
 
 

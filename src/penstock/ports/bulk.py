@@ -64,10 +64,11 @@ class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def split_deferred(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
-    """Return the table with the keys that hold at any moment and all indexes; and the other keys.
+    """Return the table with the keys that always hold and all indexes, and separately the other
+    keys.
 
-    The key that identifies its rows is the one by which it is read in chunks, so none of its values
-    is read twice.
+    The key that identifies rows always holds: the table is read in chunks by it, so no value is
+    read twice.
     """
     early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
     late = tuple(key for key in definition.unique_keys if key not in early)
@@ -203,13 +204,15 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def ordinals(self, kind: PositionKind) -> tuple[int, int]:
-        """Return its position and where it is settled, as ordered numbers. kind: that of both."""
+        """Return the table's position and the position where it is settled, as ordered numbers.
+        kind: kind of both.
+        """
         position = kind.parse(self.position).ordinal
         return position, kind.parse(self.settled).ordinal if self.settled else position
 
     @property
     def is_mixed(self) -> bool:
-        """True if the table may hold rows of several moments, until changes are applied."""
+        """Return whether the table may hold rows of several moments, until changes are applied."""
         return self.settled not in ("", self.position)
 
 
@@ -349,8 +352,8 @@ class BulkReader(Protocol):
     def was_rewritten(self, task: ChunkTask) -> bool:
         """Keep the chunk's relation from being rewritten or altered while the session reads it.
 
-        Returns whether it already was, after the snapshot: then the snapshot does not see its rows
-        any more, or not under the old names of its columns.
+        Returns whether it was rewritten or altered after the snapshot, which then no longer sees
+        its rows, or sees them under old column names.
         """
         ...
 

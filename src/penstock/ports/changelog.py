@@ -71,7 +71,7 @@ def images_lost(table: TableName, sent: int, taken: int) -> RowImagesLost:
     return RowImagesLost(
         f"the changelog {table} took {taken} row images, {sent} were sent",
         hint="Nothing of the transaction is kept: start again, and look for triggers and rules on "
-        "the changelog if it comes again.",
+        "the changelog if this happens again.",
         table=str(table),
         expected=sent,
         actual=taken,
@@ -268,7 +268,7 @@ class ChangelogSource(Protocol):
 
     @property
     def KNOWS_RENAMES(self) -> bool:  # noqa: N802 - a constant of the module
-        """True if relations have the previous names of columns."""
+        """Return whether relations have the previous names of columns."""
         ...
 
     def connect(self, url: str) -> Any:

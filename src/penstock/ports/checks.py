@@ -106,7 +106,7 @@ def tables_not_read(error: PenstockError, side: Side) -> Finding:
 
 
 def not_done(check: Check, error: PenstockError) -> Finding:
-    """Return the finding for a check that failed itself, so that it is never silent."""
+    """Return the finding for a check that failed with an error, so that this is never silent."""
     return Finding(
         code=check.code,
         severity=Severity.ERROR,
@@ -208,7 +208,7 @@ class Looked:
         typed: Callable[[str], AbstractContextManager[None]] = _leave_untyped,
         source_known: bool = True,
     ) -> None:
-        """Do the wanted checks of these.
+        """Do those of these checks that are wanted.
 
         A check that fails itself is a finding and counts as skipped, never as done.
 
@@ -235,7 +235,7 @@ class Looked:
         self.skipped += sum(len(self._select(checks)) for checks in lists)
 
     def away(self, error: PenstockError, side: Side, *lists: Iterable[Check]) -> None:
-        """Report a server that cannot be reached as one finding, and skip its checks."""
+        """Report an unreachable server as one finding, and skip the checks that need it."""
         self.findings.append(unreachable(error, side))
         self.skip(*lists)
 

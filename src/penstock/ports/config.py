@@ -45,12 +45,12 @@ class Mode(StrEnum):
 
     @property
     def has_data(self) -> bool:
-        """True if tables are loaded in bulk."""
+        """Return whether tables are loaded in bulk."""
         return self is not Mode.CHANGE
 
     @property
     def has_change(self) -> bool:
-        """True if changes are extracted and loaded."""
+        """Return whether changes are extracted and loaded."""
         return self is not Mode.DATA
 
 
@@ -259,7 +259,7 @@ class SparkSection:
 
     @property
     def is_local(self) -> bool:
-        """True if Spark's driver starts the workers as processes of this machine."""
+        """Return whether Spark's driver starts the workers as processes of this machine."""
         return is_local_master(self.master)
 
 
@@ -314,7 +314,7 @@ class Config:
 
     @property
     def creates_tables(self) -> bool:
-        """True if tables that the target lacks are created: by the bulk load, or for a merge."""
+        """Return whether missing target tables are created: by the bulk load, or for a merge."""
         return self.has_target and (
             self.pipeline.mode.has_data or (self.merge is not None and self.has_base)
         )

@@ -67,7 +67,7 @@ class DirectWalk(Protocol):
 
     @property
     def is_drained(self) -> bool:
-        """True if every entry was read."""
+        """Return whether every entry was read."""
         ...
 
     @property
@@ -165,7 +165,9 @@ class DirectLog(Protocol):
 
     @abstractmethod
     def know_tables(self, names: Sequence[str]) -> None:
-        """Recognize changes of these tables also if they were dropped before they were read."""
+        """Recognize changes of these tables even if a table was dropped before its changes were
+        read.
+        """
         ...
 
     @abstractmethod
@@ -226,7 +228,7 @@ class DirectListing:
 
     @property
     def is_new(self) -> bool:
-        """True if there never was a segment."""
+        """Return whether there never was a segment."""
         return self._order.last is None
 
     def new(self) -> list[int]:

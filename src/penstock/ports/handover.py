@@ -116,7 +116,9 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def with_step(self, number: int, text: str) -> Handover:
-        """Return the state with a step done now, which replaces itself and all later steps."""
+        """Return the state with this step done now. An earlier record of it and of later steps is
+        removed.
+        """
         at = datetime.fromtimestamp(REAL_CLOCK.now_us() / 1e6, UTC).isoformat(timespec="seconds")
         step = HandoverStep(number=number, name=STEPS[number - 1], text=text, at=at)
         kept = tuple(done for done in self.steps if done.number < number)
@@ -133,7 +135,9 @@ HandoverView = Handover
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """Present facts. snapshot_held: by this process. paused: the standby's replay."""
+    """Facts as they are now. snapshot_held: this process holds the snapshot. paused: the standby's
+    replay is paused.
+    """
 
     slot_exists: bool = False
     slot_active: bool = False

@@ -25,14 +25,14 @@ class LogEnd:
     """End of the log.
 
     Attributes:
-        end: The newest durable flush point that is known.
-        number_next: The number of the open segment, or of the next one.
-        segments: Number of closed segments on disk.
-        size_bytes: Size of all segments' files.
-        done: Whether CHANGE.DONE exists.
-        has_writer: Whether a process extracts into it now.
-        watermark_us: That of an extractor of this log, as noted before the rest of this was read;
-            see `Watermark`.
+        end: the newest known durable flush point.
+        number_next: number of the open segment, or of the next one.
+        segments: number of closed segments on disk.
+        size_bytes: size of all segments' files.
+        done: whether CHANGE.DONE exists.
+        has_writer: whether a process extracts into it now.
+        watermark_us: watermark of the log's extractor, read before the other fields; see
+            `Watermark`.
     """
 
     log_id: str = ""
@@ -93,10 +93,10 @@ class SourceState:
 
 
 class Watermark:
-    """Moment of the source's clock before which every commit is in the log.
+    """Time on the source's clock before which every commit is in the log.
 
     Derived from looks at the source: once the log has reached the position that the source had at a
-    moment, it has everything that was committed until then. For one thread.
+    time, it has everything that was committed until then. Used by one thread.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Retention:
     expires_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as the JSON of the web interface has it."""
+        """Return the object as the JSON of the web interface has it."""
         return {
             "size_bytes": self.size_bytes,
             "age_seconds": None if self.age_s is None else round(self.age_s, 1),
@@ -158,7 +158,7 @@ class SourceReader(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @abstractmethod

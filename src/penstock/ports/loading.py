@@ -76,12 +76,12 @@ class Batch(Protocol):
 
     @property
     def is_cut(self) -> bool:
-        """True if it ends inside its last file."""
+        """Return whether the batch ends inside its last file."""
         ...
 
     @property
     def whole(self) -> tuple[SegmentFile, ...]:
-        """Files that are finished once it is applied."""
+        """Files that are finished once the batch is applied."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class Batch(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """Counts of its rows."""
+        """Counts of the batch's rows."""
         ...
 
     @property
@@ -153,13 +153,13 @@ class Target(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @property
     @abstractmethod
     def replica(self) -> bool:
-        """True if nothing there acts on what is written, such as foreign keys."""
+        """Return whether foreign keys and the like are off in the target."""
         ...
 
     @abstractmethod
@@ -214,7 +214,9 @@ class Target(Protocol):
 
 
 def applied_behind(segment: Segment) -> Applied:
-    """Return the place of a target that has applied a segment, or an open one's durable part."""
+    """Return the applied position of a target that has applied a whole segment, or the durable part
+    of an open one.
+    """
     end = segment.end
     return Applied(
         segment=segment.number if segment.is_closed else segment.number - 1,

@@ -25,7 +25,7 @@ class Progress(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @abstractmethod
@@ -148,7 +148,7 @@ class TargetReader(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @property

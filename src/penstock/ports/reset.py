@@ -33,7 +33,7 @@ class SourceReset(Protocol):
         ...
 
     def remove(self, config: Config, handover: Handover | None, removal: Removal, /) -> None:
-        """Carry one out. Raises PrivilegeMissing and the errors of a connection."""
+        """Carry out one removal. Raises PrivilegeMissing and the errors of a connection."""
         ...
 
 
@@ -64,7 +64,7 @@ class Leftovers:
 
 
 def names_of(tables: Collection[TableName]) -> str:
-    """Return tables in a line: the first ones by name."""
+    """Return the names of tables in one line; of many only the first ones."""
     names = sorted(map(str, tables))
     more = f" and {len(names) - TABLES_MAX} more" if len(names) > TABLES_MAX else ""
     return ", ".join(names[:TABLES_MAX]) + more
@@ -82,7 +82,7 @@ class TargetReset(Protocol):
         ...
 
     def remove(self, url: str, removal: Removal, /) -> None:
-        """Carry one out."""
+        """Carry out one removal."""
         ...
 
 
@@ -102,13 +102,13 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
-    """Return how the existing ones of these tables are emptied, and remove nothing else.
+    """Return how to empty those of these tables that exist, without removing anything else.
 
-    If several pipelines write a target, `leftovers` would also remove the others' tables.
+    If several pipelines write to a target, `leftovers` would also remove the others' tables.
     """
     return part(url, LEFTOVERS_PART).plan_emptying(url, tables)
 
 
 def remove(url: str, removal: Removal) -> None:
-    """Carry one out. Raises PrivilegeMissing and the other errors of `server_errors`."""
+    """Carry out one removal. Raises PrivilegeMissing and the other errors of `server_errors`."""
     part(url, LEFTOVERS_PART).remove(url, removal)

@@ -37,7 +37,7 @@ class ValueUnfit(PenstockError):
 
 
 class ReferenceMissing(PenstockError):
-    """A foreign key: the referenced row does not exist yet, or one still refers to it."""
+    """A foreign key refuses a row: its referenced row is missing, or it is still referred to."""
 
     code = "ST62"
     retry: ClassVar[Retry] = "backoff"
@@ -115,7 +115,7 @@ class RowRules:
 
     @property
     def has_conditions(self) -> bool:
-        """True if a row may be refused."""
+        """Return whether a row may be refused."""
         return bool(self.cas or self.deadlines)
 
     def check(self, table: TableDefinition) -> None:
@@ -151,7 +151,7 @@ class Conflict:
         target: The existing row, None if there is none.
         proposed: The mutation's row, in the same spelling as target as far as it has the table's
             columns, so that equal values are equal.
-        before: The mutation's row before, in the same spelling.
+        before: The row before the mutation, in the same spelling.
     """
 
     mutation: Mutation
@@ -162,7 +162,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Mutation for the table of dead letters. queue: its name there."""
+    """Mutation for the table of dead letters. queue: name of the queue in that table."""
 
     queue: str
     time: Hlc
@@ -184,7 +184,9 @@ class RowSession(Protocol):
 
     @abstractmethod
     def exclusive(self, tables: Collection[StagedTable]) -> AbstractContextManager[None]:
-        """Lock these tables: no other session that asks for one applies while the block runs."""
+        """Lock these tables for a block, so that no other session that also calls this applies to
+        them.
+        """
         ...
 
     @abstractmethod

@@ -104,9 +104,10 @@ class BaseRows(Protocol):
     def at(
         self, table: TableName, trx: int, *, gives_up: Callable[[], bool]
     ) -> AbstractContextManager[TableRows | None]:
-        """Return a table as of a transaction, once that is durable; None if the base lacks it.
+        """Return a table as of a transaction, once that is durable; None if the base lacks the
+        table.
 
-        Call it when no later transaction was given out. gives_up: asked repeatedly; if it returns
+        Call it before a later transaction is emitted. gives_up: called repeatedly; if it returns
         True, ConnectionLost is raised.
         """
         ...
@@ -228,7 +229,7 @@ class SourceStream(Protocol):
 
 
 class Ranges(Protocol):
-    """Reader of large pieces while far behind."""
+    """Reader of large ranges of the source's log, for a large backlog."""
 
     @abstractmethod
     def is_worth_it(self) -> bool:
@@ -311,7 +312,7 @@ class SourceEngine(Protocol):
 
     @abstractmethod
     def attempt(self) -> AbstractContextManager[None]:
-        """Return what one attempt to stream needs beside the stream itself, for a with block."""
+        """Return a context with what one streaming attempt needs besides the stream itself."""
         ...
 
     @abstractmethod

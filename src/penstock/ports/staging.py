@@ -350,7 +350,7 @@ class TargetCatalog(Protocol):
     def keys(self, group: Group, /) -> Mapping[str, tuple[str, ...]]:
         """Return the tables of a schema, each with the columns of its primary key, in their order.
 
-        Empty if there is no such schema. Asks the server each time; raises the errors of that.
+        Empty if there is no such schema. Asks the server each time, and raises the errors of that.
         """
         ...
 
@@ -436,7 +436,8 @@ class StagingSession(Protocol):
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
     ) -> Mapping[StagedTable, int]:
-        """Mark every unapplied row later than after and up to time applied now; return how many.
+        """Mark as applied every unapplied row later than `after` and not later than `time`; return
+        their number.
 
         Give after, such as the committed time of a window: without it the whole table is read.
         """
@@ -476,9 +477,11 @@ class StagingSession(Protocol):
 
     @abstractmethod
     def stale_count(self, table: StagedTable, before: Hlc) -> int | None:
-        """Return the unapplied rows older than this, such as the retired time: should be 0.
+        """Return the number of unapplied rows older than this time, such as the retired time:
+        should be 0.
 
-        None while applied ones exist, too: then it is not known, because retiring is late.
+        Returns None while applied rows that old exist, too: it is not known then, because retiring
+        is late.
         """
         ...
 
@@ -486,7 +489,8 @@ class StagingSession(Protocol):
     def inconsistent_count(
         self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None
     ) -> int:
-        """Return the keys whose rows were not applied in the order of their times: should be 0.
+        """Return the number of keys whose rows were not applied in the order of their times: should
+        be 0.
 
         It sorts the rows that are later than after, or the first `limit` of these.
         """
@@ -537,7 +541,7 @@ class StagingSession(Protocol):
 
     @abstractmethod
     def commit(self, group: Group, through: Hlc) -> None:
-        """Mark the checkpoints at or before a time applied: the target has everything up to it."""
+        """Mark checkpoints up to a time as applied, because the target has everything up to it."""
         ...
 
     @abstractmethod
@@ -571,7 +575,7 @@ class StagingSession(Protocol):
 
     @abstractmethod
     def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
-        """Hold the lease longer; return None if it was lost: stop working at once."""
+        """Hold the lease longer. Returns None if it was lost: then stop working at once."""
         ...
 
     @abstractmethod

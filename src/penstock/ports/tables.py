@@ -30,7 +30,7 @@ class Followed:
     ids: frozenset[int] = frozenset()
 
     def has(self, name: TableName, source_id: int = 0) -> bool:
-        """Return whether a table of the catalogue is one of them."""
+        """Return whether a table of the catalogue is among the followed ones."""
         return name in self.names or source_id in self.ids
 
 

@@ -273,7 +273,7 @@ class TableSync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProgress:
-    """CL row: the file's name, the last gsn applied of it, whether that is all of it."""
+    """CL row: the file's name, its last applied gsn, and whether the whole file is applied."""
 
     file: str
     mark: int
@@ -414,7 +414,7 @@ class StagedRows:
 
     @property
     def row_count(self) -> int:
-        """Number of all rows, wherever they wait."""
+        """Number of all rows, wherever they are staged."""
         return self.in_table
 
 
@@ -499,7 +499,9 @@ class NetRows(Protocol):
     @property
     @abstractmethod
     def any_unsent(self) -> bool:
-        """True if rows of the table may have columns to be filled: the same for all its tasks."""
+        """Return whether rows of the table may have columns to be filled. All its tasks have the
+        same answer.
+        """
         ...
 
     @property
@@ -575,7 +577,9 @@ class Staging(Protocol):
 
     @abstractmethod
     def forget(self, names: Iterable[str]) -> None:
-        """Read the catalogue again when these are next needed: another connection drops them."""
+        """Read the catalogue again when these tables are next needed, because another connection
+        drops them.
+        """
         ...
 
     @abstractmethod
@@ -585,7 +589,7 @@ class Staging(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection, and remove what waits outside of the target."""
+        """Close the connection, and remove rows that wait outside of the target."""
         ...
 
 
@@ -595,13 +599,13 @@ class SqlTarget(Protocol):
     @property
     @abstractmethod
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     @property
     @abstractmethod
     def replica(self) -> bool:
-        """True if foreign keys (and triggers, where the engine can) are off."""
+        """Return whether foreign keys (and triggers, where the engine can) are off."""
         ...
 
     @abstractmethod
@@ -634,12 +638,16 @@ class SqlTarget(Protocol):
 
     @abstractmethod
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """Move the applied position, before all else: a second loader waits, and is refused."""
+        """Move the applied position, before anything else is written. A second loader waits, and is
+        then refused.
+        """
         ...
 
     @abstractmethod
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
-        """Check that merge tables hold the staged rows, by stamp and number; and keep it so."""
+        """Check that merge tables hold the staged rows, by stamp and number, and keep writers out
+        of them.
+        """
         ...
 
     @abstractmethod
@@ -664,7 +672,9 @@ class SqlTarget(Protocol):
 
     @abstractmethod
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
-        """Fix what the target refused these merges for, if possible; return whether it was."""
+        """Fix the cause of the target's refusal of these merges, if possible; return whether it was
+        fixed.
+        """
         ...
 
     @abstractmethod
@@ -701,7 +711,7 @@ class TargetEngine(Protocol):
     @property
     @abstractmethod
     def ddl_commits(self) -> bool:
-        """True if DDL commits implicitly."""
+        """Return whether DDL commits implicitly."""
         ...
 
     @abstractmethod

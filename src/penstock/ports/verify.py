@@ -79,7 +79,7 @@ class Hasher(StrEnum):
 
     @property
     def way(self) -> str:
-        """Description for people of how it compares tables."""
+        """Description, for people, of how the tables are compared."""
         return {
             Hasher.FAST: "checksums computed by each server, with its own hash",
             Hasher.SHA256: "checksums computed by each server, with SHA-256",
@@ -134,7 +134,9 @@ class ComparedCell:
 
 
 def key_columns(table: TableDefinition) -> tuple[str, ...]:
-    """Return the columns that name a row: primary key, else replica identity index, else none."""
+    """Return the columns that name a row: the primary key, else the replica identity index, else
+    none.
+    """
     if table.primary_key:
         return table.primary_key
     names = {column.name for column in table.columns if not column.generated}
@@ -216,9 +218,9 @@ class Dialect(Protocol):
         hasher: Hasher,
         /,
     ) -> str:
-        """Return the condition that a row's key has one of these first hashes.
+        """Return the condition for rows whose key has one of these first hashes.
 
-        keys: None: that it is in one of the differing buckets.
+        keys: the hashes; None for the rows in the differing buckets.
         """
         ...
 
@@ -282,7 +284,7 @@ class VerifyReader(Protocol):
 
     @abstractmethod
     def row_reader(self) -> AbstractContextManager[BulkReader]:
-        """Return a bulk load's reader of the same snapshot; ends all comparing."""
+        """Return a bulk load's reader in the same snapshot. Afterwards nothing can be compared."""
         ...
 
     @abstractmethod
@@ -348,9 +350,11 @@ class Verifier(Protocol):
         *,
         since: int,
     ) -> str:
-        """Return our changes between our log and the point, for people; empty for none.
+        """Return our changes between the end of our log and the point, for people; empty if there
+        are none.
 
-        since: the position of the log's end, or of its begin while it is empty; 0: neither.
+        since: the position of the log's end, or of its begin while it is empty; 0 if there is
+        neither.
         """
         ...
 
@@ -395,7 +399,7 @@ class RepairTarget(Protocol):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[object]:
-        """Return the one transaction."""
+        """Return the repair's only transaction."""
         ...
 
     @abstractmethod

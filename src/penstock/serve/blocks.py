@@ -216,7 +216,7 @@ def _next_segment(place: Place) -> Place:
 
 
 def find_place(log: SourceLog, position: int) -> Place:
-    """Return the place of a segment's start from which everything after an LSN is read.
+    """Return the start of a segment from which everything after an LSN can be read.
 
     Raises SegmentGone if that segment is gone.
     """

@@ -134,7 +134,7 @@ class Part:
 
 
 class RowsReader:
-    """Reads rows frames, and keeps those that have more rows to give. For several threads."""
+    """Reads rows frames, and keeps those that have more rows to give. Used by several threads."""
 
     def __init__(self, kept_bytes: int = FRAMES_KEPT_BYTES) -> None:
         """Set the limit for the decompressed size of all kept frames."""
@@ -167,7 +167,7 @@ class RowsReader:
 
 @dataclass(slots=True, kw_only=True)
 class _Read:
-    """Frame that was read: its rows after the previous part, and their weights."""
+    """Frame that was read: its rows after the previous part, and the weight of each."""
 
     entry: FrameEntry
     whole: Rows

@@ -104,8 +104,8 @@ class Block:
         return len(self.data) + lists + shapes + unsaid + 16 * _OBJECT_BYTES
 
     def start_behind(self, position: int) -> int:
-        """Return where the first transaction begins whose END is after an LSN; the
-        length if none.
+        """Return the offset where the first transaction begins whose END is after an LSN; the
+        length if there is none.
         """
         at = int(np.searchsorted(self.ends, np.uint64(position), "right"))
         return int(self.offsets[at]) if at < len(self.offsets) else len(self.data)
@@ -119,7 +119,7 @@ _PGOUTPUT = PgOutput()
 
 
 class Views:
-    """Views of a log's tables for clients of some publications. For several threads."""
+    """Views of a log's tables for clients of some publications. Used by several threads."""
 
     def __init__(
         self,
@@ -453,7 +453,7 @@ class _Encoding:
         out.end_transaction()
 
     def _row(self, gsn: int, trx: int) -> int:
-        """Return the LSN of a row, or of a marker after it."""
+        """Return the LSN of a row, or of a marker that follows it."""
         if self._commit_times is not None:
             return self._commit_times.commit(trx)
         return numbers.row_of(gsn, trx)
@@ -568,7 +568,7 @@ class _Out:
             )
 
     def take_kept(self) -> bytes:
-        """Return the whole message."""
+        """Return the pieces of a message that were kept, as one, and forget them."""
         found = b"".join(self._kept)
         self._kept, self._kept_bytes = [], 0
         return found

@@ -110,7 +110,7 @@ def _entry(text: str) -> str | PublishedTable:
 
 
 def _check_condition(where: str) -> None:
-    """Refuse what is wrong whatever the table. Raises Refused."""
+    """Refuse errors of a condition that do not depend on the table. Raises Refused."""
     from sqlglot import exp  # of the extra `serve`
 
     from penstock.serve.catalog.grammar import parse_condition

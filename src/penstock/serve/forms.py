@@ -67,7 +67,7 @@ class Form(ABC):
 
     @property
     def joins(self) -> bool:
-        """Return whether rows are parts of their transaction: see `change`."""
+        """Return whether rows are sent as parts of their transaction: see `change`."""
         return False
 
     @property

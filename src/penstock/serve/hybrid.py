@@ -54,7 +54,9 @@ class SegmentTimes:
     commits: Ints
 
     def commit(self, trx: int) -> int:
-        """Return a transaction's COMMIT; before the segment that of the last one before it."""
+        """Return a transaction's COMMIT; for one before the segment, the COMMIT of the last
+        transaction before it.
+        """
         return int(self.commits[trx - self.first]) if trx >= self.first else self.before
 
     def end(self, trx: int) -> int:
@@ -83,7 +85,7 @@ def commits_behind(before: int, times_us: Ints) -> Ints:
 
 
 class HybridTimes:
-    """Numbers of one log. For several threads; blocking."""
+    """Numbers of one log. Used by several threads; blocking."""
 
     def __init__(self, log: SourceLog, anchor: Callable[[], Anchor | None]) -> None:
         """Set the log; `anchor` returns the durable anchor, None without slots of such numbers."""
@@ -129,7 +131,7 @@ class HybridTimes:
             return self._before[number]
 
     def _begin(self, anchor: Anchor) -> None:
-        """Start with an anchor; numbers are kept if it only moved along them."""
+        """Start with an anchor. Known numbers are kept if the anchor only moved along them."""
         if self._before.get(anchor.segment) != anchor.before:
             self._before.clear()
             self._kept.clear()
@@ -139,7 +141,8 @@ class HybridTimes:
         self._from = anchor
 
     def end_at(self, number: int, trx: int, head: Head) -> int:
-        """Return the END of a transaction in a segment, or of the last one before it.
+        """Return the END of a transaction in a segment; if it has none there, of the last
+        transaction before it.
 
         Raises SegmentGone, SegmentCorrupt.
         """

@@ -48,7 +48,9 @@ class RowFilter:
         self._node = self._condition(found.condition)
 
     def keeps(self, columns: Columns) -> pa.Array:
-        """Return which rows fulfil it: true, false; unknown is false. Raises Refused, KeyError."""
+        """Return, for each row, whether it satisfies the filter; unknown counts as false. Raises
+        Refused, KeyError.
+        """
         try:
             found = self._node(columns)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

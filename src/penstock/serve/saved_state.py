@@ -57,7 +57,7 @@ def _is_disposable(saved: _Saved) -> bool:
 
 
 class SavedState:
-    """Open state file. For several threads."""
+    """Open state file. Used by several threads."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 async def carry_out(session: ClientSession, function: str, *arguments: Any) -> Any:
-    """Do the work of a function; return the outcome for its answer. Raises Refused."""
+    """Run a function that acts on the server; return the result for its answer. Raises Refused."""
     return await _FUNCTIONS[function](session, *arguments)
 
 
@@ -276,7 +276,9 @@ async def _read(
 async def _xids(
     session: ClientSession, slot: Slot, options: StreamOptions, found: Sequence[Change], end: int
 ) -> dict[int, int]:
-    """Return the numbers of transactions by their END, as pgoutput sends them."""
+    """Return each transaction's xid as pgoutput sends it, keyed by the LSN of the transaction's
+    end.
+    """
     if isinstance(options.form, PgOutput):
         return _list_begun(found)
     serving, start = session.serving, slot.saved.confirmed

@@ -112,7 +112,7 @@ class Slot:
 
     @property
     def is_sync(self) -> bool:
-        """Return whether a subscriber made it to copy one table."""
+        """Return whether a subscriber created the slot to copy one table."""
         return _SYNC_SLOT.fullmatch(self.saved.name) is not None
 
 
@@ -275,7 +275,7 @@ class Slots:
 
     @property
     def needs_anchor(self) -> bool:
-        """Return whether there is a slot of HYBRID_TIME that can be streamed from."""
+        """Return whether a slot of HYBRID_TIME exists that can be streamed from."""
         return any(one.saved.is_hybrid and not one.saved.lost for one in self._slots.values())
 
     def set_anchor(self, anchor: Anchor | None) -> None:

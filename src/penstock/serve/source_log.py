@@ -64,7 +64,7 @@ class Head:
 
 
 class SourceLog:
-    """One log. For several threads, except `wait`, which is for one."""
+    """One log. Used by several threads, except `wait`, which is for one."""
 
     def __init__(
         self, directory: Path, links: Path, *, extension: str, files: Files = REAL_FILES
@@ -114,7 +114,7 @@ class SourceLog:
         return self.files.exists(self.directory / open_name(number, self.extension))
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until more is durable in the log, at most this long. For one thread."""
+        """Wait until more is durable in the log, at most this long. Used by one thread."""
         self._waiter.wait(timeout_s)
 
     @contextmanager
@@ -151,7 +151,9 @@ class SourceLog:
         self._kept.clear()
 
     def _find_closed(self, number: int) -> _Shared | None:
-        """Return a closed segment with one more reader; None if it is not closed, or gone."""
+        """Return a closed segment, counted with one more reader; None if it is not closed or does
+        not exist.
+        """
         with self._lock:
             shared = self._kept.get(number)
             if shared is None:

@@ -114,7 +114,7 @@ class State(ServerState):
     """State of the server for the catalogue: `answers.ServerState`."""
 
     def __init__(self, serving: Serving | None = None) -> None:
-        """Set the server; `of` sets it later if the catalogue exists first."""
+        """Keep the server. If the catalogue exists first, `of` sets it later."""
         self._known = serving
 
     def of(self, serving: Serving) -> None:

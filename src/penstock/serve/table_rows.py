@@ -99,7 +99,9 @@ class TableRows:
         return self._encode(some), some.num_rows
 
     def set_formats(self, formats: Sequence[int]) -> None:
-        """Print the next rows in these formats: 1 for a binary column, empty for text."""
+        """Set the format of each column for the next rows: 1 is binary, 0 is text. An empty list
+        means text.
+        """
         self._formats = list(formats) or [0] * len(self.columns)
 
     def header(self) -> bytes:

@@ -178,7 +178,7 @@ class Cursor(Rows):
     def __init__(
         self, session: ClientSession, snapshot: Snapshot, rows: TableRows, query: TableQuery
     ) -> None:
-        """Not for callers: use open()."""
+        """Keep the arguments. Not for callers, which use open()."""
         self._session, self._snapshot, self._rows, self._query = session, snapshot, rows, query
         self._count = 0
         self._is_begun = self._is_closed = False

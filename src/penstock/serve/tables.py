@@ -44,7 +44,7 @@ class Served:
 
 
 def served_relation(relation: Relation, engine: str, choices: Choices = NO_CHOICES) -> Served:
-    """Return a relation of a log of this engine, the shape for catalogue and stream."""
+    """Return the shape that catalogue and stream use for a relation of a log of this engine."""
     table = TableName(relation.schema, relation.name)
     found = [
         served.served_column(column, engine, table=table, choices=choices)
@@ -58,7 +58,7 @@ def served_relation(relation: Relation, engine: str, choices: Choices = NO_CHOIC
 
 
 class TableView:
-    """Part of one relation version that a set of publications sends. For several threads."""
+    """Part of one relation version that a set of publications sends. Used by several threads."""
 
     def __init__(
         self, relation: Relation, served: Served, published: Published, form: Form

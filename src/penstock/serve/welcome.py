@@ -62,7 +62,7 @@ class CatalogWelcome(Welcome):
 
 
 class TableOids:
-    """Catalogue's numbers of tables. For several threads, except the catalogue's own."""
+    """Oids that the catalogue gives to tables. Used by any thread but the catalogue's own."""
 
     def __init__(self, model: Model, answering: ThreadPoolExecutor) -> None:
         """Set the model and the catalogue's thread."""

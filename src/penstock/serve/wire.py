@@ -20,7 +20,9 @@ KERNEL_BYTES = 2 << 20  # one client's send buffer: a smaller one wakes it for a
 
 
 class Outlet:
-    """Sender beside the transport's own writes. For transports without TLS: see `is_plain`."""
+    """Sender that writes to the socket directly, besides the transport. Not for TLS: see
+    `is_plain`.
+    """
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -28,7 +30,7 @@ class Outlet:
 
     @property
     def is_plain(self) -> bool:
-        """True if bytes go to the socket unencrypted."""
+        """Return whether bytes go to the socket unencrypted."""
         return not isinstance(self._transport.get_extra_info("ssl_object"), ssl.SSLObject)
 
     async def send(self, data: memoryview) -> None:

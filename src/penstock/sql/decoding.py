@@ -84,7 +84,7 @@ class RunQueue:
             self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Emit the place of `idle` at once: the source waits for its position."""
+        """Emit the position of `idle` at once, because the source waits for it."""
         with self._changed:
             self._urgent = True
             self._changed.notify_all()
@@ -99,12 +99,12 @@ class RunQueue:
 
     @property
     def is_waiting(self) -> bool:
-        """True if runs wait to be taken."""
+        """Return whether runs wait to be taken."""
         return bool(self._queue)
 
     @property
     def is_broken(self) -> bool:
-        """True if the stream has failed."""
+        """Return whether the stream has failed."""
         return self._error is not None
 
     @property

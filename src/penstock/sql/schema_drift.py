@@ -64,7 +64,7 @@ class SchemaDrift:
         return [ShapeNote(table=table, text=text, is_applied=True) for text in self._applied]
 
     def never_there(self, change: ShapeChange) -> bool:
-        """Return whether the target never had a renamed column; it stays left out then."""
+        """Return whether the target never had a renamed column, which then stays left out."""
         if change.name not in self.left_out or change.column is None:
             return False
         self.left_out.discard(change.name)

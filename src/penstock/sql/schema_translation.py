@@ -131,7 +131,7 @@ class SchemaTarget(Protocol):
     def default_sql(
         self, default: Default, column: ColumnDefinition, mapping: TypeMapping, target: Server
     ) -> str | None:
-        """Return a default as SQL of the target; None if it has no equivalent."""
+        """Return a default as SQL of the target; None if the target has no equivalent."""
         ...
 
     @property
@@ -221,7 +221,7 @@ def _index_there(
     mappings: Mapping[str, TypeMapping],
     here: SchemaTarget,
 ) -> Index | str:
-    """Return the index as the target can have it, or why it cannot."""
+    """Return the index as the target can have it; if it cannot, why not."""
     if index.unlike:
         return index.unlike
     columns = {column.name: column for column in definition.columns}

@@ -225,7 +225,7 @@ def column_renames(record: TableRecord, relation: Relation) -> list[ShapeChange]
 def under_new_names(
     record: TableRecord, renames: Iterable[ShapeChange], *, is_key_kept: bool
 ) -> TableRecord:
-    """Return the record as if its columns had had these names then.
+    """Return the record as if its columns had already had these names when it was written.
 
     Args:
         record: the copy before the renames.
@@ -286,11 +286,11 @@ def shape_changes(
 def computed_changes(
     record: TableRecord, relation: Relation
 ) -> tuple[list[ShapeChange], list[ShapeChange]]:
-    """Return what a relation changes in generated columns: what goes first, and what comes last.
+    """Return the changes of generated columns: those to make first, and those to make last.
 
-    One is dropped before the columns that it is computed from change, and added after them; so is
-    one whose old or new name is another column's. One that is no longer generated is an ordinary
-    column of the relation: not meant here.
+    A generated column is dropped before the columns that it is computed from change, and added
+    after them. The same holds for a column whose old or new name is another column's. A column that
+    is no longer generated is an ordinary column of the relation and is not included.
     """
     if record.computed is None or relation.computed is None:
         return [], []
@@ -338,7 +338,8 @@ def _computed_added(column: ComputedColumn) -> ShapeChange:
 
 
 def _dropped_keys(before: tuple[tuple[str, ...], ...], relation: Relation) -> list[ShapeChange]:
-    """Return the unique keys that the source has dropped, ahead of rows that violate them.
+    """Return the unique keys that the source has dropped, so that the target drops them before rows
+    violate them.
 
     A key whose column was dropped is dropped with it.
     """

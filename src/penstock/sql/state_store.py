@@ -69,7 +69,7 @@ class Upsert:
 
     @property
     def insert_text(self) -> str:
-        """Return `(columns) values (...)`."""
+        """Return the part of an INSERT after the table: `(columns) values (...)`."""
         return f"({', '.join(self.values)}) values ({', '.join(self.values.values())})"
 
     @property
@@ -362,7 +362,7 @@ class StateSession:
 
     @property
     def is_closed(self) -> bool:
-        """True if the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         raise NotImplementedError
 
     def rows(self, sql: str, values: Sequence[object] = (), *, doing: str) -> Sequence[Any]:
@@ -395,7 +395,7 @@ class StateSession:
         raise NotImplementedError
 
     def under_way(self) -> Mapping[TableName, int]:
-        """Return nothing: uncommitted rows are not known."""
+        """Return nothing, because uncommitted rows are not known here."""
         return {}
 
     def close(self) -> None:
@@ -437,7 +437,7 @@ class StateSession:
         return {row[0] for row in self.rows(query, doing="looking for the state tables")}
 
     def present(self) -> tuple[bool, bool]:
-        """Return whether the tables of progress and those of a bulk load are there."""
+        """Return whether the progress tables exist, and whether those of a bulk load do."""
         found = self.present_tables()
         return "wirekite_progress" in found, "bulk_table" in found
 

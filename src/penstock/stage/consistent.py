@@ -57,7 +57,7 @@ class HeldLease:
     def __init__(
         self, database: StagingDatabase, lease: Lease, lifetime_s: float, clock: Clock
     ) -> None:
-        """Hold it until `close`. lifetime_s: as it was acquired, just now."""
+        """Hold the lease until `close`. lifetime_s: its lifetime, counted from now."""
         self._database = database
         self._lease = lease
         self._lifetime_s = lifetime_s
@@ -69,7 +69,7 @@ class HeldLease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise LeaseLost unless it is still ours."""
+        """Raise LeaseLost unless the lease is still held."""
         if not self._why and self._clock.monotonic_s() >= self._until_s:
             self._why = "it could not be renewed before it expired"
         if self._why:
@@ -95,7 +95,7 @@ class HeldLease:
             wait_s = self._lifetime_s / 2
 
     def close(self) -> None:
-        """Give the lease up, if it is still ours."""
+        """Give the lease up, if it is still held."""
         self._ended.set()
         self._thread.join()
         try:
@@ -253,7 +253,7 @@ class Marking:
                     return True
 
     def mark(self, session: StagingSession, target: SharedProgress) -> None:
-        """Mark what the target has by now. Raises PositionAhead."""
+        """Mark the mutations that the target has by now. Raises PositionAhead."""
         there = target.read_shared(self._log_id)
         if there == self._settled:
             check_not_ahead(self._group, session.window(self._group), there)

@@ -85,14 +85,15 @@ class LogMarks:
         return self.marks[-1].time if self.marks else self._floor
 
     def before(self, gsn: int) -> Hlc:
-        """Return the time after which this change's time is; marks from there on are void."""
+        """Return the time that the change's time must follow; later marks become void."""
         self.marks = tuple(one for one in self.marks if one.gsn < gsn)
         return self.last
 
     def add(self, new: Sequence[Mark], groups: Iterable[Group], applied: int) -> None:
-        """Add some more, at the end. applied: the change up to which the target has everything.
+        """Add marks at the end. applied: the change up to which the target has everything.
 
-        Of the earlier ones, the last one stays, too: the consumer may continue there or at the end.
+        Marks before `applied` are dropped, except the last one: the consumer may continue there or
+        at the end.
         """
         self.groups = tuple(sorted({*self.groups, *groups}))
         done = sum(one.gsn <= applied for one in self.marks)
@@ -133,11 +134,11 @@ class Timed:
 
     @property
     def last(self) -> Hlc:
-        """Time of the last one."""
+        """Time of the last change."""
         return self.time(len(self.gsns) - 1)
 
     def time(self, at: int) -> Hlc:
-        """Return the time of one of them."""
+        """Return the time of a change."""
         return Hlc(int(self.nanos[at]), int(self.logical[at]))
 
 

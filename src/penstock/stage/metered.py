@@ -174,7 +174,7 @@ class _Metered:
         return getattr(self._session, name)
 
     def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the mutations that were applied before."""
+        """Return the unapplied mutations, and count those that were left out as already applied."""
         found = self._session.unapplied_of(table, batch)
         count = batch.num_rows - found.num_rows
         self._metrics.filtered.labels(*_labels([table])).inc(count)

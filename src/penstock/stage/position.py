@@ -58,7 +58,7 @@ class PositionAhead(PenstockError):
 
 
 class TakenOver(NamedTuple):
-    """Shared log whose position only we move: no other holder of it has this segment number."""
+    """Shared log of which this process is the holder: no other holder has its segment number."""
 
     log_id: str
     segment: int
@@ -127,7 +127,7 @@ def settle(
 ) -> Window:
     """Mark rows, then checkpoints, as far as the target has them; return the window after that.
 
-    Both may be repeated, so it may end at any moment.
+    Both steps may be repeated, so the process may end at any moment.
 
     Args:
         session: Session of the staging database.

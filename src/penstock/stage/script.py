@@ -104,7 +104,7 @@ class TableRules:
 
     @property
     def is_rowwise(self) -> bool:
-        """True if the table's rows must be written one by one, looking at the existing rows."""
+        """Return whether rows must be written one by one, after a look at existing rows."""
         return bool(
             self.apply
             or self.delete_key
@@ -138,7 +138,9 @@ class Script:
         return next((one for one in self.tables if _ends(path, one.name)), PLAIN)
 
     def is_source(self, group: Sequence[str], name: str) -> bool:
-        """Return whether mutations of this name are sent elsewhere, so that it need not exist."""
+        """Return whether the module sends mutations of this name to other tables, so it need not
+        exist.
+        """
         return self.source(StagedTable(tuple(group), name)) is not None
 
 

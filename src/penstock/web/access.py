@@ -103,11 +103,11 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """True if visitors have to show the token."""
+        """Return whether visitors have to show the token."""
         return self._digest is not None
 
     def right_token(self, given: str) -> bool:
-        """Return whether this is the token; takes the same time for every wrong one."""
+        """Return whether this is the token, in a time that does not depend on the given text."""
         return self._digest is not None and hmac.compare_digest(self._digest, _digest(given))
 
     def begin_session(self) -> str:

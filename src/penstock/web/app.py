@@ -63,7 +63,7 @@ STATIC = {
 
 
 class NoTableNamed(PenstockError):
-    """A form for one table does not name it, or not as schema.table."""
+    """A form for one table names no table, or not as schema.table."""
 
     code = "WB07"
 
@@ -392,7 +392,9 @@ class Interface:
         return self._error(request, error.as_dict(), HTTPStatus.CONFLICT)
 
     async def on_defect(self, request: Request, error: Exception) -> Response:
-        """Answer a request that failed by a defect: name it, and keep it in the diagnostics."""
+        """Answer a request that raised an unexpected exception with its type; log it for the
+        diagnostics.
+        """
         logger.error("web request failed", path=request.url.path, exc_info=error)
         text = f"unexpected {type(error).__name__}"
         shown = {"code": "PS99", "error": text, "hint": "This is a bug in penstock: report it."}
@@ -458,7 +460,7 @@ def _table_of(form: Mapping[str, str]) -> TableName:
 
 
 async def static(request: Request) -> Response:
-    """Return our own style sheet, script or icon: pages load nothing from other sites."""
+    """Return our own style sheet, script or icon, because pages load nothing from other sites."""
     name = request.path_params["file"]
     if name not in STATIC:
         raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -477,7 +479,7 @@ Render = Callable[[], dict[str, Any]]
 
 @dataclass(slots=True)
 class Sent:
-    """Regions and announcements that one browser has; only those that differ are sent again."""
+    """Regions and announcements that a browser has, so that only changed ones are sent."""
 
     regions: dict[str, int] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)

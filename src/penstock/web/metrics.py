@@ -240,7 +240,7 @@ def _of_lines(readings: Readings) -> Iterator[Metric]:
 
 
 def _info(readings: Readings) -> Metric:
-    """Return the metric whose labels hold the values that are texts."""
+    """Return the metric that has text values as its labels."""
     labels = (*LABELS, "cdc_dir", "cdc_mode")
     family = GaugeMetricFamily("penstock_cdc_info", "CdcDir and CdcMode: labels.", labels=labels)
     for pipeline, reading in readings:

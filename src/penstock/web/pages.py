@@ -87,7 +87,7 @@ def moment(us: int) -> str:
 
 
 def quantity(value: float) -> str:
-    """Return a number of a scale, in few digits: `12 500`, `3.5`, `0.25`."""
+    """Return a number of a scale with few digits: `12 500`, `3.5`, `0.25`."""
     return human_count(value) if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
@@ -266,7 +266,7 @@ def index_context(watches: Sequence[AnyWatch]) -> dict[str, Any]:
 
 
 def announcements(context: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts that a screen reader reads out on a change; none changes all the time."""
+    """Return the texts that a screen reader reads out when they change; none changes constantly."""
     troubles = "; ".join(trouble.error for trouble in context["reading"].troubles)
     tasks = {"doctor": "Doctor", "verify": "Verify"}
     return {

@@ -115,7 +115,9 @@ def scale_top(most: float) -> float:
 def _buckets(
     samples: Sequence[S], value: Callable[[S], float | None], now_s: float, span_s: float
 ) -> Points:
-    """Return age in seconds and value of the points to draw, oldest first; None: not known."""
+    """Return age (in seconds) and value of the points to draw, oldest first; the value is None if
+    unknown.
+    """
     width_s = span_s / BUCKETS
     highest: dict[int, tuple[float, float | None]] = {}
     for sample in samples:

@@ -31,7 +31,7 @@ class PipelinesAlike(PenstockError):
 
 
 class ServerNotStarted(PenstockError):
-    """The web server did not come up."""
+    """The web server could not be started."""
 
     code = "WB05"
 
@@ -107,7 +107,9 @@ def _watch(config: Config) -> AnyWatch:
 
 
 def _not_started() -> ServerNotStarted:
-    return ServerNotStarted("the web server did not start", hint="Run it again with --verbose.")
+    return ServerNotStarted(
+        "the web server did not start", hint="Run the command again with --verbose."
+    )
 
 
 def serve_until_stopped(

@@ -32,7 +32,9 @@ class StageSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReading:
-    """One look; see `AnyReading`. bars: by schema, for schemas whose rows are known."""
+    """State of a pipeline with [stage] at one moment; see `AnyReading`. bars: by schema, for
+    schemas whose rows are known.
+    """
 
     number: int
     at_us: int

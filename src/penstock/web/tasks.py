@@ -120,7 +120,7 @@ class WebTask:
         try:
             event = msgspec.json.decode(line, type=dict[str, Any])
         except msgspec.DecodeError:
-            logger.warning("a task reported something else", line_length=len(line))
+            logger.warning("a task printed a line that is not JSON", line_length=len(line))
             return
         view = self.view
         if "finding" in event:
@@ -161,7 +161,7 @@ class WebTask:
 
 
 class Tasks:
-    """Newest task of each kind for each pipeline. One thread uses it; any may call `view`."""
+    """Newest task of each kind, for each pipeline. Changed by one thread; any may call `view`."""
 
     def __init__(self, *, clock: Clock = REAL_CLOCK) -> None:
         self._clock = clock

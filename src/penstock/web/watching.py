@@ -25,7 +25,7 @@ HISTORY_S = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Reason why something could not be read just now: an error as `--json` prints it."""
+    """Reason why something could not be read at the last look: an error as `--json` prints it."""
 
     code: str
     error: str
@@ -34,13 +34,13 @@ class Trouble:
 
 
 def trouble_of(error: PenstockError) -> Trouble:
-    """Return an error as it is shown."""
+    """Return the trouble to show for an error."""
     shown = error.as_dict()
     return Trouble(code=str(shown["code"]), error=str(shown["error"]), hint=error.hint)
 
 
 def trouble_of_outage(outage: Outage) -> Trouble:
-    """Return a server that cannot be asked, as it is shown."""
+    """Return the trouble to show for a server that cannot be asked."""
     said = f"{outage.words}: {outage.error}"
     return Trouble(code=outage.code, error=said, hint=outage.hint, since_us=outage.since_us)
 

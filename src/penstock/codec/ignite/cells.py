@@ -76,10 +76,10 @@ def read_cells(
 ) -> Found | None:
     """Return the columns of one cache's values, in order, and the types of the objects.
 
-    data: with a single cell whose name is empty, plain values; otherwise binary objects. None is
-    NULL in each column. Each column is an Arrow array, of int64 milliseconds for `date` and `time`,
-    or a list of Python values if a value has another form. Returns None if a value is not plain: an
-    object that is not compact, has raw data or a field without a column, or is broken.
+    data: plain values if there is a single cell with an empty name, otherwise binary objects. In
+    each column, None is NULL. A column is an Arrow array, of int64 milliseconds for `date` and
+    `time`, or a list of Python values if a value has another form. Returns None if a value is not
+    plain: an object that is not compact, has raw data or a field without a column, or is broken.
     """
     try:
         return _read(data, columns, types)

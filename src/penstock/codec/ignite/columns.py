@@ -56,7 +56,10 @@ _INT_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
 class NotHeld(Exception):
-    """A column cannot hold a value. kind: the type that can; the same type means as text."""
+    """Error: a column cannot hold a value.
+
+    kind: the type that can hold it; the column's own type means that it must become text.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)

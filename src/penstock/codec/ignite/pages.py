@@ -49,7 +49,7 @@ def entries_of(page: bytes, at: int) -> tuple[list[Entry], int]:
 
 
 def _take(page: bytes, at: int) -> tuple[int, bytes, int]:
-    """Return kind and bytes of a value, in the log's form, and the place after it."""
+    """Return a value's kind, its bytes in the log's form, and the place after it."""
     end = end_of(page, at)
     if page[at] == WRAPPED:
         (start,) = _INT.unpack_from(page, end - 4)

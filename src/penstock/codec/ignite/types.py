@@ -234,7 +234,7 @@ def read_type(data: bytes, decode: Callable[[bytes, Types], object]) -> BinaryTy
 
 
 class _ForMetadata(Types):
-    """Types that know only the one type without metadata."""
+    """Types used for reading metadata. They know only the type that has no metadata of its own."""
 
     def find(self, type_id: int) -> BinaryType | None:  # noqa: ARG002 - there is but one
         return METADATA_TYPE
@@ -245,8 +245,8 @@ def _pairs(found: object) -> list[tuple[object, object]]:
 
 
 def _schemas(data: bytes, known: object, names: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
-    """Return the versions of a type. Only Java reads their bytes; each is recognised by
-    its hash.
+    """Return the versions of a type. Their bytes are Java's own; each version is recognised by its
+    hash.
     """
     found = {}
     for one in known if isinstance(known, JavaList) else ():

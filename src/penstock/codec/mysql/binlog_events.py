@@ -318,7 +318,7 @@ class MariaFlag(IntEnum):
 
 
 class MariaExtraFlag(IntEnum):
-    """The two parts of an ALTER that replicas start before it is committed."""
+    """Flags of the two parts of an ALTER that replicas start before it is committed."""
 
     MULTI_ENGINE = 1
     START_ALTER = 2

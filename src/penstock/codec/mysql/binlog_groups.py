@@ -120,8 +120,8 @@ class Groups(Walker):
         return self._hand_out(block, start, end)
 
     def _parked_end(self, block: memoryview, start: int, end: int) -> Stop:
-        """Stop at a commit while rows are put aside: they are replayed before the
-        transaction ends.
+        """Stop at a commit while rows are parked, so that they are replayed before the transaction
+        ends.
         """
         self._closing = True
         return self._hand_out(block, start, end)
@@ -195,8 +195,6 @@ class Groups(Walker):
         return taken
 
     def take_transactions(self) -> pa.RecordBatch | None:
-        """Detach the transactions that ended as a batch of TRANSACTIONS_SCHEMA; None if there are
-        none.
-        """
+        """Detach the ended transactions as a TRANSACTIONS_SCHEMA batch; None if there are none."""
         taken, self._transactions = self._transactions, []
         return transactions_batch(taken)

@@ -96,9 +96,9 @@ class RowsHead(NamedTuple):
 
 
 def rows_head(block: memoryview, start: int, end: int, op: int) -> RowsHead:
-    """Read a rows event's head up to its first row; start: of the event.
+    """Read a rows event's head up to its first row. start: offset of the event.
 
-    A delete's only bitmap is `before`, an insert's `after`.
+    The only bitmap of a delete is `before`, that of an insert `after`.
     """
     at = start + HEAD_BYTES + 8
     try:
@@ -281,7 +281,7 @@ def _value(binding: Binding, index: int, block: memoryview, span: Span) -> Any:
 
 
 def _text_bytes(relation: Relation, after: list[Any] | None, before: list[Any] | None) -> int:
-    """Return the number of bytes of text and binary values in the row."""
+    """Return the total size, in bytes, of the row's text and binary values."""
     kept = list(zip(relation.columns, after, strict=True)) if after else []
     if before:
         kept += [(relation.columns[index], before[index]) for index in relation.before]

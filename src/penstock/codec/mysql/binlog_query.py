@@ -141,7 +141,9 @@ def query(event: bytes) -> Query:
 
 
 def _status(data: bytes) -> _Status:
-    """Read the variables up to the first unknown one. The text is found without them."""
+    """Read the status variables up to the first unknown one. The statement's text is found without
+    them.
+    """
     status = _Status()
     at = 0
     while at < len(data):
@@ -176,7 +178,7 @@ def _status(data: bytes) -> _Status:
 
 
 def _clock(status: _Status, number: int, data: bytes, at: int) -> int:
-    """Read a variable about the meaning of times; return the offset after it."""
+    """Read a variable that affects the meaning of times; return the offset after it."""
     if number == _TIME_ZONE:
         end = at + 1 + data[at]
         status.time_zone = data[at + 1 : end].decode()

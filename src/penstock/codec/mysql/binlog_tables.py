@@ -138,7 +138,7 @@ def table_map(body: bytes, *, is_mariadb: bool, server_version: str = "") -> Tab
 
 
 def _year_is_numeric(mysql_version: str) -> bool | None:
-    """Return whether this MySQL uses a bit of signedness for a YEAR; None if unknown.
+    """Return whether this MySQL uses a signedness bit for a YEAR column; None if unknown.
 
     8.0.15 does not, 8.0.29 and 9.7 do: seen in their binlogs.
     """
@@ -217,7 +217,9 @@ def _column(code: int, metadata: _Body, table: str) -> WireColumn:
 
 
 def _string_column(kind: TypeCode, first: int, second: int) -> WireColumn:
-    """Return a STRING column; its real type and the upper bits of its length share a byte."""
+    """Return a STRING column. One byte holds its real type together with the upper bits of its
+    length.
+    """
     real, size = kind, second
     if kind in _STRING_LIKE and first:
         if first & 0x30 == 0x30:
@@ -329,7 +331,9 @@ def _signedness(
 def _bits(
     data: bytes | None, columns: list[WireColumn], counts: Callable[[WireColumn], bool]
 ) -> list[bool | None]:
-    """Return one bit, most significant first, for each column that counts; None for the others."""
+    """Return one bit, most significant first, for each column that `counts` accepts; None for the
+    others.
+    """
     bits: list[bool | None] = []
     at = 0
     for column in columns:
@@ -392,8 +396,9 @@ def relation_of(
 ) -> Relation | None:
     """Return the relation that an event with full metadata describes; None if something is missing.
 
-    Tables with a key have it in before images, those without a key all columns. text_columns:
-    indexes of columns that are kept as text because of earlier values. Raises TypeRefused.
+    Before images of a table with a key have the key, those of a table without one have all columns.
+    text_columns: indexes of columns that are kept as text because of earlier values. Raises
+    TypeRefused.
     """
     if not table.has_names or table.key is None:
         return None

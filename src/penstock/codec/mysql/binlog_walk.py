@@ -139,9 +139,9 @@ def position_of(number: int, offset: int) -> int:
 
 
 def has_checksum(event: memoryview) -> bool:
-    """Return whether the last four bytes are the checksum of the rest, for a fake ROTATE event.
+    """Return whether a fake ROTATE event ends with a checksum, by testing its last four bytes.
 
-    The server writes it as this connection requested it, whatever its files have.
+    The server writes the checksum as this connection requested it, whatever its files have.
     """
     if len(event) < HEAD_BYTES + 8 + CHECKSUM_BYTES:
         return False

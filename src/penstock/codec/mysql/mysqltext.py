@@ -184,7 +184,7 @@ class RowLines:
 
 
 class _Zero(ValueError):
-    """Raised for text with U+0000."""
+    """Error: the text has U+0000."""
 
 
 def _date(data: bytes, *, copy: bool, zero_is_null: bool) -> bytes:

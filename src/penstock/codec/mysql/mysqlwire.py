@@ -205,7 +205,7 @@ def column_name(payload: bytes) -> str:
 
 
 def _text_span(payload: bytes, at: int) -> tuple[int, int]:
-    """Return where a text that follows its length begins, and its length. All texts are short."""
+    """Return the begin and the length of a text that is preceded by its length."""
     size = {0xFC: 2, 0xFD: 3}.get(payload[at], 0)
     length = int.from_bytes(payload[at + 1 : at + 1 + size], "little") if size else payload[at]
     return at + 1 + size, length

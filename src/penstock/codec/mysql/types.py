@@ -231,7 +231,7 @@ def _quoted_labels(labels: tuple[str, ...]) -> str:
 
 
 def _character_type(column: WireColumn) -> str:
-    """Return the text of a character column's type; of a binary type without a known collation."""
+    """Return the text type of a character column; a binary type if the collation is unknown."""
     binary = column.collation is None or column.is_binary
     compressed = ""
     if column.code in (TypeCode.BLOB_COMPRESSED, TypeCode.VARCHAR_COMPRESSED):

@@ -107,9 +107,10 @@ class RowWriter:
                 raise ValueError("a head before lists")
 
     def blocks(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """Yield a batch's rows, in blocks of whole rows of about BLOCK_BYTES; no header or trailer.
+        """Yield a batch's rows, in blocks of whole rows of about BLOCK_BYTES, without header or
+        trailer.
 
-        Raises Unwritable, after the rows before it were returned, or ValueError.
+        Raises ValueError, or Unwritable after it has yielded the earlier rows.
         """
         if not batch.schema.equals(self._schema):
             raise ValueError("not a batch of this schema")
@@ -135,7 +136,7 @@ class RowWriter:
 
 
 class _NoFormError(Exception):
-    """Raised for a value without a form; its text is the reason."""
+    """Error: the value has no binary form. Its text is the reason."""
 
 
 def _form_of(kind: Any) -> _Form:
@@ -187,7 +188,7 @@ def _value(form: _Form, value: Any) -> bytes:
 
 
 def _arrays(values: Any) -> Callable[[int], bytes | None]:
-    """Return a function that gives a list in a row: header, then its values.
+    """Return a function that encodes a list: a header, then its values.
 
     The header is the number of dimensions, whether there are NULLs, type, length, first index.
     """

@@ -49,11 +49,11 @@ _ESCAPED = {ord("\\"): b"\\\\", ord("\n"): b"\\n", ord("\r"): b"\\r", ord("\t"):
 
 
 class _Unfit(ValueError):
-    """Raised for a value that MySQL cannot hold."""
+    """Error: MySQL cannot hold the value."""
 
 
 class _Broken(ValueError):
-    """Raised for a text that PostgreSQL would not write."""
+    """Error: PostgreSQL would not write such a text."""
 
 
 class LoadLines:

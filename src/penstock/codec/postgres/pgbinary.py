@@ -44,7 +44,7 @@ class Unencodable(ValueError):
     """A row cannot be sent. row: its index in the batch."""
 
     def __init__(self, row: int, why: str) -> None:
-        """Keep the row. why: the rest of the sentence that names it."""
+        """Keep the row. why: the rest of the message, after the row's number."""
         super().__init__(f"row {row} of the batch {why}")
         self.row = row
 

@@ -445,9 +445,7 @@ class Decoder:
         return taken
 
     def take_transactions(self) -> pa.RecordBatch | None:
-        """Detach the transactions that ended as a batch of TRANSACTIONS_SCHEMA; None if there are
-        none.
-        """
+        """Detach the ended transactions as a TRANSACTIONS_SCHEMA batch; None if there are none."""
         taken, self._transactions = self._transactions, []
         return transactions_batch(taken)
 

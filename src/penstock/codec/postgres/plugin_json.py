@@ -174,7 +174,9 @@ class Wal2Json:
         return f'{{"action":"{letter}"{self._of(transaction)}{where}}}'.encode()
 
     def _of(self, transaction: Transaction | None) -> str:
-        """Return the facts about a transaction for each object of format 2; None outside one."""
+        """Return the fields that describe the transaction in each object of format 2; None outside
+        a transaction.
+        """
         told = transaction
         return (
             f',"xid":{told.xid if told else "null"}' * self.xids
@@ -232,7 +234,7 @@ class Wal2Json:
         positions: Sequence[int],
         transactions: Sequence[Transaction],
     ) -> list[bytes]:
-        """Return an object for each row; of format 1 without the start that `change` adds.
+        """Return an object for each row. Objects of format 1 lack the beginning that `change` adds.
 
         `positions` and `transactions` are those of each row. Raises Unencodable.
         """

@@ -240,7 +240,7 @@ class Verifier:
         )
 
     def text(self) -> str:
-        """Text form, as in PostgreSQL's pg_authid."""
+        """Return the secret as text, as pg_authid of PostgreSQL has it."""
         return (
             f"{SCRAM}${self.iterations}:{_base64(self.salt)}"
             f"${_base64(self.stored_key)}:{_base64(self.server_key)}"

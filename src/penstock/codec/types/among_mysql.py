@@ -54,8 +54,8 @@ _WRITES = {
 def hold_type(
     kind: SourceType, server: Server, key_bytes: int | None, source: Server
 ) -> Held | None:
-    """Return how a type is held; None if it is not. key_bytes: its room in a key; None outside
-    keys.
+    """Return how the target holds a type; None if it cannot. key_bytes: its room in a key; None
+    outside keys.
     """
     if kind.base in ("uuid", "inet4", "inet6"):
         return _mariadb_only(kind, server)

@@ -41,8 +41,8 @@ NANOS = "[.][0-9]{7}"  # digits behind the microsecond
 
 
 def hold_type(kind: SourceType, target: Server, key_bytes: int | None) -> Held | None:
-    """Return how a type is held; None if it is not. key_bytes: its room in a key; None outside
-    keys.
+    """Return how the target holds a type; None if it cannot. key_bytes: its room in a key; None
+    outside keys.
     """
     if kind.base not in _COUNTERPARTS:
         return None

@@ -546,7 +546,7 @@ def resolve(
 
 
 def _offer(loss: Loss, held: Held) -> Loss:
-    """Return a loss with this type's choices: only some types can be held as text."""
+    """Return a loss with the choices that this type allows: only some types can be held as text."""
     if held.text is not None:
         return loss
     return replace(loss, choices={k: v for k, v in loss.choices.items() if k != TEXT})

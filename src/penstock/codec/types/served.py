@@ -160,7 +160,7 @@ def _without_nul(name: str, *, removes: bool) -> Convert:
 
 
 def _has_nul(values: Any) -> bool:
-    """Return whether any text has the character; one look at all bytes."""
+    """Return whether any text has the character NUL. Looks once at all bytes together."""
     _, offsets, data = values.buffers()
     if data is None or not len(values):
         return False

@@ -222,7 +222,7 @@ class SourceType:
 
     @property
     def length(self) -> int | None:
-        """The first number in parentheses, if there is one."""
+        """First number in parentheses; None if there is none."""
         return self.arguments[0] if self.arguments else None
 
     @property

@@ -43,7 +43,7 @@ _IN_REPLACE_OF_TEXT = 40  # characters that dates, times and numbers print at mo
 
 
 def hold_type(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    """Return how a type is held. key_bytes: its room in a key; None outside keys."""
+    """Return how the target holds a type. key_bytes: its room in a key; None outside keys."""
     if kind.neutral == "binary" and kind.base != "bytea":
         return _raw(key_bytes)
     if kind.is_array or not kind.is_builtin:
@@ -57,8 +57,8 @@ def hold_type(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
 
 
 def hold_printed(server: Server, key_bytes: int | None, most: int | None) -> Held:
-    """Return how a type without a counterpart is held: as text of `most` characters, or
-    any number.
+    """Return how the target holds a type without a counterpart: as text of at most `most`
+    characters, or of any number.
     """
     target, cases = text_type(server, most, key_bytes)
     form = Form(kind=Kind.PRINTED)
@@ -202,9 +202,7 @@ def _printed_temporal(kind: SourceType, text: Held) -> Held:
 
 
 def _out_of_range(low: str, high: str) -> Case:
-    """Return the case of dates whose year lacks four digits, or is BC. low, high: SQL of the
-    source.
-    """
+    """Return the case of dates outside the years 1 to 9999. low, high: SQL of the source."""
     return Case(
         loss="dates out of range",
         waiting="substr({}, 5, 1) <> '-' or left({}, 4) = '0000' or right({}, 3) = ' BC'",
@@ -252,7 +250,9 @@ def _time(kind: SourceType, _: Server, __: int | None) -> Held:
 
 
 def _uuid(_: SourceType, __: Server, ___: int | None) -> Held:
-    """Return text, also for MariaDB, whose UUID refuses some that PostgreSQL holds."""
+    """Return the text type, even for MariaDB: its UUID type refuses some values that PostgreSQL
+    holds.
+    """
     return _same("char(36) character set ascii collate ascii_bin", Kind.TEXT)
 
 

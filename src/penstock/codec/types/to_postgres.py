@@ -53,8 +53,8 @@ _YEAR_ZERO = "case when left({}, 5) = '0000-' then '0001' || substr({}, 5) || ' 
 
 
 def hold_type(kind: SourceType, key_bytes: int | None) -> Held | None:
-    """Return how a type is held; None if it is not. key_bytes: its room in a key; None outside
-    keys.
+    """Return how the target holds a type; None if it cannot. key_bytes: its room in a key; None
+    outside keys.
     """
     base = kind.base
     if base in ("tinyint", "smallint", "mediumint", "int", "bigint"):

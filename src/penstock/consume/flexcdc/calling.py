@@ -132,7 +132,7 @@ class PluginCaller(Sink):
                 truncate(table.schema, table.name, uow_id, gsn, self._instance)
 
     def commit(self, place: Place, units: Sequence[UnitOfWork], where: tuple[str, int]) -> None:
-        """Call commit_trx: plugins have the transaction before its place is stored."""
+        """Call commit_trx. Plugins receive the transaction before its position is stored."""
         for unit in units:
             self.begin_unit(unit.uow_id, self._hwm or unit.gsn_hwm)
             faults.point("flexcdc.plugin.before_commit")

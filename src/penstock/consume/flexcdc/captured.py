@@ -55,7 +55,7 @@ _DELTA = "_delta"
 
 
 class ChangelogMissing(PenstockError):
-    """The table of a changelog is gone, although the state says that it is captured."""
+    """A changelog's table does not exist, although the state says that its table is captured."""
 
     code = "FX04"
 
@@ -176,12 +176,12 @@ class Changelogs:
         self._shaped = {table: it for table, it in self._shaped.items() if table in self._known}
 
     def is_wanted(self, table: TableName) -> bool:
-        """Return whether only_databases allows a table, and it is not one of our own."""
+        """Return whether only_databases allows a table that is not one of FlexCDC's own."""
         only = self._settings.only_databases
         return table.schema != self._settings.database and (not only or table.schema in only)
 
     def is_captured(self, table: TableName) -> bool:
-        """Return whether the rows of a table are wanted; with auto_changelog those of any."""
+        """Return whether rows of a table are captured: with auto_changelog those of any table."""
         return table in self._known or self._is_auto(table)
 
     def _is_auto(self, table: TableName) -> bool:
@@ -356,7 +356,7 @@ class Changelogs:
     def fit_to(self, relation: Relation, later: Relation) -> Relation:
         """Return a relation whose columns have the names of a later version of the table.
 
-        A column that the later version lacks has a name of its own if another one took its name.
+        A column that the later version lacks gets a free name if another column took its name.
         """
         fold = self._session.fold
         names = {column.id: column.name for column in later.columns if column.id}
@@ -465,7 +465,7 @@ class Step:
 
 
 def name_aside(name: str, number: int) -> str:
-    """Return the name of a column whose name another one has now."""
+    """Return a free name for a column whose name now belongs to another column."""
     return f"{name}_penstock_{number}"
 
 

@@ -331,7 +331,9 @@ class FlexCdc(Instance):
             self.session.commit()
 
     def _opened_listing(self) -> Listing:
-        """Open the listing of our own links; a segment without a link is read by the log's name."""
+        """Open the listing of our own links. A segment without a link is read under its name in the
+        log.
+        """
         return Listing(
             self.pipeline.links,
             self.pipeline.log,

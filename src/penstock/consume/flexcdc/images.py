@@ -99,7 +99,7 @@ class ImageGroup:
         return [frame.relation for frame in self._frames]
 
     def last_through(self, end: int) -> int:
-        """Return the last number of the rows before place `end`."""
+        """Return the number of the last row before place `end`."""
         if end == 0:
             return int(self.first[0]) - 1 if len(self) else self.last
         return int(self.first[end - 1] + self.count[end - 1]) - 1
@@ -123,7 +123,7 @@ class ImageGroup:
                 yield frame.relation, self._images(frame, at, uow_of(self.trx[at]), server_id)
 
     def callbacks(self, relation: Relation, start: int, end: int) -> dict[int, str]:
-        """Return the plugins' callback by number of an image of this relation."""
+        """Return, for an image of this relation, the plugins' callback of each kind by number."""
         found = {}
         for at in range(start, end):
             if self._frames[self.which[at]].relation is not relation:
@@ -258,9 +258,7 @@ def whole_columns(
 
 
 def _absent(batch: pa.RecordBatch, count: int) -> dict[int, npt.NDArray[np.bool_]]:
-    """Return by column the rows that were sent without it; columns that every row has are left
-    out.
-    """
+    """Return, by column, which rows were sent without it; columns that all have are left out."""
     masks = batch.column("absent")
     found: dict[int, npt.NDArray[np.bool_]] = {}
     if masks.null_count == len(masks):

@@ -201,7 +201,7 @@ class SegmentWalk:
         self._open = trx
 
     def _settle_next(self, group: ImageGroup, at: int, trx: int) -> bool:
-        """Do one thing that precedes the row at this place; return False if there is nothing."""
+        """Take one step that must precede the row at this place; return False if there is none."""
         marker = self._markers[0] if self._markers else None
         shaping = self._shapings[0] if self._shapings else None
         is_emptied = marker is not None and marker.gsn < int(group.gsn[at])
@@ -284,7 +284,7 @@ class SegmentWalk:
         self._commit(trx, is_done=False)
 
     def _commit(self, trx: int, *, is_done: bool) -> None:
-        """Commit everything up to a whole transaction; one by one if requested."""
+        """Commit everything up to a whole transaction, or one by one if requested."""
         if self._sink.one_by_one:
             for each in range(self._after + 1, trx):
                 self._commit_through(each, is_done=False)

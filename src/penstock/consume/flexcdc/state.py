@@ -39,7 +39,9 @@ class StateExists(PenstockError):
 
 
 class StateMoved(PenstockError):
-    """The stored place is not where this process left it: another one writes the same state."""
+    """The stored place is not the one that this process stored, so another process writes the same
+    state.
+    """
 
     code = "FX03"
 
@@ -282,8 +284,8 @@ class State:
     # -- binlog_consumer_status ------------------------------------------------------------------
 
     def put_files(self, server_id: int, files: Iterable[tuple[str, int]]) -> None:
-        """Store the server's files; files that it has removed and that are fully read
-        are deleted.
+        """Store the list of the server's files. Deletes files that the server has removed and that
+        are fully read.
         """
         table = self._tables["binlog_consumer_status"]
         known = {
@@ -355,9 +357,10 @@ TIMES_MAX = 10_000  # of one lookup
 
 
 class Units:
-    """Numbers of transactions: they continue after the state's, without our own transactions.
+    """Numbers of transactions. They continue after the stored number, and skip FlexCDC's own
+    transactions.
 
-    A transaction has the same number however often it is read, until its number is committed.
+    A transaction keeps its number however often it is read, until its number is committed.
     """
 
     def __init__(self, segment: Segment, trx: int, last: UnitOfWork) -> None:

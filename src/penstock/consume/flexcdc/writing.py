@@ -122,7 +122,9 @@ class ChangelogWriter(Sink):
 
 
 def _in_order(found: Sequence[tuple[Relation, RowImages]]) -> list[tuple[Relation, RowImages]]:
-    """Return each image separately, in the order of their numbers: an update's old one is first."""
+    """Return the row images in the order of their numbers; the old image of an update precedes the
+    new one.
+    """
     places = [
         (number, which, at)
         for which, (_, images) in enumerate(found)

@@ -147,7 +147,7 @@ class Plugin(Protocol):
         ...
 
     def plugin_deinit(self, instance: Instance, /) -> None:
-        """End, after an error, too."""
+        """End the plugin. This is also called after an error."""
         ...
 
     def begin_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:

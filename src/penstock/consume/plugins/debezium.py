@@ -173,8 +173,8 @@ def _microseconds(moment: datetime.datetime) -> int:
 
 
 def _unit_of(line: bytes) -> int | None:
-    """Return the transaction of a line; None for a tombstone, which belongs to the delete before
-    it.
+    """Return the transaction of a line; None for a tombstone, which belongs to the previous line's
+    delete.
     """
     value = json.loads(line)["value"]
     return None if value is None else int(value["transaction"]["id"])

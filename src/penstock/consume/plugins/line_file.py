@@ -22,7 +22,7 @@ class LineFileUnusable(PenstockError):
 
 
 class LineFile:
-    """File that is open for appending. For one thread."""
+    """File that is open for appending. Used by one thread."""
 
     def __init__(
         self, path: Path, unit_of: Callable[[bytes], int | None] | None = None, *, section: str

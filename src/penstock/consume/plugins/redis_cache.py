@@ -104,8 +104,8 @@ class RedisCache(CollectingPlugin):
             pipeline.execute()
 
     def _net(self, changes: Iterable[Change]) -> tuple[set[str], dict[str, Row | None]]:
-        """Return the result of a transaction: tables that it emptied, and by key the
-        row, or None.
+        """Return the result of a transaction: the emptied tables, and for each changed key its row,
+        or None if deleted.
         """
         emptied: set[str] = set()
         last: dict[str, Row | None] = {}

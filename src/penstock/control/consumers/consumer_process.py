@@ -51,14 +51,14 @@ logger = structlog.get_logger()
 
 
 class NothingToConsume(PenstockError):
-    """A consumer of a pipeline of mode data, which has no changes."""
+    """The pipeline is of mode data, so it has no changes to consume."""
 
     code = "CN13"
     retry = "never"
 
 
 def consume(config: Config, name: str, *, standby: bool = False, checked: bool = False) -> None:
-    """Run one consumer of the file until a signal arrives, or it is no longer alive.
+    """Run one consumer of the file until a signal arrives or the consumer ends.
 
     standby: wait until no other process runs it. checked: `penstock run` gathers the messages.
     Raises ConsumerUnknown, NothingToConsume, and all errors that end a consumer.
@@ -243,7 +243,9 @@ def _with_name(error: PenstockError, name: str) -> PenstockError:
 
 
 def _as_shown(error: BaseException, path: Path) -> dict[str, Any]:
-    """Return an error for the status file: its reader has another command line than ours."""
+    """Return an error for the status file, with a hint for its reader, who used another command
+    than this process.
+    """
     if isinstance(error, PenstockError):
         return {**error.as_dict(), "hint": re.sub(r"\bFILE\b", lambda _: str(path), error.hint)}
     return {"code": "PS99", "error": f"unexpected {type(error).__name__}: {error}", "hint": ""}
@@ -264,7 +266,9 @@ class NoConsumers(PenstockError):
 
 
 def add(config: Config, name: str) -> bool:
-    """Register a consumer of the file; return False if it was. Raises ConsumerUnknown."""
+    """Register a consumer of the file; return False if it was registered already. Raises
+    ConsumerUnknown.
+    """
     section = section_of(config, name)
     return register(
         log_place(config), name, start=section.start, size_bytes_max=section.size_bytes_max

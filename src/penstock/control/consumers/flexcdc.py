@@ -164,7 +164,7 @@ def _texts(settings: FlexCdcSettings) -> dict[str, str]:
 
 
 def links_of(directory: Path) -> Path:
-    """Return the folder of our names of segments: we are one of the pipeline's consumers."""
+    """Return the folder of FlexCDC's own links, because it is one of the pipeline's consumers."""
     return PipelineLayout(root=directory).consumers / CONSUMER
 
 
@@ -350,9 +350,10 @@ def write_pipeline(opened: Opened, file: str, offset: int, tables: Iterable[Tabl
 
 
 def patterns_of(settings: FlexCdcSettings, tables: Iterable[TableName]) -> list[str]:
-    """Return the captured patterns: whole databases with auto_changelog; otherwise these tables.
+    """Return the captured patterns: whole databases with auto_changelog, otherwise these tables.
 
-    A pipeline must capture something: one that waits for its first table names its own state table.
+    A pipeline must capture something, so one that waits for its first table names its own state
+    table.
     """
 
     def whole(database: str) -> str:
@@ -536,7 +537,9 @@ END_TIMEOUT_S = 60.0
 
 
 class Extraction:
-    """`penstock extract` as a child: started again when it is killed, its error is ours."""
+    """`penstock extract` as a child process. It is started again after a kill; its error is raised
+    here.
+    """
 
     def __init__(self, pipeline: Path, diagnostics: IO[str]) -> None:
         """Start it."""
@@ -597,7 +600,7 @@ class Extraction:
         )
 
     def end(self) -> None:
-        """End it in order; by force if that takes too long."""
+        """End the child in order, or by force if that takes too long."""
         self._child.signal(signal.SIGTERM)
         if self._child.wait(END_TIMEOUT_S) is None:
             self._child.kill_group()
@@ -635,7 +638,9 @@ def run_flexcdc(
         own: list[Extraction] = []
 
         def is_over() -> bool:
-            """Return whether to end; extract if no process does: a killed run's child ends late."""
+            """Return whether to end. Starts an extraction if no process extracts, because the child
+            of a killed run ends late.
+            """
             if stop():
                 return True
             if own:

@@ -31,7 +31,9 @@ NO_SOCKET = "Name host and port of the server in the URL."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """Deficiency of a cluster. host: of the executor, empty if it is in the pipeline file."""
+    """Deficiency of a cluster. host: the executor's host; empty if the deficiency is in the
+    pipeline file.
+    """
 
     what: str
     hint: str
@@ -98,7 +100,8 @@ def look_around(config: Config, session: Session) -> list[Executor]:
 
 @contextmanager
 def _snapshots_there(config: Config) -> Iterator[dict[str, Addresses]]:
-    """Listen where executors will read snapshots, if they do so through this machine.
+    """Listen at the address where executors will read snapshots, if they read them through this
+    machine.
 
     Raises ListenFailed.
     """

@@ -33,7 +33,7 @@ LOAD_CHECKS = Checks(Side.TARGET)
 
 @dataclass(frozen=True, slots=True)
 class LoadSubject:
-    """Work of the load process. tables: the captured ones, as the source has them."""
+    """Subject of the checks of the load. tables: the captured tables, as the source has them."""
 
     config: Config
     tables: tuple[TableDefinition, ...]
@@ -47,7 +47,9 @@ def _report(code: str, what: str, why: str, command: str = "") -> Finding:
 
 @LOAD_CHECKS.check("PK15", "rows already in the target")
 def rows_there(loading: LoadSubject) -> Iterator[Finding]:
-    """The bulk load fills empty tables, or continues those that it began; others are reported."""
+    """Report target tables that have rows, unless an unfinished bulk load of this pipeline filled
+    them.
+    """
     config = loading.config
     if not config.pipeline.mode.has_data:
         return
@@ -84,7 +86,9 @@ def rows_there(loading: LoadSubject) -> Iterator[Finding]:
 
 @LOAD_CHECKS.check("PK16", "change log that the target follows", change_only=True)
 def bound_log(loading: LoadSubject) -> Iterator[Finding]:
-    """A target follows one change log: positions of two logs cannot be compared."""
+    """Check that the target follows this log and no other, because positions of two logs cannot be
+    compared.
+    """
     config = loading.config
     with closing(
         open_target_reader(config.target.url, application_name=APPLICATION_NAME)
@@ -108,7 +112,9 @@ def bound_log(loading: LoadSubject) -> Iterator[Finding]:
 
 @LOAD_CHECKS.check("PK17", "columns that the target can hold")
 def plan_choices(loading: LoadSubject) -> Iterator[Finding]:
-    """Between engines, each loss needs a choice, and each column a form in the target."""
+    """Check, between different engines, that each loss is allowed by a choice and each column has a
+    type in the target.
+    """
     config = loading.config
     if not is_planned(config):
         return
@@ -139,7 +145,7 @@ WHY = "bulk load and change loader run on these executors"
 
 @CLUSTER_CHECKS.check(CODE, "executors of the cluster", load_only=True)
 def executors(config: Config) -> Iterator[Finding]:
-    """The executors must start, and have the same versions, the directory and both servers."""
+    """Check that executors start, have equal versions, and reach the directory and both servers."""
     from penstock.control.doctor.cluster import Lack, lacks_of, lacks_of_urls, look_around
     from penstock.load.session import session_options, start_session
 

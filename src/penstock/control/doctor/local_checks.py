@@ -82,7 +82,7 @@ def _report(code: str, severity: Severity, what: str, why: str, command: str = "
 
 @HOST_CHECKS.check("PK01", "compiled kernel", change_only=True)
 def kernel(_config: Config) -> Iterator[Finding]:
-    """Without the compiled kernel the plain decoder runs: the same result, slower."""
+    """Report a missing compiled kernel. The plain decoder gives the same result, slower."""
     if not all_compiled():
         yield _report(
             "PK01",
@@ -97,7 +97,7 @@ def kernel(_config: Config) -> Iterator[Finding]:
 
 @EXTRA_CHECKS.check("PK25", "Python packages")
 def packages(config: Config) -> Iterator[Finding]:
-    """The packages of every feature that the file uses must be installed."""
+    """Check that the packages of every feature that the file uses are installed."""
     for extra, names in missing_extras(config).items():
         yield _report(
             "PK25",
@@ -110,7 +110,7 @@ def packages(config: Config) -> Iterator[Finding]:
 
 @HOST_CHECKS.check("PK02", "Java", load_only=True)
 def java(_config: Config) -> Iterator[Finding]:
-    """Spark runs on Java 17 or 21."""
+    """Check that Java 17 or 21 is installed, which Spark needs."""
     version = java_version()
     if version not in JAVA_VERSIONS:
         have = "no Java is found" if version is None else f"Java {version} is found"
@@ -125,7 +125,7 @@ def java(_config: Config) -> Iterator[Finding]:
 
 @HOST_CHECKS.check("PK03", "disk space")
 def disk(config: Config) -> Iterator[Finding]:
-    """The change log, the spill files and Spark's scratch files need room."""
+    """Check that there is room for the change log, the spill files and Spark's scratch files."""
     place = config.directory
     while not place.exists():
         place = place.parent
@@ -143,7 +143,7 @@ def disk(config: Config) -> Iterator[Finding]:
 
 @HOST_CHECKS.check("PK04", "Spark's master", load_only=True)
 def spark_master(config: Config) -> Iterator[Finding]:
-    """A standalone master that [spark] names must answer at one of its addresses."""
+    """Check that the standalone master of [spark] answers at one of its addresses."""
     places = _addresses(config.spark.master)
     said = []
     for host, port in places:
@@ -175,7 +175,7 @@ DIRECTORY_CHECKS = Checks(Side.HOST)
 
 @DIRECTORY_CHECKS.check("PK19", "change log begun with a bulk load", change_only=True)
 def begun_with(config: Config) -> Iterator[Finding]:
-    """A log in mode data+change must have begun with a bulk load, at one position."""
+    """Check that a log in mode data+change began with a bulk load."""
     if config.pipeline.mode is not Mode.DATA_CHANGE:
         return
     begun = extraction_of(config).has_begun(pipeline_of(config))
@@ -194,7 +194,7 @@ def begun_with(config: Config) -> Iterator[Finding]:
 
 @DIRECTORY_CHECKS.check("PK21", "file that keeps progress", change_only=True)
 def progress_kept(config: Config) -> Iterator[Finding]:
-    """Without a target, a file in the directory has its tables: it must be readable."""
+    """Check, if there is no target, that the progress file in the directory can be read."""
     if config.has_target:
         return
     url = config.target.url
@@ -258,7 +258,9 @@ def _report_error(
 
 @CONSUMER_CHECKS.check("PK22", "classes of consumers", change_only=True)
 def consumer_classes(config: Config) -> Iterator[Finding]:
-    """Each class can be imported, is a consumer, and accepts its options; none is instantiated."""
+    """Check that each class can be imported, is a consumer, and accepts its options. None is
+    instantiated.
+    """
     for name, section in config.consumers.items():
         try:
             with contextlib.redirect_stdout(sys.stderr):  # a module's prints are not findings
@@ -271,7 +273,7 @@ def consumer_classes(config: Config) -> Iterator[Finding]:
 
 @CONSUMER_CHECKS.check("PK23", "plugins of FlexCDC", change_only=True)
 def flexcdc_plugins(config: Config) -> Iterator[Finding]:
-    """Each plugin can be imported and instantiated, and has all nine callbacks."""
+    """Check that each plugin can be imported and instantiated, and has all nine callbacks."""
     settings = config.flexcdc
     if settings is None or not settings.plugin:
         return

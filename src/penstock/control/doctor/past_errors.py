@@ -36,7 +36,7 @@ class PastError(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object as JSON has it."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return shown
 
@@ -66,7 +66,7 @@ def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> I
 def keep_error(
     config: Config, command: str, error: PenstockError, *, clock: Clock = REAL_CLOCK
 ) -> None:
-    """Keep an error that ends no process, so that it can be read afterwards."""
+    """Keep an error that does not end the process, so that it can be read later."""
     _keep(config, command, clock, error.code, error.message, error.hint)
 
 

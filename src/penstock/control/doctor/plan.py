@@ -76,7 +76,7 @@ class PlannedTable:
 
     @property
     def is_same(self) -> bool:
-        """True if every column has the source's type, unchanged."""
+        """Return whether every column has the source's type, unchanged."""
         return all(
             found.exact
             and not found.note
@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def may_run(self) -> bool:
-        """True if the pipeline may start."""
+        """Return whether the pipeline may start."""
         return not self.problems and not self.missing and not self.refusals
 
     def each(self) -> Iterator[tuple[PlannedTable, ColumnPlan]]:

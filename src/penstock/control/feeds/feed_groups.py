@@ -195,7 +195,7 @@ class FeedWorker:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for its end, once it was stopped."""
+        """Wait until the stopped thread has ended."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -286,7 +286,7 @@ class GroupWorker:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for its end, once it was stopped."""
+        """Wait until the stopped thread has ended."""
         self._thread.join()
 
     # -- tenures -----------------------------------------------------------------------------

@@ -60,7 +60,7 @@ ROUND_AGAIN_S = 10.0
 
 
 def script_of(config: Config) -> Script:
-    """The user's module of a pipeline. Raises UserModuleInvalid."""
+    """Return the user's module of a pipeline. Raises UserModuleInvalid."""
     from penstock.stage.script import load_script
 
     section = _section(config)

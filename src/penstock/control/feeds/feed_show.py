@@ -80,7 +80,7 @@ class Bar:
         return "" if self.eta_s is None else f"{human_seconds(self.eta_s)} to go"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object as JSON has it."""
         return {
             "applied": self.applied,
             "staged": self.staged,

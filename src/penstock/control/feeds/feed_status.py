@@ -189,7 +189,7 @@ class SchemaStatus:
 
     @property
     def holder(self) -> str:
-        """Host that works on it; empty for none."""
+        """Host that works on the schema; empty if there is none."""
         held = self.state.holder
         return held.hostname if held is not None and held.expires > self.state.now else ""
 
@@ -236,12 +236,12 @@ class SchemaStatus:
 
     @property
     def is_estimate(self) -> bool:
-        """True if rows and waiting are estimates."""
+        """Return whether rows and waiting are estimates."""
         return any(rows.is_estimate for rows in self.state.tables.values())
 
     @property
     def is_far_behind(self) -> bool:
-        """True if a feed's beginning, or much else, is still to be applied."""
+        """Return whether a feed's beginning, or much else, is still to be applied."""
         if not self.rows:
             return False
         lag_s = self.lag_s
@@ -249,7 +249,7 @@ class SchemaStatus:
 
     @property
     def problem_is_over(self) -> bool:
-        """True if something was applied after the problem of the note."""
+        """Return whether something was applied after the problem of the note."""
         problem, applied_at = self.note.problem, self.state.applied_at
         if problem is None or applied_at is None:
             return False
@@ -270,7 +270,7 @@ class SchemaStatus:
         return None if time is None else max(0.0, self.now_us / 1e6 - time.nanos / 1e9)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it; null is not known."""
+        """Return the object as JSON has it; null is not known."""
         held = self.state.holder
         return {
             "schema": self.name,
@@ -367,7 +367,7 @@ class StageStatus:
         return outage_lines(self.outages, (), running=["stage"], now_us=self.read_us)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock status --json` prints it."""
+        """Return the object as `penstock status --json` prints it."""
         return {
             "pipeline": self.pipeline,
             "mode": self.mode_setting.value,

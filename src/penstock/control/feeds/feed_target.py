@@ -15,7 +15,7 @@ from penstock.ports.tables import tables_at
 
 
 class TargetSchemas(TargetCatalog):
-    """Catalogue of the target, asked like that of a source."""
+    """Catalogue of the target, with the interface of a source's catalogue."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

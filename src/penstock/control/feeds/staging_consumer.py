@@ -103,7 +103,7 @@ class StagingConsumer(CdcConsumer):
         return max((self._session.window(group).proposed for group in groups), default=ZERO)
 
     def on_batches(self, batches: Iterator[CdcBatch]) -> bool:
-        """Stage some of them; they are durable when it returns."""
+        """Stage these changes. They are durable when it returns."""
         changes: list[Changes] = []
         count = 0
         for one in batches:
@@ -141,7 +141,7 @@ class StagingConsumer(CdcConsumer):
                 self._advanced[group] = time
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """Log it: no mutation reports it, and the table's staged rows stay as its history."""
+        """Log the truncate: no mutation represents it, and staged rows stay as history."""
         logger.info("table emptied at the source", table=table, gsn=gsn)
 
     def alive(self) -> bool:

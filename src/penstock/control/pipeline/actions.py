@@ -47,7 +47,7 @@ class StopRequest:
 
     @property
     def is_hurried(self) -> bool:
-        """True if it was requested twice by signal."""
+        """Return whether the end was requested by a second signal."""
         return self._count > 1
 
     def note_signal(self) -> None:
@@ -110,7 +110,7 @@ class ActionWatch(ControlGate):
         interval_s: float = CHECK_INTERVAL_S,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Name the target; nothing is connected before the first look."""
+        """Keep the target's URL. The first look connects."""
         self._url = url
         self._name = name
         self._interval_s = interval_s

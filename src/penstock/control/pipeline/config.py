@@ -281,7 +281,7 @@ def _convert(text: ConfigText, section: str, key: str, value: Any, kind: Any) ->
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """Return the words that a value may be, if it is one of some words; else none."""
+    """Return the allowed words of a value that must be one of a set; else none."""
     for one in (kind, *get_args(kind)):
         if isinstance(one, type) and issubclass(one, StrEnum):
             return tuple(one)
@@ -388,7 +388,7 @@ def _check_values(text: ConfigText, config: Config) -> None:
 
 
 def _check_ends(text: ConfigText, config: Config) -> None:
-    """Check the source and the target of changes."""
+    """Check the URLs of source and target, or the sections that take their place."""
     if config.has_target:
         check_url(text, "target", config.target.url)
     if config.staging is not None:
@@ -467,7 +467,9 @@ def _check_direct(text: ConfigText, name: str) -> None:
 
 
 def _check_one_reader(text: ConfigText, config: Config) -> None:
-    """Refuse two readers of a node's directory: each removes what the other has not read."""
+    """Refuse two readers of a node's directory, because each would remove what the other has not
+    read.
+    """
     direct = [name for name, one in config.consumers.items() if is_direct(config, one)]
     if not direct:
         return
@@ -522,9 +524,9 @@ def need_target(config: Config, what: str, *, instead: str) -> None:
 
 
 def _with_base(text: ConfigText, config: Config) -> Config:
-    """Return the pipeline with the base that its mode means, if no target is loaded.
+    """Return the pipeline with the log's base that its mode requires, if no target is loaded.
 
-    Raises ConfigValueInvalid if the source's rows cannot be read for one.
+    Raises ConfigValueInvalid if the source's rows cannot be read for a base.
     """
     only_base = not config.has_target or config.merge is not None
     if config.pipeline.mode is Mode.DATA_CHANGE and (only_base or config.serve is not None):

@@ -75,7 +75,7 @@ def check_stage_file(text: ConfigText) -> None:
 
 
 def with_staging(text: ConfigText, config: Config) -> Config:
-    """Return the pipeline with the consumer that stages its changes, from the first one on."""
+    """Return the pipeline with a consumer that stages its changes, from the first one on."""
     if not config.has_target:
         raise TargetMissing(
             f"{text.place(STAGING)}: changes are staged until they are applied, and there is no "
@@ -183,7 +183,8 @@ def check_merge_file(text: ConfigText) -> None:
 
 
 def with_merge(text: ConfigText, config: Config, load: Callable[[Path], Config]) -> Config:
-    """Return the pipeline with its logs' own ones, and a URL that names the merge as its source.
+    """Return the pipeline with the pipelines of its logs, and with a source URL that names the
+    merge.
 
     load: reads another pipeline file. Raises ConfigValueInvalid, and the errors of load.
     """
@@ -244,7 +245,7 @@ def _check_inputs(text: ConfigText, config: Config, inputs: Sequence[Config]) ->
 
 
 def _url_of(url: str) -> str:
-    """Return the first log's source, with a word in front of it."""
+    """Return the URL of the first log's source, with a scheme that marks a merge."""
     return f"{MERGED}-{Engine(types_at(url)).value}://{url.partition('://')[2]}"
 
 

@@ -135,7 +135,9 @@ def settle_file_edits(
 
 
 def _read_settings(config: Config, last: FileSettings | None) -> FileSettings:
-    """Return the settings of a configuration; what it says of no target is taken from the last."""
+    """Return the settings of a configuration. Without a target, settings of the target are those of
+    the last start.
+    """
     now = FileSettings.of(config)
     if config.has_target or last is None:
         return now
@@ -300,7 +302,7 @@ def _settle_tables(config: Config, last: FileSettings | None, tell: Callable[[st
 def find_edited(
     config: Config, known: Followed, last: FileSettings | None
 ) -> tuple[list[TableName], list[TableName]]:
-    """Return the tables that the file no longer names, and those that it names again."""
+    """Return the tables that the file no longer names, and separately those that it names again."""
     takes = Selection.parse(config.file_tables).takes
     took = Selection.parse(last.tables).takes if last is not None else None
     requests = read_requests(config)

@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
-    """Return the end of the log. look_into_open: into the open segment too.
+    """Return the end of the log. look_into_open: also look into the open segment.
 
-    That is cheap if its writer reports how far it is durable; else it is scanned.
+    That is cheap if its writer reports how far it is durable; otherwise it is scanned.
     """
     directory = config.layout.log
     extension = config.change_loader.change_file_extension

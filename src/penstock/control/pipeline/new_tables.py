@@ -28,9 +28,10 @@ class LeftOut(PenstockError):
 
 
 def without_new(config: Config, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
-    """Return the followed or requested ones of these tables; all, if extraction has not begun.
+    """Return those of these tables that are followed or requested; all, if extraction has not
+    begun.
 
-    A table that is created between our look and now waits for the next look.
+    A table that is created after penstock has looked waits for the next look.
     """
     known = followed_tables(config)
     if known is None or not config.pipeline.mode.has_change:
@@ -71,7 +72,9 @@ def new_findings(
 
 
 def named_alone(patterns: Sequence[str], tables: Collection[TableName]) -> set[TableName]:
-    """Return the tables that a pattern without wildcards names: they are certainly wanted."""
+    """Return the tables that a pattern without wildcards names, and that are therefore certainly
+    wanted.
+    """
     exact = [one for one in map(parse_pattern, patterns) if one.exact and not one.excludes]
     return {table for table in tables if any(one.matches(table) for one in exact)}
 
@@ -89,7 +92,7 @@ def stop_error(config: Config, tables: Sequence[TableName]) -> NewTable:
 
 
 def left_out(config: Config, table: TableName) -> LeftOut:
-    """Return the reason for newTables = "leave"."""
+    """Return the reason for leaving out a new table if newTables is "leave"."""
     return LeftOut(
         f'{table} is new at the source and left out: newTables is "leave"',
         hint=f"Add it: penstock table add {config.path.name} {table}",

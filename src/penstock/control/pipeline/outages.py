@@ -28,9 +28,9 @@ SIDES = {"extract": "source", "load": "target"}  # the server that each process 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Server that cannot be asked. side: source or target. since_us: 0 if it is not known.
+    """Server that cannot be asked. side: source or target. since_us: 0 if unknown.
 
-    unreachable: there is no answer; else the server answers and refuses.
+    unreachable: whether there is no answer at all; otherwise the server answers and refuses.
     """
 
     side: str
@@ -46,7 +46,7 @@ class Outage:
         return f"{self.side} {'unreachable' if self.unreachable else 'cannot be read'}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object as JSON has it."""
         return {
             "side": self.side,
             "unreachable": self.unreachable,
@@ -59,7 +59,9 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Failed work of a process that is tried again. next_us: when; in the past: just now."""
+    """Failed work of a process that is tried again. next_us: time of the next try, which may be
+    past.
+    """
 
     process: str
     error: str
@@ -67,7 +69,7 @@ class Retry:
     next_us: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the object as JSON has it."""
         return {
             "process": self.process,
             "error": self.error,

@@ -95,7 +95,7 @@ def pipeline_of(config: Config) -> Pipeline:
 
 
 def base_place(config: Config) -> BasePlace:
-    """Return its directory, and the links of segments that it needs."""
+    """Return the place of the log's base, and the links of segments that it needs."""
     return BasePlace(
         directory=config.layout.base,
         links=config.layout.consumers / NAME,
@@ -104,9 +104,9 @@ def base_place(config: Config) -> BasePlace:
 
 
 def base_holder(config: Config, owner: str, *links: Path) -> Holder:
-    """Return a holder of its states. owner: a name that no other process has.
+    """Return a holder of the base's states. owner: a name that no other process has.
 
-    links: directories with names of segments, beside the known ones.
+    links: directories with names of segments, besides the known ones.
     """
     place = base_place(config)
     return Holder(

@@ -77,7 +77,9 @@ def _is_settled(config: Config, log: LogState) -> bool:
 
 
 def hole_in_merged(config: Config, error: BaseHole) -> BaseHole:
-    """Return the same error with another hint: nothing else has what a merged log has lost."""
+    """Return the error with a hint for merged logs: changes that a merged log has lost exist
+    nowhere else.
+    """
     return BaseHole(
         error.message,
         hint="A merged log is read from its beginning. Begin again: give the merge another name in "
@@ -104,7 +106,9 @@ class BaseKeeper:
     """Context manager: its thread works while the block is open."""
 
     def __init__(self, config: Config, sessions: SessionKeeper, *, owns_session: bool) -> None:
-        """Prepare the thread. owns_session: only this keeper renews the session when it is lost."""
+        """Prepare the thread. owns_session: renew the session when it is lost, because nothing else
+        does.
+        """
         self._config, self._sessions, self._owns = config, sessions, owns_session
         self._place = base_place(config)
         self._compaction = Compaction(self._place)
@@ -120,7 +124,9 @@ class BaseKeeper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End: a running job is given up, and the next start removes what it wrote."""
+        """End the thread. A running job is given up, and the next start removes the files that it
+        wrote.
+        """
         self._ended.set()
         self._thread.join()
 
@@ -181,7 +187,7 @@ class BaseKeeper:
         return bool(due)
 
     def _make_begin(self, log: LogState) -> Manifest:
-        """Return a base without tables: the links that it will need are made from here on."""
+        """Return a base without tables. Begins to keep the links that the base will need."""
         links.enable(self._place.links)
         if self._config.merge is not None:
             return Manifest(log_id=log.log_id, number=0, segment=0, gsn=0)
@@ -197,7 +203,9 @@ class BaseKeeper:
         return True
 
     def _read_followed(self) -> list[TableDefinition]:
-        """Return the tables whose changes are in the log: read earlier, one would lack some."""
+        """Return the tables whose changes are in the log. They are read now, because an earlier
+        list would lack new ones.
+        """
         known = followed_tables(self._config)
         if known is None:
             return []

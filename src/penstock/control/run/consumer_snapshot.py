@@ -140,7 +140,9 @@ def _first_left(place: LogPlace, directory: Path) -> Position:
 
 
 def _begun_log(place: LogPlace, stop: Callable[[], bool], clock: Clock) -> LogState | None:
-    """Return the log, once it has a position: earlier changes would be missing. None: stopped."""
+    """Wait for the log to have a position, because earlier changes would be missing. Returns None
+    if stopped.
+    """
     told = False
     while not stop():
         state, durable = load_state(place.log, place.files), read_durable(place.log, place.files)
@@ -162,7 +164,9 @@ def _of_base(
     stop: Callable[[], bool],
     clock: Clock,
 ) -> Made | None:
-    """Read all rows from the log's base, at its present end; None: there is no base, or stopped."""
+    """Read all rows from the log's base, at its present end. Returns None if stopped or there is no
+    base.
+    """
     if not config.has_base:
         return None
     holder = base_holder(config, f"consume-{snapshot.folder.parent.name}")
@@ -228,7 +232,9 @@ def _read(
     stop: Callable[[], bool],
     clock: Clock,
 ) -> Made | None:
-    """Read all rows at one point; at a later one if a table was rewritten. None: stopped."""
+    """Read all rows at one point; again at a later point if a table was rewritten. Returns None if
+    stopped.
+    """
     for _ in range(ATTEMPTS_MAX):
         snapshot.clear()
         tables = [one for one in source_tables(config) if takes(one.name)]
@@ -274,7 +280,7 @@ def _read_at(
 
 
 class _RowWriter:
-    """Writer of rows into the small log: each block is a transaction of its own."""
+    """Writer of rows into the snapshot's small log. Each block is a transaction of its own."""
 
     def __init__(self, writer: Writer, position: int, clock: Clock) -> None:
         self._writer = writer
@@ -294,7 +300,7 @@ class _RowWriter:
         return rows.relation
 
     def add(self, piece: Piece) -> None:
-        """Add rows of a table as they are."""
+        """Add rows of a table unchanged."""
         count = piece.rows.num_rows
         for at in range(0, count, ROWS_PER_TRANSACTION):
             self._trx += 1

@@ -49,7 +49,7 @@ exitWhenIdle = true
 
 
 class DemoNeedsJava(PenstockError):
-    """Spark runs on Java, and there is none, or an old one."""
+    """Error: Spark needs Java, and none or an old one is installed."""
 
     code = "CT70"
 
@@ -64,7 +64,7 @@ class DemoOutcome:
     compared: VerifyResult
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock demo --json` prints it at the end."""
+        """Return the object as `penstock demo --json` prints it at the end."""
         return {
             "equal": self.compared.equal,
             "transactions": self.transactions,

@@ -235,7 +235,7 @@ def check_source(config: Config) -> None:
 
 @contextmanager
 def _recorder(config: Config) -> Iterator[CeRecorder]:
-    """Yield the recorder, its rows fixed if the target is up; extraction works without it."""
+    """Yield the recorder, with missing rows added if the target is up."""
     recorder = CeRecorder(config)
     try:
         recorder.add_missing()

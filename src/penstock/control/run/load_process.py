@@ -198,9 +198,9 @@ class _Load:
         return frozenset(t for t, row in rows.items() if row.state is SyncState.ISOLATED)
 
     def bulk_load(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
-        """Load, and continue after a session was lost with its JVM, or a connection.
+        """Load, and continue after the loss of a session with its JVM, or of a connection.
 
-        It continues as a restarted process would: by the ledger, and by the target's tables.
+        It continues like a restarted process, from the ledger and the target's tables.
         """
         return self.repeat(lambda: self.bulk_load_once(planner, tables))
 
@@ -314,7 +314,9 @@ class _DeferredKeys:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End: the loader has ended, and may have reached the position just now."""
+        """End the thread, which looks once more: the loader may have reached a position just before
+        its end.
+        """
         self._ended.set()
         self._thread.join()
 

@@ -191,7 +191,9 @@ def pipeline_name(url: str) -> str:
 
 
 def _without_password(url: str, variable: str, variables: dict[str, str]) -> str:
-    """Return the URL with the variable in place of its password, unless that is a variable."""
+    """Return the URL with a variable in place of its password, unless the password is a variable
+    already.
+    """
     found = _USER_INFO.match(url)
     if found is None or not found[2] or "${" in found[2]:
         return url

@@ -69,7 +69,7 @@ def _check_tables(config: Config, tables: Sequence[TableName]) -> None:
 
 
 def _wait(config: Config, requests: Sequence[TableRequest], clock: Clock) -> None:
-    """Wait until all are answered; withdraw unanswered ones if the extractor has ended."""
+    """Wait until all requests are answered; withdraw unanswered ones if the extractor has ended."""
     seen_s = clock.monotonic_s()
     while True:
         answers = read_answers(config)

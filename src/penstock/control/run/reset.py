@@ -58,9 +58,10 @@ class ResetUnsure(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """Plan of a reset. notes: facts to know before the answer.
+    """Plan of a reset. notes: facts to know before confirming.
 
-    unsure: why an operator has to look at it and answer; empty if it is certainly the pipeline's.
+    unsure: why an operator has to check and confirm; empty if everything certainly belongs to the
+    pipeline.
     """
 
     source: tuple[Removal, ...]
@@ -71,11 +72,11 @@ class Reset:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to take back."""
+        """Return whether there is nothing to remove."""
         return not (self.paths or any(not one.by_hand for one in (*self.source, *self.target)))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
+        """Return the object as `--json` prints it."""
         return {
             "source": [_removal(one) for one in self.source],
             "target": [_removal(one) for one in self.target],
@@ -153,9 +154,9 @@ def look(config: Config, *, with_tables: bool) -> Reset:
 
 
 def _unsure(config: Config, owner: str, log_id: str) -> str:
-    """Return why the owner of things at the servers is unknown, without a log in the directory.
+    """Return why it is unknown who owns the objects at the servers, if the directory has no log.
 
-    Empty if there are none.
+    Returns an empty text if there are no such objects.
     """
     found = [owner] if owner else []
     if log_id:

@@ -112,7 +112,7 @@ def _check(config: Config) -> ServeSection:
 
 
 def serve_settings(config: Config, section: ServeSection) -> ServeSettings:
-    """Return the server's settings. Passwords end here: the settings have verifiers.
+    """Return the server's settings, with verifiers in place of passwords.
 
     Raises TlsUnusable.
     """

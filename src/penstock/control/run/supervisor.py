@@ -92,7 +92,7 @@ class Half:
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended and will not be started again."""
+        """Return whether it has ended and will not be started again."""
         return self.code is not None and self.restart_at_s is None
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Half:
         logger.info("process started", process=self.name, pid=self.child.pid)
 
     def poll(self) -> bool:
-        """Look whether it ended; return True if it did just now."""
+        """Look whether the process has ended; return True if it has since the last call."""
         if self.child is None or self.code is not None:
             return False
         self.code = self.child.poll()
@@ -120,7 +120,7 @@ class Half:
         return True
 
     def error(self) -> PenstockError:
-        """Return the error that ended it: its last line that is an error of `--json`."""
+        """Return the error that ended the process: the last line that is an error of `--json`."""
         for line in reversed(self.lines or ()):
             found = error_object(line)
             if found is not None:
@@ -152,7 +152,7 @@ class StatusThread:
     """Thread that reads the status at intervals, so that a hanging server does not hang the run."""
 
     def __init__(self, config: Config) -> None:
-        """Begin reading; `take` returns a status when there is one."""
+        """Begin to read in a thread. `take` returns a status when there is one."""
         self._reader = StatusReader(config)
         self._ended = threading.Event()
         self._latest: Status | None = None
@@ -298,7 +298,9 @@ class Supervisor:
             self._stop.ask()
 
     def _ended_well(self, half: Half) -> None:
-        """End the others, because its work is done; consumers when they have read all."""
+        """End the other processes because the work is done. Consumers end when they have read
+        everything.
+        """
         if half.is_consumer or half.name != self._halves[0].name:
             return
         if self._is_log_done():
@@ -307,7 +309,9 @@ class Supervisor:
             self._stop.ask()
 
     def _consumer_ended(self, half: Half) -> None:
-        """Start it again after a while, however it ended; at the very end report its failure."""
+        """Start a consumer's process again after a pause, however it ended. At the end of the run,
+        report its failure.
+        """
         error = half.error()
         if self._is_finishing:
             if not half.serves:

@@ -136,7 +136,9 @@ class _Copy:
         self.note = CopyNote(table=known.table, copy_id=known.copy_id, **said)
 
     def _in_turn(self) -> int:
-        """Copy when it is this copy's turn: together copies would take the changes' slot."""
+        """Wait for the copy's turn, then copy. Copies that run together would take the slot of the
+        changes.
+        """
         while not self._turn.acquire(timeout=STOP_CHECK_S):
             if self._ended.is_set():
                 raise BulkStopped(f"the copy of {self.note.table} is not wanted any more")

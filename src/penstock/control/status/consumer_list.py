@@ -64,8 +64,8 @@ class ConsumerLine:
         pid: Id of its process, 0 without one.
         segment: Segment of the saved position.
         saved: gsn of the saved position.
-        read: gsn of the last event given out.
-        lag_events: From the saved position to the end of the log; None: not known.
+        read: gsn of the last event emitted.
+        lag_events: Number of changes from the saved position to the log's end; None if unknown.
         links: Number of its segments.
         link_bytes: Their size.
         held_bytes: Size of those that no other reader holds.
@@ -94,7 +94,7 @@ class ConsumerLine:
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock consumers ls --json` prints it."""
+        """Return the object as `penstock consumers ls --json` prints it."""
         return {
             "consumer": self.name,
             "state": self.state,
@@ -116,7 +116,7 @@ class ConsumerLine:
         }
 
     def line(self) -> str:
-        """Return it in one line, for people."""
+        """Return the object in one line, for people."""
         state = self.state if self.is_configured else f"{self.state}, not in the file"
         process = f" (pid {self.pid})" if self.pid else ""
         parts = [f"consumer {self.name}: {state}{process}"]
@@ -242,7 +242,7 @@ def _stat(path: Path) -> tuple[int, int]:
 
 
 def _behind(config: Config, held: Sequence[SegmentFile], saved: Position) -> list[SegmentFile]:
-    """Return the segments with something after a position: links, and the open one."""
+    """Return the segments that have something after a position: links, and the open segment."""
     opened = list_begun_segments(config.layout.log, log_place(config).extension)
     return sorted(file for file in (*held, *opened) if file.number >= saved.segment)
 

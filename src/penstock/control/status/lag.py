@@ -32,9 +32,10 @@ from penstock.ports.target import Applied, TableSync
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """State of the target. unknown: it could not be asked so far, and the rest means nothing.
+    """State of the target.
 
-    present: it has our tables.
+    unknown: the target could not be asked so far, so the other fields mean nothing. present: it has
+    our tables.
     """
 
     unknown: bool = False
@@ -254,8 +255,8 @@ def assess_lag(
 ) -> Lag:
     """Return the lag of a pipeline, from the states of log, target and source.
 
-    They are asked in the order log, target, source: so a lag of 0 is true when the source answers.
-    Raises the errors of reading the log. watermark_us: the caller's own, for this end of the log.
+    They are asked in this order, so a lag of 0 is still true when the source answers. Raises the
+    errors of reading the log. watermark_us: the caller's own, for this end of the log.
     """
     if target.applied.trx > log.end.trx:  # the log grew between the two reads
         log = read_log_end(config)

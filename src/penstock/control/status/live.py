@@ -123,7 +123,7 @@ def _per_s(rate: float | None) -> str:
 
 
 def _following(status: Status) -> bool:
-    """Return whether there is a log to report on."""
+    """Return whether the run has a log of changes to report on."""
     return status.mode != "data" and status.log.end.position > 0
 
 
@@ -326,7 +326,7 @@ def indent(text: str, style: str = "") -> RenderableType:
 
 
 def table_rows(status: Status) -> list[tuple[str, str]]:
-    """Return the tables that are not in step, as text and style; those with errors first."""
+    """Return a text and style for each table that is not in step; tables with errors first."""
     lines = [line for line in status.tables if line.state != "following" or line.wanted]
     lines = [line for line in lines if line.state != "removed" or line.wanted]
     lines.sort(key=lambda line: not line.error)
@@ -386,7 +386,7 @@ def _rows_in(rows: int, transactions: int) -> str:
 
 
 def _up_to(status: Status, position: int) -> str:
-    """Return where something ends; empty at the beginning, if no position is known."""
+    """Return the words for a position where something ends; empty if no position is known yet."""
     return f", up to {status.positions.text(position)}" if position else ""
 
 

@@ -82,7 +82,7 @@ def find_log(path: Path) -> LogPlace:
 
 
 def _log_of_feeds(config: Config) -> LogNotFound:
-    """Error: a pipeline with [stage] has a log for each target schema."""
+    """Return the error for a pipeline with [stage], which has a log for each target schema."""
     folders = [config.directory / name for name in (FEEDS, GROUPS)]
     found = sorted(log.parent for folder in folders for log in folder.glob("*/log"))
     hint = "Start `penstock stage FILE`: each target schema gets a log when its feed begins."
@@ -207,7 +207,7 @@ def _is_of(line: str, table: TableName) -> bool:
 
 
 def as_object(line: str) -> dict[str, Any]:
-    """Return a line of `format_lines` for JSON: NULL is null, ABSENT is left as its sign."""
+    """Return a line of `format_lines` for JSON: NULL becomes null; the sign for ABSENT stays."""
     sequence, letter, schema, name, *values = line.split("\t")
     return {
         "sequence": int(sequence),

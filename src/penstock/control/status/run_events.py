@@ -121,7 +121,9 @@ class RunEvents:
             report(f"the bulk load was done before: {loaded}")
 
     def _take_steps(self, status: Status, report: ReportEvent) -> None:
-        """Report the four steps if something is stopped for them; else the one important place."""
+        """Report the four steps if something was stopped for the handover; otherwise only its
+        position.
+        """
         handover = status.handover
         steps = handover.steps if handover is not None else ()
         for step in steps[self._steps_reported :]:
@@ -185,7 +187,9 @@ class RunEvents:
 
 
 def in_flight(handover: Handover) -> bool:
-    """Return whether nothing is stopped for the handover: a snapshot of the source is its point."""
+    """Return whether the handover's point is a snapshot of the source, so that nothing was stopped
+    for it.
+    """
     return handover.mode is HandoverMode.SNAPSHOT
 
 

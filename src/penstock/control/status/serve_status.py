@@ -83,7 +83,7 @@ class SlotSeen:
     lost: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock status --json` prints it."""
+        """Return the object as `penstock status --json` prints it."""
         return {
             "slot": self.name,
             "plugin": self.plugin,
@@ -94,7 +94,7 @@ class SlotSeen:
         }
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return the object in words, for people."""
         head = f"slot {self.name} ({self.plugin}): "
         if self.lost:
             return f"{head}lost, {self.lost}"
@@ -124,7 +124,7 @@ class ServeSeen:
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock status --json` prints it."""
+        """Return the object as `penstock status --json` prints it."""
         return {
             "pid": self.pid or None,
             "address": self.address or None,

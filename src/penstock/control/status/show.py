@@ -107,7 +107,7 @@ def show_lag(lag: Lag, out: Console | None = None) -> None:
 
 
 def _at_source(lag: Lag, extracting: str) -> list[tuple[str, str]]:
-    """Return the known facts of the source's log: bytes, or the position it was told."""
+    """Return the known facts of the source's log: its bytes, or the position acknowledged to it."""
     text = lag.positions.text
     if not lag.counts_bytes:
         return [("source knows as read", text(lag.confirmed_position) + extracting)]
@@ -167,7 +167,7 @@ def _show_readers(status: Status, out: Console) -> None:
 
 
 def _handover(status: Status) -> list[str]:
-    """Return the four steps if something is stopped for them; else the important place."""
+    """Return the four steps if the handover stopped something; otherwise only its position."""
     handover = status.handover
     if handover is None:
         return []

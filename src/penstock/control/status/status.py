@@ -77,7 +77,7 @@ class BaseSeen:
     held_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock status --json` prints it."""
+        """Return the object as `penstock status --json` prints it."""
         return {
             "tables": self.tables,
             "rows": self.rows,
@@ -457,7 +457,9 @@ class StatusReader:
 
 
 def read_status(config: Config) -> Status:
-    """Return the status, once, as `StatusReader.read`; processes know when an outage began."""
+    """Return the status from a single look. The time at which an outage began is known only if a
+    process reports it.
+    """
     reader = StatusReader(config)
     try:
         found = reader.read()
@@ -510,10 +512,10 @@ ASKED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """Facts of one table. share: of the bulk load, 0 to 1; None if there is none.
+    """Facts of one table. share: loaded share in the bulk load, 0 to 1; None if there is none.
 
-    wanted: the state that it will reach, as in `penstock table ls`; empty if it has. code,
-    error, hint: why it is stopped.
+    wanted: the requested state, as in `penstock table ls`; empty if it is reached. code, error,
+    hint: why the table is stopped.
     """
 
     table: TableName

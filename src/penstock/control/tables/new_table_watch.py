@@ -114,8 +114,8 @@ def _find_uncopied(
 ) -> frozenset[TableName]:
     """Return followed tables that were created again and whose rows were not copied since.
 
-    followed: those that are there under the names that they are followed by. A table that was
-    renamed is refused by its engine, and not meant.
+    followed: those that still exist under the names by which they are followed. Renamed tables are
+    not included: their engine refuses them.
     """
     ledger = read_ledger(config.layout.state)
     if not (config.has_target and config.pipeline.mode.has_data and ledger.finished):

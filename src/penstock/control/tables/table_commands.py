@@ -69,8 +69,8 @@ def add(config: Config, table: TableName) -> TableRequest:
     out = selection.excluded_by(table)
     if out is not None and not out.exact:
         raise RequestRefused(
-            f"the pattern {out.text!r} of the pipeline file takes {table} out",
-            hint="Take the pattern out of [source] tables; the other tables stay as they are.",
+            f"the pattern {out.text!r} of the pipeline file excludes {table}",
+            hint="Remove the pattern from [source] tables; the other tables stay as they are.",
         )
     [definition] = check_capturable(config, [table])
 
@@ -115,7 +115,8 @@ def pause(config: Config, table: TableName) -> TableRequest:
 
 
 def resume(config: Config, table: TableName) -> TableRequest:
-    """Request that they are applied, in order; forget requests for a name without a table.
+    """Request that waiting changes are applied in order. For a name without a table, forget its
+    requests.
 
     Raises TableNotTaken, TargetMissing.
     """
@@ -153,7 +154,7 @@ def _check_mode(config: Config) -> None:
     if not config.pipeline.mode.has_change:
         raise RequestRefused(
             "this pipeline is of mode data: it follows no table",
-            hint="Change [source] tables, and run it again.",
+            hint="Change [source] tables in the file, then run penstock run FILE again.",
         )
 
 

@@ -37,7 +37,7 @@ NOTES_NAME = "copies.json"
 
 
 class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Report about a copy. code, error, hint: why it is stopped; empty if it is not."""
+    """Report about a copy. code, error, hint: why the copy is stopped; empty if it is not."""
 
     table: TableName
     copy_id: int
@@ -88,11 +88,11 @@ class TableLine:
 
     @property
     def follows(self) -> bool:
-        """True if it is with the others."""
+        """Return whether the table is in step with the others."""
         return self.state == SyncState.FOLLOWING
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock table ls --json` prints it."""
+        """Return the object as `penstock table ls --json` prints it."""
         return {
             "table": str(self.table),
             "state": self.state,

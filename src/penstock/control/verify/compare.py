@@ -57,7 +57,7 @@ _BYTES = Form(kind=TypeKind.BYTES)
 
 
 class ColumnIncomparable(PenstockError):
-    """The table of types has no translation for a column, so there is no text to compare it by."""
+    """The type table has no common text for a column, so its values cannot be compared."""
 
     code = "VF04"
 
@@ -183,13 +183,13 @@ class TableResult:
 
     @property
     def equal(self) -> bool:
-        """True if both sides hold the same rows."""
+        """Return whether both sides hold the same rows."""
         return not (self.missing or self.surplus or self.different)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareProgress:
-    """Progress of the reading, both sides together. table: the last one with progress."""
+    """Progress of the reading, for both sides together. table: the table read last."""
 
     table: TableName
     bytes_done: int

@@ -80,7 +80,7 @@ declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committ
 
 
 class RepairUnequal(PenstockError):
-    """The written rows do not make the table equal; none of them was kept."""
+    """The table still differs after its rows were written, so none of them was kept."""
 
     code = "VF20"
 
@@ -97,7 +97,7 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Parts of a repair. applied: how far the target was when it was compared."""
+    """Parts of a repair. applied: the target's position when it was compared."""
 
     config: Config
     source: VerifyReader
@@ -200,7 +200,7 @@ SESSIONS = 2
 
 
 class NotLoadedYet(PenstockError):
-    """The bulk load has not ended: of course the target differs."""
+    """The bulk load has not ended, so the target necessarily differs."""
 
     code = "VF10"
 
@@ -267,11 +267,11 @@ class VerifyResult:
 
     @property
     def equal(self) -> bool:
-        """True if every table is equal, row by row."""
+        """Return whether every table is equal, row by row."""
         return all(table.equal for table in self.tables) and not self.not_compared
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as `penstock verify --json` prints it."""
+        """Return the object as `penstock verify --json` prints it."""
         return {
             "equal": self.equal,
             "position": self.at,
@@ -528,7 +528,7 @@ def _sides_while_running(
 
 @contextmanager
 def _hold(config: Config) -> Iterator[str]:
-    """Hold the loader, and let it continue in any case afterwards. Yields the hold's nonce."""
+    """Hold the loader during a block, and let it continue in any case. Yields the hold's nonce."""
     state = config.layout.state
     files.REAL_FILES.make_directory(state)
     with DirectoryLock(state, HOLD_LOCK):

@@ -100,7 +100,9 @@ def capture(directory: NodeDirectory, *, saves: bool = False) -> int:
 
 
 def _note_place(config: Config, directory: NodeDirectory, *, is_one: bool) -> Handover:
-    """Note the place. For several nodes it is the beginning: older changes do no harm."""
+    """Note the place. For several nodes it is the beginning, because repeated older changes do no
+    harm.
+    """
     place = 0
     if is_one:
         held = directory.lock(LOCK_TIMEOUT_MS, stop=lambda: False, clock=REAL_CLOCK)

@@ -76,10 +76,10 @@ def _end(node: NodeDirectory, place: int) -> int:
 def _between(
     nodes: Sequence[tuple[NodeDirectory, int]], first: int, last: int, *, is_list: bool
 ) -> int:
-    """Return the bytes of archived segments; at least one, for the segment that the nodes write
-    to.
+    """Return the bytes of archived segments between two positions; 1 if only the open segment lies
+    between.
 
-    For a list: all bytes after the nodes' places.
+    For a list of nodes: all bytes after the nodes' places.
     """
     ends = [(at, _end(node, at)) if is_list else (first, last) for node, at in nodes]
     found = sum(node.bytes_between(*each) for (node, _), each in zip(nodes, ends, strict=True))

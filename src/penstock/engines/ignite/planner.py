@@ -147,8 +147,8 @@ class IgnitePlanner(Planning):
         ]
 
     def _parts(self, client: ThinClient, cache: str) -> tuple[int, list[tuple[int, ...]]]:
-        """Return the number of a cache's entries, and its partitions in ranges; empty: all at
-        once.
+        """Return the number of a cache's entries, and ranges of its partitions; an empty range
+        means all at once.
         """
         count = client.size(cache, cache_id(cache))
         path = self._directory.config_path(cache)
@@ -170,8 +170,8 @@ def _ranges(partitions: int, count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _cut(kept: KeptShape | None, table: TableDefinition) -> KeptShape | None:
-    """Return the known shape of a cache with its definition's columns; the log may know more by
-    now.
+    """Return the known shape of a cache, reduced to its definition's columns. The log may know more
+    by now.
 
     Returns None if the cache was recreated meanwhile: its definition must be read again.
     """

@@ -80,8 +80,8 @@ class CdcState:
         self._files.make_directory(self._directory)
 
     def load_place(self) -> LogPlace | None:
-        """Return the saved place. A file that is shorter than a place counts as none, as for
-        Ignite.
+        """Return the saved place. Like Ignite, treats a file that is shorter than a place as
+        missing.
         """
         data = self._read(PLACE_FILE)
         if data is None or len(data) < _PLACE.size:
@@ -132,7 +132,7 @@ class CdcState:
             )
 
     def check_read(self, segments: Sequence[Path]) -> None:
-        """Check that no segment written after the saved place was read before it.
+        """Refuse to continue if a segment written after the saved place was read before it.
 
         Raises DirectoryOfOtherLog.
         """
@@ -172,11 +172,11 @@ class CdcState:
         self._replace(MODE_FILE, _MODE_HEAD + _UTILITY)
 
     def load_told(self, name: str) -> dict[str, Any]:
-        """Return the stamps of the told facts. Raises CdcStateBroken."""
+        """Return the stamps of the facts that consumers know. Raises CdcStateBroken."""
         return self._told_file(name).load() or {}
 
     def save_told(self, name: str, told: dict[str, Any]) -> None:
-        """Replace the stamps of the told facts, durably."""
+        """Replace the stamps of the facts that consumers know, durably."""
         self._told_file(name).save(told)
 
     def _told_file(self, name: str) -> StateFile[dict[str, Any]]:

@@ -74,7 +74,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
 
 @MERGE_CHECKS.check("MG20", "heartbeats of the logs", change_only=True)
 def heartbeats(merged: Merged) -> Iterator[Finding]:
-    """A log without heartbeats holds the others back while its source is idle."""
+    """Report logs without heartbeats: each holds the others back while its source is idle."""
     section = merged.config.merge
     assert section is not None, "a file with [merge]"
     for one in merged.config.inputs:
@@ -103,7 +103,7 @@ def heartbeats(merged: Merged) -> Iterator[Finding]:
 
 @MERGE_CHECKS.check("MG21", "clocks of the servers", change_only=True)
 def clocks(merged: Merged) -> Iterator[Finding]:
-    """Clocks that differ by more than clockSkewSeconds."""
+    """Report sources whose clocks differ by more than clockSkewSeconds."""
     section = merged.config.merge
     assert section is not None, "a file with [merge]"
     ahead: dict[str, float] = {}
@@ -131,7 +131,7 @@ def clocks(merged: Merged) -> Iterator[Finding]:
 
 @MERGE_CHECKS.check("MG22", "the logs", change_only=True)
 def logs(merged: Merged) -> Iterator[Finding]:
-    """A log that nothing was extracted into yet."""
+    """Report logs that nothing was extracted into yet."""
     for one in merged.config.inputs:
         if not (one.layout.log / "LOG.json").exists():
             yield Finding(
@@ -146,7 +146,7 @@ def logs(merged: Merged) -> Iterator[Finding]:
 
 @MERGE_CHECKS.check("MG23", "tables of several logs", change_only=True)
 def shared_tables(merged: Merged) -> Iterator[Finding]:
-    """A table whose keys or columns differ between logs."""
+    """Report tables whose keys or columns differ between logs."""
     first: dict[TableName, tuple[str, TableDefinition]] = {}
     for name, tables in merged.tables.items():
         for table in tables:

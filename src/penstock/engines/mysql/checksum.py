@@ -121,7 +121,9 @@ def names_query(image: Image, parts: Sequence[Part], hashes: Sequence[int], _has
 def chosen_rows(
     image: Image, buckets: int, differing: Sequence[int], keys: Sequence[int] | None, _: Hasher
 ) -> str:
-    """Return the condition that a row's key has one of these first hashes."""
+    """Return the condition for rows in differing buckets, or, if keys are given, for rows whose
+    key's first hash is one of them.
+    """
     if keys is None:
         return f"{_bucket(image, buckets)} in ({_numbers(differing)})"
     return f"{hash_of(image.key, 1)} in ({_numbers(keys)})"

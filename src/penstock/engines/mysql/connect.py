@@ -170,9 +170,9 @@ class Connection(pymysql.connections.Connection):  # type: ignore[misc]
 
     @server_public_key.setter
     def server_public_key(self, key: bytes | None) -> None:
-        """Set the key that PyMySQL received, unless the URL does not trust the server that answers.
+        """Set the key that PyMySQL received if the URL trusts the server that answers.
 
-        A program between client and server could send its own key and read the password.
+        Otherwise a program between client and server could send its own key and read the password.
         """
         if not self._may_learn_key:
             raise LoginRefused(

@@ -133,7 +133,7 @@ def _tell(config: Config, choice: Choice) -> None:
 
 
 def _capture(config: Config, planner: MySQLPlanner) -> None:
-    """Take the point and write it down."""
+    """Take the consistent point and store it."""
     point = planner.fresh_point()
     taken, state = planner.taken, read_handover(config)
     assert taken is not None, "a point was made just now"
@@ -177,8 +177,8 @@ def _resume(config: Config) -> None:
 def _beginning_of(config: Config) -> Beginning:
     """Return where the log begins, according to the written handover.
 
-    A table that differs from its definition at the point was altered since; only the binlog can
-    tell how.
+    A table that differs from its definition at that point was altered since. Only the binlog shows
+    how.
     """
     state = read_handover(config)
     assert state is not None, "the point was written down"
@@ -250,7 +250,9 @@ def _wait_for_bulk(pipeline: Pipeline, stop: Callable[[], bool]) -> None:
 
 
 def _rotate(connection: Connection) -> None:
-    """Begin a new binlog file, as document 000 requests; it is useful, but not required."""
+    """Begin a new binlog file if the account may. Document 000 requests this; nothing depends on
+    it.
+    """
     try:
         run(connection, "flush binary logs", doing="beginning a new binlog file")
     except PrivilegeMissing as error:

@@ -33,7 +33,7 @@ LOOK_INTERVAL_S = 5.0
 
 
 class SourceReplaced(PenstockError):
-    """Another server answers than the one whose binlog positions are in the change log."""
+    """The change log's binlog positions are those of another server than the one that answers."""
 
     code = "CT38"
     retry = "operator"
@@ -133,9 +133,9 @@ class MySQLLagReader(SourceReader):
     def _first_unread(self, here: BinlogPosition, end: BinlogPosition, log: LogEnd) -> int | None:
         """Return when the first transaction after our log was committed; None if there is none.
 
-        A transaction that was found stays the first as long as our log does not move. When the log
-        moves, it is not looked up each time: its commit time is at least that of the transaction
-        found before and that of the log's end.
+        The transaction found stays the first while our log does not move. When the log moves,
+        penstock does not look each time: the commit time is at least that of the transaction found
+        before and that of the log's end.
         """
         known, now_s = self._looked, self._clock.monotonic_s()
         if known is not None and known.commit_us is not None:

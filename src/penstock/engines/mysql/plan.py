@@ -30,7 +30,7 @@ _TEMPORALS = frozenset({"date", "datetime", "timestamp", "time"})
 
 
 def strict_refusal(column: ColumnDefinition) -> str:
-    """Return the condition of rows whose value the column's type refuses; empty if there is none.
+    """Return the SQL condition of rows whose value a strict target refuses; empty if there is none.
 
     column: its `default` is the expression.
     """

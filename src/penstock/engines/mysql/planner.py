@@ -149,7 +149,7 @@ class MySQLPlanner(Planning):
 
 
 def _is_as_then(point: Point, table: TableDefinition) -> bool:
-    """Return whether a table's definition is the one that it had at a point."""
+    """Return whether a table still has the definition that it had at a point."""
     known = point.definitions
     return known is None or known.get(str(table.name)) == digest_of(table)
 

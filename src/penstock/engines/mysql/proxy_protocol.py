@@ -139,7 +139,9 @@ def _encrypt(connected: socket.socket, address: ProxyAddress) -> socket.socket:
 
 
 def _line(connected: socket.socket) -> bytes:
-    """Return the bytes before the newline, read one by one: none after it may be consumed."""
+    """Return the bytes before the newline. Reads byte by byte, because nothing after it may be
+    consumed.
+    """
     line = b""
     while len(line) < GREETING_BYTES_MAX:
         byte = connected.recv(1)

@@ -119,7 +119,7 @@ APPLICATION_NAME = "penstock reset"
 
 
 def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:  # noqa: ARG001
-    """Yield nothing of the server except a pause: it keeps nothing else of ours."""
+    """Yield the pause of the replica, if there is one: the server keeps nothing else of ours."""
     if handover is not None and handover.stopped:
         yield Removal(
             what=f"the pause of replication ({', '.join(handover.stopped)})",
@@ -128,7 +128,7 @@ def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal
 
 
 def owner(config: Config, *, log_id: str) -> str:  # noqa: ARG001 - the port's
-    """Return the owner of the findings, in words; empty if it is unknown or there is none."""
+    """Return who owns the findings, in words; empty if that is unknown or there is none."""
     return ""
 
 

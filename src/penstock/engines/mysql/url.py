@@ -123,9 +123,9 @@ class MySQLUrl:
 
     @property
     def may_send_clear_text(self) -> bool:
-        """Return whether the server at the end of TLS or of a socket file may have the password.
+        """Return whether the server behind TLS or a socket file may get the password in clear text.
 
-        It may if it is authenticated, no program can be in between, or the URL allows it.
+        It may if it is authenticated, if no program can be in between, or if the URL allows it.
         """
         if "unix_socket" in self.options or self.is_verified:
             return True

@@ -58,7 +58,7 @@ def _text(cell: ComparedCell) -> str:
 
 
 def _mark(cell: ComparedCell) -> str:
-    """Return a column as it enters the image."""
+    """Return the SQL of a column's part of the image."""
     text = _text(cell)
     if cell.is_long and cell.is_bytes:
         text = f"encode(sha256({quote(cell.name)}), 'hex')"
@@ -70,9 +70,7 @@ def _mark(cell: ComparedCell) -> str:
 
 
 def is_long(_: str) -> bool:
-    """Return False: a text may be as long as a value; only the other side may have a lower
-    limit.
-    """
+    """Return False: texts may have any length here. Only the other side may have a lower limit."""
     return False
 
 
@@ -142,7 +140,7 @@ def as_source_prints(column: str, source_type: str, target_type: str) -> str:
 
 
 def _hash(hasher: Hasher, text: str, which: int) -> str:
-    """SQL of hash number `which` (1 or 2) of a text, as a signed 64-bit number."""
+    """Return the SQL of hash number `which` (1 or 2) of a text, as a signed 64-bit number."""
     if hasher is Hasher.FAST:
         return f"hashtextextended({text}, {which})"
     digest = f"sha256(convert_to({text}, 'UTF8'))"

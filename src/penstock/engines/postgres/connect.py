@@ -134,9 +134,9 @@ def connect(
 def session_parameters(
     url: str, *, application_name: str, settings: Mapping[str, str]
 ) -> dict[str, int | str | None]:
-    """Return libpq's parameters: the URL's, then ours for those that it leaves out.
+    """Return libpq's parameters: those of the URL, and ours for those that it omits.
 
-    settings: server settings of the session; they win over the URL's own. Raises UrlInvalid.
+    settings: server settings of the session; they override the URL's own. Raises UrlInvalid.
     """
     parameters = _parameters(url)
     encoding = settings.get("client_encoding")

@@ -47,7 +47,7 @@ def identity(config: Config) -> SourceIdentity:
 
 
 def read_identity(connection: psycopg.Connection, config: Config) -> SourceIdentity:
-    """Ask the source who it is. Raises the typed errors of `server_errors`."""
+    """Ask the source for its identity. Raises the typed errors of `server_errors`."""
     with server_errors("reading the source's identity"):
         row = connection.execute(IDENTITY).fetchone()
     if row is None:
@@ -98,7 +98,8 @@ def open_engine(
 def _begin(
     pipeline: Pipeline, tables: list[TableDefinition], stop: Callable[[], bool]
 ) -> Iterator[int]:
-    """Publication, slot and, in data+change, the handover's snapshot; where an empty log begins.
+    """Prepare publication, slot and, in mode data+change, the handover's snapshot. Returns the
+    position where an empty log begins.
 
     The snapshot is kept as long as the with block is open and the bulk load needs it.
     """
@@ -110,11 +111,11 @@ def _begin(
 
 
 def ensure_slot(pipeline: Pipeline, tables: list[TableDefinition]) -> int:
-    """Mode change: the existing slot, or a new one at the present position.
+    """Make sure that the slot exists in mode change; return where an empty log begins.
 
-    Returns where the log begins when it is empty: the new slot's position, 0 for an existing one. A
-    slot that a log with content has lost is never made again: the extractor refuses.
-    Raises SlotOfAnother or SlotInUse for a slot that an empty log cannot begin at.
+    The log begins at the position of a new slot, and at 0 for an existing one. A slot that a log
+    with content has lost is never recreated: the extractor refuses. Raises SlotOfAnother or
+    SlotInUse for a slot that an empty log cannot begin at.
     """
     config = pipeline.config
     section = config.change_extractor

@@ -96,7 +96,7 @@ def prepare(
 
 
 class _Handing:
-    """The handover while it is being made: its state, and the effects of each decision."""
+    """Handover in progress: its state, and the effects of each decision."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Handing:
         )
 
     def run_until(self, wanted: Do) -> None:
-        """Take steps until this one is due, or the process shall end."""
+        """Take steps until this step is due, or the process has to end."""
         while not self.stop():
             do = decide(self.state, self.look())
             if do in (wanted, Do.NOTE_START) or self.state.phase is HandoverPhase.DONE:
@@ -175,7 +175,7 @@ class _Handing:
                 return
 
     def reconnect(self) -> None:
-        """A new connection after a broken one; tried again by the caller's loop."""
+        """Replace a broken connection. If that fails, the caller's loop tries again."""
         self.connection.close()
         with suppress(PenstockError):
             self.connection = self.stack.enter_context(closing(open_source(self.config)))
@@ -208,7 +208,9 @@ class _Handing:
     # -- effects -----------------------------------------------------------------------------------
 
     def make_slot(self) -> None:
-        """Publication, then slot; in mode snapshot its snapshot is the position."""
+        """Create the publication, then the slot. In mode snapshot the slot's snapshot gives the
+        position.
+        """
         self.ensure_publication()
         self.save(self.state)  # begun: a slot found later is ours
         url, slot = self.config.source.url, self.state.slot
@@ -256,10 +258,11 @@ class _Handing:
                 disclaim_slot(connection, name, self.state.slot)
 
     def adopt_slot(self) -> None:
-        """An existing slot: its changes begin at its position; the bulk load's point is later.
+        """Take over an existing slot. Its changes begin at its position; the bulk load's point is
+        later.
 
-        Left by a run of ours that was killed before it could write the position down. Raises
-        SlotThereBefore for another one.
+        An earlier run of this pipeline created the slot and was killed before it could store the
+        position. Raises SlotThereBefore for any other slot.
         """
         publication = self.config.change_extractor.publication
         check_adoptable(self.connection, publication, self.state.slot)
@@ -332,7 +335,7 @@ class _Handing:
         self.save(msgspec.structs.replace(self.state, paused=False))
 
     def unpause_at_end(self) -> None:
-        """Never leave a standby behind that we have paused."""
+        """Resume replay on the standby if we have left it paused."""
         if not self.state.paused:
             return
         with connect(self.config.source.url, application_name=APPLICATION_NAME) as connection:
@@ -340,7 +343,9 @@ class _Handing:
         self.save(msgspec.structs.replace(self.state, paused=False))
 
     def release(self) -> None:
-        """Release the snapshot; the file says so first, for the load that may look for it."""
+        """Release the snapshot. The file records that first, because the load may look for the
+        snapshot.
+        """
         kept, self.kept = self.kept, None
         self.point = None
         if kept is None:

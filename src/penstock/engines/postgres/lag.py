@@ -57,7 +57,7 @@ class PostgresLagReader(SourceReader):
         return self._connection.closed or self._connection.broken
 
     def state(self, _log: LogEnd) -> SourceState:
-        """Return the source's state: the slot says what is behind our log."""
+        """Return the source's state. The slot shows what is not in our log yet."""
         return read_source_state(self._connection, self._slot)
 
     def retention(self) -> Retention | None:

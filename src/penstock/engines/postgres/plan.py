@@ -13,7 +13,9 @@ from penstock.ports.tables import PLAN_APPLICATION, SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """Return the source and its captured tables. Raises what connecting and the catalogue do."""
+    """Return the source and its captured tables. Raises the errors of connecting and of the
+    catalogue.
+    """
     with (
         open_catalog(config.source.url, application_name=PLAN_APPLICATION) as connection,
         server_errors("reading the source's catalogue"),
@@ -43,7 +45,7 @@ def problems_between(
     *,
     planned: Collection[TableName],  # noqa: ARG001 - the port's
 ) -> list[str]:
-    """Return nothing: PostgreSQL computes generated columns again as they were."""
+    """Return nothing: PostgreSQL computes generated columns to the same values again."""
     return []
 
 

@@ -44,10 +44,10 @@ TABLES_AT_ONCE = 200  # that are locked while they are cut: well below what the 
 
 
 class PostgresPlanner(Planning):
-    """The `Planner` of a PostgreSQL source. Use as a context manager: it keeps the points it makes.
+    """`Planner` of a PostgreSQL source. Use as a context manager: it keeps its points.
 
-    first: called when the load wants the handover's point; None when there is none. on_blocked:
-    see `slot.create_slot`.
+    first: called when the load wants the handover's point; returns None if there is none.
+    on_blocked: see `slot.create_slot`.
     """
 
     positions: PositionKind = Lsn

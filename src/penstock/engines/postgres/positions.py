@@ -11,11 +11,11 @@ class LsnPositions(Positions):
     """Positions of a PostgreSQL source."""
 
     def __init__(self, slot: str = "") -> None:
-        """slot: the source's name for the pipeline."""
+        """Keep the slot: the source's name for the pipeline."""
         self._slot = slot
 
     def text(self, position: int) -> str:
-        """`0/16B3740`."""
+        """Return a position as text, for example `0/16B3740`."""
         return str(Lsn(position))
 
     def origin(self, _: int) -> str:

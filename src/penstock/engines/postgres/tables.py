@@ -56,8 +56,8 @@ def read_followed(
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
     """Return the present tables.
 
-    A table that was renamed is new if that has it captured under its new name. Without a target the
-    watch over tables does it at once, and otherwise it stops the pipeline.
+    A renamed table is new if its new name is captured. Without a target, the watch over tables
+    captures it at once; with one, the watch stops the pipeline.
     """
     with open_catalog(config.source.url, application_name="penstock new tables") as catalog:
         oids = taken_names(catalog, patterns)

@@ -247,7 +247,7 @@ COLUMN_TYPES = """
 class PostgresVerifyReader(VerifyReader):
     """Sessions in one snapshot.
 
-    snapshot_id: an exported snapshot to import; None makes one now. The first session (the lead)
+    snapshot_id: an exported snapshot to import; None takes one now. The first session (the lead)
     also holds a lock on every compared table, so that none can be rewritten meanwhile.
     """
 
@@ -296,7 +296,7 @@ class PostgresVerifyReader(VerifyReader):
 
     @contextmanager
     def _session(self) -> Iterator[psycopg.Connection]:
-        """Provide a session for one query; waits until one is free."""
+        """Provide a session for one query; wait until one is free."""
         connection = self._free.get()
         try:
             yield connection
@@ -347,7 +347,7 @@ class PostgresVerifyReader(VerifyReader):
 def read_parts(
     lead: psycopg.Connection, table: TableName, side: str, *, part_bytes: int = PART_BYTES
 ) -> tuple[tuple[Part, ...], int]:
-    """Lock a table and cut it into parts; also an estimate of its rows."""
+    """Lock a table and cut it into parts; return these and an estimate of its rows."""
     name = {"name": quote(*table)}
     with server_errors(f"looking at {table} in the {side}"):
         found = lead.execute(KIND, name).fetchone()

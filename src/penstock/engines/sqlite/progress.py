@@ -277,5 +277,5 @@ class SQLiteProgress(StateStore):
 
 
 def _moment(text: Any) -> Any:
-    """Return the time that the file holds as text; None as it is."""
+    """Return a time that the file holds as text; None stays None."""
     return None if text is None else datetime.fromisoformat(str(text))

@@ -57,7 +57,7 @@ def _each(raws: Raws, read: Callable[[Any], Any]) -> list[Any]:
 
 
 def plain(raw: Any) -> Any:
-    """Return a value as None, bool, str, Decimal; an object or array as its own text in bytes."""
+    """Return a value as None, bool, str or Decimal; an object or array as its own text in bytes."""
     text = bytes(raw)
     if text[:1] in b"{[":
         return text

@@ -80,7 +80,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
 
 @SOURCE_CHECKS.check("YB20", "the replication slot", change_only=True)
 def slot(seen: Seen) -> Iterator[Finding]:
-    """A slot that the log cannot go on from."""
+    """Report a slot that cannot continue the log."""
     place = stored_place(seen.config)
     if seen.found is None and not place.stream_id:
         return
@@ -105,7 +105,7 @@ def slot(seen: Seen) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("YB21", "what the server keeps for the slot", change_only=True)
 def retention(seen: Seen) -> Iterator[Finding]:
-    """A slot that has confirmed nothing for most of the time that changes are kept."""
+    """Report a slot that has confirmed nothing for most of the time that changes are kept."""
     if seen.found is None or seen.found.is_served:
         return
     kept_s = retention_s(seen.config.source.url)

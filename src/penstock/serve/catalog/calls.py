@@ -66,7 +66,9 @@ class Calls:
         }
 
     def call(self, node: exp.Anonymous, scope: Scope, schema: str | None = None) -> Bound:
-        """Return a call as it is written. Raises Refused: 42883, 42803, 0A000."""
+        """Return a call, bound to the function that its name and arguments mean. Raises Refused:
+        42883, 42803, 0A000.
+        """
         only(node, "this", "expressions")
         name = str(node.this)
         name = name.lower() if not node.args.get("quoted") else name

@@ -297,7 +297,7 @@ class Expressions:
 
     @staticmethod
     def _many(node: exp.Expr) -> tuple[str, exp.Expr] | None:
-        """Return `any` or `all` and its content if it is the right side."""
+        """Return `any` or `all`, and its operand, if it is the right side of a comparison."""
         if isinstance(node, exp.Any):
             return "any", node.this
         if isinstance(node, exp.Anonymous) and str(node.this).lower() in ("any", "some", "all"):

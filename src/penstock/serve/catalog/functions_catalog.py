@@ -264,7 +264,9 @@ def _not_kept(_: Context, *_arguments: Any) -> str:
 
 
 def _has_rights(rights: str) -> int:
-    """Return whether at least one right is granted: reading is, writing is not."""
+    """Return whether at least one of the rights is granted: rights to read are, rights to write are
+    not.
+    """
     words = (word.strip().lower() for word in rights.split(","))
     return int(any(word in _READ_RIGHTS for word in words))
 

@@ -181,7 +181,7 @@ class Model:
             self._saved.comments.pop(comment.oid, None)
 
     def oid(self, kind: str, schema: str, name: str) -> int:
-        """Return the oid of a thing; assign one if it has none yet."""
+        """Return the oid of an object; assign one if it has none yet."""
         found = self._oids.get((kind, schema, name))
         if found is None:
             found = self._saved.next_oid
@@ -192,12 +192,12 @@ class Model:
         return found
 
     def new_oid(self, kind: str, name: str) -> int:
-        """Assign a new oid to a thing whose name may have had one before."""
+        """Assign a new oid to an object, even if an earlier object of its name had one."""
         self.forget(kind, name)
         return self.oid(kind, "", name)
 
     def forget(self, kind: str, name: str) -> None:
-        """Forget a deleted thing: its name may get another oid later."""
+        """Forget a deleted object. A new object of its name gets another oid."""
         self._oids.pop((kind, "", name), None)
         self._saved.oids = [
             saved
@@ -206,7 +206,7 @@ class Model:
         ]
 
     def find_oid(self, kind: str, schema: str, name: str) -> int | None:
-        """Return the oid of a thing; None if it has none."""
+        """Return the oid of an object; None if it has none."""
         return self._oids.get((kind, schema, name))
 
     def set_relations(self, relations: Iterable[Relation]) -> None:

@@ -223,7 +223,7 @@ def _escape(letter: str, known: dict[str, str], pattern: str) -> str:
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int]:
-    """Return the bracket expression that begins at a place for RE2, and where it ends."""
+    """Return the RE2 form of the bracket expression that begins at a place, and where it ends."""
     parts = ["["]
     at += 1
     if pattern.startswith("^", at):

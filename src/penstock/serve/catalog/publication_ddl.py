@@ -164,8 +164,8 @@ def _drop(context: Context, words: Words) -> None:
 def _objects(
     context: Context, words: Words, *, dropping: bool = False
 ) -> tuple[list[PublishedTable], list[str]]:
-    """Return the objects of `TABLE a, b (x), TABLES IN SCHEMA c`: a word holds until
-    the next one.
+    """Return the objects of `TABLE a, b (x), TABLES IN SCHEMA c`. Each keyword applies up to the
+    next one.
     """
     tables: list[PublishedTable] = []
     schemas: list[str] = []
@@ -316,10 +316,11 @@ def _check(context: Context, publication: Publication) -> None:
 def _check_key(
     context: Context, table: CatalogTable, published: PublishedTable, publication: Publication
 ) -> None:
-    """Check that updates and deletes have exactly the columns that they need.
+    """Refuse a column list or a filter that does not fit the replica identity, if updates or
+    deletes are published.
 
     The list must have all columns of the identity, the filter no others. The real server refuses
-    such updates when they arrive; here they have been made elsewhere.
+    such updates when they arrive; here they have already been made at the source.
     """
     if not {"update", "delete"} & set(publication.actions):
         return

@@ -52,7 +52,7 @@ class Publication:
     via_root: bool = False
 
     def table(self, schema: str, name: str) -> PublishedTable | None:
-        """Return how it publishes a table; None if it does not."""
+        """Return how the publication sends a table; None if it does not."""
         for found in self.tables:
             if (found.schema, found.name) == (schema, name):
                 return found
@@ -74,7 +74,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """Publication from a position on; None if it was dropped."""
+    """Publication as it is from a position on; its publication is None if it was dropped there."""
 
     position: int
     name: str
@@ -151,7 +151,7 @@ class Publications:
 
 
 def find_published(publications: Sequence[Publication], schema: str, name: str) -> Published | None:
-    """Return the parts of a table that these publications send; None: nothing.
+    """Return the parts of a table that these publications send; None if they send nothing.
 
     Raises Refused, 0A000, if they have different column lists for it, as the server does.
     """

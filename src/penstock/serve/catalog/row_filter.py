@@ -256,7 +256,7 @@ class _Reader:
         return Comparison(operator, left, right)
 
     def _pair(self, operator: str, left: Value, right: Value) -> tuple[Value, Value]:
-        """Return both sides with their types known; they are compared. Raises Refused: 42883."""
+        """Return both sides of a comparison with their types known. Raises Refused: 42883."""
         if left.type_oid == UNKNOWN:
             left = self._give_type(left, right.type_oid)
         if right.type_oid == UNKNOWN:

@@ -185,7 +185,7 @@ def literal(value: str) -> Bound:
 
 
 def whole(bound: Bound) -> Bound:
-    """Return a row of a function as one value, as the server prints records."""
+    """Return the row of a function as a single value, as the server prints records."""
     if not bound.fields or bound.type != RECORD:
         return bound
     oids = ",".join(f"{oid}" for _, oid in bound.fields)

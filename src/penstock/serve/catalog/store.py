@@ -410,7 +410,7 @@ class _Rows:
 
 
 class _Ordered:
-    """Values and the keys that sort them: each with flags, 2 for DESC, 1 for NULLS FIRST."""
+    """Aggregate over values in an order. Each sort key has flags: 2 for DESC, 1 for NULLS FIRST."""
 
     keep_null = True
 

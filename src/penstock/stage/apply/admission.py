@@ -84,7 +84,7 @@ def admit(session: StagingSession, group: Group, partition: str, batches: Batche
 def unreplaced_of(
     session: StagingSession, table: StagedTable, batch: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Return the mutations that are not applied, and of whose key no later one is."""
+    """Return the unapplied mutations that no later mutation of their key replaces."""
     states = session.states_of(table, batch)
     wanted = [state in (RowState.NEW, RowState.WAITING) for state in states]
     return batch.filter(pa.array(wanted, pa.bool_()))
@@ -106,7 +106,8 @@ def _is_late(batch: pa.RecordBatch, resolved: Hlc) -> np.ndarray[tuple[int], np.
 def _is_new(late: pa.RecordBatch, states: Sequence[RowState], feed: FeedState) -> list[bool]:
     """Return for each late mutation whether it still must be applied.
 
-    A waiting one at a committed time is new, too: no window covers that time any more.
+    A waiting mutation at a committed time counts as new, because no window covers that time any
+    more.
     """
     committed = feed.window.committed
     return [
@@ -118,7 +119,9 @@ def _is_new(late: pa.RecordBatch, states: Sequence[RowState], feed: FeedState) -
 def _check_joining(
     table: StagedTable, joining: pa.RecordBatch, partition: str, feed: FeedState
 ) -> None:
-    """Raise unless the mutations are of a joining feed, and the target is where it joins."""
+    """Refuse mutations unless a joining feed sends them and everything up to their times is
+    committed.
+    """
     key, time = joining.column("key")[0].as_py(), time_at(joining, 0)
     if not feed.is_joining:
         raise MutationLate(

@@ -72,7 +72,7 @@ def _above(parents: Parents, table: StagedTable) -> set[StagedTable]:
 
 
 def components_of(parents: Parents) -> dict[StagedTable, frozenset[StagedTable]]:
-    """Return for each table those that foreign keys connect it with, and itself."""
+    """Return, for each table, all tables that foreign keys connect with it, and itself."""
     near: dict[StagedTable, set[StagedTable]] = {
         table: set(above) for table, above in parents.items()
     }

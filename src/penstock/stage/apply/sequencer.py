@@ -199,7 +199,7 @@ class RowSequencer:
         return sorted(self._shape(group).tables)
 
     def is_rowwise(self, group: Group) -> bool:
-        """Return whether the user's module has rules for a group that only rows can follow."""
+        """Return whether the user's module has rules for a group that require row by row writes."""
         return any(rules.is_rowwise and rules.may_be_of(group) for rules in self._script.tables)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class RowSequencer:
             return rows.read_position(self._log_id(group))
 
     def _move(self, group: Group, holder: TakenOver, through: Hlc) -> Applied:
-        """Move the position to a time, unless it is there already; return it."""
+        """Move the group's position to a time, unless it is there already; return the position."""
         with self._target.session() as rows, rows.transaction():
             there = rows.locked_position(holder.log_id)
             check_fence(group, there, holder)
@@ -576,7 +576,9 @@ def _steps(
 
 
 def _in_two_orders(write: _Write[T]) -> T:
-    """Write in the published order; if a foreign key objects, in the other one."""
+    """Write in the published order or, if a foreign key refuses that, in the order of the net
+    result.
+    """
     try:
         return write(is_again=False)
     except ReferenceMissing:

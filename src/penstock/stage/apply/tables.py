@@ -91,7 +91,10 @@ class TableNotThere(PenstockError):
 
 
 def table_not_there(table: StagedTable, why: str) -> TableNotThere:
-    """Return the error for a table. why: who names it."""
+    """Return the error for a table that does not exist.
+
+    why: the setting or feed that names it.
+    """
     return TableNotThere(
         f"{why} a table ({table}) which does not exist in the target schema",
         hint="Create it in the target, or correct the user's module.",
@@ -164,7 +167,9 @@ class _TableWork(TargetTransaction):
 
     @contextmanager
     def _calls(self, function: str) -> Iterator[None]:
-        """Prepare calls of a function: timed, with get_tx(), errors typed."""
+        """Prepare the calls of a function: they are timed, can use get_tx(), and raise typed
+        errors.
+        """
         metrics = self._writer.metrics
         with (
             metrics.measure(metrics.script_seconds, self._table),
@@ -257,7 +262,9 @@ class _TableWork(TargetTransaction):
             self._resolve([one for one in conflicts if one.target is not None])
 
     def _resolve(self, conflicts: Sequence[Conflict]) -> None:
-        """Merge refused rows if the target has another one; the rest is dropped."""
+        """Write refused rows as the user's merge function decides, or put them among the dead
+        letters; drop the rest.
+        """
         if self._rules.merge is None:
             return
         rows, letters = [], []
@@ -316,7 +323,9 @@ class _TableWork(TargetTransaction):
 
 
 class _Operation(dict[str, Any]):
-    """Operation that knows its mutation, so that unchanged data stays as it arrived."""
+    """Operation that remembers its mutation, so that data which the function does not change stays
+    as it arrived.
+    """
 
     def __init__(self, values: ApplyOperation, mutation: Mutation) -> None:
         super().__init__(values)
@@ -412,7 +421,9 @@ class _Sender:
         return self._call("dispatch", self._source.dispatch, mutation, mutation.after)
 
     def _key(self, mutation: Mutation) -> bytes:
-        """Return the row to delete: the known columns of its key, or the row before."""
+        """Return the row to delete: its previous image if that is known, otherwise the columns of
+        its key.
+        """
         if mutation.before is not None:
             return mutation.before
         values = document_of(mutation.key.encode())

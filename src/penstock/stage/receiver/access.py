@@ -73,7 +73,9 @@ class OneToken(Access):
         self._digest = _digest(token)
 
     def allows(self, token: str, _group: Group | None, /) -> bool:
-        """Return whether the token is right, in the same time for every wrong one."""
+        """Return whether the token is right. The time taken does not depend on how much of it is
+        wrong.
+        """
         return hmac.compare_digest(self._digest, _digest(token))
 
     def describe(self) -> dict[str, Any]:

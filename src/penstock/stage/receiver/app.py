@@ -106,7 +106,7 @@ class Ticket:
         self._loop.call_soon_threadsafe(self._is_inside.set)
 
     def leave(self) -> None:
-        """Give up the place, or the wait for it. From any thread, also twice."""
+        """Give up the place, or the wait for it. Any thread may call it, also repeatedly."""
         self._admission._leave(self)
 
 

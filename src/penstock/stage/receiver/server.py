@@ -89,7 +89,9 @@ def serving(
 
 
 def _not_started() -> CertificateUnusable:
-    return CertificateUnusable("the receiver did not start", hint="Run it again with --verbose.")
+    return CertificateUnusable(
+        "the receiver did not start", hint="Run the command again with --verbose."
+    )
 
 
 def _check(certificate: Certificate) -> None:

@@ -27,7 +27,7 @@ class Sessions(Generic[S]):
     """Sessions, each opened when it is first needed and lent to one thread at a time."""
 
     def __init__(self, database: Opens[S], count: int) -> None:
-        """Prepare. count: the greatest number; a thread that needs one more waits."""
+        """Prepare. count: the greatest number of sessions; a thread that needs one more waits."""
         self._database = database
         self._free: queue.LifoQueue[tuple[ExitStack, S] | None] = queue.LifoQueue()
         for _ in range(count):

@@ -46,7 +46,7 @@ class Kind(Enum):
 
     @property
     def is_of_query(self) -> bool:
-        """True if the feed has a query: then the path names the table, and lines have no key."""
+        """Return whether the feed has a query: the path then names the table, lines have no key."""
         return self in (Kind.QUERY_BATCH, Kind.QUERY_LINES)
 
 

@@ -33,7 +33,7 @@ CDC_ENABLED = (
 
 @PLACE_CHECKS.check("IG01", "directories of the node", change_only=True)
 def directories(probe: NodeProbe) -> Iterator[Finding]:
-    """Check that they exist: without the one for consumers, no data region has CDC."""
+    """Check that the directories exist. Without the one for consumers, no data region has CDC."""
     if not probe.store.is_dir():
         yield probe.finding(
             "IG01",
@@ -202,8 +202,8 @@ def other_readers(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG09", "mode", change_only=True)
 def mode(probe: NodeProbe) -> Iterator[Finding]:
-    """Check the mode: while the node counts as active, consumers wait for the record that ends
-    it.
+    """Warn if the node counts as active and no segment has the record that ends it, for which
+    consumers wait.
     """
     if probe.state.is_active():
         return
@@ -293,7 +293,7 @@ def expiry(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG13", "segments that stay open", change_only=True)
 def rotation(probe: NodeProbe) -> Iterator[Finding]:
-    """Check that segments are closed in time: a node that writes little closes them late."""
+    """Check that segments are closed in time. A node that writes little closes them late."""
     active = [one.stat().st_mtime for one in probe.active.glob("*.wal")]
     if not active:
         return

@@ -74,7 +74,8 @@ class NodeProbe:
 
     @property
     def link_severity(self) -> Severity:
-        """Severity of a missing link: after a saved place the hole is detected, but later.
+        """Return the severity of a missing link: lower after a saved place, because the hole is
+        detected later.
 
         Segments before the hole should be read first.
         """

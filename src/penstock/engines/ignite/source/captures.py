@@ -162,10 +162,10 @@ class Captures:
             self._state.save(FOLLOWED_FILE, FollowedCaches(names))
 
     def _learn(self, request: TableRequest) -> Iterator[Relation]:
-        """Yield the shape of a cache that holds every row of it.
+        """Yield a shape of a cache that fits every row of it.
 
-        All skipped changes are archived, so the rows contain them: later entries of the log are
-        newer, or repeat one of these.
+        The log skipped the earlier changes, but all are archived, so the cache's rows contain them.
+        Later entries of the log are newer, or repeat one of these.
         """
         if self._followed is None:
             return

@@ -112,7 +112,9 @@ class Lives:
 
 @dataclass
 class _Begun:
-    """A cache whose files begin. is_younger: its configuration is younger than its last change."""
+    """Cache whose files begin here. is_younger: whether its configuration is newer than its last
+    change.
+    """
 
     name: str
     place: LogPlace
@@ -165,7 +167,7 @@ def in_order(changes: Changes) -> Ordered:
 
 
 def _differs(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return where a value differs from the previous one; the first one does."""
+    """Return which values differ from the previous one; the first always counts as different."""
     found = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
@@ -329,7 +331,7 @@ class NodeReader:
 
     @property
     def is_active(self) -> bool:
-        """True once penstock delivers the changes; before that the node delivers them."""
+        """Return whether penstock delivers the changes; before that the node delivers them."""
         return self._listing.is_active
 
     def name_of(self, cache_id: int) -> str:
@@ -544,7 +546,7 @@ class _Marks:
         return self._left[0][1].offset if self._left else END
 
     def before(self, offset: int) -> list[tuple[str, LogPlace]]:
-        """Return those before an offset, and remove them."""
+        """Remove and return the entries before an offset."""
         found = [one for one in self._left if one[1].offset < offset]
         self._left = self._left[len(found) :]
         return found
@@ -557,9 +559,10 @@ _HEADER_KIND = 5
 
 
 def node_end(url: IgniteUrl, directory: NodeDirectory) -> LogPlace | None:
-    """Return a place after the beginning of the last change in the node's own segments.
+    """Return the place after the beginning of the node's last change, read from the node's own
+    segments.
 
-    Returns None if the last ones have no change, or if the node keeps them elsewhere.
+    Returns None if the last segments have no change, or if the node keeps them elsewhere.
     """
     for number, path in _segments(url.work / WAL_PATH / directory.directory.name)[:SEGMENTS_MAX]:
         place = _last_change(directory, number, path)

@@ -18,9 +18,9 @@ from penstock.model import ColumnDefinition
 
 
 class Exact(StrEnum):
-    """Treatment of a time that the target's type does not hold, or of a whole column of times.
+    """Treatment of a time that the target's type cannot hold, or of a whole column of times.
 
-    AS_IS: the target accepts or rounds it. AS_TEXT: its text.
+    AS_IS: the target accepts or rounds the time. AS_TEXT: its text is written.
     """
 
     AS_IS = "as is"

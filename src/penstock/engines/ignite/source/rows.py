@@ -62,7 +62,7 @@ class PlainColumns:
     """Reader of columns; it uses the kernel if that is built."""
 
     def __init__(self, types: Types, zone: str) -> None:
-        """Store the types. zone: time zone of the nodes, for dates and times of day."""
+        """Keep the types. zone: time zone of the nodes, for dates and times of day."""
         self._read = cell_reader(types)
         self._zone = zone
         self._sides: dict[str, tuple[Shape, tuple[_Side, ...]]] = {}
@@ -70,8 +70,8 @@ class PlainColumns:
     def of(
         self, cache: str, shape: Shape, met: Sequence[Met], entries: Changes, puts: Changes
     ) -> list[pa.Array] | None:
-        """Return a column of each entry for the key's, of each put for others; None: they are
-        not plain.
+        """Return a column with a value per entry for a key's column, and per put for others; None
+        if values are not plain.
 
         met: types of keys and of values that the shape has.
         """
@@ -414,7 +414,7 @@ def _bytes_of(changes: Changes, side: str) -> list[bytes]:
 
 
 def _pick(column: KeptColumn, found: list[Any]) -> list[Any]:
-    """Return the column's values from keys or values; None if they have none."""
+    """Return a column's values, taken from keys or from values; None if neither has them."""
     name = column.field
     if set(map(type, found)) <= {BinaryObject}:
         return [one.fields.get(name) for one in found] if name else [None] * len(found)
@@ -447,7 +447,7 @@ def _where(made: pa.Array, wanted: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def _spread(made: pa.Array, is_put: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return one value per row from one value per put."""
+    """Return one value per row, given one value per put."""
     if is_put.all():
         return made
     if not len(made):

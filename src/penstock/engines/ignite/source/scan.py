@@ -94,7 +94,7 @@ class InMemory(StateFiles):
         """Return None: nothing is ever stored."""
 
     def save(self, name: str, state: Any) -> None:
-        """Do nothing: nothing is stored."""
+        """Do nothing, because nothing is stored."""
 
 
 def learn(

@@ -75,15 +75,17 @@ class CommonLives:
         one.newest_ms[node] = max(time_ms, one.newest_ms.get(node, 0))
 
     def ended_ms(self, cache: str, node: str) -> int:
-        """Return the end of the earlier life, in ms: a node's changes before belong to it; 0:
-        none do.
+        """Return the end, in ms, of the cache's earlier life, to which the node's earlier changes
+        belong; 0 if none do.
         """
         one = self.kept.get(cache)
         is_behind = one is not None and one.nodes.get(node, len(one.began_ms)) < len(one.began_ms)
         return one.began_ms[-1] if one is not None and is_behind else 0
 
     def forget(self, node: str) -> None:
-        """Forget the files of a node that starts again: those that it creates are not new."""
+        """Forget the files of a node that starts again, because the files that it creates are not
+        new caches.
+        """
         for one in self.kept.values():
             one.nodes.pop(node, None)
 
@@ -192,7 +194,9 @@ class Nodes:
         self.lives.forget(name)
 
     def takes(self, name: str, time_ms: int) -> bool:
-        """Return whether a record of a node is delivered: one from before it joined is not."""
+        """Return whether a record of a node is delivered. Records from before the node joined are
+        not.
+        """
         place = self[name]
         if not place.since_ms:
             return True
@@ -489,8 +493,8 @@ class NodesStream(IgniteStream):
 
     @contextmanager
     def _reachable(self, node: Node) -> Iterator[None]:
-        """Provide a block in which a vanished directory of a node is left for later; the others
-        continue.
+        """Provide a block that drops a node, until it can be reached again, if its directory has
+        vanished.
         """
         try:
             yield

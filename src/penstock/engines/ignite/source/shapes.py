@@ -173,7 +173,7 @@ class Shapes:
                 self.hold(cache, side, name, kind)
 
     def hold(self, cache: str, side: str, name: str, kind: str) -> None:
-        """Make a column hold values of this type. name: the field; empty: the value."""
+        """Let a column hold values of this type. name: the field; empty for the value itself."""
         named = {(one.side, one.field): one.name for one in self.declared(cache)}
         self._put(cache, side, name, kind, named.get((side, name), ""))
 
@@ -215,7 +215,9 @@ class Shapes:
         return self._kept.setdefault(cache, KeptShape())
 
     def known_relation(self, cache: str, cache_id: int) -> Relation | None:
-        """Return the known relation; None without a column. Nothing is stored."""
+        """Return a cache's relation as far as it is known, without storing it; None if it has no
+        column.
+        """
         if not self._of(cache).columns:
             self.declare(cache)
         columns = self._sort_columns(cache)
@@ -279,8 +281,8 @@ def relation_of(cache: str, cache_id: int, columns: Sequence[KeptColumn]) -> Rel
 
 
 def _free(name: str, side: str, taken: Iterable[str]) -> str:
-    """Return a name that no column has in any case: for a value's field `_val_NAME` if it is
-    taken.
+    """Return an unused name, compared without case: a taken one gets a prefix, `_val_` for a
+    value's field.
     """
     while name.lower() in taken:
         name = f"{VALUE if side == OF_VALUE else KEY}_{name}"

@@ -134,7 +134,7 @@ class IgniteStream(SourceStream):
             self._clock.sleep(min(POLL_S, left_s))
 
     def has_given(self, position: int) -> bool:
-        """Return whether the segment there is finished, and all before it."""
+        """Return whether the segment at a position and all earlier ones are finished."""
         return self._runs is None and self._reader.handled >= place_of(position).segment
 
     def ask_for_position(self) -> None:

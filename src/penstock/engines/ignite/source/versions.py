@@ -49,7 +49,7 @@ _LOOKUP = "select version from spilled where name = ?"
 
 
 class VersionsBroken(PenstockError):
-    """The file with the versions given last cannot be used. fields: path."""
+    """The file with the versions that were delivered last cannot be used. fields: path."""
 
     code = "IG85"
     retry = "operator"
@@ -276,7 +276,7 @@ class Versions:
         return [one for one in self._movable() if not one.given or one.time_ms < self._floor_ms]
 
     def _to_spill(self) -> list[Block]:
-        """Return the older ones of the durable blocks, if memory exceeds its limit."""
+        """Return the older durable blocks, if memory exceeds its limit."""
         left = [one for one in self._movable() if one.given and one.time_ms >= self._floor_ms]
         key_count = sum(len(one.given) for one in left)
         if key_count <= self._memory_max and len(left) <= BLOCK_COUNT_MAX:
@@ -290,8 +290,8 @@ class Versions:
         return found
 
     def _spill(self, database: sqlite3.Connection, blocks: list[Block]) -> None:
-        """Move blocks into the table. It is pruned when it has doubled, or nothing in it is
-        needed.
+        """Move blocks into the table. The table is pruned when it has doubled, or when nothing in
+        it is needed.
         """
         for block in blocks:
             database.executemany(

@@ -145,8 +145,8 @@ def beginning(extracting: Extracting) -> Iterator[Finding]:
 
 @EXTRACT_CHECKS.check("MY042", "mode pause", change_only=True)
 def pausable(extracting: Extracting) -> Iterator[Finding]:
-    """Check that there is a replica, and the right to stop it, until a handover in mode pause is
-    made.
+    """Check for a replica, and for the privilege to stop it, until a handover in mode pause is
+    finished.
     """
     config = extracting.pipeline.config
     made = read_handover(config)

@@ -171,7 +171,7 @@ def gtid_strict_mode(probe: MySQLProbe) -> Iterator[Finding]:
 
 
 def retention_s(probe: MySQLProbe) -> int | None:
-    """Return how long the server keeps its binlog, in seconds; 0: for ever, None: not
+    """Return how long the server keeps its binlog, in seconds; 0 means for ever, None not
     guaranteed.
     """
     if probe.is_rds:

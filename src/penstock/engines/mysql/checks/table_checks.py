@@ -150,7 +150,7 @@ def versioned_tables(probe: MySQLProbe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("MY032", "types that the binlog does not name", change_only=True)
 def hidden_types(probe: MySQLProbe) -> Iterator[Finding]:
-    """Report types that MariaDB logs as other types: only the table's definition names them."""
+    """Report types that MariaDB logs as other types. Only the table's definition shows them."""
     if not probe.server.is_mariadb:
         return
     for table in probe.tables:

@@ -69,9 +69,10 @@ def added_column(words: Sequence[Word]) -> Added:
 
 
 def certain_value(added: Added) -> str | None:
-    """Return the value if no rule of conversion is involved: an integer in its range.
+    """Return a default's value if no rule of conversion is involved: an integer in its type's
+    range.
 
-    Returns None in all other cases: then only the server knows.
+    Returns None in all other cases, in which only the server knows the value.
     """
     found = _INTEGER.fullmatch(added.definition.strip())
     if found is None:

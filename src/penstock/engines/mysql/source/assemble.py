@@ -81,7 +81,7 @@ class Counted(StreamCounted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMark:
-    """State at an end that was given out.
+    """State at an end that was emitted.
 
     Attributes:
         position: position in the log.
@@ -128,10 +128,10 @@ PARK_BYTES = 4 * 1024 * 1024
 class Assembler:
     """Converter of blocks to runs. Used by one thread; others may read `counts`.
 
-    decoder: numbers rows, those of visits too. is_unfinished: a part of a transaction is given out.
-    emit is given each run in order, with its bytes, and the mark of its end. on_idle is given the
-    flush point that holds when nothing is pending. on_other is given a packet that does not hold an
-    event.
+    decoder: numbers all rows, including those of visits. is_unfinished: a part of the open
+    transaction was emitted. emit: called with each run in order, its bytes, and the mark of its
+    end. on_idle: called with the flush point that holds when nothing is pending. on_other: called
+    with a packet that does not hold an event.
     """
 
     def __init__(
@@ -271,18 +271,16 @@ class Assembler:
 
     @property
     def _is_between(self) -> bool:
-        """Flag: no transaction is open, and the binlog file is known."""
+        """Return whether no transaction is open and the binlog file is known."""
         return bool(self.decoder.file_name) and not (self.decoder.in_transaction or self._parks)
 
     @property
     def _is_known(self) -> bool:
-        """Flag: the log has the open transaction already."""
+        """Return whether the log has the open transaction already."""
         return self._logical(self.decoder.commit_position) < self._known_below
 
     def _pass_known(self) -> None:
-        """Count a known transaction between transactions; at the log's end, let rows count
-        again.
-        """
+        """Count a transaction that the log has already. At the log's end, let rows count again."""
         decoder = self.decoder
         if self._at >= self._known_below:
             self._check_whole(self._known_below, "the change log ends")
@@ -339,7 +337,7 @@ class Assembler:
         return None if found < (self._logical(last) if last else self._start.position) else found
 
     def give(self, run: Run, byte_count: int = 0) -> None:
-        """Give out a run that a visit has built, as a transaction of its own.
+        """Emit a run that a visit has built, as a transaction of its own.
 
         Its rows and markers have numbers that the decoder skips (`Decoder.skip`).
         """
@@ -593,13 +591,13 @@ class Assembler:
     # -- runs --------------------------------------------------------------------------------
 
     def cut_when_whole(self) -> bool:
-        """Give out pending rows unless a transaction is open; return whether one is."""
+        """Emit pending rows unless a transaction is open; return whether one is open."""
         if not self.decoder.in_transaction and not self._known_below:
             self.cut()
         return self.decoder.in_transaction
 
     def cut(self) -> None:
-        """Give out everything pending as a run; it has an end if no transaction is open."""
+        """Emit everything pending as a run, which has an end if no transaction is open."""
         decoder = self.decoder
         byte_count = decoder.byte_count
         rows = tuple(decoder.take())
@@ -619,7 +617,7 @@ class Assembler:
             self._position = end.position
 
     def give_up(self) -> None:
-        """After an error, give out the whole transactions before the one in which it occurred."""
+        """Emit, after an error, the whole transactions before the one in which it occurred."""
         decoder = self.decoder
         if self.is_unfinished or self._known_below or self._parks:
             return

@@ -67,9 +67,9 @@ def find_beginning(
 ) -> Beginning:
     """Return where to begin: at a given position, or at the present end of the binlog.
 
-    At an earlier position the definitions are the present ones, and only a hint where the binlog
-    itself describes the tables. Raises StartUnfit, LogPurged, LogOff, TablesInMotion, and the
-    errors of `catalog.captured_tables`.
+    Table definitions are always the present ones. For an earlier position they are only a hint,
+    used where the binlog itself describes the tables. Raises StartUnfit, LogPurged, LogOff,
+    TablesInMotion, and the errors of `catalog.captured_tables`.
     """
     with open_catalog(url, application_name="penstock beginning") as connection:
         has_gtids = read_identity(connection).has_gtids

@@ -209,7 +209,7 @@ class BinlogConnection:
 
     @property
     def is_tls(self) -> bool:
-        """Flag: the stream is encrypted."""
+        """Return whether the stream is encrypted."""
         return self._wire.is_tls
 
     def receive_into(self, view: memoryview, timeout_s: float) -> int:

@@ -96,8 +96,8 @@ def _limits(words: Sequence[Word], column: str) -> list[Limit]:
 
 
 def _is_key(before: Sequence[Word]) -> bool:
-    """Return whether a key is a separate clause, by the words before UNIQUE; else it is a
-    column's.
+    """Return whether UNIQUE begins a clause of its own, judged by the words before it; otherwise it
+    belongs to a column.
     """
     return not before or before[0].is_word("CONSTRAINT")
 
@@ -313,7 +313,7 @@ def effects_of(
 
 
 def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
-    """Return words that may be a table's name: alone, or with its schema and a dot."""
+    """Return the words that may be a table's name: a word alone, or a schema, a dot and a word."""
     found = set()
     for at, word in enumerate(words):
         if not word.is_name or (at and words[at - 1].is_mark(".")):
@@ -671,7 +671,7 @@ def _conversions(part: _Reader) -> list[str]:
 
 
 def _unseen(part: _Reader) -> list[str]:
-    """Return the changes of rows that no row event shows of an ALTER's clause."""
+    """Return the row changes of an ALTER's clause that no row event shows."""
     part.at = 0
     first, second = part.peek(), part.peek(1)
     verb = first.text.upper() if first.kind is WordKind.WORD else ""

@@ -49,7 +49,7 @@ class Word:
 
     @property
     def is_name(self) -> bool:
-        """Flag: it may be a name."""
+        """Return whether the word may be a name."""
         return self.kind in (WordKind.WORD, WordKind.NAME)
 
 

@@ -128,11 +128,11 @@ def alter_columns(
 def identify(
     known: KnownColumns, relation: Relation, last: Relation | None, *, last_id: int
 ) -> tuple[KnownColumns, Relation]:
-    """Give a relation's columns their identities, and note whether existing rows are known in it.
+    """Give each column of a relation its identity, and note a doubt about rows written earlier.
 
     Args:
-        known: the columns that statements led to.
-        relation: the shape that the rows have from here on.
+        known: the columns as the binlog's statements have changed them.
+        relation: the shape of the rows from here on.
         last: the previous relation, None if there was none.
         last_id: the highest identity that any column of the table has had.
     """
@@ -189,7 +189,7 @@ def _rename_keys(last: Relation, columns: Sequence[Column]) -> tuple[tuple[str, 
 
 
 def _continue(old: Column, new: Column) -> Column:
-    """Return a column with the facts that only its last version has.
+    """Return a column with the facts that only its previous version has.
 
     The binlog names no collations, and prints some types otherwise than the catalogue.
     """

@@ -81,7 +81,9 @@ class LiveTables(Catalogue):
         return read_stored_value(self._url, name, added, query)
 
     def _is_quiet(self, name: TableName, behind: BinlogPosition) -> bool:
-        """Return whether no statement on this table lies between that place and the present."""
+        """Return whether the binlog has no statement on this table between that place and its
+        present end.
+        """
         end = read_status(self._connect()).position
         if end <= behind:
             return True

@@ -77,13 +77,15 @@ def savepoint_in(statement: bytes) -> tuple[bytes, bool] | None:
 
 
 class PreparedFiles:
-    """The files, and the transactions that they hold at this place of the stream. One thread.
+    """Files, and transactions that they hold at this place of the stream. Used by one thread.
 
     `held` is replaced as a whole at each change, so that a place may keep it as it was.
     """
 
     def __init__(self, directory: Path, files: Files, held: tuple[Prepared, ...]) -> None:
-        """Continue with what was held; delete other files, which an earlier stream left."""
+        """Continue with the transactions that were held; delete other files, which an earlier
+        stream left.
+        """
         self.held = held
         self._decided: list[tuple[int, Prepared]] = []
         self._directory = directory
@@ -133,8 +135,8 @@ class PreparedFiles:
         return True
 
     def drop(self) -> None:
-        """Drop the file of the transaction that was begun: it is not prepared, or its rows were
-        read.
+        """Drop the rows' file of the transaction begun last, if it was not prepared or its rows
+        were read.
         """
         self._savepoints.clear()
         if self._open is not None:
@@ -143,7 +145,7 @@ class PreparedFiles:
             self._files.unlink(self._path)
 
     def keep(self, xid: Xid, since: int) -> None:
-        """Keep the transaction as prepared: it is durable from here on."""
+        """Keep the transaction as prepared. It is durable from here on."""
         if self._open is None:
             raise StreamUnexpected("an XA transaction was prepared that was not begun")
         point("prepared.keep.before")
@@ -157,7 +159,7 @@ class PreparedFiles:
         self.held = (*(other for other in self.held if other.xid != one.xid), one)
 
     def take(self, xid: Xid, at: int) -> Prepared | None:
-        """Decide the transaction at that position: it is no longer held, but its file still is."""
+        """Note that the transaction prepared at that position is decided. Its file stays."""
         text = xid_text(xid)
         found = next((one for one in self.held if one.xid == text), None)
         self.held = tuple(one for one in self.held if one is not found)

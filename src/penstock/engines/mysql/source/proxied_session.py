@@ -82,7 +82,7 @@ class ProxiedSession:
         self._socket.close()
 
     def _read_out(self) -> None:
-        """Read a result to its end, unused: that is cheaper than a snapshot."""
+        """Read the rest of a result and discard it, which is cheaper than another snapshot."""
         is_first = True
         while True:
             found = mysqlwire.packet_at(self._view, self.start, self.end)

@@ -90,9 +90,9 @@ def fits(table: TableMap, definition: TableDefinition) -> bool:
 def merged_relation(
     table: TableMap, hints: Sequence[TableDefinition | None], *, is_mariadb: bool
 ) -> Relation:
-    """Return the relation of a table whose definition at this place is not known.
+    """Return the relation of a table whose definition at this place is unknown.
 
-    hints: definitions of other moments, best first. Raises TypeRefused, and ShapeMismatch if the
+    hints: definitions from other moments, best first. Raises TypeRefused, and ShapeMismatch if the
     binlog alone does not say enough.
     """
     if not table.has_names or table.key is None:

@@ -83,7 +83,7 @@ class ReloadJob:
         """Write the marker and all rows as one transaction; return the number of rows.
 
         assembler: at P. gives_up: called repeatedly; True raises ConnectionLost. reason: for the
-        marker. Raises PointUnfit, before anything is given out, if the table was rewritten after P.
+        marker. Raises PointUnfit, before anything is emitted, if the table was rewritten after P.
         """
         relation = book.read_again(self.definition, assembler.place)
         blocks = self._blocks(relation)
@@ -130,7 +130,7 @@ class _Transaction:
         self._assembler = assembler
         self._book = book
         self._relation = relation
-        self._relations: tuple[Relation, ...] = (relation,)  # given out even if no row has it
+        self._relations: tuple[Relation, ...] = (relation,)  # emitted even if no row has it
         self._place = assembler.place
         self._time_us = time.time_ns() // 1000
         # In front of transactions that begin at the position, and after all that end there.
@@ -201,9 +201,7 @@ class _Transaction:
 def give_again(
     assembler: Assembler, book: SchemaHistory, found: TableRows, relation: Relation
 ) -> int:
-    """Give out the rows of the log's base as a transaction before all later ones; return their
-    number.
-    """
+    """Emit the rows of the log's base as a transaction before later ones; return their number."""
     writing = _Transaction(assembler, book, relation)
     decoder = assembler.decoder
     for batch in found.inserts(gsn=decoder.gsn + 1, trx=decoder.trx):
@@ -258,9 +256,7 @@ def _exact_choices(url: str, table: TableDefinition) -> Sequence[Choice]:
 
 
 def _hold(reader: Connection, name: TableName, live: LiveTables) -> TableDefinition:
-    """Make statements that alter the table wait; return its definition, which holds from
-    here on.
-    """
+    """Block statements that alter the table; return its definition, which now cannot change."""
     doing = f"holding {name}"
     run(reader, f"set session lock_wait_timeout = {LOCK_TIMEOUT_S}", doing=doing)
     try:

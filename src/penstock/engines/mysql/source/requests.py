@@ -52,14 +52,14 @@ class Reached:
 
     def __init__(self, end: Callable[[], int], has_given: Callable[[int], bool]) -> None:
         """Keep the functions. end: where the binlog ends. has_given: whether everything before a
-        position was given out.
+        position was emitted.
         """
         self._end = end
         self._has_given = has_given
         self._ends: dict[int, int] = {}
 
     def __call__(self, number: int) -> bool:
-        """Return whether the stream is there. number: of the request."""
+        """Return whether the stream has reached that position. number: of the request."""
         if number not in self._ends:
             self._ends[number] = self._end()
         return self._has_given(self._ends[number])
@@ -77,7 +77,8 @@ class Captures:
         is_reached: Callable[[int], bool],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Keep the settings. takes: the configuration at the begin of this process.
+        """Keep the settings. takes: whether the configuration at this process's start captures a
+        table.
 
         is_reached: whether the stream is where the binlog ended when a request was first seen.
         """
@@ -170,7 +171,7 @@ class _Work:
 
 
 class Resends:
-    """Requests to put a table's rows into the log again, and tables that need it. One thread.
+    """Requests to send a table's rows again, and tables that need it. Used by one thread.
 
     A table needs it if a statement changed rows and no row event shows how (`schema_history.py`).
     One table after the other is read at one position of the binlog and put in front of every change
@@ -211,7 +212,7 @@ class Resends:
 
     @property
     def is_at_work(self) -> bool:
-        """Flag: a request is under way."""
+        """Return whether a request is under way."""
         return self._work is not None
 
     def note_stream(self, server: str, durable: FlushPoint) -> None:
@@ -271,7 +272,7 @@ class Resends:
     def _needed_steps(
         self, table: TableName, reason: str, stream: BinlogSource, assembler: Assembler
     ) -> Iterator[int]:
-        """Read a table whose rows are not known since a statement."""
+        """Read a table whose rows are unknown since a statement."""
         try:
             if self._live.read(table) is not None:
                 yield from self._reload(table, stream, assembler, reason=reason)
@@ -373,7 +374,9 @@ class Resends:
 
 
 def _take_out_begun(table: TableName, assembler: Assembler, error: PenstockError) -> None:
-    """Raise ConnectionLost if rows of a failed reload were given out: the next stream has none."""
+    """Raise ConnectionLost if rows of a failed reload were emitted, because the next stream lacks
+    them.
+    """
     if assembler.is_unfinished:
         raise ConnectionLost(
             f"rows of {table} are removed from the log again: {error.message}",
@@ -382,7 +385,7 @@ def _take_out_begun(table: TableName, assembler: Assembler, error: PenstockError
 
 
 def _is_done(work: _Work, durable: FlushPoint) -> bool:
-    """Return whether the log has the rows that the visit gave out."""
+    """Return whether the log has the rows that the visit emitted."""
     return work.visit.finished and durable.trx >= work.visit.trx
 
 

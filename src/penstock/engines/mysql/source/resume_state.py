@@ -55,7 +55,7 @@ class ResumeState:
 
 
 def physical(mark: StreamMark) -> BinlogPosition:
-    """Return a mark's place as its server names it."""
+    """Return a mark's place under the name and offset that its server uses."""
     return BinlogPosition(mark.position - (mark.shift << BINLOG_OFFSET_BITS), mark.base)
 
 

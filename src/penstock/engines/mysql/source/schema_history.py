@@ -111,7 +111,7 @@ class SchemaHistory:
 
     @property
     def is_asked(self) -> bool:
-        """Flag: there is a request that the decoding thread has not carried out yet."""
+        """Return whether a request waits for the decoding thread."""
         return bool(self._asked)
 
     def ask(self, name: TableName, *, captured: bool) -> None:
@@ -316,8 +316,8 @@ class SchemaHistory:
     # -- statements --------------------------------------------------------------------------
 
     def concerns(self, effects: Iterable[Effect]) -> bool:
-        """Return whether they concern a captured table, or one that is about to become or replace
-        one.
+        """Return whether effects concern a captured table, or a table that is about to become or
+        replace one.
         """
         return any(
             one.table is None
@@ -432,9 +432,7 @@ class SchemaHistory:
         return values
 
     def _repair(self, notes: TableNotes, since: int) -> None:
-        """Handle REPAIR: it does nothing to engines that survive a crash; others may have lost
-        rows.
-        """
+        """Note that tables may have lost rows by REPAIR, unless their engine survives a crash."""
         definition = notes.definition or self._live.read(notes.table)
         engine = definition.engine if definition is not None else ""
         if engine.lower() not in _CRASH_SAFE:
@@ -475,8 +473,8 @@ class SchemaHistory:
         return gone
 
     def _handle_text(self, effect: Effect, query: Query, place: StreamPlace) -> None:
-        """Handle a statement as text, or one not understood: tables that it names may have
-        changed.
+        """Note that the tables named in a statement may have changed: it is logged as text, or not
+        understood.
         """
         for name, notes in self._notes.items():
             said = {f"{name.schema}.{name.name}"}
@@ -539,7 +537,7 @@ class SchemaHistory:
         return dropped
 
     def _replace_rows(self, name: TableName, why: str, place: StreamPlace) -> None:
-        """Note that a captured name has the rows of another table now: they are read again."""
+        """Note that a captured name now belongs to another table's rows, so they are read again."""
         notes = self._notes.get(name)
         if notes is None:
             notes = self._notes[name] = TableNotes(schema=name.schema, name=name.name)

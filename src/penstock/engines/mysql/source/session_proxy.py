@@ -193,7 +193,9 @@ class ProxyListener:
             self._forget(handle)
 
     def _is_known(self, handle: socket.socket) -> bool:
-        """Count a client that has shown the token; return False if it was shut down meanwhile."""
+        """Count a client that has shown the token; return False if the listener was closed
+        meanwhile.
+        """
         with self._lock:
             if self._closed or handle not in self._pending:
                 return False
@@ -320,7 +322,7 @@ def _may_be_sent(packet: bytes) -> bool:
 
 
 def pass_on(client: ClientStream, wire: Wire) -> bool:
-    """Pass commands and results on until the client has ended; return whether the session is in
+    """Relay commands and results until the client has ended; return whether the session is in
     order.
 
     Raises OSError or ConnectionLost if one of the two connections breaks.
@@ -354,11 +356,11 @@ def pass_on(client: ClientStream, wire: Wire) -> bool:
 
 
 def settle(wire: Wire) -> None:
-    """Make a session ready again that a client has left in the middle of something.
+    """Make a session usable again after a client has left in the middle of something.
 
-    The rest of its result is read up to the answer to our own query after it, which no row can
-    hold. The session's table is released. Raises ConnectionLost if the session is of no use any
-    more.
+    The rest of the client's result is read up to the answer to a query of our own, whose text no
+    row can contain. The session's table is released. Raises ConnectionLost if the session is
+    unusable.
     """
     token = secrets.token_hex(16).encode()
     wire.send(mysqlwire.packet(COM_QUERY + LET_GO.encode()))

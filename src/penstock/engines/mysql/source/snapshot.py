@@ -400,7 +400,7 @@ class _Taking:
         )
 
     def _wait_until_seen(self) -> None:
-        """Wait for the transactions that a position includes already and that are not visible yet.
+        """Wait for transactions that a position includes but that are not visible yet.
 
         A transaction owns its id before it is in the log, and until its rows are visible.
         """

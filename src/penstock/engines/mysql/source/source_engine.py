@@ -120,7 +120,7 @@ class MySQLEngine(SourceEngine):
         return f"server_id {self._server_id}"
 
     def begin(self, place: EnginePlace) -> Origin:
-        """Ask the server for its identity; store where the log begins before it begins."""
+        """Ask the server for its identity. For a new log, store first where it begins."""
         self._place = place
         place.files.make_directory(place.run)
         reached = Reached(lambda: self.server_end().position, self._has_given)
@@ -237,7 +237,9 @@ class MySQLEngine(SourceEngine):
 
     @property
     def _is_settled(self) -> bool:
-        """Flag: the stream's server is the one that is kept, so its positions can be compared."""
+        """Return whether the stream's server is the one that was stored, so its positions can be
+        compared.
+        """
         last = self._resume_states.last
         return last is not None and last.server == self._identity.name
 
@@ -398,9 +400,7 @@ class MySQLEngine(SourceEngine):
             self._resume_states.before_flush(mark)
 
     def has_outstanding(self) -> bool:
-        """Return whether rows are being read again, or have to be; nothing else can be
-        outstanding.
-        """
+        """Return whether rows are being read again or must be. Nothing else can be outstanding."""
         is_at_work = self._resends is not None and self._resends.is_at_work
         return is_at_work or bool(self._taken_book().awaiting())
 

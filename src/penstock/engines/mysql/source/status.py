@@ -186,7 +186,7 @@ def flush_logs(connection: Connection) -> None:
 
 
 def capture(connection: Connection) -> LogStatus:
-    """Return where the binlog ends, and begin a new file after it: the handover's step."""
+    """Return where the binlog ends, and begin a new file after that: a handover step."""
     status = read_status(connection)
     flush_logs(connection)
     return status
@@ -297,7 +297,7 @@ def check_resume(connection: Connection, url: str, point: ResumePoint) -> Server
 
 
 def check_continues(connection: Connection, position: BinlogPosition) -> None:
-    """Check that a stream that is idle at a position will not be idle for ever.
+    """Check that an idle stream will not stay idle for ever.
 
     After RESET MASTER in the file that is being read, a server continues to send heartbeats and
     nothing else until its new file is longer than the old one was. Raises LogReset.

@@ -60,9 +60,9 @@ class BinlogSource(SourceStream):
         """Keep the settings.
 
         start: the last flush point of the log. keep: called in the decoding thread before a run or
-        a place is given out, to make the state that they depend on durable. on_durable: called, in
-        the caller's thread, with the place up to which the log is durable. spilled: number of bytes
-        in side files.
+        position is emitted, to make the state that it depends on durable. on_durable: called in the
+        caller's thread with the position up to which the log is durable. spilled: returns the
+        number of bytes in side files.
         """
         self._open_connection = open_connection
         self._keep = keep
@@ -111,7 +111,7 @@ class BinlogSource(SourceStream):
         assert self._connection is not None
         buffer = bytearray(BUFFER_BYTES)
         start = end = 0
-        untidy = False  # bytes have arrived that are not given out yet
+        untidy = False  # bytes have arrived that are not emitted yet
         cut_at_s, overdue_s = 0.0, 0.0
         while not self._queue.closing.is_set():
             if end > start:
@@ -187,14 +187,14 @@ class BinlogSource(SourceStream):
 
     @property
     def is_closing(self) -> bool:
-        """Flag: the stream is being ended, so work that waits should give up."""
+        """Return whether the stream is being ended, so waiting work should give up."""
         return self._queue.closing.is_set()
 
     def ask_for_position(self) -> None:
         """Do nothing: the server sends its end without being asked."""
 
     def mark_at(self, position: int) -> StreamMark | None:
-        """Return the state at an end that was given out and is not acknowledged yet."""
+        """Return the state at an end that was emitted and is not acknowledged yet."""
         return next((mark for mark in tuple(self._marks) if mark.position == position), None)
 
     def acknowledge(self, position: int) -> None:

@@ -77,12 +77,12 @@ class TableNotes:
 
     @property
     def is_captured(self) -> bool:
-        """Flag: rows go to the log."""
+        """Return whether rows go to the log."""
         return self.captured[max(self.captured)] if self.captured else False
 
     @property
     def is_there(self) -> bool:
-        """Flag: the table exists."""
+        """Return whether the table exists."""
         return self.there[max(self.there)] if self.there else True
 
     @property

@@ -66,7 +66,7 @@ class SeenUnknown(PenstockError):
 
 
 class TransactionUndone(PenstockError):
-    """A transaction was undone in the log after rows of it had been given out."""
+    """A transaction was undone in the log after some of its rows had been emitted."""
 
     code = "MY87"
     retry: ClassVar[Retry] = "operator"

@@ -35,11 +35,11 @@ _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "
 class Clause:
     """Part of an ALTER TABLE, with a description of its effect for messages.
 
-    sql: empty if the table already has it. fill: assignment that gives old rows their value, if the
-    server does not accept it as default. modifies: the column whose definition it is. strict: the
-    same with NOT NULL. key: the columns of the key that it adds. loosens: it only makes the column
-    nullable. behind_key: it is possible only if the primary key is dropped. empties: the rows,
-    which are dropped anyway, are deleted before it.
+    sql: the clause; empty if the table already has the effect. fill: assignment that gives old rows
+    their value, if the server does not accept it as default. modifies: the column that the clause
+    redefines. strict: the clause with NOT NULL. key: the columns of the key that it adds. loosens:
+    it only makes the column nullable. behind_key: it is possible only if the primary key is
+    dropped. empties: the rows are deleted before it, because they are dropped anyway.
     """
 
     sql: str
@@ -195,7 +195,7 @@ class Alterer:
                 yield _retype(column, kind, found, more)
 
     def _rename(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
-        """Rename a column, unless a run that crashed before the record of it has done so."""
+        """Rename a column, unless an earlier run did so and crashed before it recorded that."""
         found = self.table.column(change.name)
         if found is None or found.name == column.name:
             return
@@ -212,7 +212,9 @@ class Alterer:
         yield Clause(sql, change.what)
 
     def _leaving(self, name: str) -> TargetColumn | None:
-        """Return a column that the source now lacks; not one whose name only changed its case."""
+        """Return a column that the source now lacks. A column whose name only changed its case does
+        not count.
+        """
         if any(column.name.lower() == name.lower() for column in self.relation.columns):
             return None
         return self.table.column(name)
@@ -298,9 +300,10 @@ class Alterer:
         return {name for name in key_of(self.relation) if self.table.column(name) is None}
 
     def _may_be_key(self, name: str) -> bool:
-        """Return whether a key can contain a whole column: it cannot for long types.
+        """Return whether a key can contain the whole column, which it cannot for long types.
 
-        In a table without rows a column of another type gets its new type in the same statement.
+        In a table without rows, a column whose type changes gets its new type in the same
+        statement.
         """
         found = self.table.column(name)
         column = next(one for one in self.relation.columns if one.name == name)
@@ -329,7 +332,7 @@ class Alterer:
             yield from self._widen(column, change)
 
     def _add_beside(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
-        """Add the column under its new name, with the values that rows have under the old one."""
+        """Add a renamed column under its new name, and fill it with the values of the old one."""
         if self.table.column(change.name) is None:
             return
         fill = f"{quote(column.name)} = {quote(change.name)}"
@@ -380,7 +383,7 @@ def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
 
 
 def _parts(clauses: Sequence[Clause]) -> list[str]:
-    """Return the clauses' texts, each once: a column has one definition in a statement."""
+    """Return the clauses' texts, each once, because a statement may define a column only once."""
     loosened = {clause.modifies for clause in clauses if clause.loosens}
     typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
     key = {name.lower() for clause in clauses for name in clause.key}
@@ -428,7 +431,9 @@ def _check(column: Column, mapping: TypeMapping, table: TargetTable) -> None:
 
 
 def _is_filled_later(column: Column, kind: str, server: Server) -> bool:
-    """Return whether old rows get no value by a default, which MySQL refuses for long types."""
+    """Return whether old rows must be filled by an UPDATE, because the column's type cannot have
+    this default.
+    """
     if column.missing is None:
         return False
     base = kind.partition("(")[0].partition(" ")[0].lower()

@@ -345,7 +345,9 @@ class MySQLTarget(SqlTarget):
     def _mapping(
         self, source: TableName, column: Column, *, with_collation: bool = False
     ) -> TypeMapping:
-        """Return a column's mapping here. with_collation: with the source's collation, if any."""
+        """Return the type that a column has in the target. with_collation: with the source's
+        collation, if any.
+        """
         return mapping_of(
             as_defined(column) if with_collation else column,
             self._source_engine,
@@ -548,7 +550,7 @@ class _TableApply:
                 self._expect(merge.insert_missing(), wanted - found)
 
     def _load_files(self) -> None:
-        """Load waiting rows from files into the table; deletes may be in the merge table.
+        """Load rows that wait in files into the table. Its deletes may be in the merge table.
 
         If a bucket could not be written into a file, all its rows are in the merge table.
         """
@@ -583,7 +585,9 @@ class _TableApply:
         return int(row["placed"])
 
     def _count(self) -> None:
-        """Delete and insert so many copies of each row: nothing distinguishes equal rows."""
+        """Delete and insert the counted copies of each row, because nothing distinguishes equal
+        rows.
+        """
         for row in rows(
             self._target.connection, self._merge.surplus(), doing=f"applying to {self._name}"
         ):

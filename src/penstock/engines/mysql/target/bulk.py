@@ -194,7 +194,9 @@ class MySQLBulk(BulkTarget):
         return notes
 
     def _defaults(self, definition: TableDefinition, name: TableName) -> list[str]:
-        """Give columns their defaults. Rows never need them, so one that fails is a note."""
+        """Give columns their defaults. A default that fails becomes a note, because rows never need
+        it.
+        """
         notes = []
         for column, statement in default_statements(definition, name, self._servers).items():
             try:

@@ -280,7 +280,9 @@ UNSURE_FOR_S = 600.0
 
 
 class UnsureTables:
-    """Unsure tables, noted when applying, read when staging; one for all connections of a load."""
+    """Tables whose rows differed from the log. Noted when applying, read when staging; shared by
+    all connections of a load.
+    """
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
         """Begin without unsure tables."""
@@ -292,7 +294,7 @@ class UnsureTables:
         self._until[source] = self._clock.monotonic_s() + UNSURE_FOR_S
 
     def for_s(self, source: TableName) -> float:
-        """Return how much longer this table is unsure, in seconds; 0 if it is not."""
+        """Return for how many more seconds the table counts as unsure; 0 if it does not."""
         return max(0.0, self._until.get(source, 0.0) - self._clock.monotonic_s())
 
 
@@ -318,7 +320,9 @@ _UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
 
 
 def takes(column: Column, target: TargetColumn) -> bool:
-    """Return whether a target column converts a log column's texts as it does its values."""
+    """Return whether a target column converts the texts of a log column as the target's SQL
+    converts its values.
+    """
     if column.neutral.startswith("decimal("):
         return target.data_type == "decimal"
     if target.charset and target.charset not in _UTF8:
@@ -442,7 +446,7 @@ class DirectTables:
         return known == shape and now < until
 
     def _is_settled(self, source: TableName, relation: Relation, table: TableName) -> bool:
-        """Return whether, as far as known, neither this batch nor an earlier one alters the table.
+        """Return whether, as far as is known, no batch up to this one still alters the table.
 
         Events fit only the present table; lines also fit the altered one.
         """

@@ -73,7 +73,8 @@ def enum_sql(column: Column) -> str:
 def staged_sql(column: Column, *, identifies: bool = False) -> str:
     """Return the type in which a column's values are staged.
 
-    identifies: rows are found by it. A FLOAT equals the same FLOAT, and few other numbers.
+    identifies: whether rows are found by the column. A FLOAT then stays a FLOAT, because another
+    type would rarely equal it.
     """
     if identifies and column.neutral == "float32":
         return "float"

@@ -231,7 +231,8 @@ class MergeSql:
     # --- statements -------------------------------------------------------------------------------
 
     def fill_absent(self) -> str | None:
-        """Fill unsent columns from the target, by origin key; None if there are none.
+        """Fill unsent columns from the target's row with the origin key. Returns None if there are
+        none.
 
         If rows are updated in place, this is only done for rows that change their key.
         """

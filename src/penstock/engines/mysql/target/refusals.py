@@ -15,10 +15,11 @@ from penstock.ports.target import ForeignKeyBlocked, TargetTableMissing, UniqueB
 
 
 class RowsUnexpected(PenstockError):
-    """A row that the log inserts already exists in the target, or one that it changes does not.
+    """A row that the log inserts exists in the target already, or one that it changes does not
+    exist.
 
-    This happens while changes are applied again that a copy of the table already has, and if
-    another program writes to the table. schema, name: the table's at the source.
+    This happens if changes are applied that a copy of the table already contains, or if another
+    program writes to the table. schema, name: the table's at the source.
     """
 
     code = "LD23"

@@ -158,7 +158,9 @@ class Reshaping:
         return schema_drift.record(before, alterer.relation, log_id=self._log_id)
 
     def _rename(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> None:
-        """Rename a column in a separate statement: in a common one, columns have old names."""
+        """Rename a column in a statement of its own: in a common one, other clauses would see the
+        old name.
+        """
         policy = self._policies.of(change.kind)
         if policy is Policy.TRY_EVOLVE:
             try:

@@ -315,7 +315,7 @@ def _staging_error(place: Destination, error: pymysql.Error) -> PenstockError:
 
 
 def _session(url: str) -> StagingSession:
-    """Return the worker's connection to the target; a forked child does not share its parent's."""
+    """Return the worker's own connection to the target; a forked child opens another."""
     key = (os.getpid(), url)
     if REAL_CLOCK.monotonic_s() - _used_s.get(key, float("inf")) > IDLE_MAX_S:
         _forget(url)

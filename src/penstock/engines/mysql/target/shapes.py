@@ -58,7 +58,7 @@ def may_number(
 def default_sql(
     default: Default, column: ColumnDefinition, mapping: Mapping, target: Server
 ) -> str | None:
-    """Return a default as SQL of the target; None if it has no equivalent."""
+    """Return a default as SQL of the target; None if the target has no equivalent."""
     match default.kind:
         case DefaultKind.NOW:
             return now_sql(mapping)
@@ -258,7 +258,9 @@ def _name_of(index: str) -> str:
 
 
 def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:
-    """Return all else that a table gets besides columns and keys, all of it within the family."""
+    """Return what a table gets besides columns and keys: everything if both servers are of MySQL's
+    family.
+    """
     extras = extras_of(definition, servers.source, servers.target, servers.mappings(definition))
     if servers.source.engine.is_mysql:
         extras.defaults = {
@@ -274,7 +276,7 @@ def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:
 def default_statements(
     definition: TableDefinition, name: TableName, servers: ServerPair
 ) -> dict[str, str]:
-    """Return for each column the statement that gives it its default. Rows never need it."""
+    """Return, for each column with a default, the statement that sets it. Rows never need it."""
     return {
         column: f"alter table {quote(*name)} alter column {quote(column)} set default "
         + (f"({sql})" if sql.lower().startswith("current_timestamp") else sql)

@@ -122,7 +122,7 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
 def _as_we_have_them(
     examined: Examined, tables: Sequence[TableDefinition]
 ) -> tuple[TableDefinition, ...]:
-    """Return the tables as the target would have them; those with no way into it are left out."""
+    """Return the tables as the target would have them, without tables that it cannot have."""
     servers = examined.servers() if tables else None
     if servers is None:
         return tuple(tables)

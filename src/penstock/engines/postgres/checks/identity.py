@@ -93,7 +93,9 @@ REFUSES_GENERATED = 180000
 
 @SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
 def identity(probe: Probe) -> Iterator[Finding]:
-    """A table needs a primary key or another replica identity; NOTHING will do for inserts."""
+    """Check that each table has a primary key or another replica identity. NOTHING is enough for
+    inserts.
+    """
     reported = set()
     for row in probe.rows(WITHOUT_IDENTITY, ids=probe.table_ids):
         what = f"{row['schema']}.{row['name']} {WITHOUT[row['identity']]}"
@@ -153,7 +155,9 @@ def _identity_sql(probe: Probe, row: dict[str, Any]) -> str:
 
 @SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
 def generated_identity(probe: Probe) -> Iterator[Finding]:
-    """Generated columns are not sent, so none can identify a row."""
+    """Report replica identities with a generated column: it is not sent, so it cannot identify a
+    row.
+    """
     refuses = probe.version >= REFUSES_GENERATED
     for row in probe.rows(GENERATED_IDENTITY, ids=probe.table_ids, refuses=refuses):
         yield finding(
@@ -169,7 +173,9 @@ def generated_identity(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG12", "replica identity", change_only=True)
 def full_identity(probe: Probe) -> Iterator[Finding]:
-    """The server sends whole old rows only of tables with replica identity FULL."""
+    """Report tables without replica identity FULL if fullBeforeImages is set: their whole old rows
+    are not sent.
+    """
     if not probe.config.change_extractor.full_before_images:
         return
     for row in probe.rows(NOT_FULL, ids=probe.table_ids):

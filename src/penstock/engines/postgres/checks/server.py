@@ -59,7 +59,7 @@ def is_being_created(slot: dict[str, object]) -> bool:
 
 @SOURCE_CHECKS.check("PG01", "server version")
 def server_version(probe: Probe) -> Iterator[Finding]:
-    """14 to 18 are supported."""
+    """Check that the server's version is 14 to 18."""
     if probe.version < 140000:
         yield finding(
             "PG01",
@@ -79,7 +79,7 @@ def server_version(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG02", "wal_level", change_only=True)
 def wal_level(probe: Probe) -> Iterator[Finding]:
-    """Logical decoding needs wal_level = logical."""
+    """Check that wal_level is logical, which logical decoding needs."""
     level = probe.setting("wal_level")
     if level != "logical":
         yield finding(
@@ -93,7 +93,7 @@ def wal_level(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG03", "free replication slots", change_only=True)
 def free_slots(probe: Probe) -> Iterator[Finding]:
-    """A slot must be free unless ours exists; verify needs another for a moment."""
+    """Check that a slot is free unless ours exists. Verify needs one more for a moment."""
     most = int(probe.setting("max_replication_slots") or 0)
     free = most - int(probe.value("select count(*) from pg_replication_slots"))
     missing = own_slot(probe) is None
@@ -118,7 +118,7 @@ def free_slots(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG04", "free WAL senders", change_only=True)
 def free_senders(probe: Probe) -> Iterator[Finding]:
-    """Two WAL senders must be free: the stream, and the one that makes a slot."""
+    """Check that two WAL senders are free: one for the stream, one to create a slot."""
     most = int(probe.setting("max_wal_senders") or 0)
     free = most - int(
         probe.value("select count(*) from pg_stat_activity where backend_type = 'walsender'")
@@ -137,7 +137,7 @@ def free_senders(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG05", "REPLICATION privilege", change_only=True)
 def replication_role(probe: Probe) -> Iterator[Finding]:
-    """The role needs REPLICATION, or on Amazon RDS the role rds_replication."""
+    """Check that the role has REPLICATION, or on Amazon RDS the role rds_replication."""
     may = probe.value(
         """
         select r.rolreplication
@@ -169,7 +169,7 @@ def replication_grant(probe: Probe) -> str:
 
 @SOURCE_CHECKS.check("PG08", "standby", change_only=True)
 def standby(probe: Probe) -> Iterator[Finding]:
-    """Decoding on a standby needs 16; on any version the primary is the better source."""
+    """Check that a source that is a standby is version 16 or later, and recommend the primary."""
     if not probe.value("select pg_is_in_recovery()"):
         return
     if probe.version < 160000:
@@ -193,7 +193,9 @@ def standby(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG35", "mode pause", change_only=True)
 def pausable(probe: Probe) -> Iterator[Finding]:
-    """A handover in mode pause needs a standby of 16 or later, until it is made."""
+    """Check that the source is a standby of version 16 or later, until a handover in mode pause is
+    finished.
+    """
     config = probe.config
     made = read_handover(config)
     if config.pipeline.handover is not HandoverMode.PAUSE or (made is not None and made.position):
@@ -206,7 +208,7 @@ def pausable(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG36", "heartbeats", change_only=True)
 def heartbeats(probe: Probe) -> Iterator[Finding]:
-    """Check, if heartbeatSeconds is set, that one can be written; it is rolled back."""
+    """Check, if heartbeatSeconds is set, that a heartbeat can be written. It is rolled back."""
     if not probe.config.change_extractor.heartbeat_seconds:
         return
     try:
@@ -225,7 +227,9 @@ def heartbeats(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG18", "long-running transactions", change_only=True)
 def old_transactions(probe: Probe) -> Iterator[Finding]:
-    """Making a slot waits for every transaction that writes, prepared ones included."""
+    """Report old transactions: creating a slot waits for every transaction that writes, prepared
+    ones included.
+    """
     slot = own_slot(probe)
     if slot is not None and is_being_created(slot):
         yield from _waited_for(probe, slot)
@@ -287,7 +291,9 @@ def _waited_for(probe: Probe, slot: dict[str, object]) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG19", "slot age", change_only=True)
 def slot_age(probe: Probe) -> Iterator[Finding]:
-    """An abandoned slot keeps vacuum from cleaning the catalogue, in the end up to wraparound."""
+    """Report abandoned slots: they keep vacuum from cleaning the catalogue, in the end up to
+    wraparound.
+    """
     for row in probe.rows(
         """
         select slot_name, age(catalog_xmin) as age
@@ -310,7 +316,7 @@ def slot_age(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG23", "encoding")
 def encoding(probe: Probe) -> Iterator[Finding]:
-    """A SQL_ASCII database may hold bytes that are not valid text."""
+    """Report a SQL_ASCII database: it may hold bytes that are not valid text."""
     name = probe.value(
         """
         select pg_encoding_to_char(encoding)
@@ -330,7 +336,9 @@ def encoding(probe: Probe) -> Iterator[Finding]:
 
 
 def size_bytes(text: str) -> int:
-    """`50GB` in bytes; a bare number counts megabytes, as for WAL settings; -1 stays -1."""
+    """Return a size such as `50GB` in bytes. As in WAL settings a bare number counts megabytes, and
+    -1 stays -1.
+    """
     digits = text.rstrip("kMGTB")
     unit = text[len(digits) :]
     return int(digits) if int(digits) < 0 else int(digits) * SIZE_UNITS[unit or "MB"]
@@ -338,7 +346,9 @@ def size_bytes(text: str) -> int:
 
 @SOURCE_CHECKS.check("PG25", "WAL kept for slots", change_only=True)
 def wal_keep_size(probe: Probe) -> Iterator[Finding]:
-    """Without a limit a stopped pipeline fills the disk; with a small one it loses its position."""
+    """Check max_slot_wal_keep_size: without a limit a stopped pipeline fills the disk, with a small
+    one it loses its position.
+    """
     text = probe.setting("max_slot_wal_keep_size") or "-1"
     fix = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
     if size_bytes(text) < 0:
@@ -361,7 +371,9 @@ def wal_keep_size(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG26", "replication timeouts", change_only=True)
 def sender_timeouts(probe: Probe) -> Iterator[Finding]:
-    """A short wal_sender_timeout cuts the stream; idle_replication_slot_timeout ends the slot."""
+    """Report a short wal_sender_timeout, which cuts the stream, and an
+    idle_replication_slot_timeout, which invalidates the slot.
+    """
     timeout = int(
         probe.value("select setting::int from pg_settings where name = 'wal_sender_timeout'")
     )
@@ -393,7 +405,7 @@ def sender_timeouts(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG29", "role settings")
 def role_settings(probe: Probe) -> Iterator[Finding]:
-    """Settings of role or database that change the text of values; we override them."""
+    """Report settings of role or database that change the text of values. We override them."""
     for row in probe.rows(
         """
         select coalesce(d.datname, 'all databases') as place, setting

@@ -75,7 +75,9 @@ def create_publication(probe: Probe) -> str:
 
 @SOURCE_CHECKS.check("PG06", "replication connection", change_only=True)
 def replication_connection(probe: Probe) -> Iterator[Finding]:
-    """Open one and ask it who it is: a pooler or pg_hba.conf may prevent it."""
+    """Open a replication connection and identify the system: a pooler or pg_hba.conf may prevent
+    that.
+    """
     try:
         with open_replication(
             probe.config.source.url, application_name="penstock doctor"
@@ -116,7 +118,7 @@ def _replication_fix(probe: Probe, error: PenstockError) -> str:
 
 @SOURCE_CHECKS.check("PG07", "same source as before")
 def same_source(probe: Probe) -> Iterator[Finding]:
-    """The directory must belong to this pipeline, server, database and slot; timelines, too."""
+    """Check that the directory belongs to this pipeline, server, timeline, database and slot."""
     stored = stored_identity(probe.config)
     now = read_identity(probe.connection, probe.config)
     try:
@@ -156,7 +158,7 @@ def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG09", "slot belongs to this pipeline", change_only=True)
 def slot_kind(probe: Probe) -> Iterator[Finding]:
-    """A slot with this name must be a logical pgoutput slot of this database, and of this
+    """Check that the slot with this name is a logical pgoutput slot of this database and this
     pipeline.
     """
     slot = own_slot(probe)
@@ -188,9 +190,7 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
 
 
 def _slot_of_another(probe: Probe) -> Iterator[Finding]:
-    """Report what an extraction would refuse: `ensure_slot` and the handover before it, the
-    engine.
-    """
+    """Report an owner for which `ensure_slot`, the handover or the engine would refuse the slot."""
     config, slot, publication = probe.config, _slot(probe), _publication(probe)
     try:
         known = slot_owner(probe.connection, publication, slot)
@@ -214,7 +214,9 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG10", "slot state", change_only=True)
 def slot_state(probe: Probe) -> Iterator[Finding]:
-    """The slot must exist once a log has begun, have all the WAL it needs, and one reader only."""
+    """Check that the slot exists once a log has begun, has all the WAL it needs, and has one reader
+    only.
+    """
     slot = own_slot(probe)
     if slot is None:
         if probe.examined.log_end():
@@ -277,7 +279,9 @@ def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG11", "publication", change_only=True)
 def publication(probe: Probe) -> Iterator[Finding]:
-    """The publication must publish all four kinds of change, partitions under their root."""
+    """Check that the publication publishes all four kinds of change, and partitions under their
+    root.
+    """
     rows = probe.rows(
         "select * from pg_publication where pubname = %(name)s", name=_publication(probe)
     )
@@ -325,7 +329,9 @@ def _can_create_publication(probe: Probe) -> Iterator[Finding]:
 
 
 def _may_create_publication(probe: Probe) -> Iterator[Finding]:
-    """We make the publication: that takes CREATE on the database and ownership of its tables."""
+    """Check that the user may create the publication, which takes CREATE on the database and
+    ownership of its tables.
+    """
     superuser = probe.value("select rolsuper from pg_roles where rolname = current_user")
     if superuser:
         return
@@ -358,7 +364,7 @@ def _may_create_publication(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG13", "tables in the publication", change_only=True)
 def published_tables(probe: Probe) -> Iterator[Finding]:
-    """Each wanted table must be in the publication, once there is one."""
+    """Check that each captured table is in the publication, if there is one."""
     if not probe.value(
         "select true from pg_publication where pubname = %(name)s", name=_publication(probe)
     ):
@@ -385,7 +391,7 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG17", "row filters and column lists", change_only=True)
 def publication_filters(probe: Probe) -> Iterator[Finding]:
-    """A filter or a column list hides rows or columns from the stream."""
+    """Report row filters and column lists, which hide rows or columns from the stream."""
     if probe.version < 150000:
         return
     for row in probe.rows(
@@ -413,7 +419,7 @@ def publication_filters(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG20", "spilling", change_only=True)
 def spilling(probe: Probe) -> Iterator[Finding]:
-    """Large transactions that spill at the server slow it down."""
+    """Report a slot whose large transactions spill to disk at the server, which slows it down."""
     for row in probe.rows(
         "select spill_txns, spill_bytes from pg_stat_replication_slots "
         "where slot_name = %(slot)s and spill_bytes > 0",
@@ -432,7 +438,9 @@ def spilling(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG27", "slot failover", change_only=True)
 def failover(probe: Probe) -> Iterator[Finding]:
-    """Since version 17 a slot can follow a promotion; an invalidated slot is lost."""
+    """Report a slot that does not follow a promotion, which is possible since version 17, or that
+    is invalidated.
+    """
     if probe.version < 170000 or own_slot(probe) is None:
         return
     row = probe.rows(
@@ -463,7 +471,9 @@ def failover(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG28", "synchronized_standby_slots", change_only=True)
 def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
-    """The primary should not run ahead of its standby if there are failover slots."""
+    """Warn if there are failover slots and the primary may send changes before its standby has
+    received them.
+    """
     if probe.version < 170000 or probe.setting("synchronized_standby_slots"):
         return
     physical = probe.value(
@@ -483,7 +493,9 @@ def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG31", "publication exists", change_only=True)
 def publication_gone(probe: Probe) -> Iterator[Finding]:
-    """A slot without its publication loses rows; 18 only warns in its own log."""
+    """Report a slot whose publication is missing: rows are lost, and PostgreSQL 18 only warns, in
+    the server's own log.
+    """
     slot = own_slot(probe)
     if slot is None or probe.value(
         "select true from pg_publication where pubname = %(name)s", name=_publication(probe)

@@ -26,7 +26,7 @@ EXPECTED = (Exclusion.VIEW, Exclusion.MATERIALIZED_VIEW, Exclusion.OWN)
 
 @SOURCE_CHECKS.check("PK06", "captured tables")
 def any_table(probe: Probe) -> Iterator[Finding]:
-    """The patterns must match tables, each table named must be there and one to capture."""
+    """Check that the patterns match tables, and that each named table exists and is capturable."""
     listing = (
         "select schemaname, tablename from pg_tables order by 1, 2;  -- and correct [source] tables"
     )
@@ -76,7 +76,7 @@ def _is_expected(left_out: Excluded) -> bool:
 
 @SOURCE_CHECKS.check("PK06", "captured tables")
 def left_out(probe: Probe) -> Iterator[Finding]:
-    """Tables that the patterns match and that are not captured, one finding per reason."""
+    """Report tables that the patterns match but that are not captured, one finding per reason."""
     by_reason: dict[str, list[str]] = {}
     for excluded in probe.survey.excluded:
         if _is_expected(excluded):
@@ -91,7 +91,9 @@ def left_out(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG14", "unchanged TOAST values", change_only=True)
 def toast(probe: Probe) -> Iterator[Finding]:
-    """Large values that an UPDATE leaves unchanged are not sent; the target keeps its own."""
+    """Report large columns: values that an UPDATE leaves unchanged are not sent, and the target
+    keeps its own.
+    """
     rows = probe.rows(
         """
         select c.oid::regclass::text as name
@@ -126,7 +128,7 @@ def _names(names: Iterable[str]) -> str:
 
 @SOURCE_CHECKS.check("PG15", "logged tables")
 def unlogged_tables(probe: Probe) -> Iterator[Finding]:
-    """Changes of unlogged tables are not in the server's log: they are left out, never half."""
+    """Report unlogged tables: their changes are not in the WAL, so none of them are captured."""
     for left_out in probe.survey.excluded:
         if left_out.reason in UNLOGGED and left_out.fix:  # the root, not its parts
             yield finding(
@@ -140,7 +142,7 @@ def unlogged_tables(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG16", "generated columns")
 def generated_columns(probe: Probe) -> Iterator[Finding]:
-    """Generated columns are not replicated; the target computes its own."""
+    """Report generated columns: they are not replicated, and the target computes its own."""
     for table in probe.tables:
         names = [column.name for column in table.columns if column.generated]
         if names:
@@ -154,7 +156,7 @@ def generated_columns(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG21", "SELECT privilege")
 def readable(probe: Probe) -> Iterator[Finding]:
-    """Select no row of each table: that takes USAGE on its schema and SELECT on its columns."""
+    """Select no rows from each table; that takes USAGE on its schema and SELECT on its columns."""
     refused: list[TableName] = []
     for table in probe.tables:
         try:
@@ -189,7 +191,7 @@ def _grants(tables: Sequence[TableName], user: str) -> str:
 
 @SOURCE_CHECKS.check("PG22", "row security")
 def row_security(probe: Probe) -> Iterator[Finding]:
-    """Policies hide rows from the bulk load, never from the stream."""
+    """Report policies that hide rows from the bulk load. They never hide rows from the stream."""
     rows = probe.rows(
         """
         select n.nspname as schema, c.relname as name
@@ -217,7 +219,9 @@ def row_security(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG24", "types that need care")
 def careful_types(probe: Probe) -> Iterator[Finding]:
-    """Text of money depends on the locale; reg* types are names that may mean something else."""
+    """Report columns of type money, whose text depends on the locale, and of the reg* types, whose
+    names may mean something else in the target.
+    """
     for row in probe.rows(
         """
         select c.oid::regclass::text as name,
@@ -250,7 +254,7 @@ def careful_types(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG30", "not replicated")
 def not_replicated(probe: Probe) -> Iterator[Finding]:
-    """Large objects and the state of sequences do not come through logical replication."""
+    """Report large objects and sequences: logical replication does not send them."""
     large = probe.value("select count(*) from pg_largeobject_metadata")
     if large:
         yield finding(
@@ -291,7 +295,9 @@ CHECKS_OF_TABLES = """
 
 @SOURCE_CHECKS.check("PG30", "not replicated")
 def constraints_not_made(probe: Probe) -> Iterator[Finding]:
-    """CHECK and exclusion constraints stay behind: the source has checked every row that comes."""
+    """Report CHECK and exclusion constraints, which the target does not get: the source has checked
+    every row that arrives.
+    """
     ids = [table.source_id for table in probe.tables]
     listed = [
         row["sql"] for row in probe.rows(f"select sql from ({CHECKS_OF_TABLES}) as c(sql)", ids=ids)
@@ -309,7 +315,7 @@ def constraints_not_made(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG30", "not replicated")
 def inheritance(probe: Probe) -> Iterator[Finding]:
-    """Tables that inherit from another are tables of their own in the target."""
+    """Report tables that inherit from another: in the target they are tables of their own."""
     rows = probe.rows(
         """
         select distinct i.inhparent::regclass::text as name

@@ -53,7 +53,9 @@ def _finding(code: str, severity: Severity, what: str, why: str, command: str = 
 
 
 def map_name(probe: Probe, name: TableName) -> TableName:
-    """Return the target name of a source table: its schema by [target.map], its own name."""
+    """Return the target name of a source table: its schema mapped by [target.map], its own name
+    kept.
+    """
     return target_name(name, probe.config.target.map)
 
 
@@ -63,7 +65,7 @@ def target_schemas(probe: Probe) -> list[str]:
 
 
 def existing_ids(probe: Probe) -> list[int]:
-    """Oids of the wanted tables that the target has already; read once."""
+    """Return the oids of the captured tables that the target has already. They are read once."""
     if "existing" not in probe.memo:
         names = [map_name(probe, table.name) for table in probe.tables]
         probe.memo["existing"] = [
@@ -85,7 +87,7 @@ def existing_ids(probe: Probe) -> list[int]:
 
 @TARGET_CHECKS.check("PK07", "target version and state")
 def writable(probe: Probe) -> Iterator[Finding]:
-    """The target must be 14 or later and take writes."""
+    """Check that the target is version 14 or later and accepts writes."""
     if probe.version < 140000:
         yield _finding(
             "PK07",
@@ -113,7 +115,7 @@ def writable(probe: Probe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("PK08", "privileges for progress tables")
 def meta_schema(probe: Probe) -> Iterator[Finding]:
-    """Try to make what the loader needs in schema wirekite; all is rolled back."""
+    """Try to create what the loader needs in schema wirekite. Everything is rolled back."""
     user = quote(probe.user)
     database = quote(probe.connection.info.dbname)
     trials = (
@@ -149,7 +151,7 @@ def meta_schema(probe: Probe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("PK09", "CREATE privilege in the target", needs_source=True)
 def target_namespaces(probe: Probe) -> Iterator[Finding]:
-    """Try to make a table in each schema that lacks a wanted table; all is rolled back."""
+    """Try to create a table in each schema that lacks a captured table; all is rolled back."""
     user = quote(probe.user)
     database = quote(probe.connection.info.dbname)
     if len(existing_ids(probe)) == len(probe.tables) or not probe.config.creates_tables:
@@ -204,7 +206,7 @@ def _try_creating(
 
 @TARGET_CHECKS.check("PK10", "write privileges on target tables", needs_source=True)
 def table_rights(probe: Probe) -> Iterator[Finding]:
-    """Existing tables must allow inserts, updates, deletes and truncates."""
+    """Check that existing tables allow inserts, updates, deletes and truncates."""
     for row in probe.rows(
         """
         select n.nspname as schema, c.relname as name
@@ -245,7 +247,9 @@ NOT_OURS = """
 
 @TARGET_CHECKS.check("PK18", "ownership of target tables", change_only=True, needs_source=True)
 def ownership(probe: Probe) -> Iterator[Finding]:
-    """Only a table's owner may alter it, as changes of its shape at the source ask for."""
+    """Check that the user owns the tables: only an owner may alter them when they change at the
+    source.
+    """
     policies = probe.config.schema_changes.policies
     if not any(policies.of(kind) in ALTERING for kind in ChangeKind):
         return
@@ -264,7 +268,7 @@ def ownership(probe: Probe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("PK11", "source and target are different databases", needs_source=True)
 def not_the_source(probe: Probe) -> Iterator[Finding]:
-    """Source and target may be one database only when the tables go to other schemas."""
+    """Refuse one database as source and target, unless the tables go to other schemas."""
     system_id = str(probe.value("select system_identifier::text from pg_control_system()"))
     if probe.database != (system_id, probe.connection.info.dbname):
         return
@@ -280,7 +284,7 @@ def not_the_source(probe: Probe) -> Iterator[Finding]:
 
 
 def _following(probe: Probe) -> set[TableName]:
-    """Tables whose shape in the target follows the change log, which may be behind the source."""
+    """Return the tables whose target shape follows the change log, which may lag the source."""
     if not probe.config.pipeline.mode.has_change:
         return set()
     has_data = probe.config.pipeline.mode.has_data
@@ -293,7 +297,7 @@ def _following(probe: Probe) -> set[TableName]:
 
 @TARGET_CHECKS.check("PK12", "shape of existing tables", needs_source=True)
 def shapes(probe: Probe) -> Iterator[Finding]:
-    """A table that the target has already must have the source's columns."""
+    """Check that the tables that the target has already have the source's columns."""
     present = read_target_tables(
         probe.connection, [map_name(probe, table.name) for table in probe.tables]
     )
@@ -316,7 +320,7 @@ def shapes(probe: Probe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("PK14", "target tables for changes", change_only=True, needs_source=True)
 def tables_there(probe: Probe) -> Iterator[Finding]:
-    """Mode change makes no tables: each must be in the target already."""
+    """Check that each table is in the target in mode change, which creates none."""
     if probe.config.creates_tables:
         return
     copied = probe.examined.copied()  # those are made
@@ -338,7 +342,7 @@ def tables_there(probe: Probe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("PK13", "types the target can hold", needs_source=True)
 def makeable(probe: Probe) -> Iterator[Finding]:
-    """Make each table that the target lacks, one at a time; each is rolled back."""
+    """Create each table that the target lacks, one at a time, and roll it back."""
     if not probe.config.creates_tables:
         return
     present = read_target_tables(
@@ -367,7 +371,9 @@ def makeable(probe: Probe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("PG32", "identity and deferrable keys", needs_source=True)
 def identity_and_deferrable(probe: Probe) -> Iterator[Finding]:
-    """GENERATED ALWAYS identities and deferrable keys automatically get other statements."""
+    """Report GENERATED ALWAYS identities and deferrable keys, for which penstock uses other
+    statements.
+    """
     for row in probe.rows(
         """
         select a.attrelid::regclass::text as name, a.attname as what, 'identity' as kind
@@ -415,7 +421,7 @@ def may_set_replica_role(probe: Probe) -> bool:
 
 @TARGET_CHECKS.check("PG33", "triggers in the target", needs_source=True)
 def triggers(probe: Probe) -> Iterator[Finding]:
-    """Triggers that fire on our writes do their work twice."""
+    """Report triggers that fire on our writes, and so repeat what they did at the source."""
     replica = may_set_replica_role(probe)
     fires = ("A", "R") if replica else ("O", "A")
     for row in probe.rows(
@@ -443,7 +449,9 @@ def triggers(probe: Probe) -> Iterator[Finding]:
 
 @TARGET_CHECKS.check("PG34", "session_replication_role privilege")
 def replica_role(probe: Probe) -> Iterator[Finding]:
-    """Without it the loader orders its statements by foreign keys, and triggers fire."""
+    """Report that session_replication_role cannot be set: the loader then orders its statements by
+    foreign keys, and triggers fire.
+    """
     if may_set_replica_role(probe):
         return
     keys = probe.rows(

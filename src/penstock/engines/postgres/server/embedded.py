@@ -61,7 +61,7 @@ def installations() -> list[Installation]:
 
 
 def find_installation(major: int | None, bindir: Path | None = None) -> Installation:
-    """Return the installation in bindir, or else the newest, or the one of that major version.
+    """Return the installation in bindir if given, else that of the major version, else the newest.
 
     Raises BinariesMissing.
     """
@@ -88,7 +88,7 @@ def find_installation(major: int | None, bindir: Path | None = None) -> Installa
 def installation_for(
     installation: Installation, account: Account | None, copy_to: Path
 ) -> Installation:
-    """Return an installation that the account can run: in place, or else a copy below copy_to."""
+    """Return an installation that the account can run: the given one, or a copy below copy_to."""
     if enterable(installation.bindir, account):
         return installation
     # The wheel's programs find their libraries by a path relative to their own folder.
@@ -226,7 +226,7 @@ class EmbeddedPostgres:
 
     @property
     def running(self) -> bool:
-        """True while the postmaster is alive."""
+        """Return whether the postmaster is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -384,7 +384,7 @@ class EmbeddedPostgres:
                 file.write(f"\n{include}\n")
 
     def _start_once(self, deadline: float) -> bool:
-        """Start the postmaster; returns whether it became ready. If not, it is stopped again."""
+        """Start the postmaster; return whether it became ready. If it did not, stop it."""
         with self.log_path.open("ab") as log:
             process = self._home.child(
                 [str(self.bindir / "postgres"), "-D", str(self.directory), "-p", str(self.port)],
@@ -402,7 +402,7 @@ class EmbeddedPostgres:
         return False
 
     def _ready(self, pid: int) -> bool:
-        """Read what the postmaster says of itself: line 1 its pid, line 8 its status."""
+        """Read the postmaster's pid file: line 1 is its pid, line 8 its status."""
         try:
             lines = (self.directory / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:

@@ -113,7 +113,7 @@ Action = Callable[["_Customer"], None]
 
 
 class _Customer:
-    """One connection on which the actions below run; counts the rows they change."""
+    """Connection on which the actions below run. It counts the rows that they change."""
 
     def __init__(self, connection: Shop, counts: WorkloadCounts, state: _State) -> None:
         self.connection = connection
@@ -180,7 +180,7 @@ def _browse(customer: _Customer) -> None:
 
 
 def _reprice(customer: _Customer) -> None:
-    """Change a price: the long description beside it stays, and is not sent."""
+    """Change a price. The long description in the same row does not change, so it is not sent."""
     change = {
         "sku": customer.state.sku(),
         "price": customer.state.chance.randint(100, 90_000) / 100,
@@ -206,7 +206,7 @@ def _rename_coupon(customer: _Customer) -> None:
 
 
 def _swap_cards(customer: _Customer) -> None:
-    """Two gift cards exchange their numbers by way of a third."""
+    """Exchange the numbers of two gift cards by way of a third number."""
     first = customer.state.chance.randint(1, 999)
     for before, after in ((first, 0), (first + 1, first), (0, first + 1)):
         numbers = {"before": before, "after": after}
@@ -234,7 +234,7 @@ def _new_rates(customer: _Customer) -> None:
 
 
 def _large(customer: _Customer) -> None:
-    """One transaction of many rows, so large that the server streams it before it commits."""
+    """Write one transaction of so many rows that the server streams it before it commits."""
     customer.run(IMPORT_VIEWS, {"count": LARGE_TRANSACTION_ROWS})
     customer.run("update customer set tags = tags || '{imported}'::text[] where id % 2 = 0")
     customer.run("delete from page_view where page like '/import/1%'")
@@ -269,7 +269,7 @@ def demo_server() -> Iterator[DemoServer]:
 
 
 def open_shop(url: str) -> None:
-    """Make the shop's tables and fill them, in one transaction. Raises what the server raises."""
+    """Create the shop's tables and fill them, in one transaction. Raises the server's errors."""
     script = (
         resources.files("penstock.engines.postgres.server").joinpath("shop.sql").read_text("utf-8")
     )
@@ -282,10 +282,11 @@ def open_shop(url: str) -> None:
 
 
 class Workload(DemoWorkload):
-    """Customers who keep the shop busy, on a thread of their own, until time or `stop()` ends it.
+    """Customers who keep the shop busy, on a thread of their own, until the time is over or
+    `stop()`.
 
     A context manager: leaving the block stops and joins the thread. `counts` may be read at any
-    time. What the thread died of is raised by `join()`.
+    time. `join()` raises the error that ended the thread.
     """
 
     def __init__(self, url: str, options: WorkloadOptions | None = None) -> None:
@@ -308,7 +309,7 @@ class Workload(DemoWorkload):
 
     @property
     def running(self) -> bool:
-        """True while more transactions may follow."""
+        """Return whether more transactions may follow."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -316,7 +317,7 @@ class Workload(DemoWorkload):
         self._stop.set()
 
     def join(self) -> None:
-        """Wait for the end; raise what the workload failed with, if it did."""
+        """Wait for the end; raise the workload's error, if it failed."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -92,10 +92,10 @@ class Streamed:
 
 
 class Spill:
-    """The side files of one connection. One thread."""
+    """The side files of one connection. Used by one thread."""
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
-        """Make the directory when it is missing and remove what an earlier connection left."""
+        """Create the directory if it is missing, and remove files of an earlier connection."""
         self._directory = directory
         self._files = files
         self._open: dict[int, Streamed] = {}
@@ -108,7 +108,7 @@ class Spill:
 
     @property
     def in_block(self) -> bool:
-        """True while the stream is between StreamStart and StreamStop."""
+        """Return whether the stream is between StreamStart and StreamStop."""
         return self._current is not None
 
     @property
@@ -121,7 +121,9 @@ class Spill:
         return list(self._open)
 
     def start_block(self, xid: int, *, first: bool) -> None:
-        """A block of xid begins. first: it is the transaction's first one on this connection."""
+        """Begin a block of transaction xid. first: whether it is the transaction's first block on
+        this connection.
+        """
         if self._current is not None:
             raise SpillBroken(f"block of transaction {xid} inside one of {self._current.xid}")
         known = self._open.get(xid)
@@ -147,13 +149,13 @@ class Spill:
         self._current.size_bytes += len(frames)
 
     def note_relation(self, arrival: int) -> None:
-        """The frames just added, or to be added next, hold a Relation message."""
+        """Note that the frames just added, or those to be added next, hold a Relation message."""
         if self._current is None:
             raise SpillBroken("streamed relation outside a block")
         self._current.relation_arrivals.append(arrival)
 
     def stop_block(self) -> None:
-        """The block ends."""
+        """End the open block."""
         if self._current is None or self._file is None:
             raise SpillBroken("end of a block that was not begun")
         self._file.close()
@@ -162,8 +164,8 @@ class Spill:
     def abort(self, xid: int, subxid: int) -> None:
         """Forget a transaction, or remember that a part of it was rolled back.
 
-        A transaction that is not known here had no block of its own on this connection: nothing
-        is to be forgotten.
+        An unknown transaction had no block of its own on this connection, so there is nothing to
+        forget.
         """
         if xid == subxid:
             if xid in self._open:
@@ -206,18 +208,18 @@ _U64 = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Meaning of an oid since a Relation message. relation None: not captured."""
+    """Meaning of an oid since a Relation message. relation: None if the table is not captured."""
 
     relation: Relation | None
     arrival: int
 
 
 class Assembler(Sink):
-    """Turns blocks into runs. One thread; `counted` may be read from others.
+    """Converter of blocks to runs. Used by one thread; others may read `counted`.
 
-    emit is given each run in order, with the bytes of its messages. on_idle is given the flush
-    point that holds when nothing is pending: the server is past it and nothing of ours lies
-    before it. on_reply is called when the server wants a status at once.
+    emit: called with each run in order, with the bytes of its messages. on_idle: called with the
+    flush point that holds when nothing is pending: the server has passed it and nothing of ours
+    lies before it. on_reply: called when the server wants a status at once.
     """
 
     def __init__(
@@ -236,7 +238,10 @@ class Assembler(Sink):
         slot: str = "",
         limits: Limits | None = None,
     ) -> None:
-        """Start after `start`. keep_messages: messages of others become markers. slot: of ours."""
+        """Start after `start`.
+
+        keep_messages: turn messages of other programs into markers. slot: our slot.
+        """
         self.counts = Counted(received_position=start.position)
         self._decoder = decoder
         self._shapes = shapes
@@ -265,9 +270,9 @@ class Assembler(Sink):
     # -- blocks ------------------------------------------------------------------------------
 
     def feed(self, block: memoryview, start: int, end: int) -> int:
-        """Handle the whole frames of block[start:end]; returns the offset behind the last one.
+        """Handle the whole frames of block[start:end]; return the offset after the last one.
 
-        Raises DecodeError, SpillBroken, StreamUnexpected or what the server sent as its error.
+        Raises DecodeError, SpillBroken, StreamUnexpected, or the error that the server sent.
         """
         at = start
         while True:
@@ -311,7 +316,7 @@ class Assembler(Sink):
         return at
 
     def _feed_block(self, block: memoryview, at: int, end: int) -> int:
-        """Inside StreamStart .. StreamStop: rows go to the side file as they are."""
+        """Write the rows between StreamStart and StreamStop unchanged to the side file."""
         decoder = self._decoder
         behind = decoder.skip_rows(block, at, end)
         stop = decoder.stop
@@ -339,7 +344,8 @@ class Assembler(Sink):
         return behind
 
     def _feed_checked(self, block: memoryview, at: int, end: int) -> int:
-        """One frame: transactions may come that the log has already, or that queued work waits for.
+        """Process one frame where transactions may arrive that the log has already, or that queued
+        work waits for.
 
         The server skips what was committed before the position that START_REPLICATION named; this
         holds also if it should not.
@@ -368,7 +374,7 @@ class Assembler(Sink):
         return at
 
     def _place_of(self, block: memoryview, body: int, end: int, letter: int) -> int | None:
-        """Return where a transaction is committed that begins here; None for other messages."""
+        """Return where the transaction that begins here is committed; None for other messages."""
         offsets = {ord("B"): 1, ord("c"): 6, ord("M"): 2}
         if self._spill.in_block or letter not in offsets or end - body < offsets[letter] + 8:
             return None
@@ -389,7 +395,9 @@ class Assembler(Sink):
         return behind
 
     def _other_frame(self, block: memoryview, at: int) -> int:
-        """No CopyData: notices pass, errors and the end of the stream are raised."""
+        """Handle a frame that is not CopyData: pass over notices, raise errors and the end of the
+        stream.
+        """
         kind = block[at]
         start, end = self._decoder.message
         if kind == ord("S"):
@@ -420,15 +428,17 @@ class Assembler(Sink):
 
     @property
     def has_visits(self) -> bool:
-        """True if a caller waits for the end of a transaction or for a position."""
+        """Return whether a caller waits for the end of a transaction or for a position."""
         return bool(self._visits.queue)
 
     def visit(self, visit: Visit[Assembler]) -> None:
-        """Let work be done between transactions, as soon as it may; from any thread."""
+        """Queue work to be done between transactions, as soon as possible. Any thread may do so."""
         self._visits.add(visit)
 
     def _go_on_with_visits(self) -> None:
-        """Begin the visit in line, or resume it when the server is past what it waits for."""
+        """Begin the next visit, or resume it when the server has passed the position that it waits
+        for.
+        """
         if (
             not self._visits.queue
             or self._decoder.in_transaction
@@ -445,7 +455,7 @@ class Assembler(Sink):
 
     @property
     def decoder(self) -> Decoder:
-        """The decoder, for a visit that has rows of its own."""
+        """Decoder, for a visit that has rows of its own."""
         return self._decoder
 
     @property
@@ -454,7 +464,8 @@ class Assembler(Sink):
         return self._limits.row_count
 
     def give_again(self, found: TableRows, relation: Relation, *, reason: str) -> int:
-        """Give out a table's rows as a transaction in front of all that comes; how many.
+        """Emit a table's rows as a transaction before all later ones; return their number. For a
+        visit.
 
         For a visit.
         """
@@ -482,13 +493,13 @@ class Assembler(Sink):
     # -- runs --------------------------------------------------------------------------------
 
     def cut_when_whole(self) -> bool:
-        """Give out what is there unless a transaction is open; True when it is."""
+        """Emit pending rows unless a transaction is open; return whether one is open."""
         if not self._decoder.in_transaction:
             self.cut()
         return self._decoder.in_transaction
 
     def cut(self) -> None:
-        """Give out what is there as a run; it ends a transaction when none is open."""
+        """Emit everything pending as a run, which ends a transaction if none is open."""
         decoder = self._decoder
         byte_count = decoder.byte_count
         rows = tuple(decoder.take())
@@ -536,7 +547,9 @@ class Assembler(Sink):
             self._on_reply()
 
     def note_reached(self, position: int) -> None:
-        """Note that everything committed before position was fed; a run cut now ends there."""
+        """Note that everything committed before position was fed, so a run that is cut now ends
+        there.
+        """
         self._note_received(position)
 
     def _note_received(self, position: int) -> None:
@@ -572,7 +585,7 @@ class Assembler(Sink):
         self._bind(message.source_id, relation, arrival)
 
     def bind(self, source_id: int, relation: Relation) -> None:
-        """Rows of source_id have this relation from now on, until the server sends another."""
+        """Give the rows of source_id this relation from now on, until the server sends another."""
         self._arrival += 1
         self._bind(source_id, relation, self._arrival)
 
@@ -595,7 +608,9 @@ class Assembler(Sink):
             self._decoder.bind(source_id, relation)
 
     def widen(self) -> None:
-        """A value does not fit its column's neutral type: the column is text from this row on."""
+        """Bind the table with a text column from this row on: a value does not fit the column's
+        neutral type.
+        """
         source_id, column = self._decoder.widen
         relation = self._decoder.bindings()[source_id]
         if relation.columns[column].neutral == "string":
@@ -738,7 +753,7 @@ class Assembler(Sink):
             raise SpillBroken(f"{streamed.path} holds a {type(message).__name__}")
 
     def _merge_shapes(self, before: dict[int, _Bound]) -> None:
-        """After a streamed transaction: the shape that arrived last is the current one."""
+        """Bind, after a streamed transaction, each table to the shape that arrived last."""
         for source_id, now in list(self._bound.items()):
             old = before.get(source_id)
             if old is not None and old.arrival > now.arrival:

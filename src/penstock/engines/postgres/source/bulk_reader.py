@@ -73,7 +73,9 @@ Labels = dict[int, list[str]]
 
 
 class PostgresBulkReader(BulkReader):
-    """Reader of one chunk after another. connection: its transaction sees the snapshot."""
+    """Reader of one chunk after another. connection: a connection whose transaction sees the
+    snapshot.
+    """
 
     def __init__(self, connection: psycopg.Connection, url: str = "") -> None:
         self.connection = connection
@@ -98,10 +100,10 @@ class PostgresBulkReader(BulkReader):
         return LinesOfCopy(self.connection, copy_out, task.read_plan.lines, doing=task.doing)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """Return whether the table is gone, or another name of a label was sent.
+        """Return whether the table is gone, or an enum's label was sent under another name.
 
-        Of others `was_rewritten` tells it before. A label that is renamed has its new name in rows
-        of the snapshot, too.
+        `was_rewritten` detects other changes earlier. A renamed label has its new name even in rows
+        of the snapshot.
         """
         sqlstate = error.fields.get("sqlstate")
         if sqlstate == _NO_SUCH_LABEL and self._labels and self._url:
@@ -133,11 +135,11 @@ def read_labels(connection: psycopg.Connection, table: str) -> Labels:
 
 
 def import_snapshot(connection: psycopg.Connection, snapshot_id: str, text: str) -> bool:
-    """Begin a read-only transaction that sees an exported snapshot; False when it is gone.
+    """Begin a read-only transaction that sees an exported snapshot; return False if it is gone.
 
-    text: what the snapshot holds (`snapshot_text`): after a restart the server uses the names of
-    snapshots again, and another one must not be taken for ours. A connection that got False is in a
-    failed transaction: close it.
+    text: what the snapshot holds (`snapshot_text`). After a restart the server uses the names of
+    snapshots again, so this distinguishes ours from another. If the result is False, close the
+    connection: its transaction has failed.
     """
     with server_errors("importing the snapshot"):
         connection.execute(BEGIN_READ)
@@ -175,10 +177,10 @@ def snapshot_text(source_url: str, snapshot_id: str) -> str:
 
 
 def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
-    """Lock a relation for the transaction; returns whether its snapshot's rows are gone.
+    """Lock a relation for the transaction; return whether its snapshot's rows are gone.
 
-    A TRUNCATE or rewriting ALTER that committed after the snapshot leaves no rows in it; with the
-    lock held none can follow.
+    A TRUNCATE or rewriting ALTER that committed after the snapshot leaves no rows in it. While the
+    lock is held, none can follow.
     """
     connection.execute(f"lock table only {quote(*relation)} in access share mode")
     row = connection.execute(FILENODES, {"name": quote(*relation)}).fetchone()
@@ -186,9 +188,9 @@ def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
 
 
 def was_renamed(connection: psycopg.Connection, table: TableName, columns: Iterable[str]) -> bool:
-    """Lock a table for the transaction; returns whether a name means another table or column now.
+    """Lock a table for the transaction; return whether a name now means another table or column.
 
-    The catalogue answers from the snapshot, the description of a result from what is there now.
+    The catalogue shows the state of the snapshot, the description of a result the present one.
     """
     connection.execute(f"lock table only {quote(*table)} in access share mode")
     names = {"quoted": quote(*table), "schema": table.schema, "name": table.name}
@@ -211,18 +213,18 @@ _COPY_OUT, _COPY_DATA, _COPY_DONE = ord("H"), ord("d"), ord("c")
 
 
 class PlainLines(Lines):
-    """The lines of one COPY as they are; row_count is final at the end."""
+    """Lines of one COPY, unchanged. row_count is final at the end."""
 
     row_count = 0
 
     def __init__(self, connection: psycopg.Connection, copy_out: str, *, doing: str = READ) -> None:
-        """doing: the work, for errors."""
+        """Keep the arguments. `doing` names the work in errors."""
         self._connection = connection
         self._copy_out = copy_out
         self._doing = doing
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines, of about BLOCK_BYTES. As `LinesOfCopy`."""
+        """Yield blocks of whole lines, of about BLOCK_BYTES, as `LinesOfCopy` does."""
         lines: list[bytes] = []
         size = 0
         with (
@@ -252,7 +254,7 @@ class LinesOfCopy(Lines):
         *,
         doing: str = READ,
     ) -> None:
-        """doing: the work, for errors."""
+        """Keep the arguments. `doing` names the work in errors."""
         self._connection = connection
         self._copy_out = copy_out
         self._doing = doing
@@ -264,7 +266,7 @@ class LinesOfCopy(Lines):
         return self._lines.row_count
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines. Raises the typed errors of `engines.postgres.connect`.
+        """Yield blocks of whole lines. Raises the typed errors of `engines.postgres.connect`.
 
         The connection must be closed unless the end was reached: it is in the middle of a copy.
         """
@@ -326,7 +328,7 @@ def _is_other(giver: _Side) -> bool:
 
 
 def _receive(giver: _Side) -> None:
-    """Read more, rather a lot at once: being woken for each packet takes the servers' CPU."""
+    """Read more, in large pieces, because a wake-up for each packet takes the servers' CPU."""
     giver.rewind()
     before = giver.end
     while not giver.receive():

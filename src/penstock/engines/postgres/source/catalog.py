@@ -113,7 +113,7 @@ class Excluded:
     is_named: bool = False
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         of = f" ({self.related})" if self.related else ""
         return f"{self.name}: {self.reason}{of}"
 
@@ -280,7 +280,7 @@ class _Pick:
                 self._visit(candidate, above=None)
 
     def _visit(self, candidate: _Candidate, above: Excluded | None) -> None:
-        """Decide one relation, then those below it. above: a table above was taken out."""
+        """Decide one relation, then those below it. above: whether a table above was excluded."""
         excluded = self._judge(candidate, above)
         if excluded is None and self._selection.taken_by(candidate.name):
             self.taken.append(candidate.id)

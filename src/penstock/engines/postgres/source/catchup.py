@@ -69,9 +69,9 @@ declare("catchup.advance.before", "catchup.advance.after")
 
 
 class CatchUp:
-    """A connection that reads a slot by ranges. A context manager; one thread.
+    """Connection that reads a slot by ranges. A context manager, used by one thread.
 
-    The slot must be free, and stays free for others between two calls.
+    The slot must be free. Between two calls, others can use it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CatchUp:
         range_bytes: int = RANGE_BYTES,
         files: Files = REAL_FILES,
     ) -> None:
-        """Say where to go on; the parameters are those of PostgresSource."""
+        """Keep the position to continue from; the parameters are those of PostgresSource."""
         self.end = start
         self.identity = expected
         self._options = options
@@ -116,10 +116,10 @@ class CatchUp:
     def is_worth_it(self, behind_bytes: int) -> bool:
         """Return whether another range should be read, rather than streamed.
 
-        It is from behind_bytes of WAL on. Once ranges were read, it is from an eighth of it on:
-        the stream would cost more for the rest. Raises the errors that would stop a stream, too:
-        a gap, a lost slot, another server or timeline, a missing publication. `identity` is the
-        server's then.
+        A first range needs a backlog of behind_bytes of WAL; after that an eighth of it suffices,
+        because the stream would cost more for the rest. Raises the errors that would also stop a
+        stream: a gap, a lost slot, another server or timeline, a missing publication. Sets
+        `identity` to the server's.
         """
         connection, position = self._connection, self.end.position
         self.identity = checked_server(connection, self.identity, position)
@@ -142,10 +142,11 @@ class CatchUp:
     def _range_from(self, state: SlotState) -> tuple[int, int] | None:
         """Return begin and end of the next range; None if ranges would cost too much.
 
-        The server decodes from restart, which moves every 15 seconds at most and not beyond the
-        oldest open transaction: the longer that way, the longer the range, up to a bound.
-        Decoding again without output costs 0.4 us per row of W, the advancing included; output
-        by ranges 1.6, by the stream 4: so ranges are far cheaper up to that bound.
+        The server decodes from the slot's restart LSN, which moves every 15 seconds at most and not
+        beyond the oldest open transaction. The more WAL lies between it and the range, the longer
+        the range, up to a bound. Decoding again without output costs 0.4 us per row of W, including
+        the advance of the slot; output costs 1.6 us by ranges and 4 us by the stream. So ranges are
+        far cheaper up to that bound.
         """
         begin = max(self.end.position, state.confirmed_flush)
         length = max(self._range_bytes, int(REDECODED_PART * (begin - state.restart)))
@@ -154,10 +155,10 @@ class CatchUp:
         return begin, begin + min(length, self._most_bytes)
 
     def read_range(self) -> Iterator[Run]:
-        """Yield the transactions of one range, in runs as the stream gives them.
+        """Yield the transactions of one range, in runs like those of the stream.
 
-        Afterwards `end` is the range's end. Every run whose end is set may be made durable by
-        itself: the order is the stream's.
+        Afterwards `end` is the range's end. Every run whose end is set may be made durable
+        separately, because the order is the stream's.
         """
         state = slot.read_slot(self._connection, self._options.slot)
         found = self._range_from(state) if state is not None else None
@@ -190,7 +191,9 @@ class CatchUp:
         runs.clear()
 
     def _assembler(self, runs: list[Run]) -> Assembler:
-        """Return a new one for a range: the server repeats shapes and open transactions."""
+        """Return a new assembler for each range, because the server repeats shapes and open
+        transactions.
+        """
         options = self._options
         return Assembler(
             decoder=make_decoder(gsn=self.end.gsn, trx=self.end.trx),
@@ -206,7 +209,7 @@ class CatchUp:
         )
 
     def _blocks(self, upto: int) -> Iterator[tuple[memoryview, int, int]]:
-        """Whole frames as the stream would have sent them: block, start and end."""
+        """Yield whole frames as the stream would have sent them: block, start and end."""
         connection, as_stream = self._connection, make_as_stream()
         words = protocol_options(connection.server_version, self._options)
         sql = PEEK.format(
@@ -247,7 +250,7 @@ class CatchUp:
         connection.finish_copy(bytes(memoryview(buffer)[start:end]), doing="ending a range")
 
     def advance(self) -> None:
-        """Let the server forget what lies before `end`: it is on our disk."""
+        """Let the server forget the WAL before `end`, which is on our disk."""
         point("catchup.advance.before")
         self._connection.query(
             f"select pg_replication_slot_advance({literal(self._options.slot)},"

@@ -62,7 +62,7 @@ class ReplicationConnection:
     """
 
     def __init__(self, wire: Wire, opened: Opened, url: str) -> None:
-        """Take a wire that has just been connected; `open_replication` is the way to make one."""
+        """Take over a wire that has just been connected. Use `open_replication` to create one."""
         self.wire = wire
         self.settings: dict[str, str] = {}
         self.process_id = 0
@@ -120,7 +120,7 @@ class ReplicationConnection:
             self._buffer.extend(bytes(len(self._buffer)))
 
     def _common(self, kind: int, body: bytes) -> bool:
-        """Handle what a server may send at any time; False when it is something else."""
+        """Handle a message that a server may send at any time; return False for any other."""
         if kind == ord("S"):
             name, value = pgwire.parameter_status(body)
             self.settings[name] = value
@@ -230,15 +230,17 @@ class ReplicationConnection:
                 raise WireError(f"unexpected message {chr(kind)!r} while {doing}")
 
     def leftover(self) -> bytes:
-        """Bytes of the stream that came together with its start; to be read before the wire."""
+        """Return the bytes of the stream that arrived together with its start, to be read before
+        the socket.
+        """
         data = bytes(self._buffer[self._start : self._end])
         self._start = self._end = 0
         return data
 
     def finish_copy(self, unread: bytes, *, doing: str) -> None:
-        """Read on to the end of a COPY TO: the connection takes commands again.
+        """Read to the end of a COPY TO, after which the connection takes commands again.
 
-        unread: what was received but not looked at.
+        unread: received bytes that were not looked at.
         """
         if len(unread) > len(self._buffer):
             self._buffer = bytearray(2 * len(unread))
@@ -298,7 +300,9 @@ _REFUSALS: dict[str, type[ConnectFailed]] = {
 
 
 def _login_error(url: str, said: ServerMessage) -> PenstockError:
-    """Return the typed error for a refused log-in; the SQLSTATE decides, in whatever language."""
+    """Return the typed error for a refused log-in. The SQLSTATE decides, so the language does not
+    matter.
+    """
     known = connect_error(url, said.message)
     if said.sqlstate == "42501" and not isinstance(known, DatabaseRefused):
         return PrivilegeMissing(
@@ -312,7 +316,7 @@ def _login_error(url: str, said: ServerMessage) -> PenstockError:
 
 
 def server_error(doing: str, said: ServerMessage) -> PenstockError:
-    """Return the typed error for what the server said; `doing` names the work."""
+    """Return the typed error for the server's message. `doing` names the work."""
     message = f"{doing}: {said.message}" + (f" ({said.detail})" if said.detail else "")
     fields = {"sqlstate": said.sqlstate, "severity": said.severity}
     state = said.sqlstate

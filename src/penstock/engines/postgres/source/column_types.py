@@ -260,7 +260,7 @@ def _order(rows: dict[int, dict[str, Any]], oids: Iterable[int]) -> tuple[TypeDe
 
 
 def _definition(row: dict[str, Any]) -> TypeDefinition | None:
-    """CREATE TYPE or CREATE DOMAIN; None for arrays and multiranges."""
+    """Return the CREATE TYPE or CREATE DOMAIN of a type; None for arrays and multiranges."""
     name = quote(row["schema"], row["name"])
     if row["kind"] == "e":
         sql = f"create type {name} as enum ({', '.join(map(literal, row['labels']))})"

@@ -80,7 +80,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationChanged(Action):
-    """The shape differs, no row does: `RelationResolver.adopt(definition)`, and write it."""
+    """The shape differs but no row does: call `RelationResolver.adopt(definition)` and write its
+    result.
+    """
 
     definition: TableDefinition
 
@@ -134,17 +136,20 @@ class WatchState:
 
 @dataclass(slots=True, kw_only=True)
 class _Pending:
-    """An action on its way; unless_truncated_after: not needed if a TRUNCATE came after it."""
+    """Pending action. unless_truncated_after: the action is not needed if a TRUNCATE follows this
+    position.
+    """
 
     action: Action
     unless_truncated_after: int | None = None
 
 
 class DdlWatch:
-    """Looks at the catalogue and queues what must be done. One thread.
+    """Watch that looks at the catalogue and queues the necessary actions. Used by one thread.
 
-    connection: from `open_catalog`, of its own. With a state from an earlier run, the first poll
-    notices what changed meanwhile; without one it takes things as they are.
+    connection: a connection from `open_catalog` that nothing else uses. With the state of an
+    earlier run, the first poll notices what changed meanwhile. Without one, it accepts the tables
+    as they are.
     """
 
     def __init__(
@@ -199,7 +204,9 @@ class DdlWatch:
     # -- what the extractor calls ----------------------------------------------------------------
 
     def admit(self, name: TableName, source_id: int) -> None:
-        """Follow one more table from now on, as it is. Raises why it cannot be followed."""
+        """Follow one more table from now on, in its present shape. Raises an error if it cannot be
+        followed.
+        """
         with server_errors(f"looking at {name}"):
             digest, text = self._query([source_id], [name], with_text=True)[source_id]
         shape = read_shape(digest, text or "")
@@ -211,7 +218,7 @@ class DdlWatch:
         self._take(name, shape)
 
     def release(self, name: TableName) -> bool:
-        """Follow a table no more; False, and nothing is done, while an action on it is pending."""
+        """Stop following a table. Returns False, and does nothing, while an action on it waits."""
         if any(pending.action.table == name for pending in self._pending):
             return False
         self._wanted.discard(name)
@@ -222,9 +229,9 @@ class DdlWatch:
     def ask_again(
         self, name: TableName, reason: ReloadReason = ReloadReason.RESENT
     ) -> Reload | None:
-        """Queue reading a table again; None as long as another action on it is pending.
+        """Queue reading a table again; return None as long as another action on it is pending.
 
-        Raises ResendRefused for a table that is not followed or not there.
+        Raises ResendRefused for a table that is not followed or does not exist.
         """
         if any(pending.action.table == name for pending in self._pending):
             return None
@@ -257,7 +264,7 @@ class DdlWatch:
         return any(pending.action is action for pending in self._pending)
 
     def is_created_again(self, action: Action) -> bool:
-        """Return whether an action's table has the name of one that was dropped."""
+        """Return whether an action's table has the name of a table that was dropped."""
         known = self._settled.get(action.table)
         return action.shape is not None and not (
             known and known.source_id == action.shape.source_id
@@ -557,13 +564,13 @@ class DdlWatch:
             self._ids[name] = shape.source_id
 
     def _take(self, name: TableName, shape: TableShape) -> None:
-        """A shape that needs no action."""
+        """Note a shape that needs no action."""
         self._see(name, shape)
         if not any(pending.action.table == name for pending in self._pending):
             self._settle(name, shape)
 
     def _forget(self, name: TableName) -> None:
-        """A table that the configuration no longer names."""
+        """Forget a table that the configuration no longer names."""
         self._seen.pop(name, None)
         del self._ids[name]
         self._gone.discard(name)
@@ -579,10 +586,11 @@ class DdlWatch:
 
 
 def _since_given(given: TableDefinition, now: TableDefinition) -> ShapeDifference | None:
-    """Return what changed between a table's first definition and the first look, if anything did.
+    """Return what changed between a table's first definition and the first look; None if nothing
+    did.
 
-    A table without a later row would not tell it. Values that existing rows got in between are not
-    known, so a new or retyped column has the table read again.
+    If no row follows, the stream does not show such a change. The values that existing rows got in
+    between are not known, so a new or retyped column causes the table to be read again.
     """
     if given.source_id != now.source_id:
         return ShapeDifference(reload=ReloadReason.NEW)

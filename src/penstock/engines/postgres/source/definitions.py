@@ -186,9 +186,9 @@ _REPORTED = {"DateStyle": "ISO, YMD", "IntervalStyle": "postgres", "TimeZone": "
 
 
 def require_exact_text(connection: psycopg.Connection) -> None:
-    """Refuse a connection without EXACT_TEXT_SETTINGS: texts from it could differ from the log's.
+    """Refuse a connection without EXACT_TEXT_SETTINGS, whose texts could differ from the log's.
 
-    Costs no round trip: the server has reported these settings.
+    This costs no round trip, because the server has reported these settings.
     """
     for name, wanted in _REPORTED.items():
         actual = connection.info.parameter_status(name)

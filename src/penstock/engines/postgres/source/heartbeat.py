@@ -27,7 +27,7 @@ class Heartbeats:
         self._connection: psycopg.Connection | None = None
 
     def send(self, sent_us: int) -> None:
-        """Commit one. Raises the typed errors of a connection; the next one connects again."""
+        """Commit a heartbeat. Raises typed errors of a connection; the next call connects again."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(
                 self._url, application_name="penstock heartbeat", autocommit=True

@@ -132,7 +132,8 @@ class Key:
 def key_ranges(
     connection: psycopg.Connection, storage_oid: int, storage: TableName, *, blocks: int, count: int
 ) -> list[str]:
-    """SQL conditions that cut a storage into about `count` parts which hold each row once.
+    """Return SQL conditions that cut a storage into about `count` parts, with each row in exactly
+    one.
 
     connection: of a transaction that sees the rows, or one in autocommit. blocks: how many blocks
     it has, to tell how much is sampled. A single empty condition when there is no unique key to
@@ -171,7 +172,7 @@ def read_keys(connection: psycopg.Connection, storage_oid: int) -> list[Key]:
 def read_cuts(
     connection: psycopg.Connection, key: Key, storage: TableName, *, blocks: int, count: int
 ) -> list[tuple[str, ...]]:
-    """Ascending values of the key that cut a storage into about `count` equal parts."""
+    """Return ascending values of the key that cut a storage into about `count` equal parts."""
     table = f"only {quote(*storage)}"
     share = min(100.0, 100.0 * SAMPLE_BLOCKS / max(blocks, 1))
     try:

@@ -50,12 +50,12 @@ class ServerAddress:
 
     @property
     def is_unix(self) -> bool:
-        """True if the server is reached through a socket file."""
+        """Return whether the server is reached through a socket file."""
         return not self.address and self.host.startswith(("/", "@"))
 
 
 def parameters_of(url: str) -> dict[str, str]:
-    """Read libpq's parameters of a URL: the URL wins over the environment, that over defaults.
+    """Return libpq's parameters for a URL: from the URL, else the environment, else the defaults.
 
     Raises UrlInvalid; the message never holds the password.
     """
@@ -110,7 +110,9 @@ def _socket_directory() -> str:
 
 
 def timeout_s(parameters: Mapping[str, str]) -> float:
-    """Seconds that one server may take until the log-in is done; 0 in libpq means no limit."""
+    """Return the seconds that one server may take until the log-in is done; 0, as in libpq, is no
+    limit.
+    """
     text = parameters.get("connect_timeout", "")
     seconds = parse_whole(text, 31_536_000, otherwise=CONNECT_TIMEOUT_S)
     return float(seconds) if seconds > 0 else 86_400.0
@@ -180,10 +182,10 @@ def _server_takes_tls(wire: Wire, target: ServerAddress, mode: str, limit_s: flo
 
 
 class Authenticator:
-    """Answers the server's authentication requests, one after the other.
+    """Answers to the server's authentication requests, one after the other.
 
-    Refuses weaker methods than channel_binding and require_auth demand, and believes the server's
-    OK only after it has proven itself where the method lets it.
+    Refuses weaker methods than channel_binding and require_auth demand. Accepts the server's OK
+    only after the server has proven its identity, if the method allows that.
     """
 
     def __init__(self, parameters: Mapping[str, str], target: ServerAddress, wire: Wire) -> None:
@@ -197,10 +199,10 @@ class Authenticator:
         self._binding_demanded = parameters.get("channel_binding") == "require"
 
     def answer(self, code: int, data: bytes) -> bytes | None:
-        """Return the message to send, or None when there is nothing to say.
+        """Return the message to send; None if there is nothing to send.
 
-        Raises LoginRefused when the method is not acceptable or not known here, and ScramError
-        when the server cannot prove itself.
+        Raises LoginRefused if the method is not acceptable or not known, and ScramError if the
+        server cannot prove its identity.
         """
         if code == pgwire.AUTHENTICATION_OK:
             self._accept()

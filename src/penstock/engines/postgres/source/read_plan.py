@@ -61,5 +61,5 @@ def _from_postgres(
 
 
 def log_plan(columns: Sequence[ColumnDefinition]) -> None:
-    """Return no plan: the stream has columns as COPY writes them."""
+    """Return no plan: the stream sends columns as COPY writes them."""
     del columns

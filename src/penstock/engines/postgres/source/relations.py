@@ -41,7 +41,7 @@ from penstock.model import (
 
 
 def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
-    """Return the shape of rows read by COPY: as the stream has them, without generated columns."""
+    """Return the shape of rows read by COPY: that of the stream, without generated columns."""
     definitions = [column for column in definition.columns if not column.generated]
     columns = tuple(column_of(column) for column in definitions)
     names = [column.name for column in columns]
@@ -153,7 +153,9 @@ def dropped_definitions(
 
 
 def definition_of(relation: Relation) -> TableDefinition:
-    """Return what the log remembers of a table: enough to read changes of a dropped one."""
+    """Return a table's definition as far as the log has it: enough to read changes of a dropped
+    table.
+    """
     return TableDefinition(
         name=TableName(relation.schema, relation.name),
         source_id=relation.source_id,
@@ -199,7 +201,7 @@ class CatalogShapes(Shapes):
         return self._resolver.widen(relation, column)
 
     def keep(self) -> None:
-        """Make new versions durable; called before rows of them are given out."""
+        """Make new versions durable. Called before their rows are emitted."""
         with self._keeping:
             relations = self._resolver.relations()
             if relations != self._saved:
@@ -283,8 +285,8 @@ class RelationResolver:
                 self._definitions[source_id] = replace(table, file=shape.file)
 
     def is_captured(self, source_id: int) -> bool:
-        """Return whether rows of this table belong into the log; false for leaves of a captured
-        root.
+        """Return whether rows of this table are written to the log; false for partitions of a
+        captured root.
         """
         return source_id in self._definitions
 
@@ -298,7 +300,7 @@ class RelationResolver:
         return self._current.get(definition.name) if definition is not None else None
 
     def relations(self) -> tuple[Relation, ...]:
-        """Return the last version of every table, to be remembered and given back as `known`."""
+        """Return the last version of every table, to be stored and passed again as `known`."""
         with self._lock:
             return tuple(self._current.values())
 
@@ -327,7 +329,7 @@ class RelationResolver:
             return relation
 
     def _look_again(self, relation: Relation | None, message: RelationMessage) -> Relation | None:
-        """Look why the server repeats a message that says nothing new.
+        """Find out why the server repeats a message that says nothing new.
 
         A unique key or a NOT NULL may have been dropped: rows that violate it may follow. One that
         was added since is not used yet: rows may still violate it. Or a column was dropped and
@@ -354,7 +356,11 @@ class RelationResolver:
         return settled
 
     def _resolve_new(self, message: RelationMessage, *, is_first: bool) -> Relation | None:
-        """is_first: of this table, whose definition was read when we began."""
+        """Return the relation of a message that differs from the known one; None if it is not
+        captured.
+
+        is_first: whether it is the table's first message. Its definition was read at the start.
+        """
         definition = self._definitions.get(message.source_id)
         last = self._current.get(definition.name) if definition is not None else None
         live = None
@@ -388,7 +394,7 @@ class RelationResolver:
         definition: TableDefinition,
         live: TableDefinition | None,
     ) -> Relation:
-        """Give columns the numbers that they have at the server, or say that they are not known."""
+        """Give columns their attribute numbers at the server, or note that these are not known."""
         last = self._current.get(definition.name)
         outdated = self._why_outdated(relation, last)
         if outdated is not None:
@@ -427,9 +433,10 @@ class RelationResolver:
         return replace(relation, columns=columns, awaits_reload=why)
 
     def _why_outdated(self, relation: Relation, last: Relation | None) -> ReloadReason | None:
-        """Return why the rows before a relation are not this table's, or not as it has them.
+        """Return why rows before a relation belong to another table, or have values that the table
+        lacks.
 
-        The log may have no relation of those, which the bulk load has copied.
+        The log may have no relation for such rows, which the bulk load has copied.
         """
         if last is None:
             return self._outdated.get(relation.source_id)
@@ -441,16 +448,16 @@ class RelationResolver:
         self._highest[source_id] = max([self._highest.get(source_id, 0), *numbers])
 
     def _has_unseen_columns(self, live: TableDefinition) -> bool:
-        """Return whether a table got columns that it has no more, since it was looked at last.
+        """Return whether a table got and lost columns since it was last looked at.
 
-        A message may be about one of these, although a later one has its name and type.
+        A message may be about such a column, although a later one has its name and type.
         """
         numbers = {column.id for column in live.columns}
         new = range(self._highest.get(live.source_id, 0) + 1, max(numbers, default=0))
         return not numbers.issuperset(new)
 
     def awaiting(self) -> dict[TableName, str]:
-        """Captured tables that have to be read again, with the reason."""
+        """Return the captured tables that must be read again, each with the reason."""
         with self._lock:
             names = {definition.name for definition in self._definitions.values()}
             return {
@@ -460,10 +467,10 @@ class RelationResolver:
             }
 
     def _key_holds(self, message: RelationMessage) -> bool:
-        """Return whether the key taken from the catalogue is still that of the table.
+        """Return whether the key from the catalogue is still the table's key.
 
-        With identity FULL, and if no column is marked, the message does not tell, and rows that
-        are equal in a key dropped meanwhile must not be taken for one. The server repeats the
+        With identity FULL, and if no column is marked, the message does not show that. Rows that
+        are equal in a key dropped meanwhile must not be taken for one row. The server repeats the
         message after that.
         """
         definition = self._definitions.get(message.source_id)
@@ -479,7 +486,7 @@ class RelationResolver:
         return found.get(source_id)
 
     def _primary_key(self, source_id: int) -> tuple[str, ...] | None:
-        """Return a table's primary key now; None where the table is gone."""
+        """Return a table's present primary key; None if the table does not exist."""
         row = self.connection.execute(PRIMARY_KEY, {"id": source_id}).fetchone()
         return tuple(row[0]) if row is not None else None
 
@@ -524,10 +531,10 @@ class RelationResolver:
         return self._settle(relation)
 
     def capture(self, definition: TableDefinition) -> Relation | None:
-        """Capture rows of one more table from where the stream is now.
+        """Capture rows of one more table from the stream's present place on.
 
-        Returns the relation of the server's last message about it, if there was one already: rows
-        may follow without another.
+        Returns the relation of the server's last message about the table, if there was one, because
+        rows may follow without another message.
         """
         with self._lock:
             self._replace_incarnation(definition)
@@ -537,7 +544,7 @@ class RelationResolver:
             return None if known is None else self.resolve(known[0])
 
     def release(self, name: TableName) -> list[int]:
-        """Stop capturing rows of a table from where the stream is now; returns its oids."""
+        """Stop capturing rows of a table from the stream's present place on; return its oids."""
         with self._lock:
             self._names.discard(name)
             ids = [id_ for id_, one in self._definitions.items() if one.name == name]
@@ -562,7 +569,9 @@ class RelationResolver:
             return self._settle(relation, is_whole_table=True)
 
     def widen(self, relation: Relation, column: int) -> Relation:
-        """Return the version of relation in which one column is kept as exact text; remembered."""
+        """Return a new version of relation in which one column is kept as exact text, and remember
+        it.
+        """
         with self._lock:
             name = TableName(relation.schema, relation.name)
             last = self._current.get(name, relation)
@@ -667,9 +676,10 @@ class RelationResolver:
             )
 
     def _settle(self, relation: Relation, *, is_whole_table: bool = False) -> Relation:
-        """Compare with the last version known, number it, and remember it.
+        """Compare a relation with the last known version, number it, and remember it.
 
-        is_whole_table: all rows of the table follow, whatever was not known of those before.
+        is_whole_table: all rows of the table follow, so unknown facts about earlier rows do not
+        matter.
         """
         name = TableName(relation.schema, relation.name)
         last = self._current.get(name)
@@ -706,16 +716,17 @@ def _match(
 def _leave_out_names(
     columns: Iterable[Column | RelationColumn], computed: tuple[ComputedColumn, ...] | None
 ) -> tuple[ComputedColumn, ...] | None:
-    """Return generated columns without those whose names these columns have; None for None.
+    """Return the generated columns whose names these columns do not have; None for None.
 
-    The catalogue is further ahead than the columns then, and a later look tells them.
+    If these columns have such a name, the catalogue is ahead of them. A later look then reports the
+    generated column.
     """
     names = {column.name for column in columns}
     return computed and tuple(one for one in computed if one.name not in names)
 
 
 def _is_remade(relation: Relation, now: TableDefinition) -> bool:
-    """Return whether a name of a column belongs to another column now."""
+    """Return whether a column's name belongs to another column now."""
     if relation.source_id != now.source_id:
         return False
     ids = {column.name: column.id for column in now.columns}
@@ -727,8 +738,8 @@ def _is_filled(
 ) -> bool:
     """Return whether a rewrite may have given existing rows values of these new columns.
 
-    The catalogue has the value of existing rows only until they are rewritten. If they were because
-    of a TRUNCATE, the table is read again for nothing.
+    The catalogue keeps the value of existing rows only until a rewrite. A rewrite by TRUNCATE looks
+    the same, so the table is then read again without need.
     """
     if live is None or not definition.file or live.file == definition.file:
         return False
@@ -861,7 +872,7 @@ def _without_doubtful_ids(relation: Relation) -> Relation:
 def _told_keys(
     definition: TableDefinition, live: TableDefinition | None, *, last: Relation | None
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Return the unique keys that hold; to miss one loses nothing. None: not told."""
+    """Return the unique keys that hold; None if unknown. Missing one of them loses nothing."""
     told = UniqueKey.columns_of((live or definition).unique_keys)
     if live is not None or last is None or last.unique is None:
         return told
@@ -889,9 +900,9 @@ def _is_same(left: Relation, right: Relation) -> bool:
 
 
 def _continue_column(column: Column, last: Relation) -> Column:
-    """Return a column with its remembered facts: the value of old rows, and that it became text.
+    """Return a column with two remembered facts: its value in old rows, and whether it became text.
 
-    The catalogue forgets the former when the table is rewritten.
+    The catalogue forgets the value when the table is rewritten.
     """
     before = next(
         (c for c in last.columns if c.id == column.id and (c.id or c.name == column.name)), None

@@ -82,12 +82,12 @@ class Sink(Protocol):
 
     @abstractmethod
     def bind(self, source_id: int, relation: Relation) -> None:
-        """Rows of source_id have this relation from now on."""
+        """Give the rows of source_id this relation from now on."""
         ...
 
     @abstractmethod
     def widen(self) -> None:
-        """After Stop.WIDEN: bind the table with that column as text."""
+        """Bind the table with the column as text, after Stop.WIDEN."""
         ...
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Sink(Protocol):
 
     @abstractmethod
     def cut(self) -> None:
-        """Give out what was decoded so far; as the end of a transaction if none is open."""
+        """Emit the decoded rows; this ends a transaction if none is open."""
         ...
 
 
@@ -124,7 +124,7 @@ class ReloadJob:
     def __init__(
         self, reader: psycopg.Connection, position: int, definition: TableDefinition
     ) -> None:
-        """Take over a reader's connection; `open_reload` is the way to make one."""
+        """Take over a reader's connection. Use `open_reload` to create a job."""
         self.position = position
         self.definition = definition
         self._reader = reader
@@ -151,7 +151,7 @@ class ReloadJob:
     ) -> int:
         """Write the marker and all rows as one transaction; returns the number of rows.
 
-        decoder: outside of a transaction, all that was decoded before position given out.
+        decoder: outside of a transaction, all that was decoded before position emitted.
         relation: of the definition's columns (`RelationResolver.reshaped`). Whole transactions
         that commit before position must have been fed, and none behind it. Runs of row_limit rows
         are cut, so memory is bounded. Rows have position - 1: they are older than what commits
@@ -191,7 +191,7 @@ class ReloadJob:
         return count
 
     def _blocks(self, columns: list[str]) -> Iterator[bytes]:
-        """Whole lines of all the table's rows, in blocks of about BLOCK_BYTES."""
+        """Yield the lines of the table's rows, in blocks of whole lines of about BLOCK_BYTES."""
         chunks = plan_chunks(self._reader, self.definition, size_bytes_target=WHOLE_STORAGE_BYTES)
         for chunk in chunks:
             with (

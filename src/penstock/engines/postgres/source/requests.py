@@ -78,7 +78,7 @@ class TableNotPublishable(PenstockError):
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """A request under way. definition: of a table that is taken in."""
+    """Request that is being carried out. definition: definition of a table to capture."""
 
     request: TableRequest
     visit: Visit[Assembler]
@@ -105,7 +105,9 @@ class Captures:
         takes: Callable[[TableName], bool],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """takes: what the configuration said when this process began."""
+        """Keep the settings. `takes` returns whether the configuration at this process's start
+        captures a table.
+        """
         self._url = url
         self._files = RequestFiles(state)
         self._publication = publication
@@ -129,9 +131,10 @@ class Captures:
     # -- before the first stream -------------------------------------------------------------
 
     def begin(self, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
-        """Have tables published that were requested meanwhile; returns those that can be captured.
+        """Add tables to the publication that were requested meanwhile; return those that can be
+        captured.
 
-        tables: those of the configuration, which has the requests in it.
+        tables: those of the configuration, which includes the requests.
         """
         requests, answers = self._files.read()
         left = {table.name: table for table in tables}
@@ -164,7 +167,9 @@ class Captures:
         self._begun_with = []
 
     def find_awaited(self) -> frozenset[TableName]:
-        """Return tables whose capture begins: their rows are copied, not read into the log."""
+        """Return tables whose capture begins. Their rows are copied to the target, not read into
+        the log.
+        """
         return frozenset(request.table for request in self._begun_with)
 
     # -- while the stream goes on ------------------------------------------------------------
@@ -265,7 +270,7 @@ class Captures:
         stream.ask_for_position()
 
     def _later(self, request: TableRequest, locked: PenstockError) -> None:
-        """Another session has locked the table; the other requests do not wait for it."""
+        """Try a locked table again later; the other requests do not wait for it."""
         logger.info("table is locked, asking again", table=str(request.table), said=locked.message)
         self._next_look_s = self._clock.monotonic_s() + LOCKED_INTERVAL_S
 
@@ -315,7 +320,7 @@ class Captures:
         return connect(self._url, application_name="penstock catalog", options=settings)
 
     def publish(self, table: TableName) -> None:
-        """Add a table to the publication unless it is in it. Raises what the server refuses."""
+        """Add a table to the publication unless it is in it. Raises the server's errors."""
         name = self._publication
         statement = f"alter publication {quote(name)} add table {list_published([table])}"
         with (
@@ -367,8 +372,8 @@ class Captures:
 
     @staticmethod
     def _try(work: Callable[[], None]) -> PenstockError | None:
-        """Try it and return the error that prevents it; a lost connection is raised, for the
-        stream.
+        """Try to carry out a request; return the error that prevents it. Raises ConnectionLost, for
+        the stream.
         """
         try:
             work()
@@ -398,7 +403,7 @@ class Resends:
         self._next_look_s = float("-inf")
 
     def tend(self, actions: TableActions, stream: PostgresSource) -> None:
-        """Answer what is done, and begin what is asked for; cheap when there is nothing."""
+        """Answer finished requests and begin new ones; cheap if there are none."""
         for table, (request, action) in list(self._under_way.items()):
             if not actions.watch.is_pending(action):
                 del self._under_way[table]

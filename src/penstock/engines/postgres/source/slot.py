@@ -51,7 +51,7 @@ class SlotLost(PenstockError):
 
 
 class SlotUnfit(PenstockError):
-    """There is a slot of this name, but it is not one that penstock can use."""
+    """A slot of this name exists, but penstock cannot use it."""
 
     code = "PG52"
 
@@ -69,7 +69,7 @@ class PositionGone(PenstockError):
 
 
 class PositionAhead(PenstockError):
-    """The log is further than the server: an older copy of the server was put in its place."""
+    """The log is ahead of the server, which was replaced by an older copy."""
 
     code = "PG55"
 
@@ -102,7 +102,9 @@ LOGGED_LOOK_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
-    """A row of pg_replication_slots, as far as this server's version has it. Positions: LSNs."""
+    """Row of pg_replication_slots, as far as the server's version has its columns. Positions are
+    LSNs.
+    """
 
     name: str
     plugin: str
@@ -118,16 +120,16 @@ class SlotState:
 
     @property
     def is_whole(self) -> bool:
-        """True if the server still has everything that it holds for the slot."""
+        """Return whether the server still has all the WAL that it keeps for the slot."""
         return not (self.wal_status == "lost" or self.conflicting or self.invalidation_reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedSlot:
-    """A new slot: changes of transactions committed at or after position come, others never.
+    """New slot. It sends the transactions committed at or after its position, and no others.
 
-    snapshot_id: dies with the next command on the connection that made the slot; empty when none
-    was asked for.
+    snapshot_id: lives until the next command on the connection that created the slot; empty if none
+    was requested.
     """
 
     name: str
@@ -222,7 +224,7 @@ def check_slot(
 
 
 def check_not_ahead(connection: ReplicationConnection, position: int) -> None:
-    """Refuse a server whose WAL ends before what the log has. Raises PositionAhead."""
+    """Refuse a server whose WAL ends before the log's position. Raises PositionAhead."""
     row = connection.query(
         "select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()"
         " else pg_current_wal_flush_lsn() end as lsn",
@@ -293,10 +295,10 @@ def log_running_transactions(connection: ReplicationConnection) -> bool:
 
 
 def check_publication(connection: ReplicationConnection, name: str) -> None:
-    """Raise PublicationMissing unless it is there now.
+    """Raise PublicationMissing if the publication does not exist now.
 
-    Called before each start of the stream: PostgreSQL 18 goes on without a publication that it
-    does not find, with no more than a warning, and the rows are lost.
+    Called before each start of the stream, because PostgreSQL 18 continues without a missing
+    publication. It only warns, and the rows are lost.
     """
     rows = connection.query(
         PUBLICATION.format(name=literal(name)), doing=f"looking at publication {name}"
@@ -311,9 +313,10 @@ def check_publication(connection: ReplicationConnection, name: str) -> None:
 
 
 def list_published(tables: Iterable[TableName]) -> str:
-    """Return tables in a statement about a publication: without those that inherit from them.
+    """Return the tables as a publication's statement lists them, each without the tables that
+    inherit from it.
 
-    Partitions are included with their root nevertheless.
+    Partitions are nevertheless included with their root.
     """
     return ", ".join(f"only {quote(*table)}" for table in tables)
 
@@ -321,10 +324,10 @@ def list_published(tables: Iterable[TableName]) -> str:
 def ensure_publication(
     connection: psycopg.Connection, name: str, tables: Sequence[TableName]
 ) -> bool:
-    """Make the publication when it is missing; True when it was made now.
+    """Create the publication if it is missing; return whether it was created.
 
-    An existing one must publish every operation and all of `tables`; more tables do no harm.
-    Raises PublicationUnfit with the SQL that fixes it.
+    An existing one must publish every operation and all of `tables`; more tables do no harm. Raises
+    PublicationUnfit with the SQL that fixes it.
     """
     with server_errors(f"looking at publication {name}"):
         found = connection.execute(PUBLICATION.format(name=literal(name))).fetchone()
@@ -445,7 +448,7 @@ def create_slot(
 
 
 def drop_slot(connection: ReplicationConnection, name: str) -> bool:
-    """Drop the slot, waiting until its reader is gone; False when there was none."""
+    """Drop the slot, after waiting for its reader to end; return False if there was no slot."""
     try:
         connection.query(
             f"DROP_REPLICATION_SLOT {quoted_name(name)} WAIT", doing=f"dropping slot {name}"
@@ -490,10 +493,10 @@ class ConsistentPoint:
 def consistent_point(
     url: str, slot: str, *, temporary: bool = False, on_blocked: Watch | None = None
 ) -> Iterator[ConsistentPoint]:
-    """Make the slot and hold its snapshot for the length of a with block.
+    """Create the slot and hold its snapshot for a with block.
 
-    The slot stays afterwards unless it is temporary; a slot whose snapshot could not be taken is
-    dropped again. Raises the errors of `create_slot`.
+    The slot stays afterwards unless it is temporary. A slot whose snapshot could not be taken is
+    dropped. Raises the errors of `create_slot`.
     """
     with open_replication(url, application_name=f"{APPLICATION_NAME} slot") as connection:
         created = create_slot(

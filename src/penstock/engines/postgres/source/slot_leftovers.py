@@ -22,9 +22,9 @@ PUBLICATION = """
 
 
 def leftovers(url: str, *, slot: str, publication: str, plugin: str = "pgoutput") -> list[Removal]:
-    """Return the slot and the publication of these names, as far as they are there.
+    """Return the slot and the publication of these names, as far as they exist.
 
-    plugin: of our slots. Raises SlotInUse while another process reads from the slot.
+    plugin: plugin of our slots. Raises SlotInUse while another process reads from the slot.
     """
     return [*_slot(url, slot, plugin), *_publication(url, publication)]
 
@@ -85,7 +85,7 @@ def _publication(url: str, name: str) -> Iterator[Removal]:
 
 
 def remove(url: str, removal: Removal) -> None:
-    """Carry one out. Raises PrivilegeMissing and what else `server_errors` does."""
+    """Carry out one removal. Raises PrivilegeMissing and the other errors of `server_errors`."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors(f"removing {removal.what}"),

@@ -50,7 +50,7 @@ def choose_free(connection: psycopg.Connection, config: Config) -> dict[str, str
 def free_names(
     connection: psycopg.Connection, slot: str, publication: str, suffix: str = "2"
 ) -> tuple[str, str]:
-    """Return a slot and a publication that are not there, with one suffix to both."""
+    """Return unused names of a slot and a publication, both with the same suffix."""
     taken = _read_taken(connection)
     number, tail = 1, suffix
     while True:
@@ -62,7 +62,7 @@ def free_names(
 
 
 def own_names_hint(connection: psycopg.Connection, slot: str, publication: str) -> str:
-    """Return what to type for a pipeline whose slot's name belongs to something else."""
+    """Return the lines to type for a pipeline whose slot's name is used by something else."""
     keys = _keys(*free_names(connection, slot, publication))
     lines = ", ".join(f'{key} = "{name}"' for key, name in keys.items())
     return f"Give this pipeline a slot and a publication of its own, in [changeExtractor]: {lines}."
@@ -105,14 +105,14 @@ class SlotOfAnother(PenstockError):
 
 
 class SlotThereBefore(PenstockError):
-    """A pipeline that has not begun yet finds a slot of its name, which it would have made."""
+    """A slot with the pipeline's name already exists, although the pipeline has not begun."""
 
     code = "PG75"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotOwner:
-    """The pipeline that reads from a slot, and its change log, of which each directory has one."""
+    """Owner of a slot: the pipeline that reads from it, and the id of its change log."""
 
     pipeline: str
     log_id: str
@@ -141,7 +141,7 @@ def claim_slot(
 
 
 def disclaim_slot(connection: psycopg.Connection, publication: str, slot: str) -> None:
-    """Forget whose the slot is: it is not there (any more). Does nothing where we may not."""
+    """Forget the owner of a slot that does not exist. Does nothing without the privilege."""
     comment, may_change = _comment(connection, publication)
     if slot in _owners(comment) and may_change:
         _write(connection, publication, _without(comment, slot))
@@ -231,7 +231,7 @@ def _owners(comment: str) -> dict[str, SlotOwner]:
 
 
 def _without(comment: str, slot: str) -> str:
-    """Return the comment without the slot's line, ready for another; what others wrote stays."""
+    """Return the comment without the slot's line, so another can follow; foreign text stays."""
     kept = _LINE.sub(lambda match: "" if match[1] == slot else match[0], comment)
     return kept if not kept or kept.endswith("\n") else f"{kept}\n"
 

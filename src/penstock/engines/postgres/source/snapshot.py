@@ -125,7 +125,7 @@ NOT_THERE = ("42P01", "3F000")
 
 
 class SnapshotGone(PenstockError):
-    """The exported snapshot cannot be taken over: its keeper ended."""
+    """The exported snapshot cannot be imported, because the session that kept it has ended."""
 
     code = "PG44"
     retry = "operator"
@@ -134,7 +134,7 @@ class SnapshotGone(PenstockError):
 class TableRewritten(PenstockError):
     """A table was truncated, rewritten or got other partitions since the snapshot was taken.
 
-    Read at that snapshot it would look empty or changed, so a later point is needed.
+    In that snapshot it would look empty or changed, so a later point is needed.
     """
 
     code = "PG45"
@@ -281,7 +281,7 @@ def check_not_rewritten(connection: psycopg.Connection, tables: Sequence[TableDe
 def rewritten_tables(
     connection: psycopg.Connection, tables: Sequence[TableDefinition]
 ) -> set[TableName]:
-    """Return those whose rows the snapshot does not show; see check_not_rewritten."""
+    """Return the tables whose rows the snapshot does not show; see check_not_rewritten."""
     if not tables:
         return set()
     names = {table.source_id: table.name for table in tables}

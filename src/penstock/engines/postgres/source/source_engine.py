@@ -96,7 +96,7 @@ class PostgresEngine(SourceEngine):
         return self._options.slot
 
     def begin(self, place: EnginePlace) -> Origin:
-        """Ask the server for its identity, and from where on it can send."""
+        """Ask the server for its identity, and for the first position that it can send from."""
         self._place = place
         self._captures = Captures(
             self._url,
@@ -142,7 +142,7 @@ class PostgresEngine(SourceEngine):
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Two connections to the catalogue; tables are looked at before anything is read."""
+        """Open two connections to the catalogue and look at the tables before anything is read."""
         with open_catalog(self._url) as catalog, open_catalog(self._url) as watched:
             self._claim_slot(catalog)
             captures = self._taken_captures()
@@ -158,13 +158,13 @@ class PostgresEngine(SourceEngine):
                 self._stream = None
 
     def _claim_slot(self, catalog: psycopg.Connection) -> None:
-        """Before anything is read, for that moves the slot."""
+        """Claim the slot before anything is read, because reading moves the slot."""
         if self._pipeline:
             owner = SlotOwner(pipeline=self._pipeline, log_id=self._place.log_id())
             claim_slot(catalog, self._options.publication, self._options.slot, owner)
 
     def _resolve_with(self, catalog: psycopg.Connection) -> RelationResolver:
-        """One resolver serves the whole extraction, on the connection of each attempt."""
+        """Return the extraction's only resolver, moved to the connection of this attempt."""
         if self._resolver is not None:
             self._resolver.connection = catalog
             self._resolver.forget()
@@ -219,7 +219,7 @@ class PostgresEngine(SourceEngine):
         return self._shapes
 
     def ranges(self, durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """Ranges by COPY; None where they are off, and where the stream is as fast."""
+        """Return ranges by COPY; None if they are off or the stream is as fast."""
         behind_bytes = self._options.catch_up_bytes
         if behind_bytes is None:
             assert self._resolver is not None
@@ -287,7 +287,7 @@ class PostgresEngine(SourceEngine):
         return self._place.state.load(STREAM_FILE, ServerIdentity)
 
     def _keep_identity(self, now: ServerIdentity) -> None:
-        """Remember the server's timeline: after a promotion positions go on from the new one."""
+        """Store the server's timeline. After a promotion, positions continue on the new one."""
         if now != self._stored_identity():
             self._place.state.save(STREAM_FILE, now)
         self._identity = now
@@ -300,7 +300,7 @@ class PostgresEngine(SourceEngine):
             self._actions.saw(run)
 
     def before_flush(self, end: FlushPoint) -> None:
-        """Do nothing: the slot remembers."""
+        """Do nothing, because the slot keeps the position."""
 
     def has_outstanding(self) -> bool:
         """Look at the catalogue at once."""
@@ -336,8 +336,9 @@ class PostgresEngine(SourceEngine):
     def _is_published_again(self, action: Action) -> bool:
         """Publish a captured table that was dropped and created again; return whether that helped.
 
-        Its publication is gone with the old one. The next look finds it published and has it read
-        again. A table that was taken out of the publication itself is left to its operator.
+        The publication lost the table when it was dropped. After this, the next look finds the
+        table published, and its rows are read again. A table that an operator took out of the
+        publication is left alone.
         """
         if not isinstance(action, StopPipeline) or not isinstance(action.error, TableNotPublished):
             self._published_again.discard(action.table)
@@ -366,7 +367,7 @@ class PostgresEngine(SourceEngine):
 
 
 class _CopiedRanges(Ranges):
-    """CatchUp as the port has it."""
+    """CatchUp with the interface of `ports.source.Ranges`."""
 
     def __init__(
         self,

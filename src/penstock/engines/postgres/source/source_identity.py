@@ -68,7 +68,7 @@ def identify(connection: ReplicationConnection) -> ServerIdentity:
 
 
 def check_identity(expected: ServerIdentity, now: ServerIdentity) -> None:
-    """Compare with what the directory belongs to; raises SourceReplaced. Pure.
+    """Compare with the identity to which the directory belongs; raise SourceReplaced. Pure.
 
     The timeline is checked separately: see `check_timeline`.
     """

@@ -128,12 +128,12 @@ class PostgresSource(SourceStream):
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Say where to go on.
+        """Keep the position to continue from.
 
-        start: the last flush point of the log; position 0 begins at the slot's. expected:
-        the server that the log was filled from. on_relation, on_message: called, in the receiver's
+        start: the last flush point of the log; position 0 begins at the slot's. expected: the
+        server that the log was filled from. on_relation, on_message: called in the receiver's
         thread, with every Relation message and with logical messages of our own prefix. before_run:
-        called there before each run is given out.
+        called in that thread before each run is emitted.
         """
         self._url = url
         self._options = options
@@ -252,7 +252,9 @@ class PostgresSource(SourceStream):
             connection.close()
 
     def _say_good_bye(self, connection: ReplicationConnection) -> None:
-        """Last status, end of copy; read on for a moment, or the server never sees them."""
+        """Send the last status and the end of copy, and read on for a moment: otherwise the server
+        never sees them.
+        """
         self._send_status()
         connection.wire.send(pgwire.COPY_DONE + pgwire.TERMINATE)
         scratch = memoryview(bytearray(BUFFER_BYTES))
@@ -264,7 +266,7 @@ class PostgresSource(SourceStream):
             return  # it closed, as it was asked to
 
     def _run_guarded(self, work: Callable[[], None]) -> None:
-        """Run a thread's work; what it raises is raised again by next_run."""
+        """Run a thread's work; next_run raises its error again."""
         try:
             work()
         except BaseException as error:
@@ -282,7 +284,7 @@ class PostgresSource(SourceStream):
         first = self._wire.leftover()
         buffer[: len(first)] = first
         start, end = 0, len(first)
-        untidy = bool(first)  # something came that is not given out yet
+        untidy = bool(first)  # something came that is not emitted yet
         cut_at_s, overdue_s = 0.0, 0.0
         flow = Flow()
         while not self._queue.closing.is_set():
@@ -315,7 +317,9 @@ class PostgresSource(SourceStream):
         self._queue.put(run, byte_count)
 
     def _answer(self) -> None:
-        """The server wants a status; it may be shutting down and wait for our position."""
+        """Answer the server's request for a status: it may be shutting down and wait for our
+        position.
+        """
         self._send_status()
         self._queue.hurry()
 
@@ -358,22 +362,22 @@ class PostgresSource(SourceStream):
 
     @property
     def has_ready(self) -> bool:
-        """True if a run is ready."""
+        """Return whether a run is ready."""
         return self._queue.is_waiting
 
     def has_given(self, position: int) -> bool:
-        """Return whether the server is past position and all that it sent before was taken from
-        here.
+        """Return whether the server has passed position and everything that it sent before was
+        taken.
 
         Received or decoded data that was not taken yet does not count.
         """
         return self._queue.has_given(position)
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """Return the next run, or None when there is none in time.
+        """Return the next run; None if there is none in time.
 
-        A run without rows whose end is set moves the position only. When the stream has broken,
-        the runs before that are given first, then its error is raised.
+        A run without rows whose end is set only moves the position. If the stream has broken, the
+        earlier runs are returned first, then its error is raised.
         """
         return self._queue.next(timeout_s)
 
@@ -396,16 +400,16 @@ class PostgresSource(SourceStream):
         self._send_status(reply_now=True)
 
     def runs(self) -> Iterator[Run]:
-        """Yield every run as it comes, without end; raises what `next_run` raises."""
+        """Yield every run as it arrives, without end. Raises the errors of `next_run`."""
         while True:
             run = self.next_run(WAIT_S)
             if run is not None:
                 yield run
 
     def acknowledge(self, position: int) -> None:
-        """Let the server forget what lies before position: it is on our disk. Never lower.
+        """Let the server forget the WAL before position, which is on our disk. Never goes back.
 
-        position: the end of a run that was given out, durably written.
+        position: the end of a run that was emitted and durably written.
         """
         if position <= self._flushed:
             return

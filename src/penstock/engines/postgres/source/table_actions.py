@@ -86,7 +86,7 @@ class TableActions:
 
     @property
     def watch(self) -> DdlWatch:
-        """The watch; who changes what it follows calls `keep` afterwards."""
+        """Watch of the tables. Call `keep` after changing which tables it follows."""
         return self._watch
 
     def keep(self) -> None:
@@ -94,7 +94,7 @@ class TableActions:
         self._keep()
 
     def saw(self, run: Run) -> None:
-        """A run was written: TRUNCATEs explain new files of partitions."""
+        """Note the TRUNCATEs of a run that was written: they explain new files of partitions."""
         for marker in run.markers:
             if marker.kind is MarkerKind.TRUNCATE:
                 for schema, name in marker.tables:
@@ -113,7 +113,7 @@ class TableActions:
         return self._watch.pending_count
 
     def _ask_for_awaited(self) -> None:
-        """Have the tables read again whose rows are not known since a message."""
+        """Have tables read again whose rows are unknown since a message."""
         for table, why in self._resolver.awaiting().items():
             try:
                 self._watch.ask_again(table, ReloadReason(why))
@@ -172,7 +172,7 @@ class TableActions:
                 assembler.bind(renamed.source_id, relation)
 
     def settle(self, action: Action) -> None:
-        """The action's consequences are durable."""
+        """Note that the action's consequences are durable."""
         self._watch.settle(action)
         self._keep()
 
@@ -224,7 +224,9 @@ class TableActions:
             )
 
     def _sent_of_base(self, action: Reload, source: PostgresSource, assembler: Assembler) -> bool:
-        """Put a table's rows into the log again as the log's base has them; whether it has."""
+        """Put a table's rows into the log again from the log's base; return whether the base has
+        them.
+        """
         current = self._resolver.current(action.definition.source_id)
         trx = assembler.decoder.trx
         with self._base.at(action.table, trx, gives_up=lambda: source.is_closing) as found:

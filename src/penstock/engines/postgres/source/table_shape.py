@@ -202,7 +202,7 @@ class PartShape:
 
     @property
     def made_in_place(self) -> bool:
-        """True if it was created as (or in the transaction that made it) a partition."""
+        """Return whether it was a partition from the transaction on that created it."""
         return self.created_xid == self.link_xid
 
 
@@ -230,8 +230,8 @@ class TableShape:
     types: tuple[TypeShape, ...] = ()
 
     def definition(self) -> TableDefinition:
-        """Return the known facts of a table that the catalogue has no more; its messages have
-        the columns.
+        """Return the known facts of a table that the catalogue no longer has. Its messages have the
+        columns.
         """
         return TableDefinition(
             name=self.name,
@@ -304,7 +304,7 @@ class TableWithoutColumns(PenstockError):
     retry = "operator"
 
     def __init__(self, name: TableName) -> None:
-        """name: as it is captured."""
+        """Keep the arguments. `name` is the name under which the table is captured."""
         super().__init__(
             f"{name} has no columns any more, or only generated ones: nothing of its rows is sent",
             hint=f"Leave it out: put '!{as_pattern(name)}' into [source] tables and start again. "
@@ -344,7 +344,7 @@ ShapeDifference.NONE = ShapeDifference()
 
 
 def compare(before: TableShape, after: TableShape) -> ShapeDifference:
-    """Return the consequences of a difference; both of one table, by name or by oid. Pure."""
+    """Return the consequences of the difference between two shapes of one table. Pure."""
     if before.source_id != after.source_id:
         stop = why_not_followed(after)
         return ShapeDifference(stop=stop, reload=None if stop else ReloadReason.MADE_ANEW)
@@ -407,7 +407,7 @@ def _generated_identity(shape: TableShape) -> TableName | None:
 
 
 def why_not_followed(shape: TableShape) -> PenstockError | None:
-    """Why a table cannot be followed as it is now, whatever it was before. Pure."""
+    """Return why a table cannot be followed as it is now, whatever its previous shape. Pure."""
     unlogged = [shape.name] if shape.kind == "r" and shape.persistence != "p" else []
     unlogged += [leaf.name for leaf in shape.leaves.values() if leaf.persistence != "p"]
     if unlogged:
@@ -482,7 +482,7 @@ def _unpublished_error(after: TableShape) -> PenstockError | None:
 
 
 def _attributes(before: TableShape, after: TableShape) -> ShapeDifference:
-    """Columns, keys and identity."""
+    """Return the difference in columns, keys and identity."""
     old = {attribute.number: attribute for attribute in before.attributes}
     new = {attribute.number: attribute for attribute in after.attributes}
     missed = _missed_reason(before, after)
@@ -531,7 +531,9 @@ def _has_new_file(before: TableShape, after: TableShape) -> bool:
 
 
 def _parts(before: TableShape, after: TableShape) -> ShapeDifference:
-    """Partitions. Other tables need nothing for a new file: TRUNCATE is sent."""
+    """Return the difference in partitions. Other tables need nothing for a new file, because
+    TRUNCATE is sent.
+    """
     old, new = before.leaves, after.leaves
     if old.keys() - new.keys():
         return ShapeDifference(reload=ReloadReason.PARTITION_GONE)

@@ -126,7 +126,7 @@ def group_names(connection: Connection) -> tuple[str, ...]:
 
 
 class Checkpoints:
-    """The table as one session uses it: it remembers which partitions a group has."""
+    """Table of checkpoints in one session, which remembers the partitions of each group."""
 
     def __init__(self) -> None:
         self._partitions: dict[str, set[str]] = {}
@@ -196,7 +196,7 @@ class Checkpoints:
         self._partitions.pop(group, None)
 
     def rewind(self, connection: Connection, group: str, time: Hlc) -> None:
-        """Delete the marks later than a time; each partition has an applied one there."""
+        """Delete the marks later than a time; give each partition an applied mark at that time."""
         connection.execute(_LOCK, (group,))
         partitions = self._load_partitions(connection, group)
         given = {"group": group, "time": time.decimal, "partitions": partitions}
@@ -215,7 +215,7 @@ class Checkpoints:
         return Window(committed=min(committed, default=ZERO), proposed=min(proposed, default=ZERO))
 
     def commit(self, connection: Connection, group: str, through: Hlc) -> None:
-        """Mark what is not later as applied."""
+        """Mark the checkpoints up to a time as applied."""
         given: dict[str, Any] = {"group": group, "time": through.decimal}
         with connection.transaction():
             given["partitions"] = self._load_partitions(connection, group)
@@ -234,6 +234,6 @@ class Checkpoints:
 
 
 def _time(mark: Any) -> Hlc:
-    """Return the time of a mark: ZERO for the one that stands for nothing."""
+    """Return the time of a mark: ZERO for the mark that means none."""
     time = Hlc.from_decimal(mark)
     return ZERO if time == FIRST else time

@@ -116,7 +116,7 @@ class PostgresStaging(StagingDatabase):
                     time.sleep(_CREATE_PAUSE_S)
 
     def _create_tables(self, connection: psycopg.Connection[Any]) -> None:
-        """Make what is missing; what is there is not locked, however many instances start."""
+        """Create missing tables. Existing ones are not locked, however many instances start."""
         with connection.transaction():
             connection.execute(LOCK)
             missing = self._dialect.tables.keys() - _tables(connection)
@@ -171,7 +171,7 @@ class PostgresStaging(StagingDatabase):
         )
 
     def _warn(self, connection: psycopg.Connection[Any]) -> None:
-        """Say once what memo says of the schema's version."""
+        """Warn once if memo has another version of the schema."""
         if not self._warned:
             self._warned = True
             for warning in version_warnings(connection):

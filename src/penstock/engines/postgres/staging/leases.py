@@ -53,7 +53,7 @@ Connection = psycopg.Connection[Any]
 def acquire(
     connection: Connection, names: Sequence[str], now: datetime, lifetime_s: float, hostname: str
 ) -> Lease | datetime:
-    """Return all names, or none of them and the time until which one is held by another."""
+    """Return all names; or none, and the time until which another instance holds one of them."""
     wanted = sorted(set(names))
     nonce = uuid4()
     given: dict[str, Any] = {

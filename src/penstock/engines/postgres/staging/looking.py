@@ -72,7 +72,7 @@ def _utc(time: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """The rows behind what is committed, as far as they were read."""
+    """Rows after the committed time, as far as they were read."""
 
     rows: int
     waiting: int
@@ -86,7 +86,7 @@ class _Next:
 def staged_rows(
     connection: Connection, dialect: StagingDialect, table: str, committed: Hlc
 ) -> StagedRows:
-    """Count the rows of a mutation table. committed: of its group."""
+    """Count the rows of a mutation table. committed: the group's committed time."""
     behind = _next(connection, table, committed)
     if not dialect.size:
         return _without_size(connection, table, behind)
@@ -110,7 +110,9 @@ def staged_rows(
 
 
 def _share(pages: int) -> float:
-    """Return the percentage of a table's pages to read; it changes only where the table doubles."""
+    """Return the percentage of a table's pages to read. It only changes when the table doubles in
+    size.
+    """
     percent = 100.0
     while pages * percent / 100 > 2 * PAGES_MIN:
         percent /= 2

@@ -64,7 +64,7 @@ def _state(value: bytes) -> str:
 
 
 def read_keys(connection: Connection) -> Keys:
-    """Active public keys and revoked tokens."""
+    """Return the active public keys and the revoked tokens."""
     with connection.transaction():
         public = connection.execute(
             "select public_key from public.jwt_public_keys where active order by id"

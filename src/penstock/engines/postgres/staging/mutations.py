@@ -182,14 +182,14 @@ class Stager:
 
 
 def _in_order(rows: Mapping[str, Rows]) -> Iterator[tuple[str, Rows]]:
-    """Two sessions that stage the same rows meet in one order, and so never wait in a circle."""
+    """Sort rows, so that two sessions that stage the same rows cannot deadlock."""
     return ((table, rows[table]) for table in sorted(rows))
 
 
 def stage_if_exists(
     connection: Connection, table: str, rows: Rows, batch: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Stage rows of keys that have an unapplied row; the rest of the batch that they are of."""
+    """Stage rows of keys that have an unapplied row; return the remaining rows of the batch."""
     found = connection.execute(statement(_STAGE_IF_EXISTS.format(table=table)), rows.arrays())
     waiting = {key for (key,) in found}
     others = [key not in waiting for key in batch.column("key").to_pylist()]
@@ -218,7 +218,7 @@ def unapplied_of(connection: Connection, table: str, batch: pa.RecordBatch) -> p
 
 
 def mark_applied(connection: Connection, table: str, rows: Rows, *, keep: bool) -> None:
-    """Mark rows applied now, in one transaction; one that is not there gets a stub, or is kept."""
+    """Mark rows as applied, in one transaction. A missing row gets a stub, or is kept."""
     nanos, logical, keys, muts, befores, deletions = rows.arrays()
     text = statement((_MARK_WHOLE if keep else _MARK).format(table=table))
     with connection.transaction():
@@ -235,7 +235,7 @@ def empty(connection: Connection, table: str) -> None:
 
 
 def unmark(connection: Connection, table: str, after: Hlc) -> None:
-    """Have the rows later than a time unapplied; stubs of them are deleted."""
+    """Mark the rows later than a time as unapplied, and delete their stubs."""
     bounds = (after.nanos, after.logical)
     connection.execute(statement(_FORGET_STUBS.format(table=table)), (*bounds, STUB))
     connection.execute(statement(_UNMARK.format(table=table)), bounds)
@@ -244,9 +244,9 @@ def unmark(connection: Connection, table: str, after: Hlc) -> None:
 def mark_applied_through(
     connection: Connection, tables: Collection[str], after: Hlc, through: Hlc
 ) -> dict[str, int]:
-    """Mark unapplied rows of a range of times applied now, in one transaction; how many.
+    """Mark unapplied rows of a range of times as applied, in one transaction; return their number.
 
-    To return from the update which were removals would cost it a third of its time.
+    To return which of them were removals would make the update a third slower.
     """
     bounds = (after.nanos, after.logical, through.nanos, through.logical)
     with connection.transaction():
@@ -268,7 +268,9 @@ def retire(
 
 
 def stale_count(connection: Connection, table: str, before: Hlc) -> int | None:
-    """Unapplied rows older than this; None while applied ones are, which may be millions."""
+    """Return the number of unapplied rows older than this; None while applied rows are, which may
+    be millions.
+    """
     bounds = (before.nanos, before.logical)
     if connection.execute(statement(_OLDEST.format(table=table)), bounds).fetchone() is not None:
         return None
@@ -276,7 +278,7 @@ def stale_count(connection: Connection, table: str, before: Hlc) -> int | None:
 
 
 def inconsistent_count(connection: Connection, table: str, after: Hlc, limit: int | None) -> int:
-    """Keys whose rows were not applied in the order of their times."""
+    """Return the number of keys whose rows were not applied in the order of their times."""
     text = statement(_INCONSISTENT.format(table=table))
     return _number(connection.execute(text, (after.nanos, after.logical, limit)))
 
@@ -314,7 +316,7 @@ class _Page:
     rows: list[Row] = field(default_factory=list)
 
     def fill(self, connection: psycopg.Connection[Any], through: Hlc, limit: int) -> None:
-        """Read the next rows, to the end of the last one's time."""
+        """Read the next rows, and all others of the last row's time."""
         with connection.cursor(binary=True) as cursor:
             bounds = (self.read_to.nanos, self.read_to.logical, through.nanos, through.logical)
             cursor.execute(

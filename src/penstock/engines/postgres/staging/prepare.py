@@ -20,7 +20,7 @@ _HASH_DIGITS = 8
 
 
 def plain_name(table: StagedTable) -> str:
-    """`_database_schema_table` in lower case; several tables may have the same."""
+    """Return `_database_schema_table` in lower case; several tables may have the same."""
     return "_" + "_".join((*table.group, table.name)).lower()
 
 
@@ -96,9 +96,9 @@ def storage_of_generated(server_version: int) -> str:
 def prepare(
     connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable
 ) -> str:
-    """Make or upgrade the mutation table of a target table; returns its name.
+    """Create or upgrade the mutation table of a target table; return its name.
 
-    Raises StagingUnusable where other tables have its names.
+    Raises StagingUnusable if other tables have its names.
     """
     with connection.transaction():
         connection.execute(LOCK)
@@ -151,7 +151,7 @@ def _owners(connection: psycopg.Connection[Any]) -> dict[StagedTable, str]:
 def _name_of(
     connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable
 ) -> str:
-    """Return the name of its mutation table: its own from now on."""
+    """Return the name of a target table's mutation table, and reserve it."""
     ours = exact(table)
     plain = plain_name(table)
     is_long = len(plain.encode()) > dialect.name_bytes_max
@@ -201,7 +201,7 @@ def _has_index(
 def _index_name(
     connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable, name: str
 ) -> str:
-    """Return a name for its index that nothing has: `t_key_applied` may be a target table, too."""
+    """Return an unused name for the index: `t_key_applied` may be a target table's name, too."""
     *plain, other = _index_names(dialect, table, name)
     free = [one for one in plain if connection.execute(_TAKEN, (SCHEMA, one)).fetchone() is None]
     return free[0] if free else other

@@ -62,7 +62,7 @@ class Rows:
         return len(self.key)
 
     def to_copy(self) -> bytes:
-        """Return all of them as one binary COPY of `COPIED_COLUMNS`."""
+        """Return all rows as one binary COPY of `COPIED_COLUMNS`."""
         count = len(self)
         heads = np.empty(count, _ROW_HEAD)
         heads["columns"] = 6
@@ -95,7 +95,7 @@ class Rows:
 
 
 def rows_of(table: StagedTable, batch: pa.RecordBatch) -> Rows:
-    """Return the rows to store of a batch: of one time and key the last row. Raises KeyEmpty."""
+    """Return the rows of a batch to store: the last row of each time and key. Raises KeyEmpty."""
     if batch.num_rows and _has_empty_key(batch):
         raise key_empty(table)
     batch = _in_order(batch)

@@ -195,7 +195,7 @@ class PostgresStagingSession(StagingSession):
         return self._places([table])[table]
 
     def _places(self, tables: Collection[StagedTable]) -> dict[StagedTable, str]:
-        """Their mutation tables as SQL names them, made where they are not known."""
+        """Return the mutation tables' names in SQL, after creating those that are not known."""
         self.prepare(tables)
         return {table: self._names[table] for table in tables}
 

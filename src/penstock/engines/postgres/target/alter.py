@@ -29,7 +29,7 @@ IDENTITY_TYPES = ("smallint", "integer", "bigint")
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """One statement and what it does, for messages. instead: to be tried if it is refused."""
+    """Statement, with its effect for messages. instead: statement to try if it is refused."""
 
     sql: str
     what: str
@@ -70,10 +70,11 @@ class Alterer:
                 )
 
     def is_given_up_above(self, change: ShapeChange) -> bool:
-        """Return whether a dropped column is inherited, so that it is dropped with the parent's.
+        """Return whether a dropped column is inherited, so that it is dropped with the parent's
+        column.
 
-        The parent's change may follow later in the log, or never: the source's tables may not be
-        in a tree.
+        The parent's change may follow later in the log, or never: the source's tables may have no
+        parent.
         """
         found = self.table.column(change.name)
         is_gone = change.kind is ChangeKind.DROP_COLUMN
@@ -246,7 +247,7 @@ class Alterer:
             yield Alteration(f"{sql}; drop index if exists {name}", change.what)
 
     def _key(self, change: ShapeChange) -> Iterator[Alteration]:
-        """Another primary key, or none, where the target has the one that the source had."""
+        """Yield the change of the primary key, if the target has the key that the source had."""
         old, new = self.record.key or (), key_of(self.relation)
         primary = self._primary
         there = {name for name in old if self.table.column(name) is not None}

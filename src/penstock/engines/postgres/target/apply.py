@@ -152,7 +152,7 @@ def prepare_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
 
 
 class _PhaseApply:
-    """One phase on its way into the target."""
+    """Application of one phase to the target."""
 
     def __init__(self, target: TargetSession, phase: PhaseSpec) -> None:
         self.target = target
@@ -201,10 +201,10 @@ class _PhaseApply:
     # --- emptying ---------------------------------------------------------------------------------
 
     def _find_replaced(self) -> set[TableName]:
-        """Return the tables that are read again and have columns which the source lacks, or soon
-        will.
+        """Return the tables that are read again and have columns that the source lacks, or will
+        lack.
 
-        Their rows are updated one by one, so that those columns' values are not lost.
+        Their rows are updated one by one, so that the values of those columns stay.
         """
         may_keep = any(
             self.target.policies.of(kind) in (Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE)
@@ -350,14 +350,14 @@ class _PhaseApply:
         )
 
     def _is_late(self, merge: MergeSql) -> bool:
-        """Return whether rows of other tables may refer to the rows to delete until they are
-        updated.
+        """Return whether rows must be deleted last, because rows of other tables may refer to them
+        until those are updated.
         """
         hung_on = bool(merge.table.children) or merge.table.self_reference
         return hung_on and not self.target.replica and merge.strategy is not MergeStrategy.COUNT
 
     def _fill(self, merge: MergeSql) -> int:
-        """Fill unsent columns; how many rows are left to be updated in place."""
+        """Fill unsent columns; return the number of rows that remain to be updated in place."""
         fill = merge.fill_absent()
         if fill is None:
             return 0
@@ -404,7 +404,7 @@ class _PhaseApply:
             self._run(merge.insert(), merge.table.name)
 
     def _update_and_insert(self, merge: MergeSql, known: int) -> None:
-        """Upsert many rows by what the log says of them, or by trying where it is wrong."""
+        """Upsert many rows as new or existing, as the log says; where it is wrong, by trying."""
         new, table = merge.merge.counts.new, merge.table.name
         if known:
             with self._by_index(merge):
@@ -480,7 +480,7 @@ class _PhaseApply:
 
 
 def parents_first(merges: Sequence[MergeSql]) -> list[MergeSql]:
-    """Order by foreign keys, parents before children.
+    """Sort tables by foreign keys, parents before children.
 
     In a cycle the keys that are checked at once decide; if these form a cycle too, names do.
     """

@@ -87,7 +87,7 @@ def may_be_replica(connection: psycopg.Connection) -> bool:
 
 
 def check_quiet(table: TargetTable) -> None:
-    """Refuse a table whose triggers or foreign keys would act on rows that come in any order."""
+    """Refuse a table whose triggers or foreign keys would react to rows in any order."""
     if not table.triggers and not table.parents and not table.self_reference:
         return
     what = "a foreign key" if table.parents or table.self_reference else "a trigger"
@@ -149,10 +149,10 @@ def add_all_keys(
     threads: int,
     stop: Callable[[], bool],
 ) -> None:
-    """Give the tables that penstock made their keys and indexes, and all of them statistics.
+    """Create keys and indexes of the tables that penstock created, and statistics of all tables.
 
-    Several tables at once, the largest first; none is begun after stop() said so. Raises the
-    errors of `postgres.schema.add_keys`.
+    Works on several tables at once, the largest first. Begins none after stop() has returned true.
+    Raises the errors of `postgres.schema.add_keys`.
     """
     settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
 
@@ -176,11 +176,11 @@ def add_all_keys(
 
 
 def analyze(connection: psycopg.Connection, definition: TableDefinition, table: TableName) -> None:
-    """Give the planner statistics of a table that was filled just now.
+    """Create the planner's statistics of a table that was filled just now.
 
-    For the columns that it has: the source may have more by now. Rough ones where autovacuum soon
-    makes better ones: it finds the rows counted as changed, because an ANALYZE that names columns
-    does not reset that count.
+    Only for the columns that it has: the source may have more by now. They are rough if autovacuum
+    soon creates better ones: it still counts the rows as changed, because an ANALYZE that names
+    columns does not reset that count.
     """
     row = connection.execute(AUTOVACUUM_COMES, {"name": quote(*table)}).fetchone()
     there = read_target_tables(connection, [table]).get(table)
@@ -201,7 +201,9 @@ def make_foreign_keys(
     definitions: Sequence[TableDefinition],
     namespaces: Mapping[str, str],
 ) -> list[str]:
-    """Give the tables that penstock made their foreign keys; notes as `add_foreign_keys` has."""
+    """Create the foreign keys of the tables that penstock created; return notes like
+    `add_foreign_keys`.
+    """
     made = PostgresProgress(connection).made_tables()
     ours = [d for d in definitions if target_name(d.name, namespaces) in made]
     return add_foreign_keys(connection, ours, namespaces)
@@ -254,11 +256,11 @@ def _empty(connection: psycopg.Connection, tables: list[TableName]) -> None:
 
 
 def finish_table(connection: psycopg.Connection, plan: TablePlan) -> int:
-    """Record that all rows of a table are there; returns their number.
+    """Record that all rows of a table are in the target; return their number.
 
-    The commit is a synchronous one, behind those of all chunks, which were not: so once it is
-    durable they all are. Sessions that are still at one are ended, as they would hold the mark.
-    Raises ChunksMissing when the target does not have every chunk.
+    This commit is synchronous and follows the asynchronous commits of all chunks, so once it is
+    durable, they all are. Sessions that still copy a chunk are ended, because they would hold the
+    mark. Raises ChunksMissing if the target does not have every chunk.
     """
     progress = PostgresProgress(connection)
     with connection.transaction():
@@ -406,7 +408,9 @@ class PostgresBulk(BulkTarget):
     def _foreign_key(
         self, definition: TableDefinition, known: Mapping[TableName, TableDefinition]
     ) -> list[str]:
-        """One of another engine, whose rules are laxer: one that cannot be made is a note."""
+        """Create a foreign key of another engine, whose rules are laxer. Returns a note if it
+        cannot be created.
+        """
         (key,) = definition.foreign_keys
         reason = referable(key, known)
         if not reason:

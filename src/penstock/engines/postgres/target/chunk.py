@@ -48,7 +48,9 @@ class PostgresWriter(BulkWriter):
     def __init__(
         self, url: str, *, replica_role: bool, settings: Mapping[str, str] = TARGET_SETTINGS
     ) -> None:
-        """replica_role: keep triggers and foreign keys from acting on our rows."""
+        """Keep the arguments. `replica_role` keeps triggers and foreign keys from acting on our
+        rows.
+        """
         self._connection = connect(url, application_name=APPLICATION_NAME, options=settings)
         self._progress = PostgresProgress(self._connection)
         if replica_role:

@@ -56,10 +56,10 @@ END_SENDING = _ENDED.format(
 
 
 def claim_chunk(connection: psycopg.Connection, task: ChunkTask) -> None:
-    """Lock the chunk and its plan, so that the transaction can be found; call first in it.
+    """Lock the chunk and its plan, so that the transaction can be found. Call this first in it.
 
-    An earlier session at the same chunk is terminated if an executor that had the chunk was
-    lost. Otherwise it is left alone: it is at work and will commit.
+    An earlier session of the same chunk is terminated if an executor that had the chunk was lost.
+    Otherwise it is still working, and will commit.
     """
     connection.execute(CLAIM, ([_key(task.claim), _key(task.plan)],))
     if task.repeated:
@@ -67,17 +67,16 @@ def claim_chunk(connection: psycopg.Connection, task: ChunkTask) -> None:
 
 
 def end_copies(connection: psycopg.Connection, plans: Collection[str], table: TableName) -> None:
-    """Terminate the sessions that are still at chunks of these plans, by name: they are not
-    needed.
-    """
+    """Terminate the sessions that still copy chunks of these plans, given by name."""
     if plans:
         _end_claiming(connection, plans, table)
 
 
 def end_workers(connection: psycopg.Connection, merge_tables: Iterable[str]) -> None:
-    """End the workers that still fill these merge tables; call before a batch is staged in them.
+    """End the workers that still fill these merge tables. Call this before a batch is staged there.
 
-    They are of an attempt or a run that was given up: a batch fills its tables in one job only.
+    They belong to an attempt or a run that was given up, because a batch fills its tables in a
+    single job.
     """
     parameters = {"tables": list(merge_tables), "name": WORKER_NAME, "timeout_ms": END_TIMEOUT_MS}
     count = _count(connection, END_SENDING, parameters)

@@ -52,10 +52,10 @@ ENUM_COLUMNS = """
 def add_missing_labels(
     connection: psycopg.Connection, merges: Iterable[tuple[TableName, str, MergeLayout]]
 ) -> int:
-    """Add to the target's enums the labels that filled merge tables use; how many.
+    """Add the labels that filled merge tables use to the target's enums; return their number.
 
-    merges: target table, the name of its merge table and how that is laid out. Raises
-    EnumLabelMissing with the statement to type when the role does not own the type.
+    merges: target table, the name of its merge table and its layout. Raises EnumLabelMissing with
+    the statement to type if the role does not own the type.
     """
     added = 0
     for table, staging, layout in merges:
@@ -85,10 +85,10 @@ def add_missing_labels(
 def prepare_types(
     connection: psycopg.Connection, relations: Iterable[Relation], namespaces: Mapping[str, str]
 ) -> None:
-    """Create the types that shapes have and the target lacks; add the labels that its enums lack.
+    """Create the types that shapes need and the target lacks; add the labels that its enums lack.
 
-    Before the transaction that alters tables: a label cannot be used in the one that adds it. What
-    the target refuses here is told when a table cannot be altered without it.
+    Call this before the transaction that alters tables, because a label cannot be used in the
+    transaction that adds it. If the target refuses a type, the error appears when a table needs it.
     """
     for kind in dict.fromkeys(kind for relation in relations for kind in relation.types):
         try:

@@ -32,7 +32,7 @@ class Foreign:
 
     @property
     def is_ours(self) -> bool:
-        """True if the source is PostgreSQL too, so that nothing has to be mapped."""
+        """Return whether the source is PostgreSQL too, so that nothing has to be mapped."""
         return self.engine in ("", Engine.POSTGRESQL)
 
     def relation_here(self, relation: Relation) -> Relation:
@@ -92,7 +92,7 @@ class Foreign:
 
 
 def fill_template(text: str, column: str, writes: Mapping[str, str]) -> str:
-    """Return a staged value, given as SQL, with the column's template around it."""
+    """Insert a staged value, given as SQL, into its column's template."""
     return typemap.fill_template(writes.get(column, AS_IS), text)
 
 

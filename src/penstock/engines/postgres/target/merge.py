@@ -162,7 +162,7 @@ class MergeLayout(Layout):
         bitmaps: Any = None,
         origin: list[Any] | None = None,
     ) -> pa.RecordBatch:
-        """One batch; a column given as None is all null. Values are without their heads."""
+        """Return one batch. A column given as None is all NULL. Values are without their heads."""
         size = len(counts)
         arrays: list[Any] = [pa.array(counts)]
         if self.relation.key:
@@ -197,7 +197,9 @@ def _packs(columns: tuple[Column, ...], plain: set[int], prefix: str) -> Iterabl
 
 
 def _longest_row(types: Iterable[str]) -> int:
-    """Bytes of the longest row that the server cannot make shorter, of columns of these types."""
+    """Return the size in bytes of the longest row, of columns of these types, that the server
+    cannot shorten by compressing or moving values.
+    """
     types = list(types)
     length = ROW_HEAD_BYTES + (len(types) + 7) // 8
     known, rest = 8, 0  # what is known of the offset: its remainder to this power of two
@@ -221,7 +223,7 @@ def _longest_row(types: Iterable[str]) -> int:
 
 
 def _pack(columns: list[Any], kind: StagedColumn) -> Any:
-    """One array per row of the columns' values; all null when no column is given."""
+    """Return an array of the columns' values per row; all NULL if no column is given."""
     if all(column is None for column in columns):
         return None
     size = next(len(column) for column in columns if column is not None)
@@ -252,11 +254,12 @@ class MergeStrategy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """One merge table of one phase and what it is applied to.
+    """Merge table of one phase, and the table that it is applied to.
 
-    staging: the merge table's name in schema wirekite. absent_columns: indexes of the columns
-    that some row leaves to the target. writes: of rows of another engine, see `Foreign`. left_out:
-    columns that the target does not have, by the policy for changes of shape: they are not written.
+    staging: the merge table's name in schema wirekite. absent_columns: indexes of the columns that
+    some row leaves to the target. writes: conversions of rows of another engine, see `Foreign`.
+    left_out: columns that the target lacks by the policy for changes of shape; they are not
+    written.
     """
 
     relation: Relation
@@ -269,7 +272,7 @@ class Merge:
 
 
 class MergeSql:
-    """The statements of one merge. replica: foreign keys and ordinary triggers are off."""
+    """Statements of one merge. replica: whether foreign keys and ordinary triggers are off."""
 
     def __init__(self, merge: Merge, *, replica: bool) -> None:
         self.merge = merge
@@ -289,7 +292,9 @@ class MergeSql:
         self.strategy = self._strategy(replica)
 
     def _is_left_out(self, name: str) -> bool:
-        """Return whether a column is not written; one that identifies the row has to be."""
+        """Return whether a column is not written. A column that identifies the row is always
+        written.
+        """
         is_absent = name in self.merge.left_out and self.table.column(name) is None
         return is_absent and bool(self.key) and name not in self.key
 
@@ -381,7 +386,7 @@ class MergeSql:
         return f"{self._absent} is not null and " + " and ".join(pairs)
 
     def _writable(self) -> list[str]:
-        """Columns that may be written: all but those that the target computes."""
+        """Return the columns that may be written: all but those that the target computes."""
         return [column.name for column, target in self._columns.values() if not target.generated]
 
     def _overriding(self) -> str:
@@ -391,15 +396,16 @@ class MergeSql:
     # --- statements -------------------------------------------------------------------------------
 
     def analyze(self) -> str:
-        """Have the planner know how many rows there are, of which kind, and their keys."""
+        """Let the planner know the number of rows of each kind, and their keys."""
         names = ", ".join(map(quote, [self.layout.count, *self.key]))
         return f"analyze {self.staging} ({names})"
 
     def fill_absent(self) -> str | None:
-        """Fill unsent columns from the target, by origin key. None when there are none.
+        """Fill unsent columns from the target's row with the origin key. Returns None if there are
+        none.
 
-        With UPSERT only for rows that change their key: the others are updated in place, so that
-        large values stay where they are.
+        With UPSERT this is only for rows that change their key. The others are updated in place, so
+        that large values stay where they are.
         """
         if not self._absent_columns:
             return None
@@ -447,10 +453,10 @@ class MergeSql:
         )
 
     def delete_gone(self, *, late: bool = False) -> str:
-        """Delete the keys that are gone.
+        """Delete the keys that the log deletes.
 
-        late: upserts came first; a key that is written differently but is equal to the target
-        (1.0 and 1.00) is both, and stays.
+        late: upserts ran before. A key that is written differently but is equal in the target (1.0
+        and 1.00) is deleted and upserted, and stays.
         """
         only = ""
         if late:
@@ -472,21 +478,21 @@ class MergeSql:
         return _cast(text, column, target.cast_type)
 
     def delete_others(self) -> str:
-        """Delete the rows whose keys the merge table does not bring: it holds the whole table."""
+        """Delete the rows whose keys the merge table lacks, because it holds the whole table."""
         return (
             f"delete from {self.table.own_rows} as t\n where not exists (select from {self.staging}"
             f" as m where {self._n} > 0 and {self._match()})"
         )
 
     def delete_affected(self) -> str:
-        """REPLACE: delete every key that the merge table names."""
+        """Return SQL of strategy REPLACE: delete every key that the merge table names."""
         return (
             f"delete from {self.table.own_rows} as t using {self.staging} as m\n"
             f" where {self._match()}"
         )
 
     def insert(self, *, extra: str = "") -> str:
-        """Insert all rows; with UPSERT and PLACE rows that are there are updated."""
+        """Insert all rows. With UPSERT and PLACE existing rows are updated."""
         return self._insert(f"{self._n} > 0{extra}", upsert=True)
 
     def insert_new(self, *, upsert: bool = False) -> str:
@@ -497,13 +503,13 @@ class MergeSql:
         return self._insert(f"{self._n} = {NEW}", upsert=upsert)
 
     def upsert_known(self) -> str:
-        """Update the rows whose keys were there before the batch, and insert those that are not."""
+        """Update the rows whose keys existed before the batch, and insert missing ones."""
         return self._insert(f"{self._n} = {UPSERT}", upsert=True)
 
     def update_known(self) -> str:
-        """Update the rows whose keys were there before the batch; those that are not are left out.
+        """Update the rows whose keys existed before the batch; missing rows are left out.
 
-        Call only where changed_columns says that there is something to set.
+        Call it only if changed_columns says that there is something to set.
         """
         sets = ", ".join(f"{quote(name)} = {self._value(name)}" for name in self.changed_columns)
         return (
@@ -550,14 +556,15 @@ class MergeSql:
 
     @property
     def counts_all_rows(self) -> bool:
-        """True if the row count of insert() is that of the merge table's rows."""
+        """Return whether the row count of insert() is that of the merge table's rows."""
         return bool(self.changed_columns) or self.strategy not in (
             MergeStrategy.UPSERT,
             MergeStrategy.PLACE,
         )
 
     def without_conflict(self) -> str:
-        """PLACE, as extra condition of insert(): no other row holds a unique value of this one.
+        """Return a condition of strategy PLACE for insert(): no other row holds a unique value of
+        this one.
 
         Rows that wait are tried again after the others; see `apply.py`.
         """
@@ -578,7 +585,7 @@ class MergeSql:
         return "".join(conditions)
 
     def mark_done(self) -> str:
-        """PLACE: mark the rows that are in the target as they shall be."""
+        """Return SQL of strategy PLACE: mark the rows that the target has in their final form."""
         names = [name for name in self._writable() if name not in self.key]
         same = " and ".join(
             [
@@ -595,7 +602,7 @@ class MergeSql:
         )
 
     def count_waiting(self) -> str:
-        """PLACE: rows not applied yet."""
+        """Return SQL of strategy PLACE: count the rows that are not applied yet."""
         return f"select count(*) from {self.staging} as m where {self._waits}"
 
     @property
@@ -611,7 +618,9 @@ class MergeSql:
         return f"row({', '.join(self._value(name, exact=True) for name in names)})::text"
 
     def delete_copies(self) -> str:
-        """COUNT: delete so many copies of each row, compared by the exact text of all columns."""
+        """Return SQL of strategy COUNT: delete the counted copies of each row, compared by the
+        exact text of all columns.
+        """
         n = quote(self.layout.count)
         return f"""
 delete from {self.table.own_rows} as t
@@ -625,7 +634,7 @@ delete from {self.table.own_rows} as t
  where t.ctid = chosen.place and t.tableoid = chosen.part"""
 
     def insert_copies(self) -> str:
-        """COUNT: insert so many copies of each row."""
+        """Return SQL of strategy COUNT: insert the counted copies of each row."""
         names = self._writable()
         return (
             f"insert into {self.table.sql_name} ({', '.join(map(quote, names))})"
@@ -634,7 +643,9 @@ delete from {self.table.own_rows} as t
         )
 
     def count_copies(self) -> str:
-        """COUNT: how many copies delete_copies() and insert_copies() must find and make."""
+        """Return SQL of strategy COUNT: count the copies that delete_copies() must find and
+        insert_copies() insert.
+        """
         return (
             f"select coalesce(-sum({self._n}) filter (where {self._n} < 0), 0)::bigint,"
             f" coalesce(sum({self._n}) filter (where {self._n} > 0), 0)::bigint"
@@ -661,7 +672,7 @@ def _arbiter(table: TargetTable, key: tuple[str, ...]) -> TargetIndex | None:
 
 
 def create_merge_table(layout: MergeLayout, name: str) -> str:
-    """Return the statement that makes a merge table. It holds nothing that cannot be made again."""
+    """Return the statement that creates a merge table, whose rows can always be staged again."""
     columns = ",\n    ".join(f"{quote(column)} {kind}" for column, kind in layout.sql_columns)
     return (
         f"create unlogged table {quote(SCHEMA, name)} (\n    {columns}\n)"

@@ -31,9 +31,9 @@ NOT_NULL_COLUMNS = """
 def drop_not_null(
     connection: psycopg.Connection, merges: Iterable[tuple[TableName, str, MergeLayout]]
 ) -> int:
-    """Drop NOT NULL of the columns in which filled merge tables hold a NULL; of how many.
+    """Drop NOT NULL of columns for which filled merge tables hold a NULL; return their number.
 
-    merges: target table, the name of its merge table and how that is laid out.
+    merges: target table, the name of its merge table and its layout.
     """
     made = PostgresProgress(connection).made_tables()
     dropped = 0

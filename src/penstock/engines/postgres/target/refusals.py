@@ -54,9 +54,9 @@ def apply_error(
     user: str,
     naming: Mapping[str, Sequence[tuple[str, str]]],
 ) -> PenstockError:
-    """Return the typed error for what the target said to an apply statement.
+    """Return the typed error for the target's answer to an apply statement.
 
-    naming: per merge table of this table its columns of `naming_objects`.
+    naming: for each merge table of this table its columns of `naming_objects`.
     """
     state, said = error.sqlstate, error.diag.message_primary or type(error).__name__
     fields = {"table": str(table), "sqlstate": state}
@@ -97,7 +97,9 @@ def apply_error(
 
 
 def _loosening(error: psycopg.Error, table: TableName) -> str:
-    """Return the statement that drops what the source cannot have, since it has such rows."""
+    """Return the statement that drops a constraint that the source cannot have, since it has such
+    rows.
+    """
     column, constraint = error.diag.column_name, error.diag.constraint_name
     if error.sqlstate == "23502" and column and error.diag.table_name == table.name:
         return f" (alter table {quote(*table)} alter column {quote(column)} drop not null;)"
@@ -133,7 +135,7 @@ def _name_refused(
 
 
 def statement_error_with_grant(error: psycopg.Error, table: TableName, user: str) -> PenstockError:
-    """PrivilegeMissing that names the GRANT."""
+    """Return a PrivilegeMissing that names the GRANT."""
     plain = statement_error(f"applying to {table}", error)
     plain.fields.setdefault("table", str(table))
     plain.hint = (

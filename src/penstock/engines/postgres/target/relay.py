@@ -112,7 +112,7 @@ def _pump_chunks(out: PGconn, into: PGconn) -> None:
 
 
 def _drain(into: PGconn) -> None:
-    """Hand what libpq holds to the socket, reading answers meanwhile as libpq asks for."""
+    """Write libpq's buffer to the socket, and read answers meanwhile as libpq requires."""
     while into.flush():
         if _wait(into, select.POLLIN | select.POLLOUT) & select.POLLIN:
             into.consume_input()
@@ -146,7 +146,7 @@ def _end(connection: PGconn, doing: str) -> int:
 
 
 def _abandon(into: PGconn) -> None:
-    """Make the target discard what it has got, if it can still be reached."""
+    """Make the target discard the rows that it got, if it can still be reached."""
     if into.status != pq.ConnStatus.OK:
         return
     into.nonblocking = 0
@@ -250,7 +250,9 @@ def _pump(giver: _Side, taker: _Side) -> None:
 
 
 def _wait_for_more(giver: _Side, taker: _Side, both: select.poll) -> None:
-    """Read at least a byte, rather GATHER_BYTES. Raises what the target says meanwhile."""
+    """Read at least one byte, if possible GATHER_BYTES. Raises errors that the target sends
+    meanwhile.
+    """
     wait_ms = GATHER_MS_MAX
     while True:
         ready = {number for number, _ in both.poll(wait_ms)}
@@ -266,9 +268,9 @@ def _wait_for_more(giver: _Side, taker: _Side, both: select.poll) -> None:
 
 
 class _Side:
-    """One server during a relayed copy: its socket, and what it said that is not used yet.
+    """Server during a relayed copy: its socket, and the received bytes that are not used yet.
 
-    That is block[start:end]; view is the same memory. doing names the work in errors.
+    These bytes are block[start:end]; view is the same memory. doing names the work in errors.
     """
 
     def __init__(self, connection: PGconn, doing: str, size_bytes: int) -> None:
@@ -305,7 +307,7 @@ class _Side:
     # -- to the server -----------------------------------------------------------------------------
 
     def send(self, data: bytes | memoryview) -> None:
-        """Hand all data to the socket, listening meanwhile. Raises what the server says."""
+        """Write all data to the socket, and read meanwhile. Raises errors that the server sends."""
         rest = memoryview(data)
         while rest:
             try:
@@ -320,7 +322,9 @@ class _Side:
     # -- from the server ---------------------------------------------------------------------------
 
     def receive(self) -> bool:
-        """Read what is there; False when nothing is. Raises CopyConnectionLost at the end."""
+        """Read available bytes; return False if there are none. Raises CopyConnectionLost at the
+        end.
+        """
         if self.end == len(self.block):
             self._make_room()
         try:
@@ -335,7 +339,7 @@ class _Side:
         return True
 
     def rewind(self) -> int:
-        """Move what is not used yet to the front; by how much."""
+        """Move unused bytes to the front; return how far they were moved."""
         moved, rest = self.start, self.end - self.start
         self.view[:rest] = self.view[self.start : self.end]
         self.start, self.end = 0, rest
@@ -348,7 +352,7 @@ class _Side:
             self.view = memoryview(self.block)
 
     def message(self) -> tuple[int, bytes]:
-        """Return the next message, whatever it is: kind and body."""
+        """Return kind and body of the next message, whatever it is."""
         while True:
             frame = pgwire.frame_at(self.view, self.start, self.end)
             if frame is not None:

@@ -50,10 +50,10 @@ TYPES = TypeRules(holds=holds, same=same_type)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshaping:
-    """One table on its way to another shape.
+    """Table whose shape is being changed.
 
-    refused: the typed error for one of the server's. noted: gets the changes, applied or not.
-    log_id: the log that shapes come from.
+    refused: returns the typed error for an error of the server. noted: receives the changes,
+    applied or not. log_id: the log that shapes come from.
     """
 
     connection: psycopg.Connection
@@ -73,9 +73,9 @@ class Reshaping:
         replaced: bool,
         fills: Mapping[str, str] = MappingProxyType({}),
     ) -> TableRecord:
-        """Bring the table to the relation's shape; the record to write. See `Alterer`.
+        """Give the table the relation's shape; return the record to write. See `Alterer`.
 
-        Raises SchemaChangeRefused, ShapeNotApplicable and what the server refuses.
+        Raises SchemaChangeRefused, ShapeNotApplicable and the server's errors.
         """
         computed = [column.name for column in table.columns if column.generated]
         leaving, coming = computed_changes(record, relation)

@@ -176,7 +176,7 @@ class PostgresRowSession(RowSession):
             )
 
     def _find_refused(self, rows: _Rows) -> list[Conflict]:
-        """Return the rows that may not be written; those that they would replace are locked."""
+        """Return the rows that may not be written, and lock the rows that they would replace."""
         mutations = rows.documents.mutations
         in_time, greater = rows.in_time, rows.greater
         with _typed_errors(f"comparing with {rows.table.name}"):
@@ -251,7 +251,7 @@ class PostgresRowSession(RowSession):
 
 
 class _Rows:
-    """The pieces of statements about rows: r is a row, t that of the table."""
+    """Pieces of statements about rows: r is a new row, t the row of the table."""
 
     JSON = "\0json\0"
 
@@ -296,7 +296,7 @@ class _Rows:
 
     @property
     def greater(self) -> str:
-        """The condition of compare-and-set, if there is one."""
+        """Condition of compare-and-set; empty if there is none."""
         return self._greater("r")
 
     def _greater(self, row: str) -> str:
@@ -311,7 +311,7 @@ class _Rows:
 
     @property
     def upsert(self) -> str:
-        """Insert the rows, or bring those that are there up to them."""
+        """Insert the rows, or update existing ones with them."""
         columns = self.documents.columns
         required = absent_required(self.table, self.documents)
         names = ", ".join(quote(column.name) for column in (*columns, *required))

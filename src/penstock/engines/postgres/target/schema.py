@@ -51,7 +51,7 @@ _SEQUENCE = re.compile(r"nextval\('((?:[^']|'')+)'::regclass\)\Z")
 
 @dataclass(slots=True)
 class Created:
-    """Result of `create_tables`. notes: what the target's tables lack, one sentence each."""
+    """Result of `create_tables`. notes: a sentence for each part that the target's tables lack."""
 
     made: list[TableName] = field(default_factory=list)
     found: list[TableName] = field(default_factory=list)
@@ -198,7 +198,8 @@ def _try_keys(
 ) -> None:
     """Create the keys and indexes that need more than columns, and roll them back.
 
-    They are made after the rows, and what the target lacks for them is said before the first one.
+    They are created after the rows, so this reports what the target lacks for them before the first
+    row.
     """
     name = target_name(definition.name, namespaces)
     statements = [key.definition for key in definition.unique_keys]
@@ -305,7 +306,7 @@ def ensure_type(
 
 
 def _add_labels(connection: psycopg.Connection, schema: str, kind: TypeDefinition) -> None:
-    """Give an enum of the target the source's labels, each after the one before it there."""
+    """Give an enum of the target the source's labels, each after its predecessor in the source."""
     if not kind.labels:
         return
     rows = connection.execute(LABELS, (schema, kind.name)).fetchall()
@@ -372,7 +373,9 @@ def _extension_type(connection: psycopg.Connection, type_text: str) -> str | Non
 
 
 def _without_modifiers(type_text: str) -> str:
-    """to_regtype of servers below 17 refuses some modifiers: `interval day to second(3)`."""
+    """Return a type without the modifiers that to_regtype of servers below 17 refuses: `interval
+    day to second(3)`.
+    """
     text = re.sub(r"\((?:[^()\"]*)\)", "", type_text)
     return re.sub(r"^interval .*?(\[\].*)?$", r"interval\1", text) if "[" not in text else text
 
@@ -421,10 +424,10 @@ def add_keys(
     definition: TableDefinition,
     namespaces: Mapping[str, str],
 ) -> list[str]:
-    """Give a table that penstock made its primary key, unique keys and indexes.
+    """Create the primary key, unique keys and indexes of a table that penstock created.
 
-    What is there already is left alone, so that a killed run goes on. Returns the names of what
-    was made. Raises TargetDdlFailed, with the table's rows untouched.
+    Existing ones are left alone, so that a killed run can continue. Returns the names of those
+    created. Raises TargetDdlFailed, with the table's rows untouched.
     """
     name = target_name(definition.name, namespaces)
     made: list[str] = []
@@ -453,9 +456,9 @@ def add_keys(
 
 @contextmanager
 def _unless_lacking(table: TableName, what: str) -> Iterator[None]:
-    """Leave out a key of columns that the source got since the rows were copied.
+    """Leave out a key with columns that the source got after the rows were copied.
 
-    They come in the log, which has no keys. Raises TargetDdlFailed for anything else.
+    They arrive with the log, which has no keys. Raises TargetDdlFailed for anything else.
     """
     with ddl_errors(f"adding {what} of {table}"):
         try:
@@ -495,9 +498,9 @@ def deferred_keys(
 
 
 def add_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> list[str]:
-    """Make deferred unique keys, each as a whole; what is there already is left alone.
+    """Create deferred unique keys, each as a whole; existing ones are left alone.
 
-    Returns a sentence for each that cannot be made any more. Raises TargetDdlFailed.
+    Returns a sentence for each key that can no longer be created. Raises TargetDdlFailed.
     """
     there = read_target_tables(connection, [table.target]).get(table.target)
     present = _index_names(connection, table.target)
@@ -544,11 +547,11 @@ def add_foreign_keys(
     definitions: Sequence[TableDefinition],
     namespaces: Mapping[str, str],
 ) -> list[str]:
-    """Give the tables that penstock made their foreign keys, each deferrable.
+    """Create the foreign keys of the tables that penstock created, each deferrable.
 
-    Deferrable, because a batch holds the net effect of many transactions and can satisfy them
-    only at its end. A key to a table that is not in the target is left out, with a note in the
-    returned list. Call when all tables are at one position: existing rows are checked.
+    They are deferrable because a batch holds the net effect of many transactions and can satisfy
+    them only at its end. A key to a table that is not in the target is left out, with a note in the
+    returned list. Call this when all tables are at one position, because existing rows are checked.
     """
     notes: list[str] = []
     names = {target_name(d.name, namespaces) for d in definitions}

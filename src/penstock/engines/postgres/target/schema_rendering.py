@@ -27,7 +27,7 @@ def may_number(
     column: ColumnDefinition,  # noqa: ARG001 - the port's
     mapping: Mapping,
 ) -> bool:
-    """GENERATED AS IDENTITY wants an integer."""
+    """Return whether a column's type is an integer, which GENERATED AS IDENTITY requires."""
     return mapping.target_type.lower() in ("smallint", "integer", "bigint")
 
 
@@ -37,7 +37,7 @@ def default_sql(
     mapping: Mapping,
     target: Server,  # noqa: ARG001 - the port's
 ) -> str | None:
-    """Return a default as SQL of the target; None if it has no equivalent."""
+    """Return a default as SQL of the target; None if the target has no equivalent."""
     match default.kind:
         case DefaultKind.NOW:
             return now_sql(mapping)

@@ -77,7 +77,10 @@ def postgres_name(name: str) -> str:
 
 
 def postgres_index(index: Index, table: TableName) -> str:
-    """CREATE INDEX, whose names are unique in a schema. table: the source's, mapped later."""
+    """Return an index's CREATE INDEX. Index names are unique in a schema.
+
+    table: the source's table, which is mapped later.
+    """
     parts = ", ".join(
         quote(name) + (" desc" if is_down else "") for name, _, is_down in index.parts
     )
@@ -103,7 +106,7 @@ def postgres_foreign_key(key: ForeignKey) -> ForeignKey:
 
 
 def referable(key: ForeignKey, tables: Mapping[TableName, TableDefinition]) -> str:
-    """Why a foreign key cannot be made in PostgreSQL; empty when it can."""
+    """Return why a foreign key cannot be created in PostgreSQL; empty if it can."""
     parent = tables.get(key.target)
     if parent is None:
         return f"{key.target} is not captured"

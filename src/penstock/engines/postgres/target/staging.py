@@ -67,7 +67,9 @@ Shape = tuple[tuple[str, str], ...]
 
 
 class StagingArea:
-    """The merge tables of one target; remembers shapes, so that most batches only truncate."""
+    """Merge tables of one target. It remembers their shapes, so that most batches only truncate
+    them.
+    """
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
@@ -100,7 +102,9 @@ class StagingArea:
         return stamps
 
     def empty_ahead(self) -> None:
-        """Empty those that earlier batches used, so that the next batch need not wait for it."""
+        """Empty merge tables that earlier batches used, so that the next batch need not wait for
+        that.
+        """
         used, self._used = sorted(self._used & self._shapes.keys()), set()
         for names in _pieces(used):
             listed = ", ".join(quote(SCHEMA, name) for name in names)
@@ -142,7 +146,9 @@ class StagingArea:
             self._connection.execute(f"truncate {listed}")
 
     def forget(self, names: Iterable[str]) -> None:
-        """Look at the catalogue again when these are next needed: they are being dropped."""
+        """Read the catalogue again when these tables are next needed, because they are being
+        dropped.
+        """
         for name in names:
             self._shapes.pop(name, None)
             self._emptied.pop(name, None)
@@ -269,10 +275,10 @@ def _copy(staging: str, layout: MergeLayout) -> LiteralString:
 
 
 def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
-    """Check that the merge table is ours; COPY keeps it from being emptied until the commit.
+    """Check that the merge table is ours. COPY keeps it from being emptied until the commit.
 
-    A worker whose job was given up, as when a table leaves the batches to be copied, may come after
-    the next batch has the table: its rows would be too many there.
+    A worker of a job that was given up, for example when a table leaves the batches to be copied,
+    may arrive after the next batch has taken the table. Its rows would be too many there.
     """
     table = quote(SCHEMA, writer.staging)
     cursor.execute(f"select pg_relation_filenode({literal(table)})::bigint")
@@ -302,7 +308,7 @@ def _place(url: str) -> tuple[int, int, str]:
 
 
 def _connection(url: str) -> psycopg.Connection:
-    """Return the worker's connection to the target; a forked child does not share its parent's."""
+    """Return the worker's own connection to the target; a forked child opens another."""
     place = _place(url)
     if place not in _connections:
         for *here, other in list(_connections):  # a worker serves one target at a time

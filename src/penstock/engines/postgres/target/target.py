@@ -109,9 +109,9 @@ _STAGED_SQL = {
 def staging_of(column: Column) -> StagedColumn:
     """Return the staging of a column by its neutral type.
 
-    Values that are kept as text and unsigned numbers (the bulk protocol would wrap the latter)
-    are staged as text and cast when applied, except PostgreSQL's own jsonb, which is valid;
-    decimals are staged as numeric; all others as their own type.
+    Values kept as text, and unsigned numbers, which the bulk protocol would wrap, are staged as
+    text and cast when applied. PostgreSQL's own jsonb, which is valid, is staged as jsonb, decimals
+    as numeric, and all others as their own type.
     """
     if column.neutral in ("string", "uint32", "uint64"):
         is_jsonb = (column.base_type or column.source_type) == "jsonb"
@@ -200,12 +200,14 @@ class TargetTable:
 
     @property
     def own_rows(self) -> str:
-        """The name for statements about rows: without those of tables that inherit from it."""
+        """Name for statements about rows. Excludes rows of tables that inherit from the table."""
         return own_rows(self.name, partitioned=self.partitioned)
 
 
 def own_rows(table: TableName, *, partitioned: bool) -> str:
-    """Return a table for statements about its rows; ONLY of a partitioned one selects no row."""
+    """Return a table's name for statements about its rows. ONLY of a partitioned one would select
+    no row.
+    """
     return quote(*table) if partitioned else f"only {quote(*table)}"
 
 
@@ -343,7 +345,7 @@ def read_target_tables(
 
 
 def read_own_rows(connection: psycopg.Connection, table: TableName) -> str:
-    """`own_rows` of one table, as the catalogue has it."""
+    """Return `own_rows` of one table, as the catalogue has it."""
     row = connection.execute(PARTITIONED, {"name": quote(*table)}).fetchone()
     return own_rows(table, partitioned=row is not None and bool(row[0]))
 

@@ -151,7 +151,7 @@ class PostgresStaging(Staging):
 
 @dataclass(kw_only=True)
 class PostgresTarget(apply.TargetSession, SqlTarget):
-    """The applying side; see `SqlTarget`. choices: of [target.types]."""
+    """Applying side; see `SqlTarget`. choices: the choices of [target.types]."""
 
     choices: Choices = NO_CHOICES
 
