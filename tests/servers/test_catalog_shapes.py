@@ -314,7 +314,7 @@ def test_a_not_null_that_is_dropped_is_not_in_the_shape_of_the_rows_after_it(
 
 
 def test_a_new_column_with_the_name_of_one_that_was_renamed(source_url: str) -> None:
-    """Its NOT NULL and the value of older rows are its own, not those of the first definition."""
+    """The new column has its own NOT NULL and value of older rows."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
         run_all(
             catalog,
