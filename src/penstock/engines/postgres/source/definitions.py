@@ -227,7 +227,7 @@ def definitions_of(
     for attempt in range(LOOKS_MAX):
         try:
             with connection.transaction():
-                # Otherwise a table may have the columns before an ALTER TABLE, and the key after it.
+                # Otherwise columns may be those before an ALTER TABLE, and the key that after it.
                 connection.execute("set transaction isolation level repeatable read, read only")
                 return _read_all(connection, asked, book)
         except psycopg.errors.InternalError_ as error:
