@@ -8,6 +8,7 @@ import pytest
 
 from harness.pipelines.changes import relation
 from penstock.codec.types import Engine, Mapping, Server
+from penstock.engines.mysql.target import alter
 from penstock.engines.mysql.target.alter import (
     DROP_KEY,
     Alterer,
@@ -163,3 +164,24 @@ def test_a_column_of_the_key_is_loosened_with_the_key() -> None:
     dropped = Clause(DROP_KEY, "")
     assert list(without_vain([LOOSENED, RETYPED])) == [RETYPED]
     assert list(without_vain([LOOSENED, dropped])) == [LOOSENED, dropped]
+
+
+@pytest.mark.parametrize(
+    ("kind", "server", "expected"),
+    [
+        (
+            "longtext",
+            Server(engine=Engine.MYSQL, version=(8, 4, 0)),
+            r" default ('it\'s') comment 'c'",
+        ),
+        ("longtext", Server(engine=Engine.MYSQL, version=(5, 7, 44)), " comment 'c'"),
+        ("longtext", Server(engine=Engine.MARIADB, version=(10, 11, 6)), None),
+        ("varchar(40)", Server(engine=Engine.MYSQL, version=(8, 4, 0)), None),
+    ],
+)
+def test_a_default_fits_a_type_that_has_expressions_alone(
+    kind: str, server: Server, expected: str | None
+) -> None:
+    """MySQL refuses a literal as default of a long text, and MariaDB accepts it."""
+    more = r" default 'it\'s' comment 'c'"
+    assert alter._fit_default(more, kind, server) == (expected or more)

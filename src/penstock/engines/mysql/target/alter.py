@@ -8,6 +8,7 @@ at which it runs (`apply.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,8 @@ _GEOMETRIES = (
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
 DROP_KEY = "drop primary key"
 _LONG = ("text", "blob", "json")
+EXPRESSION_DEFAULTS = (8, 0, 13)  # the version of MySQL that has them
+_LITERAL_DEFAULT = re.compile(r" default ('(?:[^'\\]|\\.)*')")
 _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
 
@@ -192,7 +195,7 @@ class Alterer:
             )
             if not found.generated and is_other:
                 more = "" if change.kind is ChangeKind.CHANGE_TYPE else found.more_sql
-                yield _retype(column, kind, found, more)
+                yield _retype(column, kind, found, _fit_default(more, kind, self.server))
 
     def _rename(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
         """Rename a column, unless an earlier run did so and crashed before it recorded that."""
@@ -436,10 +439,30 @@ def _is_filled_later(column: Column, kind: str, server: Server) -> bool:
     """
     if column.missing is None:
         return False
-    base = kind.partition("(")[0].partition(" ")[0].lower()
+    base = _base_of(kind)
     if base in _GEOMETRIES or base == "bit":
         return True
-    return server.engine is Engine.MYSQL and (base in ("json",) or base.endswith(("text", "blob")))
+    return _lacks_literal_defaults(base, server)
+
+
+def _base_of(kind: str) -> str:
+    return kind.partition("(")[0].partition(" ")[0].lower()
+
+
+def _lacks_literal_defaults(base: str, server: Server) -> bool:
+    """Return whether columns of a type cannot have a literal as default."""
+    return server.engine is Engine.MYSQL and (base == "json" or base.endswith(("text", "blob")))
+
+
+def _fit_default(more: str, kind: str, server: Server) -> str:
+    """Return a column's default and comment in a form that its new type allows.
+
+    Where a literal is refused, an expression is accepted, since MySQL 8.0.13.
+    """
+    if not _lacks_literal_defaults(_base_of(kind), server):
+        return more
+    default = r" default (\1)" if server.version >= EXPRESSION_DEFAULTS else ""
+    return _LITERAL_DEFAULT.sub(default, more, count=1)
 
 
 def _fill(column: Column, mapping: TypeMapping) -> str:
