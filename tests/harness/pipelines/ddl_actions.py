@@ -42,6 +42,7 @@ class Actions:
         self._label_number = 0
         self._touches = self._dice.random() < 0.6
         self._begins_with_setting = "session" in self._features and self._dice.random() < 0.4
+        self._has_time_zone = False
         self._uses_odd_names = "odd_names" in self._features and self._dice.random() < 0.5
 
     def _alter_table(self, table: Table, *actions: str) -> Statement:
@@ -107,7 +108,13 @@ class Actions:
         return needed, [self._declare(table)]
 
     def _add_default(self, table: Table) -> tuple[list[Statement], list[str]]:
-        kind, needed = self._add_column(table, self._new_name(table), lambda one: one.defaults)
+        # Of a session with a time zone, the values that depend on it are of interest.
+        is_zoned = self._has_time_zone and self._dice.random() < 0.5
+        kind, needed = self._add_column(
+            table,
+            self._new_name(table),
+            lambda one: one.defaults and (not is_zoned or one.declared.startswith("timestamp")),
+        )
         is_not_null = self._dice.random() < 0.5
         default = self._dice.choice(kind.defaults)
         return needed, [self._declare(table, default=default, not_null=is_not_null)]

@@ -99,7 +99,9 @@ class Author(Actions):
                 self._tables, self._made_types = before
 
     def _change_setting(self) -> Statement:
-        return Statement(self._dice.choice(PG_SESSIONS if self._is_pg else MY_SESSIONS))
+        text = self._dice.choice(PG_SESSIONS if self._is_pg else MY_SESSIONS)
+        self._has_time_zone |= "zone" in text
+        return Statement(text)
 
     def _one_of(self, weights: dict[str, int]) -> str:
         names = [one for one in weights if one in self._features]
