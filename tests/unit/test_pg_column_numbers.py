@@ -8,7 +8,11 @@ from dataclasses import replace
 import pytest
 
 from harness.pipelines.log import ITEM
-from penstock.engines.postgres.source.relations import _numbers_of, _without_doubtful_ids
+from penstock.engines.postgres.source.relations import (
+    _facts_of,
+    _numbers_of,
+    _without_doubtful_ids,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,14 @@ def test_numbers_that_cannot_be_right_together_are_left_out(
     columns = tuple(replace(one, id=n) for one, n in zip(ITEM.columns, ids, strict=True))
     found = _without_doubtful_ids(replace(ITEM, columns=columns))
     assert tuple(column.id for column in found.columns) == kept
+
+
+def test_columns_without_a_number_have_no_facts_of_one_another() -> None:
+    """Two columns of one type, neither of which has a known number, are not the same column."""
+    text = ITEM.columns[-1]
+    sent = [
+        replace(text, name="a", id=0, nullable=False, missing="of a"),
+        replace(text, name="b", id=0, nullable=False),
+    ]
+    last = replace(ITEM, columns=(replace(sent[0], nullable=True), sent[1]))
+    assert list(_facts_of(sent, {"a": 0, "b": 0}, (), last)) == sent

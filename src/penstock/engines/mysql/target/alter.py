@@ -313,7 +313,7 @@ class Alterer:
         is_retyped = dict(self.record.columns or ()).get(name) != column.source_type
         if found is not None and not (self.emptied and is_retyped):
             return not found.data_type.endswith(_LONG)
-        return not self.mapping_of(column).target_type.split("(")[0].split(" ")[0].endswith(_LONG)
+        return not _base_of(self.mapping_of(column).target_type).endswith(_LONG)
 
     # --- leniently --------------------------------------------------------------------------------
 
@@ -451,7 +451,7 @@ def _base_of(kind: str) -> str:
 
 def _lacks_literal_defaults(base: str, server: Server) -> bool:
     """Return whether columns of a type cannot have a literal as default."""
-    return server.engine is Engine.MYSQL and (base == "json" or base.endswith(("text", "blob")))
+    return server.engine is Engine.MYSQL and base.endswith(_LONG)
 
 
 def _fit_default(more: str, kind: str, server: Server) -> str:

@@ -808,7 +808,7 @@ def _facts_of(
 
     Args:
         columns: as they are sent.
-        ids: their numbers by name.
+        ids: their numbers by name; 0 if a number is not known. Such a column stays as it is.
         definitions: of the table; the first that has a column of a number and type counts.
         last: the relation before, which counts after those.
     """
@@ -817,8 +817,9 @@ def _facts_of(
     relations = [relation_of(one) for one in definitions if one is not None]
     for relation in [*relations, *([last] if last is not None else [])]:
         for column in relation.columns:
-            known.setdefault((column.id, column.type_oid, column.typmod), column)
-        loose.update(column.id for column in relation.columns if column.nullable)
+            if column.id:
+                known.setdefault((column.id, column.type_oid, column.typmod), column)
+        loose.update(column.id for column in relation.columns if column.id and column.nullable)
     for column in columns:
         number = ids[column.name]
         found = known.get((number, column.type_oid, column.typmod), column)
