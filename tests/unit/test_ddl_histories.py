@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,6 +79,28 @@ def test_every_feature_is_drawn(source: str) -> None:
     }
     for word in words[POSTGRES if source == POSTGRES else MYSQL]:
         assert word in text
+
+
+def test_a_label_is_used_after_its_transaction() -> None:
+    """PostgreSQL refuses a row with a label that the row's own transaction added."""
+    used = []
+    for seed in range(100):
+        added: list[str] = []
+        for step in write_history(POSTGRES, seed).steps:
+            texts = [one.sql for one in step.statements]
+            rows = [text for text in texts if text.startswith(("insert", "update"))]
+            used += [label for label in added if any(label in text for text in rows)]
+            news = [text.split()[-1] for text in texts if "add value" in text]
+            assert not any(label in text for label in news for text in rows)
+            added += news
+    assert len(used) >= 5
+
+
+@pytest.mark.parametrize("source", KINDS)
+def test_some_keys_differ_in_case_alone(source: str) -> None:
+    """Whether two rows are one is told by the collation of such a key."""
+    text = "\n".join(write_history(source, seed).text for seed in range(40))
+    assert re.search(r"'a1'.*'A1'", text, re.DOTALL)
 
 
 def test_a_refused_step_is_forgotten() -> None:

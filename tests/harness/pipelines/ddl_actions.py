@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from harness.pipelines.ddl_model import (
     FEATURES,
@@ -38,8 +39,11 @@ class Actions:
         self._tables: list[Table] = []
         self._made_types: set[tuple[str, ...]] = set()
         self._steps_left = self._dice.randint(3, STEPS_MAX)
-        self._before: tuple[list[Table], set[tuple[str, ...]]] | None = None
+        self._before: tuple[Any, ...] | None = None
         self._label_number = 0
+        self._added_labels: dict[str, list[str]] = {}  # by type
+        self._usable_labels: dict[str, list[str]] = {}  # of these, the committed ones
+        self._next_steps: list[tuple[str, str]] = []  # methods and their arguments
         self._touches = self._dice.random() < 0.6
         self._begins_with_setting = "session" in self._features and self._dice.random() < 0.4
         self._has_time_zone = False
@@ -315,6 +319,8 @@ class Actions:
         if not texts:
             raise NothingToDo
         column = self._dice.choice(texts)
+        if column.name == table.id:
+            self._next_steps.append(("use_collation", table.name))
         size = 40 if "(40)" in column.type.declared else 20
         forms = (
             "collate utf8mb4_bin",

@@ -46,14 +46,21 @@ class Author(Actions):
         """Return the next transaction or pause; None at the end."""
         if self._begins_with_setting:  # as most settings matter to later statements alone
             self._begins_with_setting = False
-            self._before = copy.deepcopy((self._tables, self._made_types))
+            self._remember()
             return Step((self._change_setting(),))
         self._steps_left -= 1
         if self._steps_left < 0:
             return self._touch(-self._steps_left - 1)
         if "pause" in self._features and self._dice.random() < 0.2:
             return Step(pause=self._dice.randint(1, 2))
-        self._before = copy.deepcopy((self._tables, self._made_types))
+        self._remember()
+        while self._next_steps:
+            name, argument = self._next_steps.pop(0)
+            try:
+                return Step(tuple(getattr(self, f"_{name}")(argument)))
+            except NothingToDo:
+                self.forget_step()
+                self._remember()
         several = "several_per_transaction" in self._features and self._dice.random() < 0.4
         statements: list[Statement] = []
         for _ in range(self._dice.randint(2, 4) if several else 1):
@@ -67,13 +74,17 @@ class Author(Actions):
         """
         if not self._touches or number >= len(self._tables) or "insert" not in self._features:
             return None
-        self._before = copy.deepcopy((self._tables, self._made_types))
+        self._remember()
         return Step((self._insert(self._tables[number]),))
 
     def forget_step(self) -> None:
         """Undo the last step in the model, as the server refused it."""
         assert self._before is not None
-        self._tables, self._made_types = self._before
+        self._tables, self._made_types, self._added_labels = self._before
+
+    def _remember(self) -> None:
+        self._before = copy.deepcopy((self._tables, self._made_types, self._added_labels))
+        self._usable_labels = copy.deepcopy(self._added_labels)
 
     # -- drawing
 
@@ -129,8 +140,9 @@ class Author(Actions):
 
     def _create(self, name: str) -> list[Statement]:
         keys = [one for one in self._types if one.is_key]
+        keys = keys[2:] if self._dice.random() < 0.3 else keys[:2]  # texts, or numbers
         table = Table(name=name, id="id")
-        table.columns.append(Made("id", self._dice.choice(keys[:2]), nullable=False))
+        table.columns.append(Made("id", self._dice.choice(keys), nullable=False))
         needed: list[Statement] = []
         for _ in range(self._dice.randint(1, 5)):
             kind = self._dice.choice(self._types)
@@ -209,12 +221,16 @@ class Author(Actions):
         return self._dice.choice(table.settable_columns)
 
     def _id_literal(self, table: Table, number: int) -> str:
+        """Return a row's number; two texts differ in case, which some collations refuse."""
         is_text = table.column(table.id).type.family == "text"
-        return f"'{number}'" if is_text else str(number)
+        return f"'{'aA'[number % 2]}{number // 2}'" if is_text else str(number)
 
     def _value(self, column: Made) -> str:
         if column.nullable and self._dice.random() < 0.15:
             return "null"
+        labels = self._usable_labels.get(column.type.declared)
+        if labels and self._dice.random() < 0.5:
+            return self._dice.choice(labels)
         return self._dice.choice(column.type.values)
 
     def _where(self, table: Table) -> str:
@@ -259,8 +275,39 @@ class Author(Actions):
         if not kinds:
             raise NothingToDo
         self._label_number += 1
-        kind = self._dice.choice(kinds).declared
-        return [Statement(f"alter type {kind} add value 'new{self._label_number}'")]
+        kind, label = self._dice.choice(kinds).declared, f"'new{self._label_number}'"
+        self._added_labels.setdefault(kind, []).append(label)
+        self._next_steps.append(("use_label", kind))
+        if "rename_chain" in self._features and self._dice.random() < 0.5:
+            # Nobody is told of the label before a row has it; meanwhile columns get other names.
+            self._next_steps.insert(self._dice.randint(0, 1), ("give_away_name", kind))
+        return [Statement(f"alter type {kind} add value {label}")]
+
+    def _tables_with(self, kind: str) -> list[Table]:
+        found = [one for one in self._tables if any(c.type.declared == kind for c in one.columns)]
+        if not found:
+            raise NothingToDo
+        return found
+
+    def _use_label(self, kind: str) -> list[Statement]:
+        return [self._insert(self._dice.choice(self._tables_with(kind)))]
+
+    def _use_collation(self, name: str) -> list[Statement]:
+        """Insert two rows into a table whose numbers got another collation."""
+        table = next((one for one in self._tables if one.name == name), None)
+        if table is None:
+            raise NothingToDo
+        return [self._insert(table), self._insert(table)]
+
+    def _give_away_name(self, kind: str) -> list[Statement]:
+        """Drop a column of a type, and give its name to another one, which gets a row."""
+        table = self._dice.choice(self._tables_with(kind))
+        leaving = next(one for one in table.columns if one.type.declared == kind)
+        others = [one for one in table.others if one is not leaving]
+        if leaving not in table.others or not others:
+            raise NothingToDo
+        statements = self._take_name(table, leaving.name, self._dice.choice(others).name)
+        return [*statements, self._insert(table)]
 
     def _enum_rename(self, table: Table) -> list[Statement]:
         del table
@@ -344,6 +391,12 @@ class Author(Actions):
         )
         return [Statement(f"alter table {self._q(table.name)} {', '.join(both)}")]
 
+    def _take_name(self, table: Table, leaving: str, other: str) -> list[Statement]:
+        """Drop a column, and give its name to another one."""
+        self._forget(table, leaving)
+        statements = [self._alter_table(table, f"drop column {self._q(leaving)}")]
+        return [*statements, self._alter_table(table, self._change_name(table, other, leaving))]
+
     def _rename_chain(self, table: Table) -> list[Statement]:
         """Rename a to c and add a, or drop a and rename b to a."""
         if len(table.others) < 2:
@@ -351,9 +404,7 @@ class Author(Actions):
         one, other = self._dice.sample(table.others, 2)
         first, second = one.name, other.name
         if self._dice.random() < 0.5:
-            self._forget(table, first)
-            statements = [self._alter_table(table, f"drop column {self._q(first)}")]
-            return [*statements, self._alter_table(table, self._change_name(table, second, first))]
+            return self._take_name(table, first, second)
         renamed = self._alter_table(table, self._change_name(table, first, self._new_name(table)))
         kind, needed = self._add_column(table, first)
         default = self._dice.choice(kind.defaults) if kind.defaults else ""
