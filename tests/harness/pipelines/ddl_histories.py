@@ -274,14 +274,22 @@ class Author(Actions):
         ]
         if not kinds:
             raise NothingToDo
-        self._label_number += 1
-        kind, label = self._dice.choice(kinds).declared, f"'new{self._label_number}'"
-        self._added_labels.setdefault(kind, []).append(label)
-        self._next_steps.append(("use_label", kind))
+        kind = self._dice.choice(kinds).declared
         if "rename_chain" in self._features and self._dice.random() < 0.5:
-            # Nobody is told of the label before a row has it; meanwhile columns get other names.
-            self._next_steps.insert(self._dice.randint(0, 1), ("give_away_name", kind))
+            self._next_steps += [("add_label_later", kind), ("use_label", kind)]
+            return self._give_away_name(kind)
+        self._next_steps.append(("use_label", kind))
+        return self._add_label(kind)
+
+    def _add_label(self, kind: str) -> list[Statement]:
+        self._label_number += 1
+        label = f"'new{self._label_number}'"
+        self._added_labels.setdefault(kind, []).append(label)
         return [Statement(f"alter type {kind} add value {label}")]
+
+    def _add_label_later(self, kind: str) -> list[Statement]:
+        """Add a label once the source has read the types of the rows before; a row shows it."""
+        return [Statement("select pg_sleep(0.3)"), *self._add_label(kind)]
 
     def _tables_with(self, kind: str) -> list[Table]:
         found = [one for one in self._tables if any(c.type.declared == kind for c in one.columns)]
