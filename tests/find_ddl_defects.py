@@ -28,18 +28,22 @@ _ENDED = re.compile(r"^=== .*, history (\S+): (\S+) ?(\S*)$", re.MULTILINE)
 def read_ends(folder: Path, flags: list[str], seed: int) -> dict[str, str]:
     """Run the histories of a seed; return the outcomes of those that are not equal, by number."""
     command = [sys.executable, "tests/fuzz_ddl.py", "--histories", str(AT_ONCE)]
-    done = subprocess.run(
+    with subprocess.Popen(
         [*command, "--seed", str(seed), *flags],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder / "src")},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if "histories," not in done.stdout:
-        raise RuntimeError(f"the fuzzer did not run: {done.stderr[-500:]}")
-    return {number: f"{end} {code}".strip() for number, end, code in _ENDED.findall(done.stdout)}
+    ) as fuzzer:
+        try:
+            said, errors = fuzzer.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            fuzzer.terminate()  # it stops its servers and pipelines
+            raise
+    if "histories," not in said:
+        raise RuntimeError(f"the fuzzer did not run: {errors[-500:]}")
+    return {number: f"{end} {code}".strip() for number, end, code in _ENDED.findall(said)}
 
 
 def find(tree: Tree, defect: Mutant, begin: int) -> str:

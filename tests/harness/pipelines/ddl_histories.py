@@ -265,7 +265,7 @@ class Author(Actions):
                 "default character set latin1",
             )
         )
-        return [self._alter_table(table, to)]
+        return [*self._prepare_conversion(to), self._alter_table(table, to)]
 
     def _enum_value(self, table: Table) -> list[Statement]:
         del table

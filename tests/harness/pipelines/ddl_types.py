@@ -35,7 +35,7 @@ def _all_of(*types: ColumnType) -> tuple[ColumnType, ...]:
 
 
 _INT_VALUES = ("0", "1", "5", "100", "-7")
-_TEXT_VALUES = ("'a'", "'A'", "'b c'", "'it''s'", "''", "'é'", "'tail '")
+_TEXT_VALUES = ("'a'", "'A'", "'b c'", "'it''s'", "''", "'é'", "'tail '", "'😀'")
 _MY_TEXT_DEFAULTS = (
     "'a'",
     "'a' 'b'",
