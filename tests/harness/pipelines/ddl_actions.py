@@ -286,6 +286,8 @@ class Actions:
     def _change_key(self, table: Table) -> tuple[list[Statement], list[str]]:
         choice = [one.name for one in table.others if one.type.is_key]
         columns = (table.id, *self._dice.sample(choice, min(len(choice), 1)))
+        if self._dice.random() < 0.3:
+            columns = columns[::-1]
         if columns == table.key:
             columns = (table.id,)
         dropped = [self._dropped_key(table)] if table.key else []
@@ -353,4 +355,7 @@ class Actions:
         if table.key != (table.id,) or column.type.family != "number":
             raise NothingToDo
         text = f"modify column {self._q(column.name)} {column.type.declared} not null"
-        return [], [text + self._dice.choice((" auto_increment", ""))]
+        numbers = self._dice.choice((" auto_increment", ""))
+        if not numbers:
+            self._next_steps.append(("change_old_key", table.name))
+        return [], [text + numbers]

@@ -154,6 +154,9 @@ class Author(Actions):
             text = f"{self._q(column.name)} {column.type.declared}"
             if column.name == "id":
                 text += " not null"
+                numbers = not self._is_pg and column.type.family == "number" and table.key
+                if numbers and "auto_increment" in self._features and self._dice.random() < 0.4:
+                    text += " auto_increment"
             elif self._dice.random() < 0.3 and column.type.defaults:
                 column.has_default = True
                 text += f" default {self._dice.choice(column.type.defaults)}"
@@ -300,12 +303,23 @@ class Author(Actions):
     def _use_label(self, kind: str) -> list[Statement]:
         return [self._insert(self._dice.choice(self._tables_with(kind)))]
 
-    def _use_collation(self, name: str) -> list[Statement]:
-        """Insert two rows into a table whose numbers got another collation."""
+    def _table_named(self, name: str) -> Table:
         table = next((one for one in self._tables if one.name == name), None)
         if table is None:
             raise NothingToDo
+        return table
+
+    def _use_collation(self, name: str) -> list[Statement]:
+        """Insert two rows into a table whose numbers got another collation."""
+        table = self._table_named(name)
         return [self._insert(table), self._insert(table)]
+
+    def _change_old_key(self, name: str) -> list[Statement]:
+        """Change the key of a table whose numbers the server gives no longer."""
+        table = self._table_named(name)
+        change = self._dice.choice((self._change_key, self._change_key, self._drop_key))
+        needed, actions = change(table)
+        return [*needed, self._alter_table(table, *actions)]
 
     def _give_away_name(self, kind: str) -> list[Statement]:
         """Drop a column of a type, and give its name to another one, which gets a row."""

@@ -31,7 +31,7 @@ ALTERS = {
     "modify_case": 1,
     "collation": 2,
     "labels": 1,
-    "auto_increment": 1,
+    "auto_increment": 2,
     "add_generated": 1,
     "identity": 1,
 }
