@@ -265,6 +265,8 @@ class Actions:
         self._label_number += 1
         name = f"u{self._label_number}"
         table.uniques[name] = columns
+        if self._dice.random() < 0.4:
+            self._next_steps.append(("write_equal_rows", table.name))
         listed = ", ".join(map(self._q, columns))
         word = f"constraint {name} unique" if self._is_pg else f"unique key {name}"
         return [], [f"add {word} ({listed})"]

@@ -314,6 +314,13 @@ class Author(Actions):
         table = self._table_named(name)
         return [self._insert(table), self._insert(table)]
 
+    def _write_equal_rows(self, name: str) -> list[Statement]:
+        """Drop a unique key of a table, and insert rows that may be equal in its columns."""
+        table = self._table_named(name)
+        needed, actions = self._drop_unique(table)
+        rows = [self._insert(table), self._insert(table)]
+        return [*needed, self._alter_table(table, *actions), *rows]
+
     def _change_old_key(self, name: str) -> list[Statement]:
         """Change the key of a table whose numbers the server gives no longer."""
         table = self._table_named(name)
