@@ -11,7 +11,7 @@ from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import ITEM, Start, insert
 from penstock.engines.postgres.target import staging
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.staging import StagingArea
+from penstock.engines.postgres.target.merge_tables import StagingArea
 from penstock.host import faults
 from penstock.load.sql_target import StagedBatch, apply_batch
 

@@ -9,7 +9,7 @@ from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import ITEM, TABLE, Start, insert
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.staging import PostgresStagingWriter
+from penstock.engines.postgres.target.merge_tables import PostgresStagingWriter
 from penstock.model import Identity, TableName
 from penstock.ports.target import StagingChanged
 

@@ -13,8 +13,8 @@ from penstock.engines.mysql.connect import Connection, connect, run
 from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.claims import claim_staging
 from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.merge_tables import StagingArea, check_staged
 from penstock.engines.mysql.target.progress import transaction
-from penstock.engines.mysql.target.staging import StagingArea, check_staged
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.target import MergeSpec, StagingChanged

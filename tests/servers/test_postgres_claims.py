@@ -25,8 +25,8 @@ from penstock.engines.postgres.target import bulk, claims, staging
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
 from penstock.engines.postgres.target.merge import MergeLayout
+from penstock.engines.postgres.target.merge_tables import PostgresStagingWriter, StagingArea
 from penstock.engines.postgres.target.progress import PostgresProgress
-from penstock.engines.postgres.target.staging import PostgresStagingWriter, StagingArea
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.bulk import APPLICATION_NAME, ChunkStatus, ChunkTask, TablePlan

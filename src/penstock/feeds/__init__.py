@@ -1,1 +1,1 @@
-"""Staging in a database: changefeeds in, consistent states out. Follows document 001."""
+"""Changefeeds: received, staged in a database, applied in order. Follows document 001."""

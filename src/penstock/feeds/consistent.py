@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from penstock.feeds.position import TakenOver, check_not_ahead, lease_lost, settle
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES
@@ -33,10 +34,9 @@ from penstock.log.layout import LogState, load_state, save_state
 from penstock.model import FlushPoint, PenstockError
 from penstock.model.hlc import Hlc
 from penstock.model.layout import PipelineLayout
+from penstock.ports.feeds import Group, Lease, StagedTable, StagingDatabase, StagingSession
 from penstock.ports.progress import SharedProgress
-from penstock.ports.staging import Group, Lease, StagedTable, StagingDatabase, StagingSession
 from penstock.ports.target import Applied
-from penstock.stage.position import TakenOver, check_not_ahead, lease_lost, settle
 
 logger = structlog.get_logger(__name__)
 faults.declare(

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.ports.staging import Mutation
+from penstock.ports.feeds import Mutation
 
 Document = dict[str, Any]
 """A row by property. Numbers are int or Decimal, absent properties are absent."""

@@ -24,7 +24,7 @@ from penstock.codec.json_columns import json_values
 from penstock.log.change_tables import bits
 from penstock.model import Column, Op, Relation
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import MUTATIONS, Group, StagedTable, StagingSession
+from penstock.ports.feeds import MUTATIONS, Group, StagedTable, StagingSession
 
 KEPT_MAX = 1_000
 _KEY = "log "

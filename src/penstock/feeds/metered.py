@@ -16,11 +16,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from penstock.feeds.metrics import SECONDS
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.checks import Finding
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     CheckpointGoesBack,
     Group,
     Slice,
@@ -30,7 +31,6 @@ from penstock.ports.staging import (
     Window,
     group_name,
 )
-from penstock.stage.metrics import SECONDS
 
 _OF_TABLE = ("schema", "table")
 _OF_SCHEMA = ("schema",)

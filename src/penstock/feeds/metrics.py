@@ -11,7 +11,7 @@ from prometheus_client.exposition import generate_latest
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import Group, Staged, StagedTable, group_name
+from penstock.ports.feeds import Group, Staged, StagedTable, group_name
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OF_TABLE = ("schema", "table")

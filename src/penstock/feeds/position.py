@@ -22,7 +22,7 @@ from typing import NamedTuple
 from penstock.host import faults
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Group,
     StagedTable,
     StagingSession,

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import structlog
 
+from penstock.feeds.position import LeaseLost
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
-from penstock.stage.position import LeaseLost
+from penstock.ports.feeds import Group, StagingDatabase, StagingSession, group_name
 
 logger = structlog.get_logger(__name__)
 faults.declare("stage.retire.step")

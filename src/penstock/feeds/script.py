@@ -3,9 +3,6 @@
 The module is named by `userModule` in [stage]. It is imported once, at the start, and states its
 rules by calling `configure_source` and `configure_table`. Its functions are called in any thread.
 
-The module is named by `userModule` in [stage]. It is imported once, at the start, and says what it
-wants by calling `configure_source` and `configure_table`. Its functions are called in any thread.
-
 ```python
 from penstock.stage.script import configure_table, standard_merge
 
@@ -29,11 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from penstock.model import PenstockError, Retry
-from penstock.model.sections import seconds
-from penstock.ports.row_apply import STATEMENT_ROWS, RowRules
-from penstock.ports.staging import StagedTable
-from penstock.stage.documents import (
+from penstock.feeds.documents import (
     Document,
     MergeFunction,
     MergeOperation,
@@ -41,6 +34,10 @@ from penstock.stage.documents import (
     StandardMerge,
     Unmerged,
 )
+from penstock.model import PenstockError, Retry
+from penstock.model.sections import seconds
+from penstock.ports.feeds import StagedTable
+from penstock.ports.row_apply import STATEMENT_ROWS, RowRules
 
 __all__ = [
     "MergeOperation",

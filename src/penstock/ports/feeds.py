@@ -1,4 +1,4 @@
-"""The stage package's port to a staging database: document 001's tables, as one Protocol.
+"""The port of feeds to a staging database: document 001's tables, as one Protocol.
 
 An engine's part `staging` makes a `StagingDatabase`. Sessions belong to one thread at a time; every
 error is typed. Mutations are passed as Arrow columns (`MUTATIONS`), because a feed has tens of
@@ -9,7 +9,7 @@ A target schema that changefeeds are applied to is a pipeline of its own: a grou
 directory below that of its pipeline, a log there, and a URL by which the staging database is its
 source. `log_id_of` names the row that all instances of a pipeline share: how far the target is.
 
-Not here: HTTP, the order of application (`penstock.stage`), the choice of the instance
+Not here: HTTP, the order of application (`penstock.feeds`), the choice of the instance
 (`penstock.control.feeds.feed_groups`), errors of servers and connections (`penstock.host.errors`).
 """
 

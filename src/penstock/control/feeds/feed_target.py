@@ -1,4 +1,4 @@
-"""The tables of a target that changefeeds are applied to; see `ports.staging.TargetCatalog`."""
+"""The tables of a target that changefeeds are applied to; see `ports.feeds.TargetCatalog`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 from penstock.model import TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.config import Config, SourceSection
+from penstock.ports.feeds import Group, TargetCatalog
 from penstock.ports.registry import engine_at
-from penstock.ports.staging import Group, TargetCatalog
 from penstock.ports.tables import tables_at
 
 

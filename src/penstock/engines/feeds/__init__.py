@@ -1,16 +1,16 @@
 """Staging database as a source: staged changefeeds become a change log.
 
-A URL of it names a target schema (`ports.staging`). A pipeline file cannot name one, since the
+A URL of it names a target schema (`ports.feeds`). A pipeline file cannot name one, since the
 engine has no part `options`: `penstock stage` creates the URLs. Not here: staging mutations (an
 engine's part `staging`), and the use of the log.
 """
 
 from penstock.ports.registry import Descriptor
 
-_HERE = "penstock.engines.staged"
+_HERE = "penstock.engines.feeds"
 
 DESCRIPTOR = Descriptor(
-    name="staged",
+    name="feeds",
     shown="A staging database",
     # By whose types the rows have: those of the target.
     schemes={f"staged-{types}": types for types in ("postgresql", "mysql", "mariadb")},

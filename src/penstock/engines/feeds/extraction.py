@@ -1,6 +1,6 @@
 """Part `extraction`: a group's engine and its stream, with its tables from the target's catalogue.
 
-The window of a group (`ports.staging.Window`) is polled; the rows between the end of the log and
+The window of a group (`ports.feeds.Window`) is polled; the rows between the end of the log and
 the proposed time are read, window by window. Nothing is ever acknowledged here: rows are marked
 applied from the target's progress.
 """
@@ -11,13 +11,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from penstock.engines.staged.position import HlcPosition
-from penstock.engines.staged.shapes import Shapes
-from penstock.engines.staged.windows import WindowReader
+from penstock.engines.feeds.position import HlcPosition
+from penstock.engines.feeds.shapes import Shapes
+from penstock.engines.feeds.windows import WindowReader
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.config import Config, Pipeline, SourceSection
+from penstock.ports.feeds import (
+    Group,
+    StagedTable,
+    StagingDatabase,
+    StagingSession,
+    group_at,
+    group_name,
+    position_behind,
+    source_identity,
+    staging_at,
+    time_through,
+)
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.source import (
     EnginePlace,
@@ -30,18 +42,6 @@ from penstock.ports.source import (
     SourceStream,
     StreamCounted,
 )
-from penstock.ports.staging import (
-    Group,
-    StagedTable,
-    StagingDatabase,
-    StagingSession,
-    group_at,
-    group_name,
-    position_behind,
-    source_identity,
-    staging_at,
-    time_through,
-)
 from penstock.ports.tables import tables_at
 
 
@@ -50,7 +50,7 @@ def identity(config: Config) -> SourceIdentity:
     group = group_name(group_at(config.source.url))
     return SourceIdentity(
         pipeline=config.pipeline.name,
-        engine="staged",
+        engine="staged",  # as written in existing logs
         system_id=group,
         timeline=0,
         database=group,

@@ -12,8 +12,8 @@ from typing import Self
 from penstock.model.hlc import NANOS_MAX, Hlc, HlcInvalid
 from penstock.model.position import Position, PositionInvalid
 from penstock.ports.config import Config
+from penstock.ports.feeds import group_at
 from penstock.ports.positions import Positions
-from penstock.ports.staging import group_at
 
 _MAX = Hlc(NANOS_MAX, 2**34 - 1).number
 

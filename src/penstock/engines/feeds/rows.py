@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
-from penstock.engines.staged.shapes import SchemaDriftDetected, Shape
-from penstock.engines.staged.values import NULL, NotNeutral, column_of
+from penstock.engines.feeds.shapes import SchemaDriftDetected, Shape
+from penstock.engines.feeds.values import NULL, NotNeutral, column_of
 from penstock.model import Op, Rows
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import StagedTable, has_other_key_order
+from penstock.ports.feeds import StagedTable, has_other_key_order
 
 UNSENT = b""
 

@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.host.state_file import StateFiles
 from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition
-from penstock.ports.staging import StagedTable
+from penstock.ports.feeds import StagedTable
 
 SHAPES_FILE = "shapes.json"
 

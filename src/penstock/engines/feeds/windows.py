@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import transactions_batch
-from penstock.engines.staged.rows import Reader, Unfit
-from penstock.engines.staged.shapes import ShapeChanged, Shapes
+from penstock.engines.feeds.rows import Reader, Unfit
+from penstock.engines.feeds.shapes import ShapeChanged, Shapes
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Rows, Run
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     STUB,
     Group,
     Slice,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import FeedState, Group, RowState, StagedTable, StagingSession
+from penstock.ports.feeds import FeedState, Group, RowState, StagedTable, StagingSession
 
 Batches = Mapping[StagedTable, pa.RecordBatch]
 

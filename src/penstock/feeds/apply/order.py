@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.model import PenstockError, Retry, TableDefinition
-from penstock.ports.staging import Group, Mutation, StagedTable, mutations_of
+from penstock.ports.feeds import Group, Mutation, StagedTable, mutations_of
 
 Parents = Mapping[StagedTable, frozenset[StagedTable]]
 

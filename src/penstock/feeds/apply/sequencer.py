@@ -22,27 +22,8 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import structlog
 
-from penstock.host import faults
-from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.errors import StatementFailed
-from penstock.host.retry import Backoff, retrying
-from penstock.model import PenstockError, TableDefinition
-from penstock.model.hlc import ZERO, Hlc
-from penstock.model.sections import StageMode
-from penstock.ports.row_apply import ReferenceMissing, RowSession, SchemaDrift
-from penstock.ports.staging import (
-    CheckpointMoved,
-    Group,
-    Slice,
-    Staged,
-    StagedTable,
-    StagingSession,
-    Window,
-    group_name,
-)
-from penstock.ports.target import Applied
-from penstock.stage.apply.admission import FeedEarly, admit, unreplaced_of
-from penstock.stage.apply.order import (
+from penstock.feeds.apply.admission import FeedEarly, admit, unreplaced_of
+from penstock.feeds.apply.order import (
     Step,
     components_of,
     levels_of,
@@ -50,7 +31,7 @@ from penstock.stage.apply.order import (
     parents_of,
     steps_of,
 )
-from penstock.stage.apply.tables import (
+from penstock.feeds.apply.tables import (
     DEFAULT_NAME,
     Batches,
     TableNotThere,
@@ -58,8 +39,8 @@ from penstock.stage.apply.tables import (
     dispatch,
     table_not_there,
 )
-from penstock.stage.metrics import ApplyMetrics, labels
-from penstock.stage.position import (
+from penstock.feeds.metrics import ApplyMetrics, labels
+from penstock.feeds.position import (
     LeaseLost,
     PositionMoved,
     TakenOver,
@@ -69,8 +50,27 @@ from penstock.stage.position import (
     settle,
     start_of,
 )
-from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.script import Script
+from penstock.feeds.script import Script
+from penstock.feeds.sessions import Sessions
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.errors import StatementFailed
+from penstock.host.retry import Backoff, retrying
+from penstock.model import PenstockError, TableDefinition
+from penstock.model.hlc import ZERO, Hlc
+from penstock.model.sections import StageMode
+from penstock.ports.feeds import (
+    CheckpointMoved,
+    Group,
+    Slice,
+    Staged,
+    StagedTable,
+    StagingSession,
+    Window,
+    group_name,
+)
+from penstock.ports.row_apply import ReferenceMissing, RowSession, SchemaDrift
+from penstock.ports.target import Applied
 
 LOOK_AGAIN_S = 10.0
 """Seconds between looks at the lag, if nothing changes."""

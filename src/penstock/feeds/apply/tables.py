@@ -12,11 +12,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.model import PenstockError, Retry, TableDefinition
-from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession
-from penstock.ports.staging import Group, Mutation, StagedTable, batch_of, group_name, mutations_of
-from penstock.stage.apply.order import Step
-from penstock.stage.documents import (
+from penstock.feeds.apply.order import Step
+from penstock.feeds.documents import (
     Document,
     MergeOperation,
     MergeResult,
@@ -26,8 +23,8 @@ from penstock.stage.documents import (
     meta_of,
     text_of,
 )
-from penstock.stage.metrics import ApplyMetrics, labels
-from penstock.stage.script import (
+from penstock.feeds.metrics import ApplyMetrics, labels
+from penstock.feeds.script import (
     ApplyOperation,
     Dispatch,
     Script,
@@ -39,6 +36,9 @@ from penstock.stage.script import (
     in_transaction,
     name_of,
 )
+from penstock.model import PenstockError, Retry, TableDefinition
+from penstock.ports.feeds import Group, Mutation, StagedTable, batch_of, group_name, mutations_of
+from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession
 
 COLUMNS = ("dlq_name", "source_nanos", "source_logical", "data_after", "data_before")
 DEFAULT_NAME = "replicator_dlq"

@@ -22,7 +22,7 @@ from jwt import InsecureKeyLengthWarning, PyJWS, PyJWTError
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
-from penstock.ports.staging import Group, Keys
+from penstock.ports.feeds import Group, Keys
 
 CLAIMS = ("https://github.com/cockroachdb/replicator", "https://github.com/cockroachdb/cdc-sink")
 _TOKEN_BYTES_MAX = 16_384

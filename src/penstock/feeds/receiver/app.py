@@ -25,15 +25,15 @@ from starlette.routing import Route, request_response
 
 from penstock import __version__
 from penstock.codec.changefeed import COMPILED
+from penstock.feeds.metrics import CONTENT_TYPE, Metrics
+from penstock.feeds.receiver.access import Access
+from penstock.feeds.receiver.decode import NDJSON_BUFFER_BYTES, Decoder
+from penstock.feeds.receiver.targets import PathUnknown, Place, TargetTables, place_of
+from penstock.feeds.sessions import Sessions
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
-from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, group_name
-from penstock.stage.metrics import CONTENT_TYPE, Metrics
-from penstock.stage.receiver.access import Access
-from penstock.stage.receiver.decode import NDJSON_BUFFER_BYTES, Decoder
-from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.receiver.targets import PathUnknown, Place, TargetTables, place_of
+from penstock.ports.feeds import Group, Staged, StagedTable, StagingSession, group_name
 
 
 class Admission:

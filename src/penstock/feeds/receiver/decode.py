@@ -31,10 +31,10 @@ from penstock.codec.changefeed import (
     make_scanner,
     refusal,
 )
+from penstock.feeds.receiver.targets import Kind, Place, TargetTables
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import MUTATIONS, Group, StagedTable, group_name, key_empty
-from penstock.stage.receiver.targets import Kind, Place, TargetTables
+from penstock.ports.feeds import MUTATIONS, Group, StagedTable, group_name, key_empty
 
 NDJSON_BUFFER_BYTES = 65_536
 

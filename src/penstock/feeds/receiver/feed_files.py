@@ -21,13 +21,13 @@ import structlog
 from pyarrow import fs
 
 from penstock.codec.changefeed import UpdatedMissing
+from penstock.feeds.receiver.app import Receiver, RequestTooLong
+from penstock.feeds.receiver.targets import Kind, Place, time_of_marker, topic_of_file
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import mask
 from penstock.model import PenstockError
 from penstock.model.sections import PartitionFormat
-from penstock.ports.staging import Group, Lease, StagingSession
-from penstock.stage.receiver.app import Receiver, RequestTooLong
-from penstock.stage.receiver.targets import Kind, Place, time_of_marker, topic_of_file
+from penstock.ports.feeds import Group, Lease, StagingSession
 
 logger = structlog.get_logger()
 PART_OF_DAY = re.compile(r"\d{4}-\d{2}-\d{2}/", re.ASCII)

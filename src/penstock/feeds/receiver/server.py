@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
+from penstock.feeds.receiver.app import Receiver
 from penstock.host.http_server import http_server
 from penstock.host.listen import as_key, is_loopback, listening_socket, url_of
 from penstock.model import PenstockError
-from penstock.stage.receiver.app import Receiver
 
 END_WITHIN_S = 30.0
 SELF_SIGNED_DAYS = 3650

@@ -19,7 +19,7 @@ from penstock.codec.changefeed import PayloadInvalid
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.model.hlc import NANOS_MAX, Hlc
-from penstock.ports.staging import Group, StagedTable, TargetCatalog, group_name
+from penstock.ports.feeds import Group, StagedTable, TargetCatalog, group_name
 
 SEGMENTS_MAX = 7
 RESERVED = "_"  # the first segment of our own pages

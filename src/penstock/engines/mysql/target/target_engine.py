@@ -11,10 +11,10 @@ from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.mysql.connect import Connection, connect, run, statement_error
 from penstock.engines.mysql.target.apply import LOCK_TIMEOUT_S, MySQLTarget, lock_timeouts
 from penstock.engines.mysql.target.direct import DirectTables, MySQLStagingWriter, UnsureTables
+from penstock.engines.mysql.target.merge_tables import NO_STRICT, StagingArea
 from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, MySQLProgress
 from penstock.engines.mysql.target.row_events import RowsFiles
 from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
-from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port

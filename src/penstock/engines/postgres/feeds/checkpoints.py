@@ -1,6 +1,6 @@
 """Resolved timestamps: the table `checkpoints`, which is a queue of them for each group.
 
-Not here: what is applied when (`penstock.stage`).
+Not here: what is applied when (`penstock.feeds`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import CheckpointGoesBack, FeedState, Window, checkpoint_moved
+from penstock.ports.feeds import CheckpointGoesBack, FeedState, Window, checkpoint_moved
 
 FIRST: Final = Hlc(1, 1)
 """The applied checkpoint that each partition begins with."""

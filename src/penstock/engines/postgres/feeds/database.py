@@ -23,15 +23,15 @@ from penstock.engines.postgres.connect import (
     statement,
     with_database,
 )
-from penstock.engines.postgres.staging.memo import begin_versions, version_warnings
-from penstock.engines.postgres.staging.prepare import LOCK, storage_of_generated
-from penstock.engines.postgres.staging.session import PostgresStagingSession
-from penstock.engines.postgres.staging.tables import DIALECT
+from penstock.engines.postgres.feeds.memo import begin_versions, version_warnings
+from penstock.engines.postgres.feeds.prepare import LOCK, storage_of_generated
+from penstock.engines.postgres.feeds.session import PostgresStagingSession
+from penstock.engines.postgres.feeds.tables import DIALECT
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, DatabaseUnknown
 from penstock.model import PenstockError
 from penstock.ports.checks import Finding, Severity, Side, unreachable
-from penstock.ports.staging import StagingDatabase, StagingMissing, StagingUnusable
+from penstock.ports.feeds import StagingDatabase, StagingMissing, StagingUnusable
 from penstock.sql.staging_tables import StagingDialect
 
 logger = structlog.get_logger(__name__)

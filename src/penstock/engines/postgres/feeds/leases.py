@@ -1,7 +1,7 @@
 """Leases: names that one holder at a time works under. The table `leases`.
 
 Times are the caller's, in UTC, cut to milliseconds. Not here: when one is renewed
-(`penstock.stage`).
+(`penstock.feeds`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from penstock.ports.staging import Lease
+from penstock.ports.feeds import Lease
 
 # The second writer waits for the first one's row and then finds it taken: so never both.
 _ACQUIRE: Final = """

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import psycopg
 
-from penstock.ports.staging import Keys
+from penstock.ports.feeds import Keys
 
 VERSIONS: Final = (400, 389, 572, 828)
 """Pull requests of Replicator that changed the staging schema; memo has a marker for each."""

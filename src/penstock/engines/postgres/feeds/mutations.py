@@ -16,9 +16,9 @@ import pyarrow as pa
 from psycopg import errors
 
 from penstock.engines.postgres.connect import server_errors, statement
-from penstock.engines.postgres.staging.rows import COPIED_COLUMNS, Rows, batch_of_rows
+from penstock.engines.postgres.feeds.rows import COPIED_COLUMNS, Rows, batch_of_rows
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import STUB, RowState, Slice, StagedTable
+from penstock.ports.feeds import STUB, RowState, Slice, StagedTable
 from penstock.sql.staging_tables import StagingDialect
 
 MARK_ROWS_MAX: Final = 100_000

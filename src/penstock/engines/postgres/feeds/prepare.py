@@ -13,7 +13,7 @@ from typing import Any, Final
 import psycopg
 
 from penstock.engines.postgres.connect import quote, statement
-from penstock.ports.staging import Group, StagedTable, StagingUnusable
+from penstock.ports.feeds import Group, StagedTable, StagingUnusable
 from penstock.sql.staging_tables import StagingDialect
 
 _HASH_DIGITS = 8

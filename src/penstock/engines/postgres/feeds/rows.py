@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ports.staging import MUTATIONS, MutationBroken, StagedTable, key_empty
+from penstock.ports.feeds import MUTATIONS, MutationBroken, StagedTable, key_empty
 
 GZIP_BYTES_MIN: Final = 1025
 """Longer than 1024 bytes: worth trying to compress."""

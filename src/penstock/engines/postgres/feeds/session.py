@@ -16,25 +16,25 @@ import pyarrow as pa
 from psycopg import errors
 
 from penstock.engines.postgres.connect import quote, statement_error
-from penstock.engines.postgres.staging import (
+from penstock.engines.postgres.feeds import (
     checkpoints,
     leases,
     looking,
     memo,
     mutations,
 )
-from penstock.engines.postgres.staging.checkpoints import Checkpoints
-from penstock.engines.postgres.staging.prepare import (
+from penstock.engines.postgres.feeds.checkpoints import Checkpoints
+from penstock.engines.postgres.feeds.prepare import (
     SCHEMA,
     mutation_tables,
     prepare,
     staged_groups,
     staged_tables,
 )
-from penstock.engines.postgres.staging.rows import Rows, rows_of
+from penstock.engines.postgres.feeds.rows import Rows, rows_of
 from penstock.host.clock import Clock
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     FeedState,
     Group,
     GroupState,

@@ -20,14 +20,14 @@ from penstock.engines.postgres.target import apply
 from penstock.engines.postgres.target.enums import add_missing_labels
 from penstock.engines.postgres.target.foreign import Foreign, preparations
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.nulls import drop_not_null
-from penstock.engines.postgres.target.progress import PostgresProgress
-from penstock.engines.postgres.target.staging import (
+from penstock.engines.postgres.target.merge_tables import (
     PostgresStagingWriter,
     StagingArea,
     check_staged,
     drop_merge_tables,
 )
+from penstock.engines.postgres.target.nulls import drop_not_null
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port

@@ -1,0 +1,1 @@
+"""Published door to `penstock.feeds` for the user's module of changefeeds."""
