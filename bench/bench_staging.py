@@ -13,8 +13,7 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 from bench.harness import ServerSampler, arguments, describe_machine
-from penstock.engines.postgres.feeds.database import PostgresStaging
-from penstock.engines.postgres.feeds.session import PostgresStagingSession
+from penstock.engines.postgres.feeds.database import PostgresStaging, PostgresStagingSession
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.feeds import MUTATIONS, StagedTable

@@ -18,16 +18,14 @@ from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from harness.feeds.sequencer import log_id_of, module
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.feeds.database import PostgresStaging
 from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.feeds.consistent import take_over
 from penstock.feeds.metrics import ApplyMetrics, Metrics
-from penstock.feeds.position import TakenOver
+from penstock.feeds.position import TakenOver, take_over
 from penstock.feeds.receiver.access import Everybody
 from penstock.feeds.receiver.app import Receiver
-from penstock.feeds.receiver.targets import TargetTables
+from penstock.feeds.receiver.targets import TargetSchemas, TargetTables
 from penstock.feeds.sessions import Sessions
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc

@@ -9,8 +9,7 @@ import pytest
 
 from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
 from penstock.engines.postgres.feeds import looking
-from penstock.engines.postgres.feeds.database import PostgresStaging
-from penstock.engines.postgres.feeds.session import PostgresStagingSession
+from penstock.engines.postgres.feeds.database import PostgresStaging, PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
 from plugins.postgres import Server
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.feeds.consistent import HeldLease, hold_lease
-from penstock.feeds.position import LeaseLost
+from penstock.feeds.position import HeldLease, LeaseLost, hold_lease
 from penstock.ports.feeds import Lease, StagingUnusable
 
 LIFETIME_S = 0.4

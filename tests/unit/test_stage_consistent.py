@@ -10,7 +10,7 @@ import pytest
 from harness.feeds.row_target import GROUP, FakeRowTarget
 from harness.feeds.sequencer import row
 from harness.feeds.staging import FakeStaging
-from penstock.feeds.consistent import Marking, begin_log, forget_log
+from penstock.feeds.position import Marking, begin_log, forget_log
 from penstock.host.files import REAL_FILES
 from penstock.log.layout import LogState, load_state, save_state
 from penstock.model import FlushPoint

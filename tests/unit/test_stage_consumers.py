@@ -11,7 +11,7 @@ import pytest
 from harness.feeds.staging import FakeStaging
 from penstock.control.pipeline.config import ConfigValueInvalid, load_config
 from penstock.control.pipeline.consumers import FeedUnknown, select_log
-from penstock.engines.feeds.shapes import Shapes
+from penstock.engines.feeds.rows import Shapes
 from penstock.engines.feeds.windows import FeedNotStaged, FeedRetired, WindowReader
 from penstock.model import ColumnDefinition, FlushPoint, Run, TableDefinition, TableName
 from penstock.model.hlc import ZERO, Hlc

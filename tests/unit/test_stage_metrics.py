@@ -10,8 +10,7 @@ import pytest
 
 from harness.feeds.staging import SHOP, FakeStaging
 from penstock.control.feeds.feed_process import Checks
-from penstock.feeds.metered import MeteredStaging, StagingMetrics
-from penstock.feeds.metrics import ApplyMetrics, Metrics
+from penstock.feeds.metrics import ApplyMetrics, MeteredStaging, Metrics, StagingMetrics
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.ports.feeds import Mutation, StagedTable, batch_of

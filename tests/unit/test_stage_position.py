@@ -19,9 +19,15 @@ from harness.feeds.stage_site import ALL_MODES, P, Place, Site, T
 from harness.feeds.staging import FakeCatalog
 from penstock.control.feeds.feed_rewind import RewindRefused, rewind
 from penstock.feeds.apply.admission import FeedEarly, MutationLate
-from penstock.feeds.consistent import Marking, take_over
 from penstock.feeds.metrics import Metrics
-from penstock.feeds.position import LeaseLost, PositionAhead, PositionMoved, advance_to
+from penstock.feeds.position import (
+    LeaseLost,
+    Marking,
+    PositionAhead,
+    PositionMoved,
+    advance_to,
+    take_over,
+)
 from penstock.feeds.receiver.access import Everybody
 from penstock.feeds.receiver.app import Receiver
 from penstock.feeds.receiver.targets import TargetTables

@@ -12,8 +12,13 @@ import pytest
 from penstock.control.feeds.feed_process import with_options
 from penstock.feeds import script as calls
 from penstock.feeds.apply.tables import TableNotThere, dispatch, table_not_there
-from penstock.feeds.documents import StandardMerge
-from penstock.feeds.script import Script, UserModuleFailed, UserModuleInvalid, load_script
+from penstock.feeds.script import (
+    Script,
+    StandardMerge,
+    UserModuleFailed,
+    UserModuleInvalid,
+    load_script,
+)
 from penstock.model import TableDefinition, TableName
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode, StageSection

@@ -16,9 +16,8 @@ from harness.feeds.row_target import GROUP, FakeRowTarget
 from harness.feeds.sequencer import make_delete, row
 from harness.feeds.staging import FakeStaging
 from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.feeds.consistent import take_over
 from penstock.feeds.metrics import ApplyMetrics
-from penstock.feeds.position import LeaseLost, TakenOver
+from penstock.feeds.position import LeaseLost, TakenOver, take_over
 from penstock.feeds.sessions import Sessions
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import Hlc

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engines.feeds.extraction import StagedStream
-from penstock.engines.feeds.position import HlcPosition
-from penstock.engines.feeds.shapes import (
+from penstock.engines.feeds.extraction import HlcPosition, StagedStream
+from penstock.engines.feeds.rows import (
     SchemaDriftDetected,
     ShapeChanged,
     Shapes,

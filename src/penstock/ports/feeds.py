@@ -1,6 +1,7 @@
 """The port of feeds to a staging database: document 001's tables, as one Protocol.
 
-An engine's part `staging` makes a `StagingDatabase`. Sessions belong to one thread at a time; every
+An engine's part `staging` makes a `StagingDatabase`. Engines that share the code of one differ in
+its SQL (`StagingDialect`). Sessions belong to one thread at a time; every
 error is typed. Mutations are passed as Arrow columns (`MUTATIONS`), because a feed has tens of
 thousands of them a second; `Mutation` is one of them as an object, for code that looks at single
 rows.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -727,3 +728,44 @@ def _below(config: Config, folder: str, group: Group) -> Config:
         pipeline=replace(config.pipeline, directory=str(directory)),
         source=SourceSection(url=source_url(config.target.url, group), tables=()),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingDialect:
+    """Staging schema in an engine's SQL.
+
+    Texts have places in braces: {table} and {index} are quoted and qualified names, {kept} says how
+    a generated column is kept.
+
+    Attributes:
+        server: beginning of the text of version().
+        tables: name of each table that a staging database has once, to its DDL, which does nothing
+            if the table exists.
+        mutations: DDL of a mutation table.
+        mutation_index: DDL of its index.
+        mutation_columns: columns that older tables lack, to their DDL.
+        retire: statement that deletes applied rows, oldest first; parameters low nanos and
+            logical, end nanos and logical, row limit; returns the number of rows and the largest
+            nanos.
+        name_bytes_max: maximum size of an identifier.
+        copies: rows are written by binary COPY if nothing conflicts.
+        size: statement that returns the pages of a mutation table, and its bytes with indexes;
+            parameter its name. Empty if the engine has no such thing.
+        sample: text after a table's name that reads {percent} % of its pages, each time the same.
+            Empty if the engine has no such thing.
+        operator_statements: statements that an operator should run, each with the reason;
+            {database} is its quoted name.
+    """
+
+    shown: str
+    server: str
+    tables: Mapping[str, str]
+    mutations: str
+    mutation_index: str
+    mutation_columns: Mapping[str, str]
+    retire: str
+    name_bytes_max: int
+    copies: bool
+    size: str = ""
+    sample: str = ""
+    operator_statements: Mapping[str, str] = field(default_factory=dict)

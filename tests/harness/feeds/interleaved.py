@@ -18,9 +18,8 @@ from harness.feeds.sequencer import row
 from harness.feeds.staging import FakeStaging, WentBack
 from penstock.feeds.apply.admission import MutationLate
 from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.feeds.consistent import Marking, take_over
 from penstock.feeds.metrics import ApplyMetrics
-from penstock.feeds.position import TakenOver
+from penstock.feeds.position import Marking, TakenOver, take_over
 from penstock.feeds.sessions import Sessions
 from penstock.host.errors import StatementInterrupted
 from penstock.model import PenstockError

@@ -12,9 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from harness.feeds.staging import FakeStaging
 from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.feeds.consistent import take_over
 from penstock.feeds.metrics import ApplyMetrics
-from penstock.feeds.position import TakenOver
+from penstock.feeds.position import TakenOver, take_over
 from penstock.feeds.script import Script, load_script
 from penstock.feeds.sessions import Sessions
 from penstock.model.hlc import Hlc

@@ -14,9 +14,8 @@ from harness.feeds.row_target import GROUP
 from harness.feeds.staging import FakeStaging
 from penstock.control.feeds import feed_rewind
 from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.feeds.consistent import take_over
 from penstock.feeds.metrics import ApplyMetrics
-from penstock.feeds.position import TakenOver
+from penstock.feeds.position import TakenOver, take_over
 from penstock.feeds.sessions import Sessions
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode

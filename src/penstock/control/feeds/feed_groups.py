@@ -27,7 +27,6 @@ import structlog
 
 from penstock.control.doctor.past_errors import keep_error
 from penstock.control.feeds.feed_status import Notes
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
 from penstock.control.pipeline.consumers import register_configured
 from penstock.control.pipeline.diagnostics import open_diagnostics
@@ -36,15 +35,17 @@ from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import CeRecorder, extract_options
 from penstock.control.run.supervisor import Half, Supervisor
 from penstock.extract.extractor import Extractor
-from penstock.feeds.consistent import (
+from penstock.feeds.position import (
     HeldLease,
+    LeaseLost,
     Marking,
+    TakenOver,
     begin_log,
     forget_log,
     hold_lease,
     take_over,
 )
-from penstock.feeds.position import LeaseLost, TakenOver
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.feeds.retire import Retiring
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES

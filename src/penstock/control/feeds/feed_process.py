@@ -5,7 +5,7 @@ writes rows straight into the target.
 
 For the metrics it looks at the groups: each second at the windows of all, every ten seconds at the
 number of stale mutations of the groups that this instance works on, and each minute whether their
-rows were applied in order. Not here: the counters (`penstock.feeds.metered`).
+rows were applied in order. Not here: the counters (`penstock.feeds.metrics`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from penstock.control.feeds.feed_groups import GroupWorker, working
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.extras import STAGE, check_extras, install_line, missing_libraries
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES
 from penstock.host.supervised import SupervisedThread
@@ -46,11 +46,9 @@ from penstock.ports.row_apply import row_target_at
 
 if TYPE_CHECKING:
     from penstock.feeds.apply.sequencer import RowSequencer
-    from penstock.feeds.metered import StagingMetrics
-    from penstock.feeds.metrics import Metrics
+    from penstock.feeds.metrics import Metrics, StagingMetrics
     from penstock.feeds.receiver.access import Access, SignedTokens
-    from penstock.feeds.receiver.app import Receiver
-    from penstock.feeds.receiver.server import Certificate
+    from penstock.feeds.receiver.app import Certificate, Receiver
     from penstock.feeds.script import Script
 
 logger = structlog.get_logger()
@@ -283,10 +281,8 @@ def receiving(
     config: Config, section: StageSection, database: StagingDatabase
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """Receive while the block runs; yield the address, and a function to call now and then."""
-    from penstock.feeds.metered import MeteredStaging, StagingMetrics
-    from penstock.feeds.metrics import Metrics
-    from penstock.feeds.receiver.app import THREADS, Receiver, ReceiverOptions
-    from penstock.feeds.receiver.server import serving
+    from penstock.feeds.metrics import MeteredStaging, Metrics, StagingMetrics
+    from penstock.feeds.receiver.app import THREADS, Receiver, ReceiverOptions, serving
     from penstock.feeds.receiver.targets import TargetTables
     from penstock.feeds.sessions import Sessions
 
@@ -403,7 +399,7 @@ def _access(section: StageSection, keys: _Keys | None) -> Access:
 
 
 def _certificate(config: Config, section: StageSection, host: str) -> Certificate | None:
-    from penstock.feeds.receiver.server import Certificate, self_signed
+    from penstock.feeds.receiver.app import Certificate, self_signed
 
     if section.tls_certificate:
         beside = config.path.parent

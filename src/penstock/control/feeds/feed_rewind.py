@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.control.feeds.feed_process import checked_sections
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.run.reset import Reset, as_administrator, paths_of, remove_directory
-from penstock.feeds.consistent import hold_lease
-from penstock.feeds.position import TakenOver, check_fence
+from penstock.feeds.position import TakenOver, check_fence, hold_lease
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.host import faults
 from penstock.model import PenstockError, TableName
 from penstock.model.hlc import ZERO, Hlc

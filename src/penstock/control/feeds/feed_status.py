@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.display import human_seconds
 from penstock.control.pipeline.outages import Outage, Outages, outage_lines
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc

@@ -2,8 +2,8 @@
 
 It is a consumer like those of the file: it has links of its own, and neither the load nor another
 consumer waits for it. Its rows are for operators; no process applies them. A thread beside it marks
-the rows that the target has, and retires old ones. Not here: changes as mutations
-(`penstock.feeds.log_changes`), the assigned times (`penstock.feeds.log_changes`).
+the rows that the target has, and retires old ones. Not here: changes as mutations, and their times
+(`penstock.feeds.log_changes`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.feeds.log_changes import (
     Changes,
     LogMarks,
@@ -28,6 +27,7 @@ from penstock.feeds.log_changes import (
     mutations,
     time_of,
 )
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.feeds.retire import Retiring
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK

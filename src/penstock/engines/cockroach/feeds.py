@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
-from penstock.ports.feeds import StagingDatabase
+from penstock.ports.feeds import StagingDatabase, StagingDialect
 from penstock.ports.registry import PartName, engine_with_types
-from penstock.sql.staging_tables import StagingDialect
 
 _SCHEME = "cockroachdb://"
 

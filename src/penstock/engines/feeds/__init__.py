@@ -17,7 +17,7 @@ DESCRIPTOR = Descriptor(
     begins=("starts where its target is", ""),
     parts={
         "extraction": f"{_HERE}.extraction",
-        "position": f"{_HERE}.position:HlcPosition",
-        "positions": f"{_HERE}.position:HlcPositions",
+        "position": f"{_HERE}.extraction:HlcPosition",
+        "positions": f"{_HERE}.extraction:HlcPositions",
     },
 )

@@ -3,6 +3,9 @@
 The window of a group (`ports.feeds.Window`) is polled; the rows between the end of the log and
 the proposed time are read, window by window. Nothing is ever acknowledged here: rows are marked
 applied from the target's progress.
+
+A transaction has the position of its time. A flush point's position is the number after the time up
+to which everything is in the log: a resolved time, or one at which a window is split.
 """
 
 from __future__ import annotations
@@ -10,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Self
 
-from penstock.engines.feeds.position import HlcPosition
-from penstock.engines.feeds.shapes import Shapes
+from penstock.engines.feeds.rows import Shapes
 from penstock.engines.feeds.windows import WindowReader
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run, TableDefinition, TableName
+from penstock.model.hlc import NANOS_MAX, Hlc, HlcInvalid
 from penstock.model.patterns import as_pattern
+from penstock.model.position import Position, PositionInvalid
 from penstock.ports.config import Config, Pipeline, SourceSection
 from penstock.ports.feeds import (
     Group,
@@ -31,6 +36,7 @@ from penstock.ports.feeds import (
     time_through,
 )
 from penstock.ports.identity import SourceIdentity
+from penstock.ports.positions import Positions
 from penstock.ports.source import (
     EnginePlace,
     ExtractOptions,
@@ -240,3 +246,49 @@ class StagedStream(SourceStream):
 
     def acknowledge(self, position: int) -> None:
         """Do nothing: rows are marked once the target has them."""
+
+
+_MAX = Hlc(NANOS_MAX, 2**34 - 1).number
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HlcPosition(Position):
+    """Position of a staged mutation: its time. Its text is `1600000000000000000.0000000001`."""
+
+    ordinal: int = field()
+    BITS = 128
+
+    def __post_init__(self) -> None:
+        """Raise PositionInvalid if the number cannot be a time."""
+        if not 0 <= self.ordinal <= _MAX:
+            raise PositionInvalid(f"{self.ordinal} is not a position of a changefeed")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text of a time. Raises PositionInvalid on anything else."""
+        try:
+            return cls(Hlc.parse(text).number)
+        except HlcInvalid as error:
+            raise PositionInvalid(error.message, hint=error.hint) from error
+
+    def __str__(self) -> str:
+        """Return the time in the form of changefeeds."""
+        return str(Hlc.from_number(self.ordinal))
+
+
+class HlcPositions(Positions):
+    """Printer and parser of times."""
+
+    def __init__(self, config: Config) -> None:
+        """Take the names of a group's pipeline."""
+        self._origin = f"stage/{config.pipeline.name}/{'.'.join(group_at(config.source.url))}"
+
+    def text(self, position: int) -> str:
+        return str(HlcPosition(position))
+
+    def origin(self, _position: int) -> str:
+        """Return pipeline and target schema."""
+        return self._origin
+
+    def parse(self, text: str) -> int:
+        return HlcPosition.parse(text).ordinal

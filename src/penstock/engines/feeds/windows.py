@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import transactions_batch
-from penstock.engines.feeds.rows import Reader, Unfit
-from penstock.engines.feeds.shapes import ShapeChanged, Shapes
+from penstock.engines.feeds.rows import Reader, ShapeChanged, Shapes, Unfit
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Rows, Run
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.feeds import (

@@ -13,28 +13,26 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from penstock.feeds.apply.order import Step
-from penstock.feeds.documents import (
-    Document,
-    MergeOperation,
-    MergeResult,
-    StandardMerge,
-    Unmerged,
-    document_of,
-    meta_of,
-    text_of,
-)
 from penstock.feeds.metrics import ApplyMetrics, labels
 from penstock.feeds.script import (
     ApplyOperation,
     Dispatch,
+    Document,
+    MergeOperation,
+    MergeResult,
     Script,
     SourceRules,
+    StandardMerge,
     TableRules,
     TargetTransaction,
+    Unmerged,
     UserModuleFailed,
     calling,
+    document_of,
     in_transaction,
+    meta_of,
     name_of,
+    text_of,
 )
 from penstock.model import PenstockError, Retry, TableDefinition
 from penstock.ports.feeds import Group, Mutation, StagedTable, batch_of, group_name, mutations_of

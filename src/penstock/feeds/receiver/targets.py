@@ -2,7 +2,7 @@
 
 Names of files are those that a changefeed gives to the files of an object store.
 Source: CockroachDB documentation, "CREATE CHANGEFEED", "General file format". The target's tables
-are kept for a minute.
+are read from its catalogue (`TargetSchemas`), and are kept for a minute.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 from penstock.codec.changefeed import PayloadInvalid
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableName
 from penstock.model.hlc import NANOS_MAX, Hlc
+from penstock.model.patterns import as_pattern
+from penstock.ports.config import Config, SourceSection
 from penstock.ports.feeds import Group, StagedTable, TargetCatalog, group_name
+from penstock.ports.registry import engine_at
+from penstock.ports.tables import tables_at
 
 SEGMENTS_MAX = 7
 RESERVED = "_"  # the first segment of our own pages
@@ -259,3 +263,40 @@ def relative_name(topic: str) -> str:
             )
         place += 1
     return parts[-1]
+
+
+class TargetSchemas(TargetCatalog):
+    """Catalogue of the target, with the interface of a source's catalogue."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._url = config.target.url
+        self._has_schemas = engine_at(self._url).has_schemas
+        self._tables = tables_at(self._url)
+
+    @property
+    def group_parts(self) -> int:
+        return 2 if self._has_schemas else 1
+
+    @property
+    def database(self) -> str:
+        """Database of the target's URL."""
+        return unquote(urlsplit(self._url).path.strip("/"))
+
+    def keys(self, group: Group) -> Mapping[str, tuple[str, ...]]:
+        if self._has_schemas and group[0] != self.database:
+            return {}
+        pattern = as_pattern(TableName(group[-1], "x")).removesuffix("x") + "*"
+        source = SourceSection(url=self._url, tables=(pattern,))
+        found = self._tables.read_captured(replace(self._config, source=source), dropped=())
+        return {one.name.name: one.primary_key for one in found if one.name.schema == group[-1]}
+
+    def group_of(self, name: str) -> Group | None:
+        """Return the group of a name in the table checkpoints; None for one of another target."""
+        if not self._has_schemas:
+            return (name,)
+        first = f"{self.database}."
+        return (self.database, name[len(first) :]) if name.startswith(first) else None
+
+    def check(self) -> None:
+        self._tables.server_of(self._url)

@@ -10,8 +10,7 @@ import psycopg
 
 from penstock.engines.postgres.connect import statement
 from penstock.model.hlc import Hlc
-from penstock.ports.feeds import Holder, StagedRows
-from penstock.sql.staging_tables import StagingDialect
+from penstock.ports.feeds import Holder, StagedRows, StagingDialect
 
 LOOK_ROWS_MAX: Final = 50_000
 PAGES_MIN: Final = 2_048
