@@ -21,7 +21,7 @@ import pytest
 from harness.pipelines.chunks import chunk_task
 from harness.pipelines.merge import ITEM
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.target import bulk, claims, staging
+from penstock.engines.postgres.target import bulk, claims, merge_tables
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
 from penstock.engines.postgres.target.merge import MergeLayout
@@ -317,7 +317,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
             hang()
         yield batch
 
-    check = staging._check_stamp
+    check = merge_tables._check_stamp
 
     def check_and_hang(cursor: Any, writer: PostgresStagingWriter) -> None:
         if place == "stamp":
@@ -326,7 +326,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
         if place == "commit":
             hang()
 
-    monkeypatch.setattr(staging, "_check_stamp", check_and_hang)
+    monkeypatch.setattr(merge_tables, "_check_stamp", check_and_hang)
     options = {"lock_timeout": "5000"}
     with (
         connect(target_url, application_name="stager", options=options) as driver,
