@@ -11,7 +11,7 @@ from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import ITEM, Start, insert
 from penstock.engines.postgres.target import merge_tables
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.merge_tables import StagingArea
+from penstock.engines.postgres.target.merge_tables import MergeTables
 from penstock.host import faults
 from penstock.load.sql_target import StagedBatch, apply_batch
 
@@ -44,7 +44,7 @@ def test_merge_tables_are_prepared_some_at_a_time(
         seen.extend(row[0] for row in connection.execute(OWN_LOCKS))
         return read_stamps(connection, names)
 
-    stager = StagingArea(target.target.connection)
+    stager = MergeTables(target.target.connection)
     monkeypatch.setattr(merge_tables, "_stamps", count_locks)
     layouts = {f"t{number}_wkm": MergeLayout(ITEM) for number in range(40)}
     for _ in range(2):

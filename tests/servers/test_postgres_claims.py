@@ -25,7 +25,7 @@ from penstock.engines.postgres.target import bulk, claims, merge_tables
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.merge_tables import PostgresStagingWriter, StagingArea
+from penstock.engines.postgres.target.merge_tables import MergeTables, PostgresMergeWriter
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
@@ -319,7 +319,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
 
     check = merge_tables._check_stamp
 
-    def check_and_hang(cursor: Any, writer: PostgresStagingWriter) -> None:
+    def check_and_hang(cursor: Any, writer: PostgresMergeWriter) -> None:
         if place == "stamp":
             hang()
         check(cursor, writer)
@@ -333,8 +333,8 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
         ThreadPoolExecutor(1) as worker,
     ):
         PostgresProgress(driver).ensure_tables()
-        [(name, stamp)] = StagingArea(driver).prepare({"t_wkm": layout}).items()
-        late = PostgresStagingWriter(
+        [(name, stamp)] = MergeTables(driver).prepare({"t_wkm": layout}).items()
+        late = PostgresMergeWriter(
             url=target_url, table=TABLE, staging=name, stamp=stamp, relation=ITEM
         )
         sending = worker.submit(lambda: late.send(batches()))
@@ -342,7 +342,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
             until(lambda: reached.is_set() or sending.done())
             held = "select count(*) from pg_locks where relation = 'wirekite.t_wkm'::regclass"
             until(lambda: run(driver, held) != [(0,)])
-            StagingArea(driver).prepare({"t_wkm": layout})
+            MergeTables(driver).prepare({"t_wkm": layout})
         finally:
             resumed.set()
         with pytest.raises(StagingLost) as caught:

@@ -27,7 +27,7 @@ GONE_MEANWHILE = (1051, 1146)
 NO_STRICT = "set session innodb_strict_mode = 0"
 
 
-class StagingArea:
+class MergeTables:
     """Merge tables of one target, with known shapes, so that most batches only empty them."""
 
     def __init__(self, connection: Connection) -> None:

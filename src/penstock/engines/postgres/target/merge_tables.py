@@ -66,7 +66,7 @@ STAMPS = """
 Shape = tuple[tuple[str, str], ...]
 
 
-class StagingArea:
+class MergeTables:
     """Merge tables of one target. It remembers their shapes, so that most batches only truncate
     them.
     """
@@ -217,7 +217,7 @@ _connections: dict[tuple[int, int, str], psycopg.Connection] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresStagingWriter(StagingWriter):
+class PostgresMergeWriter(StagingWriter):
     """Writer into a merge table.
 
     table: the source's name. prepare: by column what `prepared` does.
@@ -274,7 +274,7 @@ def _copy(staging: str, layout: MergeLayout) -> LiteralString:
     return statement(f"copy {quote(SCHEMA, staging)} ({columns}) from stdin with (format binary)")
 
 
-def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
+def _check_stamp(cursor: Any, writer: PostgresMergeWriter) -> None:
     """Check that the merge table is ours. COPY keeps it from being emptied until the commit.
 
     A worker of a job that was given up, for example when a table leaves the batches to be copied,
@@ -289,7 +289,7 @@ def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
         )
 
 
-def _staging_error(writer: PostgresStagingWriter, error: Exception) -> PenstockError:
+def _staging_error(writer: PostgresMergeWriter, error: Exception) -> PenstockError:
     state = getattr(error, "sqlstate", None) or ""
     said = " ".join(str(error).split())
     message = f"staging {writer.table} into {quote(SCHEMA, writer.staging)}: {said}"
