@@ -28,9 +28,9 @@ import pyarrow.compute as pc
 
 from bench.harness import arguments, describe_machine
 from penstock.codec import _changefeed, changefeed
-from penstock.ports.staging import MUTATIONS, Group, StagedTable
-from penstock.stage.receiver.decode import Decoder
-from penstock.stage.receiver.targets import Kind, Place, TargetTables
+from penstock.feeds.receiver.decode import Decoder
+from penstock.feeds.receiver.targets import Kind, Place, TargetTables
+from penstock.ports.feeds import MUTATIONS, Group, StagedTable
 
 GROUP = ("shop", "public")
 TABLES = ("customers", "orders", "order_lines")

@@ -27,8 +27,8 @@ import psycopg
 from bench.bench_stage import fresh_servers, measure, running
 from bench.feed import History
 from bench.harness import arguments, describe_machine
-from penstock.engines.postgres.staging.database import PostgresStaging
-from penstock.ports.staging import StagedTable
+from penstock.engines.postgres.feeds.database import PostgresStaging
+from penstock.ports.feeds import StagedTable
 
 TABLE = StagedTable(("postgres", "public"), "orders")
 PLACE = "public._postgres_public_orders"

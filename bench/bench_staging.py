@@ -13,11 +13,10 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 from bench.harness import ServerSampler, arguments, describe_machine
+from penstock.engines.postgres.feeds.database import PostgresStaging, PostgresStagingSession
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
-from penstock.engines.postgres.staging.database import PostgresStaging
-from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import MUTATIONS, StagedTable
+from penstock.ports.feeds import MUTATIONS, StagedTable
 
 TABLE = StagedTable(("shop", "public"), "orders")
 REQUEST_ROWS = 5_000  # about a megabyte, which changefeeds are told to send at a time

@@ -12,8 +12,8 @@ import pytest
 from harness.servers.engines import ENGINES, Place, new_place
 from penstock.model import TableDefinition
 from penstock.model.hlc import Hlc
+from penstock.ports.feeds import Group, Mutation
 from penstock.ports.row_apply import PLAIN, Conflict, RowRules, RowSession, row_target_at
-from penstock.ports.staging import Group, Mutation
 from plugins.shared import SharedServers
 
 NULL = object()

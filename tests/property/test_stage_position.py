@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from harness.feeds.interleaved import IN_TRANSACTION, MODES, POINTS, World
 from harness.twins.examples import examples
+from penstock.feeds.apply import sequencer
 from penstock.host import faults
-from penstock.stage.apply import sequencer
 
 feeds = st.sampled_from(["a", "b"])
 modes = st.sampled_from(MODES)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.codec.changefeed import DEPTH_MAX, EXPONENT_MAX, Refused, make_scanner
-from penstock.engines.staged.values import NotNeutral, column_of
+from penstock.engines.feeds.values import NotNeutral, column_of
 from penstock.model import Column
 
 KINDS = [

@@ -9,9 +9,9 @@ import pytest
 from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import ITEM, Start, insert
-from penstock.engines.postgres.target import staging
+from penstock.engines.postgres.target import merge_tables
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.staging import StagingArea
+from penstock.engines.postgres.target.merge_tables import MergeTables
 from penstock.host import faults
 from penstock.load.sql_target import StagedBatch, apply_batch
 
@@ -35,17 +35,17 @@ def test_merge_tables_are_prepared_some_at_a_time(
     start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No transaction has the locks of more than a few tables, however many there are."""
-    monkeypatch.setattr(staging, "TABLES_AT_ONCE", 5)
+    monkeypatch.setattr(merge_tables, "TABLES_AT_ONCE", 5)
     target = start("".join(TABLE.format(number) for number in range(40)))
     seen: list[int] = []
-    read_stamps = staging._stamps
+    read_stamps = merge_tables._stamps
 
     def count_locks(connection: Any, names: Any) -> dict[str, int]:
         seen.extend(row[0] for row in connection.execute(OWN_LOCKS))
         return read_stamps(connection, names)
 
-    stager = StagingArea(target.target.connection)
-    monkeypatch.setattr(staging, "_stamps", count_locks)
+    stager = MergeTables(target.target.connection)
+    monkeypatch.setattr(merge_tables, "_stamps", count_locks)
     layouts = {f"t{number}_wkm": MergeLayout(ITEM) for number in range(40)}
     for _ in range(2):
         stamps = stager.prepare(layouts)
@@ -70,7 +70,7 @@ def test_a_thousand_tables_within_the_lock_table(
         for number in range(TABLES)
     ]
     seen: list[int] = []
-    read_stamps = staging._stamps
+    read_stamps = merge_tables._stamps
 
     def count_locks(connection: Any, names: Any) -> dict[str, int]:
         stamps = read_stamps(connection, names)  # the last statement of staging
@@ -84,7 +84,7 @@ def test_a_thousand_tables_within_the_lock_table(
         target.applied = staged.after
         return staged
 
-    monkeypatch.setattr(staging, "_stamps", count_locks)
+    monkeypatch.setattr(merge_tables, "_stamps", count_locks)
     reached, beside = faults.point, []
 
     def point(name: str) -> None:

@@ -9,7 +9,7 @@ from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import ITEM, TABLE, Start, insert
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.staging import PostgresStagingWriter
+from penstock.engines.postgres.target.merge_tables import PostgresMergeWriter
 from penstock.model import Identity, TableName
 from penstock.ports.target import StagingChanged
 
@@ -43,9 +43,7 @@ def test_late_workers_are_refused(start: Start, log: LogMaker) -> None:
     target.batch()
     layout, table = MergeLayout(ITEM), TableName("public", "t")
     batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
-    late = PostgresStagingWriter(
-        url=target.url, table=table, staging="t_wkm", stamp=0, relation=ITEM
-    )
+    late = PostgresMergeWriter(url=target.url, table=table, staging="t_wkm", stamp=0, relation=ITEM)
     with pytest.raises(StagingChanged, match="another batch"):
         late.send(iter([batch]))
     assert target.rows("select count(*) from wirekite.t_wkm where id = 5") == [(0,)]
@@ -61,7 +59,7 @@ def test_merge_tables_are_emptied_ahead(start: Start, log: LogMaker) -> None:
     assert target.rows("select count(*) from wirekite.t_wkm") == [(0,)]
     layout = MergeLayout(ITEM)
     batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
-    late = PostgresStagingWriter(
+    late = PostgresMergeWriter(
         url=target.url,
         table=TableName("public", "t"),
         staging="t_wkm",

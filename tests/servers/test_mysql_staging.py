@@ -13,8 +13,8 @@ from penstock.engines.mysql.connect import Connection, connect, run
 from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.claims import claim_staging
 from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.merge_tables import MergeTables, check_staged
 from penstock.engines.mysql.target.progress import transaction
-from penstock.engines.mysql.target.staging import StagingArea, check_staged
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.target import MergeSpec, StagingChanged
@@ -74,7 +74,7 @@ def test_a_worker_that_hangs_is_ended(my_start: MyStart, my_target: Target, log:
     expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
     for then in (
         lambda: check_staged(connection, expected),
-        lambda: StagingArea(connection).prepare({merge.staging: ITEM}),
+        lambda: MergeTables(connection).prepare({merge.staging: ITEM}),
     ):
         with (
             closing(connect(my_target.url, application_name="test")) as worker,

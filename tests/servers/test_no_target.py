@@ -363,7 +363,7 @@ def marks_of(path: Path) -> list[str]:
 
 PROGRAM = """
 import sys
-LOADING = ("pyspark", "penstock.engines.postgres.target.staging")
+LOADING = ("pyspark", "penstock.engines.postgres.target.merge_tables")
 from penstock.cli import main
 sys.argv = ["penstock", *sys.argv[1:]]
 try:

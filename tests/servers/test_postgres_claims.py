@@ -21,12 +21,12 @@ import pytest
 from harness.pipelines.chunks import chunk_task
 from harness.pipelines.merge import ITEM
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.target import bulk, claims, staging
+from penstock.engines.postgres.target import bulk, claims, merge_tables
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
 from penstock.engines.postgres.target.merge import MergeLayout
+from penstock.engines.postgres.target.merge_tables import MergeTables, PostgresMergeWriter
 from penstock.engines.postgres.target.progress import PostgresProgress
-from penstock.engines.postgres.target.staging import PostgresStagingWriter, StagingArea
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.bulk import APPLICATION_NAME, ChunkStatus, ChunkTask, TablePlan
@@ -317,24 +317,24 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
             hang()
         yield batch
 
-    check = staging._check_stamp
+    check = merge_tables._check_stamp
 
-    def check_and_hang(cursor: Any, writer: PostgresStagingWriter) -> None:
+    def check_and_hang(cursor: Any, writer: PostgresMergeWriter) -> None:
         if place == "stamp":
             hang()
         check(cursor, writer)
         if place == "commit":
             hang()
 
-    monkeypatch.setattr(staging, "_check_stamp", check_and_hang)
+    monkeypatch.setattr(merge_tables, "_check_stamp", check_and_hang)
     options = {"lock_timeout": "5000"}
     with (
         connect(target_url, application_name="stager", options=options) as driver,
         ThreadPoolExecutor(1) as worker,
     ):
         PostgresProgress(driver).ensure_tables()
-        [(name, stamp)] = StagingArea(driver).prepare({"t_wkm": layout}).items()
-        late = PostgresStagingWriter(
+        [(name, stamp)] = MergeTables(driver).prepare({"t_wkm": layout}).items()
+        late = PostgresMergeWriter(
             url=target_url, table=TABLE, staging=name, stamp=stamp, relation=ITEM
         )
         sending = worker.submit(lambda: late.send(batches()))
@@ -342,7 +342,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
             until(lambda: reached.is_set() or sending.done())
             held = "select count(*) from pg_locks where relation = 'wirekite.t_wkm'::regclass"
             until(lambda: run(driver, held) != [(0,)])
-            StagingArea(driver).prepare({"t_wkm": layout})
+            MergeTables(driver).prepare({"t_wkm": layout})
         finally:
             resumed.set()
         with pytest.raises(StagingLost) as caught:

@@ -10,6 +10,7 @@ from decimal import Decimal
 import pytest
 
 from penstock.model.hlc import Hlc
+from penstock.ports.feeds import Mutation, StagedTable
 from penstock.ports.row_apply import (
     DeadLetter,
     ReferenceMissing,
@@ -19,7 +20,6 @@ from penstock.ports.row_apply import (
     SchemaDrift,
     row_target_at,
 )
-from penstock.ports.staging import Mutation, StagedTable
 from plugins.row_apply import Rows, delete, documents, upsert
 
 

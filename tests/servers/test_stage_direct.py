@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from harness.feeds.sequencer import Stage, make_delete, module, row
+from penstock.feeds.apply.admission import MutationLate
+from penstock.feeds.apply.tables import ConflictUnmerged, DeadLetterTableUnfit, TableNotThere
+from penstock.feeds.position import LeaseLost
+from penstock.feeds.script import UserModuleFailed
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import StageMode
 from penstock.ports.row_apply import ReferenceMissing, SchemaDrift
-from penstock.stage.apply.admission import MutationLate
-from penstock.stage.apply.tables import ConflictUnmerged, DeadLetterTableUnfit, TableNotThere
-from penstock.stage.position import LeaseLost
-from penstock.stage.script import UserModuleFailed
 from plugins.row_apply import Rows
 
 Make = Callable[..., Stage]
@@ -186,7 +186,7 @@ def test_keys_that_wait_hold_up_only_themselves(
     make: Make, target: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row without its parent waits with later ones of its key; checkpoints stop before it."""
-    monkeypatch.setattr("penstock.stage.apply.sequencer.FLUSH_ROWS", 1)
+    monkeypatch.setattr("penstock.feeds.apply.sequencer.FLUSH_ROWS", 1)
     target.run(*FAMILY)
     stage = make(StageMode.BEST_EFFORT)
     stage.post(p=[row(1, 1, v=1), row(5, 3, v=1)], c=[row(3, 5, p=2), row(4, 5, p=1)])

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.control.feeds.feed_process import receiving
 from penstock.control.pipeline.config import load_config
-from penstock.ports.staging import staging_at
+from penstock.ports.feeds import staging_at
 from plugins.postgres import Server
 
 SAMPLES = [

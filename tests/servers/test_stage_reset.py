@@ -12,7 +12,7 @@ from harness.feeds.staging_database import at, batch, change
 from harness.pipelines.pipeline import Ran, penstock
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
-from penstock.ports.staging import StagedTable, staging_at
+from penstock.ports.feeds import StagedTable, staging_at
 from penstock.ports.target import TableRecord
 from plugins.postgres import Server
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
-from penstock.engines.postgres.staging import mutations
-from penstock.engines.postgres.staging.database import PostgresStaging
+from penstock.engines.postgres.feeds import mutations
+from penstock.engines.postgres.feeds.database import PostgresStaging
+from penstock.feeds import retire
+from penstock.feeds.retire import Retiring
 from penstock.model.hlc import ZERO
-from penstock.stage import retire
-from penstock.stage.retire import Retiring
 from plugins.postgres import Server
 
 NAME = "public._shop_public_orders"

@@ -18,23 +18,21 @@ from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from harness.feeds.sequencer import log_id_of, module
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.config import load_config
-from penstock.engines.postgres.staging.database import PostgresStaging
+from penstock.engines.postgres.feeds.database import PostgresStaging
+from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.feeds.metrics import ApplyMetrics, Metrics
+from penstock.feeds.position import TakenOver, take_over
+from penstock.feeds.receiver.access import Everybody
+from penstock.feeds.receiver.app import Receiver
+from penstock.feeds.receiver.targets import TargetSchemas, TargetTables
+from penstock.feeds.sessions import Sessions
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
+from penstock.ports.feeds import Group, StagedTable
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
-from penstock.ports.staging import Group, StagedTable
-from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent import take_over
-from penstock.stage.metrics import ApplyMetrics, Metrics
-from penstock.stage.position import TakenOver
-from penstock.stage.receiver.access import Everybody
-from penstock.stage.receiver.app import Receiver
-from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.receiver.targets import TargetTables
 from plugins.postgres import Server
 from plugins.row_apply import Rows
 

@@ -12,12 +12,11 @@ import psycopg
 import pytest
 
 from harness.feeds.staging_database import GROUP, ORDERS, at, batch, change, rows
-from penstock.engines.postgres.staging.checkpoints import Checkpoints
-from penstock.engines.postgres.staging.database import PostgresStaging
-from penstock.engines.postgres.staging.session import PostgresStagingSession
+from penstock.engines.postgres.feeds.checkpoints import Checkpoints
+from penstock.engines.postgres.feeds.database import PostgresStaging, PostgresStagingSession
 from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.model.hlc import ZERO
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     STUB,
     CheckpointGoesBack,
     CheckpointMoved,

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
-from penstock.engines.postgres.staging import looking
-from penstock.engines.postgres.staging.database import PostgresStaging
-from penstock.engines.postgres.staging.session import PostgresStagingSession
+from penstock.engines.postgres.feeds import looking
+from penstock.engines.postgres.feeds.database import PostgresStaging, PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
 from plugins.postgres import Server
 

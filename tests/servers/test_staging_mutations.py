@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging_database import LINES, ORDERS, at, batch, change, rows
-from penstock.engines.postgres.staging import mutations
-from penstock.engines.postgres.staging.database import PostgresStaging
-from penstock.engines.postgres.staging.session import PostgresStagingSession
+from penstock.engines.postgres.feeds import mutations
+from penstock.engines.postgres.feeds.database import PostgresStaging, PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     STUB,
     KeyEmpty,
     KeyTooLong,

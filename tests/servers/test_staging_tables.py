@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
 from penstock.cli import run_guarded
 from penstock.engines.postgres.connect import with_database
-from penstock.engines.postgres.staging.database import PostgresStaging
-from penstock.engines.postgres.staging.memo import VERSIONS
+from penstock.engines.postgres.feeds.database import PostgresStaging
+from penstock.engines.postgres.feeds.memo import VERSIONS
 from penstock.model.hlc import Hlc
+from penstock.ports.feeds import StagedTable, StagingMissing, StagingUnusable, staging_at
 from penstock.ports.registry import part
-from penstock.ports.staging import StagedTable, StagingMissing, StagingUnusable, staging_at
 from plugins.postgres import Server
 
 COLUMNS = """

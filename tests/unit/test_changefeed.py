@@ -17,11 +17,11 @@ from penstock.codec.changefeed import (
     UpdatedMissing,
     make_scanner,
 )
+from penstock.feeds.receiver.decode import Decoder, PrimaryKeyMissing, Request
+from penstock.feeds.receiver.targets import Kind, Place, TableUnknown, TargetTables, relative_name
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc, HlcInvalid
-from penstock.ports.staging import KeyEmpty, Mutation, StagedTable, mutations_of
-from penstock.stage.receiver.decode import Decoder, PrimaryKeyMissing, Request
-from penstock.stage.receiver.targets import Kind, Place, TableUnknown, TargetTables, relative_name
+from penstock.ports.feeds import KeyEmpty, Mutation, StagedTable, mutations_of
 
 BATCH = Place(group=SHOP, kind=Kind.BATCH)
 QUERY = Place(group=SHOP, kind=Kind.QUERY_BATCH, table="accounts")

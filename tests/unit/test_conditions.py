@@ -23,8 +23,8 @@ from penstock.control.verify.verify import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify
+from penstock.engines.postgres.target import merge_tables as sending
 from penstock.engines.postgres.target import schema
-from penstock.engines.postgres.target import staging as sending
 from penstock.engines.postgres.target.target import require
 from penstock.host import server_process
 from penstock.host.files import REAL_FILES, DirectoryLock

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock.ports.staging import Lease, StagingUnusable
-from penstock.stage.consistent import HeldLease, hold_lease
-from penstock.stage.position import LeaseLost
+from penstock.feeds.position import HeldLease, LeaseLost, hold_lease
+from penstock.ports.feeds import Lease, StagingUnusable
 
 LIFETIME_S = 0.4
 LEASE = Lease(names=("sequtil.Lease.shop",), nonce=uuid.UUID(int=1), expires=datetime.now(UTC))

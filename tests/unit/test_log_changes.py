@@ -12,10 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.feeds.staging import FakeStaging
-from penstock.model import Column, Relation
-from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import Mutation, StagedTable, mutations_of
-from penstock.stage.log_changes import (
+from penstock.feeds.log_changes import (
     KEPT_MAX,
     Changes,
     LogMarks,
@@ -24,6 +21,9 @@ from penstock.stage.log_changes import (
     mutations,
     time_of,
 )
+from penstock.model import Column, Relation
+from penstock.model.hlc import ZERO, Hlc
+from penstock.ports.feeds import Mutation, StagedTable, mutations_of
 
 GROUP = ("shop", "public")
 COLUMNS = (Column(name="id", source_type="int", neutral="int32"),

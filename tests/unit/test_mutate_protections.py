@@ -59,11 +59,11 @@ ROOMS = (
     "base",
     "consume",
     "consume/flexcdc",
+    "engines/feeds",
     "engines/ignite",
-    "engines/staged",
+    "feeds",
     "merge",
     "serve",
-    "stage",
 )
 
 

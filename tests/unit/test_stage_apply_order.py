@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.model import ForeignKey, TableDefinition, TableName
-from penstock.model.hlc import Hlc
-from penstock.model.sections import StageMode
-from penstock.ports.staging import Mutation, StagedTable, batch_of
-from penstock.stage.apply.order import (
+from penstock.feeds.apply.order import (
     TablesInCycle,
     components_of,
     levels_of,
     parents_of,
     steps_of,
 )
-from penstock.stage.apply.sequencer import first_mode, next_mode
+from penstock.feeds.apply.sequencer import first_mode, next_mode
+from penstock.model import ForeignKey, TableDefinition, TableName
+from penstock.model.hlc import Hlc
+from penstock.model.sections import StageMode
+from penstock.ports.feeds import Mutation, StagedTable, batch_of
 
 G = ("shop", "public")
 

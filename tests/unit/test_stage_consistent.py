@@ -10,14 +10,14 @@ import pytest
 from harness.feeds.row_target import GROUP, FakeRowTarget
 from harness.feeds.sequencer import row
 from harness.feeds.staging import FakeStaging
+from penstock.feeds.position import Marking, begin_log, forget_log
 from penstock.host.files import REAL_FILES
 from penstock.log.layout import LogState, load_state, save_state
 from penstock.model import FlushPoint
 from penstock.model.hlc import Hlc
 from penstock.model.layout import PipelineLayout
-from penstock.ports.staging import StagedTable, batch_of, position_behind
+from penstock.ports.feeds import StagedTable, batch_of, position_behind
 from penstock.ports.target import Applied
-from penstock.stage.consistent import Marking, begin_log, forget_log
 
 LOG = "stage/test/shop.public"
 TABLE = StagedTable(GROUP, "t")

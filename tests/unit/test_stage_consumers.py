@@ -11,11 +11,11 @@ import pytest
 from harness.feeds.staging import FakeStaging
 from penstock.control.pipeline.config import ConfigValueInvalid, load_config
 from penstock.control.pipeline.consumers import FeedUnknown, select_log
-from penstock.engines.staged.shapes import Shapes
-from penstock.engines.staged.windows import FeedNotStaged, FeedRetired, WindowReader
+from penstock.engines.feeds.rows import Shapes
+from penstock.engines.feeds.windows import FeedNotStaged, FeedRetired, WindowReader
 from penstock.model import ColumnDefinition, FlushPoint, Run, TableDefinition, TableName
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Mutation,
     StagedTable,
     batch_of,

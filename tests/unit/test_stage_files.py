@@ -14,21 +14,21 @@ from harness.servers.bucket import bucket
 from penstock.control.feeds import feed_process
 from penstock.control.feeds.feed_process import receiving
 from penstock.control.pipeline.config import load_config
-from penstock.model import PenstockError
-from penstock.model.hlc import Hlc
-from penstock.model.sections import PartitionFormat
-from penstock.stage.metrics import Metrics
-from penstock.stage.receiver.access import Everybody
-from penstock.stage.receiver.app import Receiver
-from penstock.stage.receiver.feed_files import (
+from penstock.feeds.metrics import Metrics
+from penstock.feeds.receiver.access import Everybody
+from penstock.feeds.receiver.app import Receiver
+from penstock.feeds.receiver.feed_files import (
     FeedFiles,
     FeedFilesUnreadable,
     FeedFileUnknown,
     StorageUrlInvalid,
     store_at,
 )
-from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.receiver.targets import TargetTables
+from penstock.feeds.receiver.targets import TargetTables
+from penstock.feeds.sessions import Sessions
+from penstock.model import PenstockError
+from penstock.model.hlc import Hlc
+from penstock.model.sections import PartitionFormat
 
 FOLDER = {
     PartitionFormat.DAILY: "2024-03-01/",

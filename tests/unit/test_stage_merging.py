@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stage.documents import (
+from penstock.feeds.script import (
     MergeOperation,
     StandardMerge,
     Unmerged,

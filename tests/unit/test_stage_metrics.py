@@ -10,11 +10,10 @@ import pytest
 
 from harness.feeds.staging import SHOP, FakeStaging
 from penstock.control.feeds.feed_process import Checks
+from penstock.feeds.metrics import ApplyMetrics, MeteredStaging, Metrics, StagingMetrics
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import Mutation, StagedTable, batch_of
-from penstock.stage.metered import MeteredStaging, StagingMetrics
-from penstock.stage.metrics import ApplyMetrics, Metrics
+from penstock.ports.feeds import Mutation, StagedTable, batch_of
 
 NAMES = Path(__file__).parents[1] / "data" / "staging" / "metric_names.txt"
 ORDERS = StagedTable(SHOP, "orders")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.feeds.receiver.targets import Kind, PathUnknown, Place, place_of
 from penstock.model.hlc import Hlc
-from penstock.stage.receiver.targets import Kind, PathUnknown, Place, place_of
 
 SHOP = ("db", "public")
 FILE = "202004022058072107140000000000000-56087568dba1e6b8-1-72-00000000-test_table-1f.ndjson"

@@ -18,11 +18,25 @@ from harness.feeds.sequencer import row
 from harness.feeds.stage_site import ALL_MODES, P, Place, Site, T
 from harness.feeds.staging import FakeCatalog
 from penstock.control.feeds.feed_rewind import RewindRefused, rewind
+from penstock.feeds.apply.admission import FeedEarly, MutationLate
+from penstock.feeds.metrics import Metrics
+from penstock.feeds.position import (
+    LeaseLost,
+    Marking,
+    PositionAhead,
+    PositionMoved,
+    advance_to,
+    take_over,
+)
+from penstock.feeds.receiver.access import Everybody
+from penstock.feeds.receiver.app import Receiver
+from penstock.feeds.receiver.targets import TargetTables
+from penstock.feeds.sessions import Sessions
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     STUB,
     CheckpointMoved,
     batch_of,
@@ -32,14 +46,6 @@ from penstock.ports.staging import (
     time_through,
 )
 from penstock.ports.target import Applied
-from penstock.stage.apply.admission import FeedEarly, MutationLate
-from penstock.stage.consistent import Marking, take_over
-from penstock.stage.metrics import Metrics
-from penstock.stage.position import LeaseLost, PositionAhead, PositionMoved, advance_to
-from penstock.stage.receiver.access import Everybody
-from penstock.stage.receiver.app import Receiver
-from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.receiver.targets import TargetTables
 
 
 @pytest.fixture

@@ -21,15 +21,15 @@ from harness.feeds.tokens import GRANTED, pem, token
 from penstock.cli.entry import run_guarded
 from penstock.control.feeds import feed_process
 from penstock.control.feeds.feed_process import StageNotInstalled, StageSectionMissing, stage
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline import extras
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.extras import ExtraMissing
+from penstock.feeds.receiver.app import CertificateUnusable, EncryptionMissing
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.host.listen import is_loopback
 from penstock.ports.config import Config
+from penstock.ports.feeds import Keys, staging_at
 from penstock.ports.registry import PartMissing
-from penstock.ports.staging import Keys, staging_at
-from penstock.stage.receiver.server import CertificateUnusable, EncryptionMissing
 
 LINE = '{"after":{"id":1},"key":[1],"topic":"accounts","updated":"7.0000000009"}'
 BODY = f'{{"payload":[{LINE}],"length":1}}'

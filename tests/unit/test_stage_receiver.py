@@ -19,13 +19,9 @@ from starlette.testclient import TestClient
 
 from harness.feeds.staging import SHOP, FakeCatalog, FakeStaging
 from harness.feeds.tokens import CURVES, GRANTED, RSA_KEY, pem, token
-from penstock.host.clock import REAL_CLOCK
-from penstock.model import PenstockError
-from penstock.model.hlc import Hlc
-from penstock.ports.staging import Keys, StagedTable
-from penstock.stage.metrics import Metrics
-from penstock.stage.receiver import app
-from penstock.stage.receiver.access import (
+from penstock.feeds.metrics import Metrics
+from penstock.feeds.receiver import app
+from penstock.feeds.receiver.access import (
     CLAIMS,
     Access,
     Everybody,
@@ -33,9 +29,13 @@ from penstock.stage.receiver.access import (
     PublicKeyBroken,
     SignedTokens,
 )
-from penstock.stage.receiver.app import BODIES_MAX, THREADS, Receiver, ReceiverOptions
-from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.receiver.targets import TargetTables
+from penstock.feeds.receiver.app import BODIES_MAX, THREADS, Receiver, ReceiverOptions
+from penstock.feeds.receiver.targets import TargetTables
+from penstock.feeds.sessions import Sessions
+from penstock.host.clock import REAL_CLOCK
+from penstock.model import PenstockError
+from penstock.model.hlc import Hlc
+from penstock.ports.feeds import Keys, StagedTable
 
 SAMPLES = [
     json.loads(line)
@@ -379,8 +379,8 @@ def test_a_small_rsa_key_may_sign_without_a_warning() -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     program = (
         "import sys\n"
-        "from penstock.ports.staging import Keys\n"
-        "from penstock.stage.receiver.access import SignedTokens\n"
+        "from penstock.ports.feeds import Keys\n"
+        "from penstock.feeds.receiver.access import SignedTokens\n"
         "tokens = SignedTokens()\n"
         "tokens.load(Keys(public=(sys.argv[1],), revoked=frozenset()))\n"
         "print(tokens.allows(sys.argv[2], ('shop', 'public')))\n"

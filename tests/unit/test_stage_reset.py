@@ -17,7 +17,7 @@ from penstock.control.feeds.feed_rewind import RewindRefused
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.sections import StageMode
-from penstock.ports.staging import leases_of
+from penstock.ports.feeds import leases_of
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from harness.feeds.staging import FakeStaging
 from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change
+from penstock.feeds.position import lease_lost
+from penstock.feeds.retire import AGAIN_S, FROM_START_S, INTERVAL_S, REST, Retiring
 from penstock.host.errors import ConnectionLost
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import StagedTable
-from penstock.stage.position import lease_lost
-from penstock.stage.retire import AGAIN_S, FROM_START_S, INTERVAL_S, REST, Retiring
+from penstock.ports.feeds import StagedTable
 
 DAY_S = 86_400
 

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 
 from penstock.control.feeds.feed_process import with_options
+from penstock.feeds import script as calls
+from penstock.feeds.apply.tables import TableNotThere, dispatch, table_not_there
+from penstock.feeds.script import (
+    Script,
+    StandardMerge,
+    UserModuleFailed,
+    UserModuleInvalid,
+    load_script,
+)
 from penstock.model import TableDefinition, TableName
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode, StageSection
-from penstock.ports.staging import Mutation, StagedTable, batch_of, mutations_of
-from penstock.stage import script as calls
-from penstock.stage.apply.tables import TableNotThere, dispatch, table_not_there
-from penstock.stage.documents import StandardMerge
-from penstock.stage.script import Script, UserModuleFailed, UserModuleInvalid, load_script
+from penstock.ports.feeds import Mutation, StagedTable, batch_of, mutations_of
 
 G = ("shop", "public")
 HEAD = "from penstock.stage.script import *\n"

@@ -15,15 +15,14 @@ from prometheus_client import CollectorRegistry
 from harness.feeds.row_target import GROUP, FakeRowTarget
 from harness.feeds.sequencer import make_delete, row
 from harness.feeds.staging import FakeStaging
+from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.feeds.metrics import ApplyMetrics
+from penstock.feeds.position import LeaseLost, TakenOver, take_over
+from penstock.feeds.sessions import Sessions
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
-from penstock.ports.staging import Mutation, StagedTable, batch_of
-from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent import take_over
-from penstock.stage.metrics import ApplyMetrics
-from penstock.stage.position import LeaseLost, TakenOver
-from penstock.stage.receiver.sessions import Sessions
+from penstock.ports.feeds import Mutation, StagedTable, batch_of
 
 LOG = "stage/test/shop.public"
 ROW = {"id": 1, "v": 1}
@@ -83,7 +82,7 @@ def windows() -> Iterator[Stage]:
 @pytest.fixture
 def sweeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     """A stage in mode best effort, with a batch per time."""
-    monkeypatch.setattr("penstock.stage.apply.sequencer.FLUSH_ROWS", 1)
+    monkeypatch.setattr("penstock.feeds.apply.sequencer.FLUSH_ROWS", 1)
     yield from stage_of(StageMode.BEST_EFFORT)
 
 

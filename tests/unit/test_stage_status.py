@@ -37,7 +37,7 @@ from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import StageMode
 from penstock.ports.config import Config
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     GroupState,
     Holder,
     Mutation,

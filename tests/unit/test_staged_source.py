@@ -11,17 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engines.staged.extraction import StagedStream
-from penstock.engines.staged.position import HlcPosition
-from penstock.engines.staged.shapes import (
+from penstock.engines.feeds.extraction import HlcPosition, StagedStream
+from penstock.engines.feeds.rows import (
     SchemaDriftDetected,
     ShapeChanged,
     Shapes,
     StagedTableUnknown,
     default_of,
 )
-from penstock.engines.staged.values import NotNeutral, column_of
-from penstock.engines.staged.windows import WindowReader
+from penstock.engines.feeds.values import NotNeutral, column_of
+from penstock.engines.feeds.windows import WindowReader
 from penstock.log.writer import advance, start_of
 from penstock.model import (
     Column,
@@ -35,7 +34,7 @@ from penstock.model import (
 )
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.position import PositionInvalid
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Mutation,
     Slice,
     StagedTable,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engines.cockroach.staging import CHECKPOINTS, DIALECT, LEASES, MEMO, MUTATIONS
-from penstock.engines.postgres.staging.tables import DIALECT as POSTGRES
-from penstock.sql.staging_tables import StagingDialect
+from penstock.engines.cockroach.feeds import CHECKPOINTS, DIALECT, LEASES, MEMO, MUTATIONS
+from penstock.engines.postgres.feeds.tables import DIALECT as POSTGRES
+from penstock.ports.feeds import StagingDialect
 
 DOCUMENT = Path(__file__).parents[1] / "data" / "staging" / "document_001.txt"
 

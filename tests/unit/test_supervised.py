@@ -53,7 +53,7 @@ EXCEPTIONS = {
     "load/chunk.py": (1, AWAITED),
     "serve/blocks.py": (1, AWAITED),
     "serve/slots.py": (1, AWAITED),
-    "stage/receiver/app.py": (1, AWAITED),
+    "feeds/receiver/app.py": (1, AWAITED),
 }
 
 

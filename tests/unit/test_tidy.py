@@ -29,7 +29,7 @@ MODULE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 PRINTS = {"src/penstock/cli/output.py"}
-ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
+ENTRY_POINTS = {"penstock.cli", "penstock.__main__", "penstock.stage.script"}
 # Names with which the tables of an Ignite source will begin; until then only tests use them.
 AWAITED = {
     "penstock.codec.ignite.cache_config",
@@ -38,7 +38,7 @@ AWAITED = {
 # The packages that name no engine, and the files that do so nevertheless. `serve` is not among
 # them: it is the server's end of one engine's protocol.
 DRIVING = (
-    *("consume", "control", "extract", "load", "log", "model", "ports", "sql", "stage", "web"),
+    *("consume", "control", "extract", "feeds", "load", "log", "model", "ports", "sql", "web"),
 )
 NAMING_ENGINES = {
     "consume/flexcdc/ini.py": "the servers of FlexCDC's own file are of one family",

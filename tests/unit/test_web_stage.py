@@ -18,10 +18,10 @@ from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.outages import Outage
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import StageMode
-from penstock.ports.staging import GroupState, StagedRows, StagedTable, Window
+from penstock.ports.feeds import GroupState, StagedRows, StagedTable, Window
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface
-from penstock.web.stage_reading import StageReading, StageWatch, rates_of, state_of
+from penstock.web.feed_reading import StageReading, StageWatch, rates_of, state_of
 
 LOCAL = "http://127.0.0.1:8765"
 NOW_S = 1_800_000_000

@@ -3,7 +3,7 @@
 Strict: what is not JSON, an unknown or repeated field, or a wrong type refuses the whole request,
 and the images are checked to their ends, so that nothing broken is found only when it is applied.
 Their bytes are never changed: numbers stay text. The specification of `_changefeed.pyx`. Not here:
-which table a line belongs to, and what is done with it (`penstock.stage.receiver`).
+which table a line belongs to, and what is done with it (`penstock.feeds.receiver`).
 Source: CockroachDB documentation, "Changefeed Messages"; RFC 8259.
 """
 

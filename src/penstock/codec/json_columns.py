@@ -2,7 +2,7 @@ r"""Convert columns of the log to JSON values as a CockroachDB changefeed writes
 
 Numbers are bare, with their scale; text, dates, times and what has no JSON type are strings; bytes
 are `\x` and hexadecimal digits; arrays are arrays; JSON is itself. Not here: the inverse
-(`engines/staged/values.py`).
+(`engines/feeds/values.py`).
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class StageSection:
             of files to read besides.
         target_schema: The schema for the rows of these files, as `database.schema`.
         user_module: A Python module beside the pipeline file that says how tables are written
-            (`stage.script`).
+            (`feeds.script`).
         dlq_table_name: The table of dead letters in a target schema.
     """
 

@@ -28,7 +28,7 @@ BUILT_IN = (
     "sqlserver",
     "sqlite",
     "cockroach",
-    "staged",
+    "feeds",
     "ignite",
     "merged",
     "yugabyte",

@@ -1,7 +1,7 @@
-"""The stage package's port to a target to which mutations are applied row by row.
+"""The port of feeds to a target to which mutations are applied row by row.
 
 An engine's part `row_apply` is called with a URL and returns a `RowTarget`. Not here: the order of
-mutations (`penstock.stage.apply`), and loading through Spark (`ports.target`).
+mutations (`penstock.feeds.apply`), and loading through Spark (`ports.target`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Protocol
 
 from penstock.model import PenstockError, Retry, TableDefinition
 from penstock.model.hlc import Hlc
+from penstock.ports.feeds import Group, Mutation, StagedTable
 from penstock.ports.registry import PartName, part
-from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied
 
 STATEMENT_ROWS = 10_000

@@ -14,8 +14,8 @@ from decimal import Decimal
 import msgspec
 
 from penstock.model import ColumnDefinition, TableDefinition
+from penstock.ports.feeds import Mutation, has_other_key_order
 from penstock.ports.row_apply import RowKeyMissing, RowRules, ValueUnfit, schema_drift, value_unfit
-from penstock.ports.staging import Mutation, has_other_key_order
 
 Fields = dict[str, msgspec.Raw]
 VALUE = "$0"

@@ -1,1 +1,1 @@
-"""Staging in a database: changefeeds in, consistent states out. Follows document 001."""
+"""Published door to `penstock.feeds` for the user's module of changefeeds."""

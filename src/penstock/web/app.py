@@ -32,11 +32,11 @@ from penstock.control.pipeline.actions import give_action
 from penstock.control.tables import table_commands
 from penstock.model import PenstockError, TableName
 from penstock.web.access import Access, Guard, Hosts, same_origin
+from penstock.web.feed_reading import StageWatch
+from penstock.web.feed_reading import as_dict as stage_dict
 from penstock.web.metrics import CONTENT_TYPE, expose
 from penstock.web.pages import AnyWatch, Page, Pages, announcements, index_context, page_of
 from penstock.web.reading import PipelineWatch, as_dict
-from penstock.web.stage_reading import StageWatch
-from penstock.web.stage_reading import as_dict as stage_dict
 from penstock.web.tasks import TaskKind, Tasks
 
 logger = structlog.get_logger()

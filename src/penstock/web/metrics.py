@@ -30,9 +30,9 @@ from penstock.control.feeds.feed_status import SchemaStatus
 from penstock.control.status.status import Status
 from penstock.load.job_figures import SparkReport
 from penstock.model.histogram import Histogram
-from penstock.ports.staging import StagedRows
+from penstock.ports.feeds import StagedRows
+from penstock.web.feed_reading import StageReading
 from penstock.web.reading import Reading, latencies
-from penstock.web.stage_reading import StageReading
 from penstock.web.watching import AnyReading
 
 COUNTED = {

@@ -21,6 +21,8 @@ from penstock.load.bulk_progress import share_of
 from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
+from penstock.web.feed_reading import StageReading, StageSample, StageWatch, rates_of
+from penstock.web.feed_reading import state_of as stage_state_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, make_plot
 from penstock.web.reading import (
     PipelineWatch,
@@ -32,8 +34,6 @@ from penstock.web.reading import (
     latencies,
     state_of,
 )
-from penstock.web.stage_reading import StageReading, StageSample, StageWatch, rates_of
-from penstock.web.stage_reading import state_of as stage_state_of
 from penstock.web.tasks import Stage, TaskKind, TaskView
 
 AnyWatch = PipelineWatch | StageWatch

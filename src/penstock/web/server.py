@@ -15,9 +15,9 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface
+from penstock.web.feed_reading import StageWatch
 from penstock.web.pages import AnyWatch
 from penstock.web.reading import PipelineWatch
-from penstock.web.stage_reading import StageWatch
 
 HOST_DEFAULT = "127.0.0.1"
 PORT_DEFAULT = 8765

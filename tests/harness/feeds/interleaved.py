@@ -16,11 +16,16 @@ from prometheus_client import CollectorRegistry
 from harness.feeds.row_target import GROUP, FakeRowTarget
 from harness.feeds.sequencer import row
 from harness.feeds.staging import FakeStaging, WentBack
+from penstock.feeds.apply.admission import MutationLate
+from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.feeds.metrics import ApplyMetrics
+from penstock.feeds.position import Marking, TakenOver, take_over
+from penstock.feeds.sessions import Sessions
 from penstock.host.errors import StatementInterrupted
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Mutation,
     StagedTable,
     batch_of,
@@ -29,12 +34,6 @@ from penstock.ports.staging import (
     time_through,
 )
 from penstock.ports.target import Applied, AppliedByAnother
-from penstock.stage.apply.admission import MutationLate
-from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent import Marking, take_over
-from penstock.stage.metrics import ApplyMetrics
-from penstock.stage.position import TakenOver
-from penstock.stage.receiver.sessions import Sessions
 
 LOG = "stage/test/shop.public"
 MODES = (StageMode.CONSISTENT, StageMode.BEST_EFFORT, StageMode.IMMEDIATE)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.model import ForeignKey, TableDefinition, TableName
+from penstock.ports.feeds import Group, Mutation, StagedTable
 from penstock.ports.row_apply import Conflict, RowRules, reference_missing
-from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied, AppliedByAnother
 
 GROUP = ("shop", "public")

@@ -11,18 +11,17 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from harness.feeds.staging import FakeStaging
+from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.feeds.metrics import ApplyMetrics
+from penstock.feeds.position import TakenOver, take_over
+from penstock.feeds.script import Script, load_script
+from penstock.feeds.sessions import Sessions
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
+from penstock.ports.feeds import Group, Mutation, Staged, StagedTable, batch_of
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
-from penstock.ports.staging import Group, Mutation, Staged, StagedTable, batch_of
 from penstock.ports.target import SHARED_LOG
-from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent import take_over
-from penstock.stage.metrics import ApplyMetrics
-from penstock.stage.position import TakenOver
-from penstock.stage.receiver.sessions import Sessions
-from penstock.stage.script import Script, load_script
 from plugins.row_apply import Rows
 
 

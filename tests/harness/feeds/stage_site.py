@@ -13,14 +13,13 @@ from harness.feeds.interleaved import LOG, LockingTarget
 from harness.feeds.row_target import GROUP
 from harness.feeds.staging import FakeStaging
 from penstock.control.feeds import feed_rewind
+from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.feeds.metrics import ApplyMetrics
+from penstock.feeds.position import TakenOver, take_over
+from penstock.feeds.sessions import Sessions
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
-from penstock.ports.staging import Mutation, StagedTable, batch_of
-from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent import take_over
-from penstock.stage.metrics import ApplyMetrics
-from penstock.stage.position import TakenOver
-from penstock.stage.receiver.sessions import Sessions
+from penstock.ports.feeds import Mutation, StagedTable, batch_of
 
 T, P = StagedTable(GROUP, "t"), StagedTable(GROUP, "p")
 ALL_MODES = [StageMode.CONSISTENT, StageMode.BEST_EFFORT, StageMode.IMMEDIATE]

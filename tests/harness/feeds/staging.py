@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.checks import Finding
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     STUB,
     FeedState,
     Group,

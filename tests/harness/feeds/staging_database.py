@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import Mutation, StagedTable, batch_of
+from penstock.ports.feeds import Mutation, StagedTable, batch_of
 
 ORDERS = StagedTable(("shop", "public"), "orders")
 LINES = StagedTable(("shop", "public"), "order_lines")

@@ -39,8 +39,8 @@ from penstock.ports.checks import (
     checks_of,
 )
 from penstock.ports.config import Config
+from penstock.ports.feeds import staging_at
 from penstock.ports.registry import engines
-from penstock.ports.staging import staging_at
 
 
 class PreflightFailed(PenstockError):

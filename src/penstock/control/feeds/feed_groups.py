@@ -27,7 +27,6 @@ import structlog
 
 from penstock.control.doctor.past_errors import keep_error
 from penstock.control.feeds.feed_status import Notes
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.actions import ActionWatch, StopRequest, stop_on_signals
 from penstock.control.pipeline.consumers import register_configured
 from penstock.control.pipeline.diagnostics import open_diagnostics
@@ -36,6 +35,18 @@ from penstock.control.pipeline.servers import pipeline_of
 from penstock.control.run.extract_process import CeRecorder, extract_options
 from penstock.control.run.supervisor import Half, Supervisor
 from penstock.extract.extractor import Extractor
+from penstock.feeds.position import (
+    HeldLease,
+    LeaseLost,
+    Marking,
+    TakenOver,
+    begin_log,
+    forget_log,
+    hold_lease,
+    take_over,
+)
+from penstock.feeds.receiver.targets import TargetSchemas
+from penstock.feeds.retire import Retiring
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import this_program
@@ -46,9 +57,7 @@ from penstock.model import PenstockError
 from penstock.model.policies import Policies, Policy
 from penstock.model.sections import StageMode, seconds
 from penstock.ports.config import Config, TargetSection
-from penstock.ports.progress import SharedProgress, open_shared_progress
-from penstock.ports.source import extraction_of
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Group,
     StagingDatabase,
     StagingSession,
@@ -60,19 +69,11 @@ from penstock.ports.staging import (
     log_id_of,
     source_identity,
 )
-from penstock.stage.consistent import (
-    HeldLease,
-    Marking,
-    begin_log,
-    forget_log,
-    hold_lease,
-    take_over,
-)
-from penstock.stage.position import LeaseLost, TakenOver
-from penstock.stage.retire import Retiring
+from penstock.ports.progress import SharedProgress, open_shared_progress
+from penstock.ports.source import extraction_of
 
 if TYPE_CHECKING:
-    from penstock.stage.apply.sequencer import RowSequencer
+    from penstock.feeds.apply.sequencer import RowSequencer
 
 LOAD, EXTRACT, FEED = "load", "extract", "feed"
 HALVES = (LOAD, EXTRACT)  # Spark takes longest to start

@@ -5,7 +5,7 @@ writes rows straight into the target.
 
 For the metrics it looks at the groups: each second at the windows of all, every ten seconds at the
 number of stale mutations of the groups that this instance works on, and each minute whether their
-rows were applied in order. Not here: the counters (`penstock.stage.metered`).
+rows were applied in order. Not here: the counters (`penstock.feeds.metrics`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from penstock.control.feeds.feed_groups import GroupWorker, working
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.actions import StopRequest, stop_on_signals
 from penstock.control.pipeline.extras import STAGE, check_extras, install_line, missing_libraries
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES
 from penstock.host.supervised import SupervisedThread
@@ -33,8 +33,7 @@ from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import Authentication, StageMode, StageSection, seconds
 from penstock.ports.config import Config
-from penstock.ports.row_apply import row_target_at
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Group,
     StagingDatabase,
     StagingSession,
@@ -43,15 +42,14 @@ from penstock.ports.staging import (
     log_id_of,
     staging_at,
 )
+from penstock.ports.row_apply import row_target_at
 
 if TYPE_CHECKING:
-    from penstock.stage.apply.sequencer import RowSequencer
-    from penstock.stage.metered import StagingMetrics
-    from penstock.stage.metrics import Metrics
-    from penstock.stage.receiver.access import Access, SignedTokens
-    from penstock.stage.receiver.app import Receiver
-    from penstock.stage.receiver.server import Certificate
-    from penstock.stage.script import Script
+    from penstock.feeds.apply.sequencer import RowSequencer
+    from penstock.feeds.metrics import Metrics, StagingMetrics
+    from penstock.feeds.receiver.access import Access, SignedTokens
+    from penstock.feeds.receiver.app import Certificate, Receiver
+    from penstock.feeds.script import Script
 
 logger = structlog.get_logger()
 ROUND_S = 1.0
@@ -61,7 +59,7 @@ ROUND_AGAIN_S = 10.0
 
 def script_of(config: Config) -> Script:
     """Return the user's module of a pipeline. Raises UserModuleInvalid."""
-    from penstock.stage.script import load_script
+    from penstock.feeds.script import load_script
 
     section = _section(config)
     return load_script(section.user_module, beside=config.path.parent)
@@ -77,7 +75,7 @@ def with_options(section: StageSection, script: Script) -> StageSection:
 
     Raises UserModuleInvalid.
     """
-    from penstock.stage.script import UserModuleInvalid
+    from penstock.feeds.script import UserModuleInvalid
 
     names = {
         "mode": "mode",
@@ -107,10 +105,10 @@ def with_options(section: StageSection, script: Script) -> StageSection:
 @contextmanager
 def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[RowSequencer]:
     """Yield the sequencer, which accepts mutations and sweeps staged ones."""
-    from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-    from penstock.stage.metrics import ApplyMetrics
-    from penstock.stage.receiver.app import THREADS
-    from penstock.stage.receiver.sessions import Sessions
+    from penstock.feeds.apply.sequencer import RowSequencer, SequencerOptions
+    from penstock.feeds.metrics import ApplyMetrics
+    from penstock.feeds.receiver.app import THREADS
+    from penstock.feeds.sessions import Sessions
 
     section = with_options(_section(config), script)
     options = SequencerOptions(
@@ -283,12 +281,10 @@ def receiving(
     config: Config, section: StageSection, database: StagingDatabase
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """Receive while the block runs; yield the address, and a function to call now and then."""
-    from penstock.stage.metered import MeteredStaging, StagingMetrics
-    from penstock.stage.metrics import Metrics
-    from penstock.stage.receiver.app import THREADS, Receiver, ReceiverOptions
-    from penstock.stage.receiver.server import serving
-    from penstock.stage.receiver.sessions import Sessions
-    from penstock.stage.receiver.targets import TargetTables
+    from penstock.feeds.metrics import MeteredStaging, Metrics, StagingMetrics
+    from penstock.feeds.receiver.app import THREADS, Receiver, ReceiverOptions, serving
+    from penstock.feeds.receiver.targets import TargetTables
+    from penstock.feeds.sessions import Sessions
 
     metrics = Metrics()
     staging_metrics = StagingMetrics(metrics.registry)
@@ -346,7 +342,7 @@ class _FilesThread:
     def __init__(
         self, section: StageSection, database: StagingDatabase, receiver: Receiver
     ) -> None:
-        from penstock.stage.receiver.feed_files import FeedFiles, store_at
+        from penstock.feeds.receiver.feed_files import FeedFiles, store_at
 
         self.error: PenstockError | None = None
         self._database, self._stop = database, threading.Event()
@@ -393,7 +389,7 @@ class _FilesThread:
 
 
 def _access(section: StageSection, keys: _Keys | None) -> Access:
-    from penstock.stage.receiver.access import Everybody, OneToken
+    from penstock.feeds.receiver.access import Everybody, OneToken
 
     if keys is not None:
         return keys.tokens
@@ -403,7 +399,7 @@ def _access(section: StageSection, keys: _Keys | None) -> Access:
 
 
 def _certificate(config: Config, section: StageSection, host: str) -> Certificate | None:
-    from penstock.stage.receiver.server import Certificate, self_signed
+    from penstock.feeds.receiver.app import Certificate, self_signed
 
     if section.tls_certificate:
         beside = config.path.parent
@@ -421,7 +417,7 @@ class _Keys:
     """Keys of tokens, read again each minute, and soon after SIGHUP."""
 
     def __init__(self, database: StagingDatabase, metrics: Metrics, every_s: float) -> None:
-        from penstock.stage.receiver.access import SignedTokens
+        from penstock.feeds.receiver.access import SignedTokens
 
         self.tokens: SignedTokens = SignedTokens()
         self._database, self._metrics, self._every_s = database, metrics, every_s

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from penstock.control.feeds.feed_process import checked_sections
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.run.reset import Reset, as_administrator, paths_of, remove_directory
+from penstock.feeds.position import TakenOver, check_fence, hold_lease
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.host import faults
 from penstock.model import PenstockError, TableName
 from penstock.model.hlc import ZERO, Hlc
@@ -29,9 +30,7 @@ from penstock.model.removal import Removal
 from penstock.model.sections import StageSection
 from penstock.ports import reset as at_target
 from penstock.ports.config import Config
-from penstock.ports.progress import open_shared_progress
-from penstock.ports.row_apply import row_target_at
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Group,
     StagingDatabase,
     StagingMissing,
@@ -42,8 +41,8 @@ from penstock.ports.staging import (
     position_behind,
     time_through,
 )
-from penstock.stage.consistent import hold_lease
-from penstock.stage.position import TakenOver, check_fence
+from penstock.ports.progress import open_shared_progress
+from penstock.ports.row_apply import row_target_at
 
 faults.declare("stage.rewind.staged")
 

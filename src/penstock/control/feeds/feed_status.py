@@ -18,17 +18,15 @@ from typing import Any
 import msgspec
 import structlog
 
-from penstock.control.feeds.feed_target import TargetSchemas
 from penstock.control.pipeline.display import human_seconds
 from penstock.control.pipeline.outages import Outage, Outages, outage_lines
+from penstock.feeds.receiver.targets import TargetSchemas
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.model.sections import StageMode
 from penstock.ports.config import Config
-from penstock.ports.progress import SharedProgress, open_shared_progress
-from penstock.ports.row_apply import RowSession, row_target_at
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Group,
     GroupState,
     StagedRows,
@@ -40,6 +38,8 @@ from penstock.ports.staging import (
     staging_at,
     time_through,
 )
+from penstock.ports.progress import SharedProgress, open_shared_progress
+from penstock.ports.row_apply import RowSession, row_target_at
 
 logger = structlog.get_logger(__name__)
 KEY = "stage "

@@ -2,8 +2,8 @@
 
 It is a consumer like those of the file: it has links of its own, and neither the load nor another
 consumer waits for it. Its rows are for operators; no process applies them. A thread beside it marks
-the rows that the target has, and retires old ones. Not here: changes as mutations
-(`penstock.stage.log_changes`), the assigned times (`penstock.stage.log_changes`).
+the rows that the target has, and retires old ones. Not here: changes as mutations, and their times
+(`penstock.feeds.log_changes`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ import numpy as np
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.feeds.log_changes import (
+    Changes,
+    LogMarks,
+    Mark,
+    Timed,
+    assign_times,
+    mutations,
+    time_of,
+)
+from penstock.feeds.receiver.targets import TargetSchemas
+from penstock.feeds.retire import Retiring
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.retry import Patience
@@ -28,8 +38,7 @@ from penstock.model import PenstockError, Relation, TableName
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.sections import seconds
 from penstock.ports.config import Config
-from penstock.ports.progress import TargetReader, open_target_reader
-from penstock.ports.staging import (
+from penstock.ports.feeds import (
     Group,
     StagedTable,
     StagingDatabase,
@@ -37,17 +46,8 @@ from penstock.ports.staging import (
     group_name,
     staging_at,
 )
+from penstock.ports.progress import TargetReader, open_target_reader
 from penstock.ports.target import SyncState, target_name
-from penstock.stage.log_changes import (
-    Changes,
-    LogMarks,
-    Mark,
-    Timed,
-    assign_times,
-    mutations,
-    time_of,
-)
-from penstock.stage.retire import Retiring
 
 if TYPE_CHECKING:
     from penstock.consume.batches import CdcBatch

@@ -41,8 +41,8 @@ from penstock.model.sections import (
     seconds,
 )
 from penstock.ports.config import CONSUMERS, OPTIONS_PART, Config, Mode, SourceSection, snake
+from penstock.ports.feeds import STAGING_PART
 from penstock.ports.registry import engine_at, schemes, types_at
-from penstock.ports.staging import STAGING_PART
 from penstock.serve.entries import parse_entries
 
 STAGE_TOKEN_LENGTH_MIN = 16

@@ -14,8 +14,8 @@ from penstock.model import PenstockError
 from penstock.model.sections import ConsumerSection, Start
 from penstock.ports.config import Config
 from penstock.ports.direct import DIRECT_PART
+from penstock.ports.feeds import feed_config, feeds
 from penstock.ports.registry import Descriptor, engine_at, is_list
-from penstock.ports.staging import feed_config, feeds
 
 
 def engine_of(url: object) -> Descriptor | None:

@@ -34,10 +34,10 @@ from penstock.model.table_requests import Capture
 from penstock.ports import reset as at_target
 from penstock.ports.checks import checks_of
 from penstock.ports.config import Config
+from penstock.ports.feeds import FEEDS, GROUPS
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import check_pipeline, stored_identity
 from penstock.ports.reset import reset_of
-from penstock.ports.staging import FEEDS, GROUPS
 from penstock.ports.target import TargetFollowsAnotherLog, target_name
 
 APPLICATION_NAME = "penstock reset"

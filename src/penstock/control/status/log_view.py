@@ -30,8 +30,8 @@ from penstock.log.segment import Segment, list_begun_segments
 from penstock.log.text import NULL, lines
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
+from penstock.ports.feeds import FEEDS, GROUPS
 from penstock.ports.positions import has_wide_positions, kind_in_log
-from penstock.ports.staging import FEEDS, GROUPS
 
 if TYPE_CHECKING:
     from penstock.ports.config import Config

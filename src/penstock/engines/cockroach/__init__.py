@@ -12,5 +12,5 @@ DESCRIPTOR = Descriptor(
     libraries=("psycopg",),
     schemes={"cockroachdb": "cockroachdb"},
     begins=("cannot be a source", ""),
-    parts={"staging": "penstock.engines.cockroach.staging:staging"},
+    parts={"staging": "penstock.engines.cockroach.feeds:staging"},
 )

@@ -43,7 +43,7 @@ DESCRIPTOR = Descriptor(
         "read_plan": f"{_HERE}.source.read_plan:read_plan",
         "type_rules": f"{_HERE}.type_rules:TYPE_RULES",
         "schema_source": f"{_HERE}.source.schema_description",
-        "staging": f"{_HERE}.staging.database:PostgresStaging",
+        "staging": f"{_HERE}.feeds.database:PostgresStaging",
         "schema_target": f"{_HERE}.target.schema_rendering",
         "bulk_reader": f"{_HERE}.source.bulk_reader",
         "bulk_writer": f"{_HERE}.target.chunk:PostgresWriter",

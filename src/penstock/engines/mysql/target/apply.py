@@ -38,6 +38,7 @@ from penstock.engines.mysql.target.direct import (
 )
 from penstock.engines.mysql.target.layout import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
+from penstock.engines.mysql.target.merge_tables import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
 from penstock.engines.mysql.target.refusals import (
     HARMLESS,
@@ -48,7 +49,6 @@ from penstock.engines.mysql.target.refusals import (
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
 from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_of
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
-from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
 from penstock.host import faults
 from penstock.host.errors import StatementFailed

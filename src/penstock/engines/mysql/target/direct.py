@@ -533,7 +533,7 @@ def table_altered(table: TableName) -> StagingChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySQLStagingWriter(StagingWriter):
+class MySQLMergeWriter(StagingWriter):
     """Writer into a merge table. path: prefix of file names, if the table accepts rows directly."""
 
     place: Destination

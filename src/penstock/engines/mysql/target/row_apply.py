@@ -24,6 +24,7 @@ from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
+from penstock.ports.feeds import Group, Mutation, StagedTable
 from penstock.ports.row_apply import (
     Conflict,
     DeadLetter,
@@ -32,7 +33,6 @@ from penstock.ports.row_apply import (
     RowTarget,
     reference_missing,
 )
-from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied
 from penstock.sql.row_documents import (
     VALUE,

@@ -68,7 +68,7 @@ _used_s: dict[tuple[int, str], float] = {}  # when each was last at work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Merge table that a worker fills. table: the source's name. stamp: see `StagingArea`."""
+    """Merge table that a worker fills. table: the source's name. stamp: see `MergeTables`."""
 
     url: str
     table: TableName

@@ -10,11 +10,11 @@ import pymysql
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.mysql.connect import Connection, connect, run, statement_error
 from penstock.engines.mysql.target.apply import LOCK_TIMEOUT_S, MySQLTarget, lock_timeouts
-from penstock.engines.mysql.target.direct import DirectTables, MySQLStagingWriter, UnsureTables
+from penstock.engines.mysql.target.direct import DirectTables, MySQLMergeWriter, UnsureTables
+from penstock.engines.mysql.target.merge_tables import NO_STRICT, MergeTables
 from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, MySQLProgress
 from penstock.engines.mysql.target.row_events import RowsFiles
 from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
-from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port
@@ -42,11 +42,11 @@ class MySQLTargetEngine(TargetEngine):
 
     def open_staging(
         self, url: str, *, choices: Choices = NO_CHOICES, directory: Path | None = None
-    ) -> MySQLStaging:
+    ) -> MySQLStager:
         """Connect for preparing merge tables. directory: for rows that need no merge table."""
         settings = lock_timeouts(LOCK_TIMEOUT_S)
         connection = connect(url, application_name=STAGER_NAME, options=settings)
-        return MySQLStaging(
+        return MySQLStager(
             connection, url, choices=choices, directory=directory, unsure=self.unsure
         )
 
@@ -69,7 +69,7 @@ class MySQLTargetEngine(TargetEngine):
         )
 
 
-class MySQLStaging(Staging):
+class MySQLStager(Staging):
     """Staging side; see `Staging`.
 
     It has two connections: merge tables are excluded from the target's binlog if that is allowed,
@@ -104,7 +104,7 @@ class MySQLStaging(Staging):
         except BaseException:
             self.close()
             raise
-        self._area = StagingArea(self._silent)
+        self._area = MergeTables(self._silent)
         self._direct = DirectTables(connection, self._records, choices=choices, unsure=unsure)
 
     def _relax(self) -> None:
@@ -120,13 +120,13 @@ class MySQLStaging(Staging):
 
     def prepare(
         self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
-    ) -> dict[str, MySQLStagingWriter]:
+    ) -> dict[str, MySQLMergeWriter]:
         stamps = self._area.prepare({one.name: one.relation for one in wanted})
         folder = self._files.begin(place)
         plain = [one for one in wanted if one.is_plain] if folder is not None else []
         direct = self._direct.among(plain, source_engine=source_engine)
         return {
-            one.name: MySQLStagingWriter(
+            one.name: MySQLMergeWriter(
                 place=Destination(
                     url=self._url,
                     table=one.source,

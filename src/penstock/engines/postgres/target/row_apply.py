@@ -27,6 +27,7 @@ from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
+from penstock.ports.feeds import Group, Mutation, StagedTable
 from penstock.ports.row_apply import (
     Conflict,
     DeadLetter,
@@ -35,7 +36,6 @@ from penstock.ports.row_apply import (
     RowTarget,
     reference_missing,
 )
-from penstock.ports.staging import Group, Mutation, StagedTable
 from penstock.ports.target import Applied
 from penstock.sql.row_documents import (
     VALUE,

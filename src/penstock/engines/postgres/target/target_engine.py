@@ -20,14 +20,14 @@ from penstock.engines.postgres.target import apply
 from penstock.engines.postgres.target.enums import add_missing_labels
 from penstock.engines.postgres.target.foreign import Foreign, preparations
 from penstock.engines.postgres.target.merge import MergeLayout
-from penstock.engines.postgres.target.nulls import drop_not_null
-from penstock.engines.postgres.target.progress import PostgresProgress
-from penstock.engines.postgres.target.staging import (
-    PostgresStagingWriter,
-    StagingArea,
+from penstock.engines.postgres.target.merge_tables import (
+    MergeTables,
+    PostgresMergeWriter,
     check_staged,
     drop_merge_tables,
 )
+from penstock.engines.postgres.target.nulls import drop_not_null
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port
@@ -69,10 +69,10 @@ class PostgresTargetEngine(TargetEngine):
         *,
         choices: Choices = NO_CHOICES,
         directory: Path | None = None,  # noqa: ARG002 - all rows wait in merge tables
-    ) -> PostgresStaging:
+    ) -> PostgresStager:
         settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(apply.LOCK_TIMEOUT_MS)}
         connection = connect(url, application_name=STAGER_NAME, options=settings)
-        return PostgresStaging(connection, url, choices)
+        return PostgresStager(connection, url, choices)
 
     def open_target(
         self,
@@ -97,7 +97,7 @@ class PostgresTargetEngine(TargetEngine):
         )
 
 
-class PostgresStaging(Staging):
+class PostgresStager(Staging):
     """The stager's side; see `Staging`."""
 
     def __init__(
@@ -109,7 +109,7 @@ class PostgresStaging(Staging):
         self._choices = choices
         self._progress = PostgresProgress(connection)
         self._records = Records(self._progress)
-        self._area = StagingArea(connection)
+        self._area = MergeTables(connection)
 
     def merge_name(self, table: TableName, target: TableName) -> str:
         return self._records.get(table, target).merge_name
@@ -120,11 +120,11 @@ class PostgresStaging(Staging):
         *,
         place: int,  # noqa: ARG002 - the names are the place's own
         source_engine: str,
-    ) -> dict[str, PostgresStagingWriter]:
+    ) -> dict[str, PostgresMergeWriter]:
         """Empty these merge tables. Rows go nowhere else: COPY cannot update."""
         stamps = self._area.prepare({one.name: MergeLayout(one.relation) for one in wanted})
         return {
-            one.name: PostgresStagingWriter(
+            one.name: PostgresMergeWriter(
                 url=self._url,
                 table=one.source,
                 staging=one.name,
