@@ -15,6 +15,7 @@ from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, MySQLProgres
 from penstock.engines.mysql.target.row_events import RowsFiles
 from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
 from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
+from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports import target as port
@@ -58,6 +59,7 @@ class MySQLTargetEngine(TargetEngine):
         allow_triggers: bool = False,
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
+        clock: Clock = REAL_CLOCK,
     ) -> MySQLTarget:
         return MySQLTarget(
             url,
@@ -66,6 +68,7 @@ class MySQLTargetEngine(TargetEngine):
             choices=choices,
             policies=policies,
             unsure=self.unsure,
+            clock=clock,
         )
 
 
