@@ -48,7 +48,7 @@ def test_merge_tables_are_prepared_some_at_a_time(
     monkeypatch.setattr(staging, "_stamps", count_locks)
     layouts = {f"t{number}_wkm": MergeLayout(ITEM) for number in range(40)}
     for _ in range(2):
-        stamps = stager.prepare(layouts)
+        stamps = stager.make_empty(layouts)
         assert set(stamps) == set(layouts)
         stager.empty_ahead()
     assert max(seen) < 60, "of 40 tables they are 200"

@@ -217,7 +217,7 @@ class Stager(BatchStager):
                 for one in segments
                 if one.start.gsn >= applied.gsn
             ]
-            self._staging.begin_files(begun)
+            self._staging.progress.begin_files(begun)
 
     def _progress(
         self, segments: Sequence[SegmentView], after: Applied
@@ -268,7 +268,7 @@ class Stager(BatchStager):
             if (task.phase, table) in names:
                 continue
             uses[table] = uses.get(table, 0) + 1
-            name = self._engine.staging_name(self._merge_name(table), place=place, use=uses[table])
+            name = self._staging.staging_name(self._merge_name(table), place=place, use=uses[table])
             names[task.phase, table] = name
             if uses[table] > 1:
                 extra.append(name)

@@ -595,8 +595,65 @@ class StagingWriter(Protocol):
         ...
 
 
+class TargetProgress(Protocol):
+    """Progress tables, on the connection that stages or applies: those of a batch are written in
+    its transaction.
+    """
+
+    @abstractmethod
+    def ensure_tables(self) -> None:
+        """Create missing tables. Raises ProgressUnwritable."""
+        ...
+
+    @abstractmethod
+    def bind_log(self, log_id: str) -> Applied:
+        """Bind the target to a log; return how far it is applied.
+
+        Raises TargetFollowsAnotherLog.
+        """
+        ...
+
+    @abstractmethod
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """Move the applied position, before anything else is written. A second loader waits, and is
+        then refused.
+        """
+        ...
+
+    @abstractmethod
+    def begin_files(self, files: Iterable[str]) -> None:
+        """Insert the CL rows of a batch that begins to be staged."""
+        ...
+
+    @abstractmethod
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """Write the CL rows, inside the transaction."""
+        ...
+
+    @abstractmethod
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
+        """Return the tables that have, or had, a table sync."""
+        ...
+
+    @abstractmethod
+    def write_table_sync(self, row: TableSync) -> None:
+        """Insert or replace a table's row, inside a transaction."""
+        ...
+
+
 class Staging(Protocol):
-    """Connection of the stager: merge tables and the CL rows of files that begin."""
+    """Connection of the stager: merge tables and the CL rows of files that begin.
+
+    Attributes:
+        progress: Progress tables, on a connection of the stager.
+    """
+
+    progress: TargetProgress
+
+    @abstractmethod
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        """Return the merge table of the use-th phase (from 1) of a batch in this place (0, 1)."""
+        ...
 
     @abstractmethod
     def merge_name(self, table: TableName, target: TableName) -> str:
@@ -626,52 +683,8 @@ class Staging(Protocol):
         ...
 
     @abstractmethod
-    def begin_files(self, files: Iterable[str]) -> None:
-        """Insert the CL rows of a batch that begins."""
-        ...
-
-    @abstractmethod
     def close(self) -> None:
         """Close the connection, and remove rows that wait outside of the target."""
-        ...
-
-
-class TargetProgress(Protocol):
-    """Progress tables, on the connection that applies: they are written with the rows."""
-
-    @abstractmethod
-    def ensure_tables(self) -> None:
-        """Create missing tables. Raises ProgressUnwritable."""
-        ...
-
-    @abstractmethod
-    def bind_log(self, log_id: str) -> Applied:
-        """Bind the target to a log; return how far it is applied.
-
-        Raises TargetFollowsAnotherLog.
-        """
-        ...
-
-    @abstractmethod
-    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """Move the applied position, before anything else is written. A second loader waits, and is
-        then refused.
-        """
-        ...
-
-    @abstractmethod
-    def end_files(self, files: Iterable[FileProgress]) -> None:
-        """Write the CL rows, inside the transaction."""
-        ...
-
-    @abstractmethod
-    def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """Return the tables that have, or had, a table sync."""
-        ...
-
-    @abstractmethod
-    def write_table_sync(self, row: TableSync) -> None:
-        """Insert or replace a table's row, inside a transaction."""
         ...
 
 
@@ -874,11 +887,6 @@ class TargetEngine(Protocol):
         ...
 
     @abstractmethod
-    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
-        """Return the merge table of the use-th phase (from 1) of a batch in this place (0, 1)."""
-        ...
-
-    @abstractmethod
     def open_staging(self, url: str, *, choices: Choices, directory: Path | None) -> Staging:
         """Connect for preparing merge tables.
 
@@ -903,7 +911,7 @@ class TargetEngine(Protocol):
 
 
 def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str = "") -> str:
-    """Return a merge table's name; see `TargetEngine.staging_name`.
+    """Return a merge table's name; see `Staging.staging_name`.
 
     room: the greatest length of names, in bytes of the encoding `unit`, or in characters.
     merge_name: the table's own, which belongs to the first phase in the first set: `item_wkm`; the
