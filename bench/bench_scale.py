@@ -27,7 +27,7 @@ from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load import session as sessions
 from penstock.load.job import TaskOutcome, Work, _bucket, _Frames
 from penstock.load.session import Session, SessionOptions, start_session
-from penstock.load.sql_target import StagedBatch, apply_batch, open_stager
+from penstock.load.sql_target import StagedBatch, open_stager
 from penstock.log.frames import FrameReader
 from penstock.log.layout import next_segments
 from penstock.log.segment import open_either, open_segment
@@ -164,7 +164,7 @@ def load(url: str, log: Path, session: Any, *, executors: int, server: int, scra
         ):
             staged: StagedBatch = stager.stage(files, session, applied=applied)
         with ServerSampler(server) as applying_server:
-            seconds = apply_batch(target, staged, log_id=log_id)
+            seconds = target.apply(staged)
     return Ran(
         rows=staged.counts.changes,
         stage_s=seconds["stage"],

@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.loading import TABLES, Running, add, check, until
-from penstock.engines.postgres.target import apply
+from penstock.engines.postgres.target import apply, deferred_keys
 from penstock.engines.postgres.target import bulk as bulk_load
 from penstock.engines.postgres.target.bulk import PostgresBulk
 from penstock.engines.postgres.target.progress import PostgresProgress
@@ -17,7 +17,7 @@ from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.host.files import DirectoryLock
 from penstock.load.loader_state import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.model import TableDefinition, TableName
-from penstock.ports.bulk import DeferredTable
+from penstock.ports.deferred_keys import DeferredTable
 
 SHOW = "show synchronous_commit"
 
@@ -57,8 +57,8 @@ def test_commits_wait_for_the_disk(
     monkeypatch.setattr(PostgresProgress, "made_tables", lambda _: {table})
     definition = TableDefinition(name=table, source_id=1, columns=())
     bulk_load.add_all_keys(target_url, [definition], {}, threads=1, stop=lambda: False)
-    monkeypatch.setattr(bulk_load.schema, "add_deferred_keys", look)
-    bulk_load.add_deferred_keys(
+    monkeypatch.setattr(deferred_keys, "_add", look)
+    deferred_keys.add_deferred_keys(
         target_url, DeferredTable(source=table, target=table, settled=0, keys=())
     )
     assert found == [("on" if setting == "off" else setting,)] * 5

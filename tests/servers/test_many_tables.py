@@ -13,7 +13,7 @@ from penstock.engines.postgres.target import merge_tables
 from penstock.engines.postgres.target.merge import MergeLayout
 from penstock.engines.postgres.target.merge_tables import MergeTables
 from penstock.host import faults
-from penstock.load.sql_target import StagedBatch, apply_batch
+from penstock.load.sql_target import StagedBatch
 
 TABLES = 1_000
 TABLE = "create table t{0} (id int primary key, v text, w text); create index on t{0} (v);"
@@ -48,7 +48,7 @@ def test_merge_tables_are_prepared_some_at_a_time(
     monkeypatch.setattr(merge_tables, "_stamps", count_locks)
     layouts = {f"t{number}_wkm": MergeLayout(ITEM) for number in range(40)}
     for _ in range(2):
-        stamps = stager.prepare(layouts)
+        stamps = stager.make_empty(layouts)
         assert set(stamps) == set(layouts)
         stager.empty_ahead()
     assert max(seen) < 60, "of 40 tables they are 200"
@@ -92,10 +92,10 @@ def test_a_thousand_tables_within_the_lock_table(
             beside.append(stage(3, place=1))
         reached(name)
 
-    apply_batch(target.target, first := stage(1, place=0), log_id="test-log")
+    target.target.apply(first := stage(1, place=0))
     monkeypatch.setattr(faults, "point", point)
-    apply_batch(target.target, stage(2, place=0), log_id="test-log")
-    apply_batch(target.target, beside[0], log_id="test-log")
+    target.target.apply(stage(2, place=0))
+    target.target.apply(beside[0])
     target.empty_ahead()
     assert target.rows("select count(*) from public.t999") == [(3,)]
     assert first.tables == TABLES

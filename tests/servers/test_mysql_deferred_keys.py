@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,17 +19,22 @@ from harness.pipelines.merge import ITEM, insert, update
 from harness.pipelines.pipeline import write_pipeline
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.pipeline.config import load_config
-from penstock.control.run.bulk_load import DeferredKeyMaker, bulk_load
+from penstock.control.run.bulk_load import add_table_foreign_keys, bulk_load
 from penstock.control.run.extract_process import extract_changes
 from penstock.control.run.table_copy import TableCopier
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.extract.extractor import Ended
-from penstock.load.bulk import put_deferred_keys, read_deferred_keys
+from penstock.load.deferred_keys import (
+    DeferredKeyFlow,
+    put_deferred_keys,
+    read_deferred_keys,
+)
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
-from penstock.ports.bulk import DeferredKey, DeferredTable, add_deferred_keys
+from penstock.ports.deferred_keys import DEFERRED_KEYS_PART, DeferredKey, DeferredTable
 from penstock.ports.handover import read_handover
+from penstock.ports.registry import part
 from penstock.ports.target import TargetDdlFailed
 from plugins.mysql import MySQLServer, database_of
 from plugins.mysql_loader import ITEMS, Target
@@ -192,7 +198,8 @@ def test_a_table_that_is_copied_again(
     assert late.with_foreign_keys
     assert late.settled > position
     copy.execute("delete from seat where guest is not null")
-    DeferredKeyMaker(config).make([late])
+    add_foreign_keys = partial(add_table_foreign_keys, config)
+    DeferredKeyFlow(config.layout.state, copy.url, add_foreign_keys).create([late])
     assert copy.unique_keys() == ALL
     assert read_deferred_keys(config.layout.state) == ()
 
@@ -200,17 +207,9 @@ def test_a_table_that_is_copied_again(
 # -- the loader ------------------------------------------------------------------------------------
 
 
-class Maker:
-    """Maker of keys that works like the load process."""
-
-    def __init__(self, url: str, state: Path) -> None:
-        self._url, self._state = url, state
-
-    def make(self, tables: Sequence[DeferredTable]) -> None:
-        """Create the waiting keys of each table, and remove the table from the file."""
-        for table in tables:
-            assert add_deferred_keys(self._url, table) == []
-            put_deferred_keys(self._state, (), instead_of=[table.source])
+def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
+    """Create the table's keys in the target; return a sentence for each that it cannot have."""
+    return part(url, DEFERRED_KEYS_PART).add_deferred_keys(url, table)
 
 
 def waiting(target: Target, settled: int, *columns: str) -> DeferredTable:
@@ -251,7 +250,6 @@ def test_what_was_read_and_staged_before_the_keys_is_not_used_after_them(
         keeper,
         namespaces=my_target.namespaces,
         max_files_per_batch=1,
-        keys=Maker(my_target.url, root / "state"),
     )
     until(lambda: loader.error is not None or loader.loader.applied_position.segment == 9)
     loader.end(stop=True)
@@ -271,7 +269,6 @@ def test_before_their_place_no_keys_are_made(my_target: Target, log: LogMaker) -
         my_target.url,
         root,
         namespaces=my_target.namespaces,
-        keys=Maker(my_target.url, root / "state"),
     )
     until(lambda: loader.error is not None or loader.loader.applied_position.segment == 0)
     time.sleep(0.3)

@@ -17,7 +17,6 @@ from harness.pipelines.loading import add
 from harness.pipelines.merge import ITEM, delete, insert, update
 from harness.servers.both_ways import batches_both_ways, both_results, both_tables
 from penstock.engines.mysql.target.row_events import RowsFile, files_of
-from penstock.load.sql_target import apply_batch
 from penstock.model import MarkerKind, TableName
 from penstock.ports.target import StagingChanged
 from plugins.mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed
@@ -57,7 +56,7 @@ def test_upserts_wait_in_files_and_deletes_in_the_merge_table(
     assert (file.row_count, spec.staged_row_count) == (3, 2)
     assert file.path.stat().st_size == file.size_bytes
     assert target.rows("select id from wirekite.t_wkm order by 1") == [(2,), (3,)]
-    apply_batch(target.target, staged, log_id="test-log")
+    target.target.apply(staged)
     target.applied = staged.after
     expected = [(1, "A", None), (4, "tab\t\\N\n\0", 4), (5, "moved", 3)]
     assert target.rows("select * from t order by id") == expected
@@ -241,7 +240,7 @@ def test_one_bucket_in_a_file_and_another_not(
     (spec,) = staged.phases[0].merges
     (file,) = files_of(spec)
     assert 0 < file.row_count < 20
-    apply_batch(target.target, staged, log_id="test-log")
+    target.target.apply(staged)
     found = target.rows("select id, e + 0 from t order by id")
     assert found == [(number, 0 if number == 13 else 2) for number in range(20)]
 
@@ -284,7 +283,7 @@ def test_a_spoiled_file_is_not_applied(
     (file,) = files_of(staged.phases[0].merges[0])
     spoil(file)
     with pytest.raises(StagingChanged):
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
     assert target.rows("select * from t") == []
     assert target.read_applied() == target.applied
     target.batch()
@@ -304,7 +303,7 @@ def test_a_table_that_was_altered_meanwhile(
     staged = target.stage()
     alter(target)
     with pytest.raises(StagingChanged, match="altered"):
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
     target.begin_anew()
     assert staged_files(target) == ()
     assert target.rows("select id, name, n from t") == [(1, "a", 1)]
@@ -328,7 +327,7 @@ def test_a_disk_without_room(
         patch.setattr(Path, "open", full)
         staged = target.stage()
     assert files_of(staged.phases[0].merges[0]) == ()
-    apply_batch(target.target, staged, log_id="test-log")
+    target.target.apply(staged)
     assert target.rows("select * from t") == [(1, "a", 1)]
 
 

@@ -18,7 +18,7 @@ from harness.servers.both_ways import batches_both_ways, both_results, both_tabl
 from penstock.engines.mysql.target import row_events
 from penstock.engines.mysql.target.refusals import RowsUnexpected
 from penstock.engines.mysql.target.row_events import RowsFile
-from penstock.load.sql_target import StagedBatch, apply_batch
+from penstock.load.sql_target import StagedBatch
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.ports.target import StagingChanged, UniqueBlocked, ValueRefused
 from plugins.mysql_loader import ITEMS, MyStart, Target, run_killed
@@ -56,7 +56,7 @@ def test_all_kinds_of_changes_in_one_file(my_start: MyStart, log: LogMaker) -> N
     (spec,) = staged.phases[0].merges
     (file,) = files_of(staged)
     assert (file.row_count, spec.staged_row_count) == (5, 0)
-    apply_batch(target.target, staged, log_id="test-log")
+    target.target.apply(staged)
     target.applied = staged.after
     expected = [(1, "A", None), (4, "tab\t\\N\n\0", 4), (5, "moved", 3)]
     assert target.rows("select * from t order by id") == expected
@@ -105,7 +105,7 @@ def test_one_bucket_as_events_and_another_not(
     staged = target.stage(threads=2)
     (file,) = files_of(staged)
     assert 0 < file.row_count < 22
-    apply_batch(target.target, staged, log_id="test-log")
+    target.target.apply(staged)
     found = target.rows("select id, at from t order by id")
     assert found == [(number, AT(2024, 1, 1, 0, 0, 1)) for number in range(20)]
 
@@ -252,7 +252,7 @@ def test_values_that_no_event_tells(
     def without_files() -> None:
         staged = target.stage()
         assert files_of(staged) == []
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
 
     if isinstance(expected, type):
         with pytest.raises(expected):
@@ -325,7 +325,7 @@ def test_rows_that_are_there_or_not_against_the_log(
     staged = target.stage()
     assert files_of(staged)
     with pytest.raises(RowsUnexpected, match="applying to") as raised:
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
     assert (raised.value.fields["schema"], raised.value.fields["name"]) == ("public", "t")
     assert target.rows("select * from t") == [(1, "a", 1)]
     assert target.read_applied() == target.applied
@@ -475,7 +475,7 @@ def test_a_table_that_was_altered_meanwhile(
     assert files_of(staged)
     alter(target)
     with pytest.raises(StagingChanged, match="altered"):
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
     assert target.rows("select * from t") == []
     target.begin_anew()
     files_of(target.batch(), events=alter is not check)
@@ -513,7 +513,7 @@ def test_a_server_that_becomes_lenient(my_start: MyStart, log: LogMaker) -> None
         target.place.server.globals(slave_exec_mode="'IDEMPOTENT'"),
         pytest.raises(StagingChanged),
     ):
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
     assert target.read_applied() == target.applied
 
 
@@ -543,7 +543,7 @@ def test_a_spoiled_file_is_not_applied(my_start: MyStart, log: LogMaker, end: in
     whole = file.path.read_bytes()
     file.path.write_bytes(whole[:-1] if end < 0 else b"\xff\xff" + whole[2:])
     with pytest.raises(StagingChanged):
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
     assert target.rows("select * from t") == []
     target.batch()
     assert target.rows("select * from t order by id") == [(1, "a", 1), (2, "b", 2)]
@@ -557,7 +557,7 @@ def test_another_unique_key(my_start: MyStart, log: LogMaker) -> None:
     staged = target.stage()
     target.execute("alter table t add unique (name)")
     with pytest.raises(StagingChanged, match="altered"):
-        apply_batch(target.target, staged, log_id="test-log")
+        target.target.apply(staged)
     target.begin_anew()
     with pytest.raises(UniqueBlocked):
         target.batch()

@@ -74,7 +74,7 @@ def test_a_worker_that_hangs_is_ended(my_start: MyStart, my_target: Target, log:
     expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
     for then in (
         lambda: check_staged(connection, expected),
-        lambda: MergeTables(connection).prepare({merge.staging: ITEM}),
+        lambda: MergeTables(connection).make_empty({merge.staging: ITEM}),
     ):
         with (
             closing(connect(my_target.url, application_name="test")) as worker,

@@ -333,7 +333,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
         ThreadPoolExecutor(1) as worker,
     ):
         PostgresProgress(driver).ensure_tables()
-        [(name, stamp)] = MergeTables(driver).prepare({"t_wkm": layout}).items()
+        [(name, stamp)] = MergeTables(driver).make_empty({"t_wkm": layout}).items()
         late = PostgresMergeWriter(
             url=target_url, table=TABLE, staging=name, stamp=stamp, relation=ITEM
         )
@@ -342,7 +342,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
             until(lambda: reached.is_set() or sending.done())
             held = "select count(*) from pg_locks where relation = 'wirekite.t_wkm'::regclass"
             until(lambda: run(driver, held) != [(0,)])
-            MergeTables(driver).prepare({"t_wkm": layout})
+            MergeTables(driver).make_empty({"t_wkm": layout})
         finally:
             resumed.set()
         with pytest.raises(StagingLost) as caught:

@@ -14,12 +14,12 @@ from penstock.ports.bulk import (
     BulkWriter,
     ChunkStatus,
     ChunkTask,
-    DeferredKey,
     Found,
     Mark,
     TablePlan,
     chunks_missing,
 )
+from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.target import target_name
 from toy_engine.progress import ToyProgress
 from toy_engine.store import Shape

@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 
 from penstock.host.errors import StatementInterrupted
-from penstock.load.sql_target import APPLY_ATTEMPTS_MAX, apply_batch
 from penstock.model import PenstockError, TableName
-from penstock.ports.target import Applied, SyncState, TableSync, ValueRefused
-
-STAGED: Any = SimpleNamespace(
-    phases=(), seconds={}, extra=(), files=(), before=None, after=None, source_engine="postgresql"
+from penstock.ports.target import (
+    APPLY_ATTEMPTS_MAX,
+    Applied,
+    MergeBatch,
+    SqlTarget,
+    SyncState,
+    TableSync,
+    ValueRefused,
 )
+
+STAGED = MergeBatch(before=Applied(), after=Applied(), source_engine="postgresql")
 
 
 class Clock:
@@ -34,11 +39,15 @@ class Target:
     """Fake target: refuses as often as it is told, then accepts the batch."""
 
     is_closed = False
+    log_id = ""
+    clock = Clock()
+    apply: Any = SqlTarget.apply
 
     def __init__(self, refusals: list[PenstockError], *, is_resolved: bool) -> None:
         self.refusals = refusals
         self.is_resolved = is_resolved
         self.applied = 0
+        self.progress = self
 
     def apply_phases(self, _phases: object) -> None:
         """Refuse or accept the batch."""
@@ -83,12 +92,11 @@ def test_a_batch_is_applied_once_or_its_error_is_raised(
 ) -> None:
     """The error is raised after the last attempt, even if its reason could be removed."""
     target: Any = Target(list(refusals), is_resolved=is_resolved)
-    clock: Any = Clock()
     if expected is None:
-        apply_batch(target, STAGED, log_id="", clock=clock)
+        target.apply(STAGED)
     else:
         with pytest.raises(expected):
-            apply_batch(target, STAGED, log_id="", clock=clock)
+            target.apply(STAGED)
     assert target.applied == (expected is None)
 
 
@@ -122,7 +130,6 @@ def test_rows_and_what_is_remembered_of_them_are_one_transaction(alone: bool) ->
     rows.
     """
     target: Any = Witness()
-    clock: Any = Clock()
     at: Any = SimpleNamespace()
     row = TableSync(
         table=TableName("public", "t"),
@@ -131,7 +138,7 @@ def test_rows_and_what_is_remembered_of_them_are_one_transaction(alone: bool) ->
         start=1,
         applied=Applied(),
     )
-    apply_batch(target, STAGED, log_id="", clock=clock, table_sync=row if alone else None, at=at)
+    target.apply(STAGED, table_sync=row if alone else None, at=at)
     assert target.seen == [
         ("need", False),
         ("reshape", False),

@@ -47,3 +47,18 @@ class RealClock(Clock):
 
 
 REAL_CLOCK: Clock = RealClock()
+
+
+class Steps:
+    """Seconds of each step."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic_s()
+        self.seconds: dict[str, float] = {}
+
+    def end_step(self, name: str) -> None:
+        """End a step and begin the next one."""
+        now = self._clock.monotonic_s()
+        self.seconds[name] = round(now - self._since, 4)
+        self._since = now

@@ -4,37 +4,26 @@ A killed load continues as long as the snapshot of its plan exists. After that, 
 are emptied and copied from the beginning at a new consistent point. Each table keeps its own point,
 so the loader knows which changes its rows already include.
 
-A load that takes snapshots of several moments leaves tables in which two rows may have the same
-value of a unique key, until changes are applied up to the last of those moments. It records in a
-file, which is replaced whole, which keys it has left out; the change loader has them made between
-two of its batches, once it is at that position, and then forgets what it knew of the tables: how
-rows are applied depends on their keys.
-
 Not here: the origin of consistent points and chunk plans (the `Planner`, given by the caller), one
-chunk's transaction (`chunk.py`), and the statements for deferred keys (`bulk.py` of each
-target).
+chunk's transaction (`chunk.py`), and keys that are created later (`deferred_keys.py`).
 """
 
 from __future__ import annotations
 
 import heapq
-import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from penstock.codec.server_pair import ReadPlan, ServerPair
-from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.files import REAL_FILES, Files
-from penstock.host.state_file import StateFile
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
+from penstock.load.deferred_keys import deferred_tables, drop_deferred_keys, put_deferred_keys
 from penstock.load.isolation import BrokenCopies
 from penstock.load.job import copy_chunks
 from penstock.load.job_figures import TaskFigures
@@ -49,7 +38,6 @@ from penstock.load.ledger import (
 from penstock.load.plan import list_names
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.model.position import PositionKind
 from penstock.model.words import count_words
 from penstock.ports.bulk import (
     BulkTarget,
@@ -57,7 +45,6 @@ from penstock.ports.bulk import (
     ChunkOutcome,
     ChunkStatus,
     ChunkTask,
-    DeferredTable,
     Mark,
     Planner,
     Point,
@@ -67,85 +54,12 @@ from penstock.ports.bulk import (
     bulk_source,
     check_names,
     open_bulk_target,
-    split_deferred,
 )
-from penstock.ports.bulk import drop_deferred_keys as drop_at_target
+from penstock.ports.deferred_keys import DeferredTable, split_deferred
 from penstock.ports.target import TargetShapeDiffers, target_name
 from penstock.sql.read_plan import read_plan_of
 
 logger = structlog.get_logger(__name__)
-
-DEFERRED_KEYS_FILE = "late_keys.json"
-faults.declare("load.keys.before", "load.keys.made")
-
-_turn = threading.Lock()  # the loader and copies of single tables, each with a thread of its own
-
-
-class DeferredKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of the file: the tables whose keys wait."""
-
-    tables: tuple[DeferredTable, ...] = ()
-
-
-def read_deferred_keys(
-    state_directory: Path, files: Files = REAL_FILES
-) -> tuple[DeferredTable, ...]:
-    """Return the tables whose keys wait. Raises CheckpointCorrupt."""
-    found = StateFile(state_directory / DEFERRED_KEYS_FILE, DeferredKeys, files=files).load()
-    return () if found is None else found.tables
-
-
-def put_deferred_keys(
-    state_directory: Path, tables: Iterable[DeferredTable], *, instead_of: Collection[TableName]
-) -> None:
-    """Record tables whose keys wait, replacing those of the tables `instead_of`.
-
-    Raises CheckpointCorrupt, DiskFull, FileFailed.
-    """
-    with _turn:
-        before = read_deferred_keys(state_directory)
-        after = (*(one for one in before if one.source not in instead_of), *tables)
-        if after != before:
-            REAL_FILES.make_directory(state_directory)
-            file = StateFile(state_directory / DEFERRED_KEYS_FILE, DeferredKeys)
-            file.save(DeferredKeys(tables=after))
-
-
-def deferred_tables(
-    plans: Iterable[TablePlan],
-    definitions: Mapping[TableName, TableDefinition],
-    target: BulkTarget,
-    *,
-    positions: PositionKind,
-    shift: int,
-    with_foreign_keys: bool,
-) -> list[DeferredTable]:
-    """Return the tables whose rows are of several moments, with their deferred keys.
-
-    positions: positions of the source. shift: number that the change log adds to them.
-    """
-    mixed = [plan for plan in plans if plan.is_mixed and plan.source in definitions]
-    found = [
-        DeferredTable(
-            source=plan.source,
-            target=plan.target,
-            settled=plan.ordinals(positions)[1] + shift,
-            keys=target.deferred_keys(split_deferred(definitions[plan.source])[1]),
-            with_foreign_keys=with_foreign_keys,
-        )
-        for plan in mixed
-    ]
-    return [one for one in found if one.keys or one.with_foreign_keys]
-
-
-def drop_deferred_keys(url: str, table: DeferredTable) -> None:
-    """Drop the keys of a table that will receive rows of several moments.
-
-    A key that another table's foreign key needs stays: then rows may be refused.
-    """
-    for note in drop_at_target(url, table):
-        logger.warning("deferred keys", note=note)
-
 
 APPLICATION_NAME = "penstock bulk driver"
 
@@ -817,16 +731,16 @@ class _Load:
         definitions = list(self.definitions.values())
         plans = [plan for plan in self.ledger.plans if not plan.has_keys]
         names = {plan.source for plan in plans}
-        late = {one.source: one for one in self.deferred_tables(plans)}
+        deferred = {one.source: one for one in self.deferred_tables(plans)}
         if self.options.keys_directory is not None:
-            put_deferred_keys(self.options.keys_directory, late.values(), instead_of=names)
-        early = [
-            split_deferred(one)[0] if one.name in late else one
+            put_deferred_keys(self.options.keys_directory, deferred.values(), instead_of=names)
+        complete = [
+            split_deferred(one)[0] if one.name in deferred else one
             for one in definitions
             if one.name in names
         ]
         add = partial(self.target.add_keys, threads=self.options.max_threads, stop=self.stop)
-        self.broken.add_keys(add, early)
+        self.broken.add_keys(add, complete)
         if self.stop():
             raise _make_stop()
         positions = {plan.settled or plan.position for plan in self.ledger.plans}

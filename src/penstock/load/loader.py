@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -37,8 +36,7 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
-from penstock.host.state_file import Follower
-from penstock.load.bulk import DEFERRED_KEYS_FILE, DeferredKeys
+from penstock.load.deferred_keys import DeferredKeyFlow
 from penstock.load.isolation import BrokenTables
 from penstock.load.loader_state import (
     Hold,
@@ -67,7 +65,7 @@ from penstock.model import FlushPoint, PenstockError, TableName
 from penstock.model.keeping import Keeping
 from penstock.model.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.model.position import POSITION_MAX
-from penstock.ports.bulk import DeferredTable
+from penstock.ports.deferred_keys import DeferredTable
 from penstock.ports.loading import Batch, BatchOptions, Target
 from penstock.ports.target import Applied, TableSync
 
@@ -141,54 +139,6 @@ STATE_INTERVAL_S = 1.0
 ROWS_NAME = "rows"
 
 
-class KeyMaker(Protocol):
-    """Creator of deferred keys."""
-
-    @abstractmethod
-    def make(self, tables: Sequence[DeferredTable]) -> None:
-        """Create the keys of these tables and remove the tables from the file; safe to repeat.
-
-        Raises TargetDdlFailed for a key that the target refuses, with its name.
-        """
-        ...
-
-
-class DeferredKeyFlow:
-    """The loader's deferred keys. Only the loader's thread uses them."""
-
-    def __init__(
-        self, state_directory: Path, maker: KeyMaker | None, files: Files = REAL_FILES
-    ) -> None:
-        """Keep the file's directory. maker: None if no key is created."""
-        self._maker = maker
-        self._file = Follower(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(), files)
-
-    def waiting(self, left_out: Collection[TableName]) -> list[DeferredTable]:
-        """Return the waiting tables without those with a table sync, which are not in step yet."""
-        if self._maker is None:
-            return []
-        self._file.look()
-        return [table for table in self._file.value.tables if table.source not in left_out]
-
-    @property
-    def settled_positions(self) -> dict[TableName, int]:
-        """Return, for each waiting table, the position at which its rows are consistent."""
-        return {table.source: table.settled for table in self.waiting(())}
-
-    def due(
-        self, left_out: Collection[TableName], covered: Callable[[], int]
-    ) -> list[DeferredTable]:
-        """Return the waiting tables that are consistent. covered: end of the applied changes."""
-        waiting = self.waiting(left_out)
-        reached = covered() if waiting else 0
-        return [table for table in waiting if table.settled <= reached]
-
-    def make(self, tables: Sequence[DeferredTable]) -> None:
-        """Create their keys; see `KeyMaker`."""
-        assert self._maker is not None, "without a maker nothing waits"
-        self._maker.make(tables)
-
-
 class Actions(Protocol):
     """Reader of wirekite_action."""
 
@@ -249,14 +199,14 @@ class Loader:
         stop: Callable[[], bool],
         actions: Actions,
         copier: Copier | None = None,
-        keys: KeyMaker | None = None,
+        add_foreign_keys: Callable[[TableName], list[str]] = lambda _: [],
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:
         """Keep the parts; nothing happens yet. stop: whether to end at the next batch boundary.
 
-        copier: copies the rows of tables that are added or loaded again. keys: creates deferred
-        unique keys.
+        copier: copies the rows of tables that are added or loaded again. add_foreign_keys: creates
+        those of such a table, with its deferred keys; returns the shortcomings.
         """
         self._options = options
         self._loading = loading_of(options.url)
@@ -271,7 +221,9 @@ class Loader:
         self._table_syncs = TableSyncFlow(
             options.state_directory, options.starts, copier, clock=clock, files=files
         )
-        self._deferred_keys = DeferredKeyFlow(options.state_directory, keys, files)
+        self._deferred_keys = DeferredKeyFlow(
+            options.state_directory, options.url, add_foreign_keys, files
+        )
         self._broken = BrokenTables(options, files)
         self._broken.errors.update(options.broken)
         self._applied, self._log_id = Applied(), ""
@@ -363,7 +315,7 @@ class Loader:
             return self._once_held(hold)
         self._move_tables()
         self._files_applied.remove_outlived(self._table_syncs.segment_needed(self._applied))
-        if self._make_keys() or self._catch_up():
+        if self._create_keys() or self._catch_up():
             return True
         if self._table_syncs.is_near(self._applied):
             self._wait(POLL_S)  # the other tables wait for one small batch of this one
@@ -567,10 +519,10 @@ class Loader:
         options = options_for(self._batch_options(), table)
         return StagePrefetch(options, self._sessions, self._loading, jobs=JOBS, clock=self._clock)
 
-    # --- keys that have waited --------------------------------------------------------------------
+    # --- deferred keys ----------------------------------------------------------------------------
 
-    def _make_keys(self) -> bool:
-        """Create the unique keys that are due; return whether there were any.
+    def _create_keys(self) -> bool:
+        """Create the deferred keys that are due; return whether there were any.
 
         Batches staged and catalogue facts read earlier are not used afterwards. Rows written
         directly to a table with one unique key would replace other rows if the table has two.
@@ -582,7 +534,7 @@ class Loader:
         self._abandon()
         self._table_syncs.abandon()
         self._show("applying", at_once=True)
-        self._deferred_keys.make(due)
+        self._deferred_keys.create(due)
         self._target.forget()
         self._open_ahead()
         return True

@@ -1,31 +1,26 @@
-"""Load changes into databases: stage in merge tables, apply in one transaction.
+"""Stage changes for a database, in merge tables.
 
 To stage a batch is to open its segments, plan, and fill merge tables with one Spark job. It touches
 merge tables and the CL rows of the batch's files, never a base table. Staged rows can be discarded
 at any moment, and are staged again from the segments. Staging only needs the position after which
 the batch begins, so it may run while the previous batch is still being applied.
 
-A batch is applied with all its phases and the applied position in one transaction of the target,
-which can be repeated until its commit. Not here: an engine's statements and their order
-(`ports.target.SqlTarget`), the choice and time of segments (`prefetch.py`) and of batches
-(`loader.py`).
+Not here: applying a staged batch (`ports.target.SqlTarget`), the choice and time of segments
+(`prefetch.py`) and of batches (`loader.py`).
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import structlog
 
-from penstock.codec.types import Choices
 from penstock.host import faults
-from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.errors import StatementInterrupted
+from penstock.host.clock import REAL_CLOCK, Clock, Steps
 from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.job import TaskOutcome, Work, run_tasks
 from penstock.load.job_figures import TaskFigures
@@ -45,11 +40,9 @@ from penstock.load.shipping import Freight, spread
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, SegmentOpener
 from penstock.model import MarkerKind, PenstockError, TableName
-from penstock.model.policies import Policies
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import (
     LOADING_PART,
-    Batch,
     BatchOptions,
     BatchStager,
     Loading,
@@ -61,16 +54,13 @@ from penstock.ports.target import (
     Applied,
     Counts,
     FileProgress,
+    MergeBatch,
     MergeSpec,
     MergeTable,
     PhaseSpec,
-    ShapeNote,
-    SqlTarget,
     Staging,
     StagingWriter,
-    TableSync,
     TargetEngine,
-    ValueRefused,
     engine_of,
     file_label,
     target_name,
@@ -92,49 +82,23 @@ class SegmentForeign(PenstockError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedBatch:
-    """A batch that is staged in merge tables, to be applied.
+class StagedBatch(MergeBatch):
+    """A batch that is staged in merge tables, as the loader sees it (`Batch`).
 
     Attributes:
-        before, after: required and resulting position of the target.
         place: set of merge tables that holds it.
-        extra: those merge tables that no other batch needs.
         is_cut: whether it ends inside its last file (a hold).
         whole: files that are complete once it is applied.
         size_bytes: size of these files.
-        source_engine: engine whose types the relations have.
-        seconds: duration of each step.
     """
 
-    before: Applied
-    after: Applied
     place: int = 0
     is_cut: bool = False
-    files: tuple[FileProgress, ...] = ()
     whole: tuple[SegmentFile, ...] = ()
     size_bytes: int = 0
-    phases: tuple[PhaseSpec, ...] = ()
-    extra: tuple[str, ...] = ()
     counts: Counts = field(default_factory=Counts)
     tables: int = 0
     heartbeats: tuple[int, ...] = ()
-    source_engine: str = ""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-
-
-class Steps:
-    """Seconds of each step."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since = clock.monotonic_s()
-        self.seconds: dict[str, float] = {}
-
-    def end_step(self, name: str) -> None:
-        """End a step and begin the next one."""
-        now = self._clock.monotonic_s()
-        self.seconds[name] = round(now - self._since, 4)
-        self._since = now
 
 
 def open_stager(
@@ -253,7 +217,7 @@ class Stager(BatchStager):
                 for one in segments
                 if one.start.gsn >= applied.gsn
             ]
-            self._staging.begin_files(begun)
+            self._staging.progress.begin_files(begun)
 
     def _progress(
         self, segments: Sequence[SegmentView], after: Applied
@@ -304,7 +268,7 @@ class Stager(BatchStager):
             if (task.phase, table) in names:
                 continue
             uses[table] = uses.get(table, 0) + 1
-            name = self._engine.staging_name(self._merge_name(table), place=place, use=uses[table])
+            name = self._staging.staging_name(self._merge_name(table), place=place, use=uses[table])
             names[task.phase, table] = name
             if uses[table] > 1:
                 extra.append(name)
@@ -522,196 +486,17 @@ def view(segment: Segment) -> SegmentView:
     )
 
 
-logger = structlog.get_logger(__name__)
-faults.declare(
-    "load.alter.before",
-    "load.alter.aside",
-    "load.alter.freed",
-    "load.alter.fill",
-    "load.alter.between",
-    "load.alter.after",
-    "load.apply.before",
-    "load.apply.after",
-    "load.progress.before",
-    "load.commit.before",
-    "load.commit.after",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlLoading:
+    """Loading into a database (`Loading`): the engine's functions, and our stager.
 
-APPLY_ATTEMPTS_MAX = 6
-
-
-class MergingTarget(Target):
-    """Target that merges staged rows in one transaction with its progress."""
-
-    def __init__(self, sql: SqlTarget, clock: Clock) -> None:
-        """Keep the connection that applies."""
-        self._sql = sql
-        self._clock = clock
-        self._log_id = ""
-
-    @property
-    def is_closed(self) -> bool:
-        return self._sql.is_closed
-
-    @property
-    def replica(self) -> bool:
-        return self._sql.replica
-
-    def bind(self, log_id: str) -> Applied:
-        self._log_id = log_id
-        return self._sql.bind(log_id)
-
-    def apply(
-        self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
-    ) -> Mapping[str, float]:
-        assert isinstance(batch, StagedBatch), "it was staged by our stager"
-        return apply_batch(
-            self._sql, batch, log_id=self._log_id, table_sync=table_sync, at=at, clock=self._clock
-        )
-
-    def read_table_syncs(self) -> dict[TableName, TableSync]:
-        return self._sql.read_table_syncs()
-
-    def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
-        with self._sql.transaction():
-            self._sql.advance(log_id=self._log_id, before=at, after=at)
-            for row in rows:
-                self._sql.write_table_sync(row)
-
-    def take_notes(self) -> list[ShapeNote]:
-        return self._sql.take_notes()
-
-    def forget(self) -> None:
-        self._sql.forget()
-
-    def close(self) -> None:
-        self._sql.close()
-
-
-def apply_batch(
-    target: SqlTarget,
-    staged: StagedBatch,
-    *,
-    log_id: str,
-    table_sync: TableSync | None = None,
-    at: Applied | None = None,
-    clock: Clock = REAL_CLOCK,
-) -> Mapping[str, float]:
-    """Apply a staged batch and commit it; return the seconds of each step, also of staging.
-
-    table_sync: the only table of the batch, which is then behind it. at: the target's position,
-    which stays and keeps every other loader out. Raises typed errors. Then nothing of the batch is
-    applied, or all of it (a lost COMMIT): the target's applied position shows which.
-    """
-    return _Batch(target, staged, log_id, table_sync, at or staged.before, clock).run()
-
-
-class _Batch:
-    """One staged batch while it is applied."""
-
-    def __init__(
-        self,
-        target: SqlTarget,
-        staged: StagedBatch,
-        log_id: str,
-        table_sync: TableSync | None,
-        at: Applied,
-        clock: Clock,
-    ) -> None:
-        self._table_sync = table_sync
-        self._at = at
-        self._target = target
-        self._staged = staged
-        self._log_id = log_id
-        self._clock = clock
-        self._steps = Steps(clock)
-        self._merges = [spec for phase in staged.phases for spec in phase.merges]
-        self._expected = {
-            spec.staging: (spec.stamp, spec.staged_row_count) for spec in self._merges
-        }
-
-    def run(self) -> Mapping[str, float]:
-        """Apply and commit; work that a lock or a deadlock interrupts is repeated unchanged."""
-        self._target.need(spec.table for spec in self._merges)
-        for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
-            try:
-                self._once()
-                break
-            except StatementInterrupted as error:
-                self._target.forget()
-                if attempt == APPLY_ATTEMPTS_MAX or self._target.is_closed:
-                    raise
-                logger.warning("apply interrupted", attempt=attempt, reason=error.message)
-                self._clock.sleep(0.1 * 2**attempt * (0.5 + random.random()))  # noqa: S311
-            except ValueRefused as error:
-                self._target.forget()
-                last = attempt == APPLY_ATTEMPTS_MAX
-                if last or not self._target.resolve_refusal(error, self._merges):
-                    raise
-            except BaseException:
-                self._target.forget()
-                raise
-        self._target.drop_merge_tables(self._staged.extra)
-        return {**self._staged.seconds, **self._steps.seconds}
-
-    def _once(self) -> None:
-        target, staged = self._target, self._staged
-        faults.point("load.apply.before")
-        target.reshape(staged.phases, source_engine=staged.source_engine, before=self._at)
-        with target.transaction():
-            # First of all, so that a second loader waits here and then finds itself refused.
-            self._advance()
-            target.check_staged(self._expected)
-            target.apply_phases(staged.phases)
-            faults.point("load.apply.after")
-            self._steps.end_step("apply")
-            faults.point("load.progress.before")
-            target.end_files(staged.files)
-            faults.point("load.commit.before")
-        faults.point("load.commit.after")
-        self._steps.end_step("commit")
-
-    def _advance(self) -> None:
-        target, staged, at = self._target, self._staged, self._at
-        if self._table_sync is None:
-            target.advance(log_id=self._log_id, before=at, after=staged.after)
-            return
-        target.advance(log_id=self._log_id, before=at, after=at)
-        target.write_table_sync(replace(self._table_sync, applied=staged.after))
-
-
-class SqlLoading(Loading):
-    """Loading into a database. The load has one engine object, whose parts share their
-    knowledge.
+    The load has one engine object, whose parts share their knowledge.
     """
 
-    def __init__(self, engine: TargetEngine) -> None:
-        self._engine = engine
-
-    @property
-    def errors(self) -> tuple[type[BaseException], ...]:
-        return self._engine.errors
-
-    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
-        return self._engine.convert_error(doing, error)
-
-    def open_target(
-        self,
-        url: str,
-        namespaces: Mapping[str, str],
-        *,
-        allow_triggers: bool,
-        choices: Choices,
-        policies: Policies,
-        clock: Clock,
-    ) -> Target:
-        sql = self._engine.open_target(
-            url, namespaces, allow_triggers=allow_triggers, choices=choices, policies=policies
-        )
-        return MergingTarget(sql, clock)
-
-    def open_stager(self, options: BatchOptions, *, clock: Clock) -> Stager:
-        return open_stager(self._engine, options, clock=clock)
+    errors: tuple[type[BaseException], ...]
+    convert_error: Callable[..., PenstockError]
+    open_target: Callable[..., Target]
+    open_stager: Callable[..., BatchStager]
 
 
 def loading_of(url: str) -> Loading:
@@ -719,4 +504,10 @@ def loading_of(url: str) -> Loading:
     engine = engine_at(url)
     if LOADING_PART in engine.parts:
         return engine.part(LOADING_PART)
-    return SqlLoading(engine_of(url))
+    database = engine_of(url)
+    return SqlLoading(
+        errors=database.errors,
+        convert_error=database.convert_error,
+        open_target=database.open_target,
+        open_stager=partial(open_stager, database),
+    )

@@ -1,10 +1,9 @@
 """The bulk load's port: what it needs of a source and a target of any engine, and its nouns.
 
 A `Planner` gives consistent points and chunks. A worker's `BulkReader` yields rows, its
-`BulkWriter` writes them. The driver asks a `BulkTarget` for tables, keys and loaded chunks. Unique
-keys wait until a table's rows are of one moment. The engines are found by their URLs. Not here:
-the order of the work (`penstock.load`), the handover's own point (`ports/handover.py`), the file
-of the waiting keys (`penstock.load.bulk`).
+`BulkWriter` writes them. The driver asks a `BulkTarget` for tables, keys and loaded chunks. The
+engines are found by their URLs. Not here: the order of the work (`penstock.load`), the handover's
+own point (`ports/handover.py`), keys that are created later (`ports/deferred_keys.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
@@ -23,115 +22,12 @@ import msgspec
 from penstock.codec.lines import LineDialect
 from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.host import faults
-from penstock.model import PenstockError, TableDefinition, TableName, UniqueKey
+from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
 from penstock.ports.config import Config
+from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.registry import PartName, part
-from penstock.ports.target import TargetDdlFailed, target_name
-
-DEFERRED_KEYS_APPLICATION = "penstock deferred keys"
-
-
-class DeferredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Unique key that waits.
-
-    Attributes:
-        name: Its name in the target.
-        columns: Its columns in the target; empty for expressions.
-        statement: The statement that creates it.
-        plain: The statement that creates an index of this name that is not unique.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    statement: str
-    plain: str
-
-
-class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Table whose keys wait.
-
-    Attributes:
-        settled: The position from which on its rows are of one moment.
-        with_foreign_keys: Its foreign keys are created with them, not with those of all tables.
-    """
-
-    source: TableName
-    target: TableName
-    settled: int
-    keys: tuple[DeferredKey, ...]
-    with_foreign_keys: bool = False
-
-
-def split_deferred(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
-    """Return the table with the keys that always hold and all indexes, and separately the other
-    keys.
-
-    The key that identifies rows always holds: the table is read in chunks by it, so no value is
-    read twice.
-    """
-    early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
-    late = tuple(key for key in definition.unique_keys if key not in early)
-    plain = tuple(text for text in definition.indexes if not is_unique(text))
-    other = tuple(text for text in definition.indexes if is_unique(text))
-    return (
-        replace(definition, unique_keys=early, indexes=plain),
-        replace(definition, unique_keys=late, indexes=other),
-    )
-
-
-def is_unique(index: str) -> bool:
-    """Return whether an index that is listed among the plain ones is unique: its text says so."""
-    return index.startswith("unique ")
-
-
-def _is_identity(key: UniqueKey, definition: TableDefinition) -> bool:
-    return not any(key.prefixes) and set(key.columns) == set(definition.identity_columns)
-
-
-def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFailed:
-    """Return the error for a key that the target refuses. said: the server's words, no values."""
-    return TargetDdlFailed(
-        f"adding unique key {key.name} of {table}: {said}",
-        hint="Values that differ in the source are equal in the target, or the target has rows of "
-        "its own. Give the columns the source's collation, or take those rows away, or do without "
-        "the "
-        f"key: {key.plain}; then run the same command again.",
-        table=str(table),
-    )
-
-
-class TargetKeys(Protocol):
-    """Part `deferred_keys` of an engine; see the functions below."""
-
-    def add_deferred_keys(self, url: str, table: DeferredTable, /) -> list[str]:
-        """Create the waiting unique keys of a table."""
-        ...
-
-    def drop_deferred_keys(self, url: str, table: DeferredTable, /) -> list[str]:
-        """Drop unique keys that an earlier load of the table has created."""
-        ...
-
-
-DEFERRED_KEYS_PART: PartName[TargetKeys] = PartName("deferred_keys")
-
-
-def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Create the waiting unique keys of a table, except existing ones.
-
-    Returns a sentence for each key that cannot be created any more. Raises TargetDdlFailed for one
-    that the target refuses, and the errors of a connection.
-    """
-    return part(url, DEFERRED_KEYS_PART).add_deferred_keys(url, table)
-
-
-def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Drop unique keys that an earlier load of the table has created.
-
-    Returns a sentence for each key that has to stay.
-    """
-    return part(url, DEFERRED_KEYS_PART).drop_deferred_keys(url, table)
-
+from penstock.ports.target import target_name
 
 APPLICATION_NAME = "penstock bulk"  # of the workers' sessions
 

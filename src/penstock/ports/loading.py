@@ -1,8 +1,8 @@
 """The change loader's port to a target of any kind: batches, each applied with its progress.
 
 It is small, so that a target need not be a database: a table format on files needs no more. A
-database is loaded through merge tables by `penstock.load.sql_target`, which implements this and
-asks an engine by `ports/target.py`. Not here: the choice of batches (`penstock.load.loader`).
+database is loaded through merge tables: `penstock.load.sql_target` stages, and
+`ports.target.SqlTarget` applies. Not here: the choice of batches (`penstock.load.loader`).
 """
 
 from __future__ import annotations

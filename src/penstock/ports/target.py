@@ -2,18 +2,19 @@
 
 An engine has three parts, each on connections of its own: the stager prepares merge tables and
 records (`Staging`), workers write rows into them (`StagingWriter`), and one connection applies them
-(`SqlTarget`). `engine_of` makes the engine that a URL names. The modules of an engine raise the
-refusals, one class for each condition, with the server's own words and statements in message and
-hint. Not here: the times of staging and applying a batch (`loader.py`), and an engine's
-implementation (its folder).
+(`SqlTarget`, which has the order of their steps). `engine_of` makes the engine that a URL names.
+The modules of an engine raise the refusals, one class for each condition, with the server's own
+words and statements in message and hint. Not here: the times of staging and applying a batch
+(`loader.py`), and an engine's implementation (its folder).
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -21,8 +22,12 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import structlog
 
 from penstock.codec.types import NO_CHOICES, Choices
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock, Steps
+from penstock.host.errors import StatementInterrupted
 from penstock.model import (
     ColumnDefinition,
     PenstockError,
@@ -33,6 +38,23 @@ from penstock.model import (
 )
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import PartName, part
+
+logger = structlog.get_logger(__name__)
+faults.declare(
+    "load.alter.before",
+    "load.alter.aside",
+    "load.alter.freed",
+    "load.alter.fill",
+    "load.alter.between",
+    "load.alter.after",
+    "load.apply.before",
+    "load.apply.after",
+    "load.progress.before",
+    "load.commit.before",
+    "load.commit.after",
+)
+
+APPLY_ATTEMPTS_MAX = 6
 
 
 class StagingFailed(PenstockError):
@@ -460,6 +482,27 @@ class PhaseSpec:
     starts: Mapping[TableName, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeBatch:
+    """A batch that is staged in merge tables, to be applied.
+
+    Attributes:
+        before, after: Required and resulting position of the target.
+        files: CL rows of the files that end.
+        extra: The merge tables that no other batch needs.
+        source_engine: Engine whose types the relations have.
+        seconds: Duration of each step of staging.
+    """
+
+    before: Applied
+    after: Applied
+    files: tuple[FileProgress, ...] = ()
+    phases: tuple[PhaseSpec, ...] = ()
+    extra: tuple[str, ...] = ()
+    source_engine: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
 class Layout(Protocol):
     """Layout of rows in a merge table; each engine has its own.
 
@@ -552,8 +595,65 @@ class StagingWriter(Protocol):
         ...
 
 
+class TargetProgress(Protocol):
+    """Progress tables, on the connection that stages or applies: those of a batch are written in
+    its transaction.
+    """
+
+    @abstractmethod
+    def ensure_tables(self) -> None:
+        """Create missing tables. Raises ProgressUnwritable."""
+        ...
+
+    @abstractmethod
+    def bind_log(self, log_id: str) -> Applied:
+        """Bind the target to a log; return how far it is applied.
+
+        Raises TargetFollowsAnotherLog.
+        """
+        ...
+
+    @abstractmethod
+    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
+        """Move the applied position, before anything else is written. A second loader waits, and is
+        then refused.
+        """
+        ...
+
+    @abstractmethod
+    def begin_files(self, files: Iterable[str]) -> None:
+        """Insert the CL rows of a batch that begins to be staged."""
+        ...
+
+    @abstractmethod
+    def end_files(self, files: Iterable[FileProgress]) -> None:
+        """Write the CL rows, inside the transaction."""
+        ...
+
+    @abstractmethod
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
+        """Return the tables that have, or had, a table sync."""
+        ...
+
+    @abstractmethod
+    def write_table_sync(self, row: TableSync) -> None:
+        """Insert or replace a table's row, inside a transaction."""
+        ...
+
+
 class Staging(Protocol):
-    """Connection of the stager: merge tables and the CL rows of files that begin."""
+    """Connection of the stager: merge tables and the CL rows of files that begin.
+
+    Attributes:
+        progress: Progress tables, on a connection of the stager.
+    """
+
+    progress: TargetProgress
+
+    @abstractmethod
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        """Return the merge table of the use-th phase (from 1) of a batch in this place (0, 1)."""
+        ...
 
     @abstractmethod
     def merge_name(self, table: TableName, target: TableName) -> str:
@@ -583,45 +683,75 @@ class Staging(Protocol):
         ...
 
     @abstractmethod
-    def begin_files(self, files: Iterable[str]) -> None:
-        """Insert the CL rows of a batch that begins."""
-        ...
-
-    @abstractmethod
     def close(self) -> None:
         """Close the connection, and remove rows that wait outside of the target."""
         ...
 
 
-class SqlTarget(Protocol):
-    """Connection that applies, and the known facts of the target's tables."""
+class SqlTarget(ABC):
+    """Database to which the loader applies batches (`ports.loading.Target`), by merge tables.
+
+    A batch is applied with all its phases and the applied position in one transaction, which can be
+    repeated until its commit. The order of the steps is here; an engine has the steps, on one
+    connection, and the known facts of the target's tables.
+
+    Attributes:
+        progress: Progress tables, on the same connection.
+        clock: Measures the steps, and waits between attempts.
+        log_id: The log that is applied; empty before `bind`.
+        replica: Whether foreign keys (and triggers, where the engine can) are off.
+    """
+
+    progress: TargetProgress
+    clock: Clock
+    log_id: str
+    replica: bool
+
+    def bind(self, log_id: str) -> Applied:
+        """Create our tables, bind the target to this log; return how far it is applied."""
+        self.progress.ensure_tables()
+        self.log_id = log_id
+        return self.progress.bind_log(log_id)
+
+    def apply(
+        self, batch: object, *, table_sync: TableSync | None = None, at: Applied | None = None
+    ) -> Mapping[str, float]:
+        """Apply a staged batch and commit it; return the seconds of each step, also of staging.
+
+        Raises typed errors. Then nothing of the batch is applied, or all of it (a lost COMMIT): the
+        target's applied position shows which.
+
+        Args:
+            batch: The batch.
+            table_sync: The only table of the batch, which is then behind it.
+            at: The target's position, which stays and keeps every other loader out.
+        """
+        assert isinstance(batch, MergeBatch), "it was staged in merge tables"
+        return _Batch(self, batch, table_sync, at or batch.before).run()
+
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
+        """Return the tables that have, or had, a table sync."""
+        return self.progress.read_table_syncs()
+
+    def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
+        """Insert or replace rows of tables: all, or none. at: where the target is."""
+        with self.transaction():
+            self.progress.advance(log_id=self.log_id, before=at, after=at)
+            for row in rows:
+                self.progress.write_table_sync(row)
 
     @property
     @abstractmethod
     def is_closed(self) -> bool:
         """Return whether the connection is closed or lost."""
-        ...
-
-    @property
-    @abstractmethod
-    def replica(self) -> bool:
-        """Return whether foreign keys (and triggers, where the engine can) are off."""
-        ...
-
-    @abstractmethod
-    def bind(self, log_id: str) -> Applied:
-        """Create our tables, bind the target to this log; return how far it is applied."""
-        ...
 
     @abstractmethod
     def need(self, names: Iterable[TableName]) -> None:
         """Read the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
-        ...
 
     @abstractmethod
     def forget(self) -> None:
         """Read the catalogue again when next needed: after a failure."""
-        ...
 
     @abstractmethod
     def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
@@ -629,68 +759,105 @@ class SqlTarget(Protocol):
 
         Raises AppliedByAnother if the target is not at `before`.
         """
-        ...
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[object]:
         """Return the batch's transaction; errors are typed, with all of it rolled back."""
-        ...
-
-    @abstractmethod
-    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """Move the applied position, before anything else is written. A second loader waits, and is
-        then refused.
-        """
-        ...
 
     @abstractmethod
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
         """Check that merge tables hold the staged rows, by stamp and number, and keep writers out
         of them.
         """
-        ...
 
     @abstractmethod
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
         """Apply all phases, inside the transaction."""
-        ...
-
-    @abstractmethod
-    def end_files(self, files: Iterable[FileProgress]) -> None:
-        """Write the CL rows, inside the transaction."""
-        ...
-
-    @abstractmethod
-    def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """Return the tables that have, or had, a table sync."""
-        ...
-
-    @abstractmethod
-    def write_table_sync(self, row: TableSync) -> None:
-        """Insert or replace a table's row, inside a transaction."""
-        ...
 
     @abstractmethod
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Fix the cause of the target's refusal of these merges, if possible; return whether it was
         fixed.
         """
-        ...
 
     @abstractmethod
     def drop_merge_tables(self, names: Iterable[str]) -> None:
         """Drop merge tables that only one batch needed."""
-        ...
 
     @abstractmethod
     def take_notes(self) -> list[ShapeNote]:
         """Return the changes of shape since the last call, applied or not."""
-        ...
 
     @abstractmethod
     def close(self) -> None:
         """Close the connection."""
-        ...
+
+
+class _Batch:
+    """One staged batch while it is applied."""
+
+    def __init__(
+        self, target: SqlTarget, staged: MergeBatch, table_sync: TableSync | None, at: Applied
+    ) -> None:
+        self._target = target
+        self._staged = staged
+        self._table_sync = table_sync
+        self._at = at
+        self._steps = Steps(target.clock)
+        self._merges = [spec for phase in staged.phases for spec in phase.merges]
+        self._expected = {
+            spec.staging: (spec.stamp, spec.staged_row_count) for spec in self._merges
+        }
+
+    def run(self) -> Mapping[str, float]:
+        """Apply and commit; work that a lock or a deadlock interrupts is repeated unchanged."""
+        self._target.need(spec.table for spec in self._merges)
+        for attempt in range(1, APPLY_ATTEMPTS_MAX + 1):
+            try:
+                self._once()
+                break
+            except StatementInterrupted as error:
+                self._target.forget()
+                if attempt == APPLY_ATTEMPTS_MAX or self._target.is_closed:
+                    raise
+                logger.warning("apply interrupted", attempt=attempt, reason=error.message)
+                wait_s = 0.1 * 2**attempt * (0.5 + random.random())  # noqa: S311
+                self._target.clock.sleep(wait_s)
+            except ValueRefused as error:
+                self._target.forget()
+                last = attempt == APPLY_ATTEMPTS_MAX
+                if last or not self._target.resolve_refusal(error, self._merges):
+                    raise
+            except BaseException:
+                self._target.forget()
+                raise
+        self._target.drop_merge_tables(self._staged.extra)
+        return {**self._staged.seconds, **self._steps.seconds}
+
+    def _once(self) -> None:
+        target, staged = self._target, self._staged
+        faults.point("load.apply.before")
+        target.reshape(staged.phases, source_engine=staged.source_engine, before=self._at)
+        with target.transaction():
+            # First of all, so that a second loader waits here and then finds itself refused.
+            self._advance()
+            target.check_staged(self._expected)
+            target.apply_phases(staged.phases)
+            faults.point("load.apply.after")
+            self._steps.end_step("apply")
+            faults.point("load.progress.before")
+            target.progress.end_files(staged.files)
+            faults.point("load.commit.before")
+        faults.point("load.commit.after")
+        self._steps.end_step("commit")
+
+    def _advance(self) -> None:
+        log_id, progress, at = self._target.log_id, self._target.progress, self._at
+        if self._table_sync is None:
+            progress.advance(log_id=log_id, before=at, after=self._staged.after)
+            return
+        progress.advance(log_id=log_id, before=at, after=at)
+        progress.write_table_sync(replace(self._table_sync, applied=self._staged.after))
 
 
 class TargetEngine(Protocol):
@@ -720,11 +887,6 @@ class TargetEngine(Protocol):
         ...
 
     @abstractmethod
-    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
-        """Return the merge table of the use-th phase (from 1) of a batch in this place (0, 1)."""
-        ...
-
-    @abstractmethod
     def open_staging(self, url: str, *, choices: Choices, directory: Path | None) -> Staging:
         """Connect for preparing merge tables.
 
@@ -742,13 +904,14 @@ class TargetEngine(Protocol):
         allow_triggers: bool = False,
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
+        clock: Clock = REAL_CLOCK,
     ) -> SqlTarget:
         """Connect for applying. choices: of [target.types]; policies: of [schemaChanges]."""
         ...
 
 
 def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str = "") -> str:
-    """Return a merge table's name; see `TargetEngine.staging_name`.
+    """Return a merge table's name; see `Staging.staging_name`.
 
     room: the greatest length of names, in bytes of the encoding `unit`, or in characters.
     merge_name: the table's own, which belongs to the first phase in the first set: `item_wkm`; the

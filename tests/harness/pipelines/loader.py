@@ -13,7 +13,7 @@ from penstock.codec.columns import transactions_batch
 from penstock.codec.types import NO_CHOICES
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.load.job import run_tasks
-from penstock.load.sql_target import StagedBatch, Stager, apply_batch, open_stager
+from penstock.load.sql_target import StagedBatch, Stager, open_stager
 from penstock.log.layout import next_segments
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
@@ -158,7 +158,7 @@ class Applying:
     ) -> StagedBatch:
         """Apply all existing closed segments; after_job: SQL between staging and applying."""
         staged = self.stage(before=before, threads=threads, after_job=after_job, place=place)
-        apply_batch(self.target, staged, log_id=self.log_id)
+        self.target.apply(staged)
         self.applied = staged.after
         assert self.read_applied() == self.applied
         return staged

@@ -51,7 +51,6 @@ class Running:
     """A loader in a thread."""
 
     def __init__(self, url: str, directory: Path, keeper: Any = None, **options: Any) -> None:
-        keys = options.pop("keys", None)
         self.stop = threading.Event()
         self.word = Word()
         self.options = LoaderOptions(
@@ -64,9 +63,7 @@ class Running:
         )
         (directory / "state").mkdir(exist_ok=True)
         self.keeper = keeper or LocalKeeper()
-        self.loader = Loader(
-            self.options, self.keeper, stop=self.stop.is_set, actions=self.word, keys=keys
-        )
+        self.loader = Loader(self.options, self.keeper, stop=self.stop.is_set, actions=self.word)
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()

@@ -2,10 +2,9 @@
 
 Joins configuration, source and package `load`. The load process waits for the position of the
 handover and reads at its point; the extract process takes document 000's four steps, in its
-engine's way, and keeps them in state/handover.json. Unique keys may be made after the load
-(`KeyMaker`). Not here: these steps (`handover` of each engine), the file
-(`penstock.ports.handover`), the copying of chunks (`penstock.load.bulk`), the time of the keys
-(`penstock.load.loader`) and their statements (`bulk.py` of each target).
+engine's way, and keeps them in state/handover.json. Not here: these steps (`handover` of each
+engine), the file (`penstock.ports.handover`), the copying of chunks (`penstock.load.bulk`), the
+unique keys that are created after the load (`penstock.load.deferred_keys`).
 """
 
 from __future__ import annotations
@@ -14,31 +13,24 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-import structlog
-
 from penstock.control.pipeline.servers import server_pair, source_tables
 from penstock.control.pipeline.table_requests import read_requests
-from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk import (
     BulkOptions,
     BulkResult,
     load_in_bulk,
-    put_deferred_keys,
-    read_deferred_keys,
 )
 from penstock.load.bulk_progress import OnProgress
-from penstock.load.loader import KeyMaker
+from penstock.load.deferred_keys import read_deferred_keys
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture
 from penstock.ports.bulk import (
-    DeferredTable,
     Planner,
     Planning,
     Point,
-    add_deferred_keys,
     open_planner,
 )
 from penstock.ports.config import Config, OnTableError
@@ -81,40 +73,17 @@ def bulk_load(
     )
 
 
-logger = structlog.get_logger()
+def add_table_foreign_keys(config: Config, table: TableName) -> list[str]:
+    """Add the foreign keys of a table from a table sync; they may have to wait for rows.
 
-
-class DeferredKeyMaker(KeyMaker):
-    """Maker of deferred keys, on a connection to the target.
-
-    A table is removed from the file when it has all of its keys.
+    Returns the shortcomings.
     """
-
-    def __init__(self, config: Config) -> None:
-        """Keep the configuration."""
-        self._config = config
-
-    def make(self, tables: Sequence[DeferredTable]) -> None:
-        for table in tables:
-            logger.info("unique keys are made", table=str(table.target), count=len(table.keys))
-            faults.point("load.keys.before")
-            notes = add_deferred_keys(self._config.target.url, table)
-            if table.with_foreign_keys:
-                notes += self._foreign_keys(table)
-            for note in notes:
-                logger.warning("deferred keys", note=note)
-            faults.point("load.keys.made")
-            put_deferred_keys(self._config.layout.state, (), instead_of=[table.source])
-
-    def _foreign_keys(self, table: DeferredTable) -> list[str]:
-        """Add the foreign keys of a table from a table sync; they may have to wait for rows."""
-        config = narrow(self._config, table.source)
-        try:
-            definitions = source_tables(config)
-            with closing(bulk_options(config).open_target()) as target:
-                return target.add_foreign_keys(definitions)
-        except PenstockError as error:
-            return [f"foreign keys of {table.source} are not made: {error.message}"]
+    try:
+        definitions = source_tables(narrow(config, table))
+        with closing(bulk_options(narrow(config, table)).open_target()) as target:
+            return target.add_foreign_keys(definitions)
+    except PenstockError as error:
+        return [f"foreign keys of {table} are not made: {error.message}"]
 
 
 def narrow(config: Config, table: TableName) -> Config:
@@ -122,8 +91,8 @@ def narrow(config: Config, table: TableName) -> Config:
     return replace(config, source=replace(config.source, tables=(as_pattern(table),)))
 
 
-def unique_keys_wait(config: Config) -> bool:
-    """Return whether a table of the bulk load still waits for unique keys."""
+def has_deferred_keys(config: Config) -> bool:
+    """Return whether a table of the bulk load still has deferred keys."""
     requests = read_requests(config)
     return any(
         not table.with_foreign_keys and requests.of(table.source).capture is not Capture.REMOVED

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -30,11 +31,11 @@ from penstock.control.pipeline.servers import source_tables
 from penstock.control.pipeline.table_requests import read_requests
 from penstock.control.run.base_keeper import BaseKeeper
 from penstock.control.run.bulk_load import (
-    DeferredKeyMaker,
+    add_table_foreign_keys,
     bulk_load,
     bulk_options,
     bulk_planner,
-    unique_keys_wait,
+    has_deferred_keys,
     wait_for_point,
 )
 from penstock.control.run.table_copy import TableCopier
@@ -271,7 +272,7 @@ class _Load:
             on_note=lambda note: keep_error(config, "load", note),
         )
         pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done
-        keys = _DeferredKeys(self, loaded.settled) if pending else nullcontext()
+        keys = _ForeignKeys(self, loaded.settled) if pending else nullcontext()
         kept: AbstractContextManager[object] = nullcontext()
         if config.has_base:
             kept = BaseKeeper(config, self.sessions, owns_session=False)
@@ -282,7 +283,7 @@ class _Load:
                 stop=self.stop,
                 actions=self.actions,
                 copier=copier,
-                keys=DeferredKeyMaker(config),
+                add_foreign_keys=partial(add_table_foreign_keys, config),
             ).run()
 
     def add_foreign_keys(self, tables: Sequence[TableDefinition]) -> None:
@@ -291,7 +292,7 @@ class _Load:
             logger.warning("foreign keys", note=note)
 
 
-class _DeferredKeys:
+class _ForeignKeys:
     """Adder of foreign keys beside the loader, once every table is at one position.
 
     That is when everything before the latest table's consistent point is applied, or up to where
@@ -325,7 +326,7 @@ class _DeferredKeys:
             last = self._ended.wait(KEYS_INTERVAL_S)
             try:
                 # A foreign key may refer to a unique key, which the loader creates.
-                if self._is_reached() and not unique_keys_wait(self._load.config):
+                if self._is_reached() and not has_deferred_keys(self._load.config):
                     self._load.add_foreign_keys(source_tables(self._load.config))
                     return
             except PenstockError as error:

@@ -48,7 +48,7 @@ DESCRIPTOR = Descriptor(
         "bulk_reader": f"{_HERE}.source.bulk_reader",
         "bulk_writer": f"{_HERE}.target.chunk:PostgresWriter",
         "bulk_target": f"{_HERE}.target.bulk:PostgresBulk",
-        "deferred_keys": f"{_HERE}.target.bulk",
+        "deferred_keys": f"{_HERE}.target.deferred_keys",
         "row_apply": f"{_HERE}.target.row_apply:PostgresRowTarget",
         "progress": f"{_HERE}.target.progress:connect_progress",
         "repair": f"{_HERE}.target.repair:PostgresRepair",

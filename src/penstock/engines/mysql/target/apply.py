@@ -51,19 +51,18 @@ from penstock.engines.mysql.target.row_events import RowsFile, files_of, pieces_
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
 from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import StatementFailed
 from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName
 from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies
 from penstock.ports.target import (
     Applied,
-    FileProgress,
     MergeSpec,
     PhaseSpec,
     ShapeNote,
     SqlTarget,
     StagingChanged,
     TableRecord,
-    TableSync,
     TargetNotTransactional,
     TargetRowMissing,
     TriggersWouldFire,
@@ -91,7 +90,9 @@ def lock_timeouts(seconds: int) -> dict[str, str]:
 
 
 class MySQLTarget(SqlTarget):
-    """Applying side; see `SqlTarget`."""
+    """Applying side; see `SqlTarget`. All its sessions ignore foreign keys."""
+
+    replica = True
 
     def __init__(
         self,
@@ -102,6 +103,7 @@ class MySQLTarget(SqlTarget):
         choices: Choices = NO_CHOICES,
         policies: Policies = EVOLVE_ALL,
         unsure: UnsureTables | None = None,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         """Connect. Raises the typed errors of a connection.
 
@@ -114,10 +116,11 @@ class MySQLTarget(SqlTarget):
         self._choices = choices
         self._policies = policies
         self._unsure = unsure or UnsureTables()
+        self.clock = clock
         self._noted: list[ShapeNote] = []
         self._replays = False
         self._source_engine = ""
-        self._log_id = ""
+        self.log_id = ""
         settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
         self.connection: Connection = connect(
             url,
@@ -127,8 +130,8 @@ class MySQLTarget(SqlTarget):
             local_infile=True,
         )
         self._server = target_server(self.connection.server)
-        self._progress = MySQLProgress(self.connection)
-        self._records = Records(self._progress)
+        self.progress = MySQLProgress(self.connection)
+        self._records = Records(self.progress)
         self._tables: dict[TableName, TargetTable] = {}
         try:
             self._choose_isolation()
@@ -148,16 +151,6 @@ class MySQLTarget(SqlTarget):
     @property
     def is_closed(self) -> bool:
         return not self.connection.open
-
-    @property
-    def replica(self) -> bool:
-        """Return true: all our sessions ignore foreign keys."""
-        return True
-
-    def bind(self, log_id: str) -> Applied:
-        self._progress.ensure_tables()
-        self._log_id = log_id
-        return self._progress.bind_log(log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
         missing = [name for name in names if name not in self._tables]
@@ -198,20 +191,8 @@ class MySQLTarget(SqlTarget):
         with transaction(self.connection):
             yield
 
-    def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        self._progress.advance(log_id=log_id, before=before, after=after)
-
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
         check_staged(self.connection, expected)
-
-    def end_files(self, files: Iterable[FileProgress]) -> None:
-        self._progress.end_files(files)
-
-    def read_table_syncs(self) -> dict[TableName, TableSync]:
-        return self._progress.read_table_syncs()
-
-    def write_table_sync(self, row: TableSync) -> None:
-        self._progress.write_table_sync(row)
 
     def resolve_refusal(
         self,
@@ -244,7 +225,7 @@ class MySQLTarget(SqlTarget):
         changed = {
             source: relation
             for source, relation in self._shapes(phases).items()
-            if not is_applied(self._record(source), relation, self._log_id)
+            if not is_applied(self._record(source), relation, self.log_id)
         }
         if not changed:
             return
@@ -285,7 +266,7 @@ class MySQLTarget(SqlTarget):
             lambda sql: self.run(sql, name),
             lambda sql: self.run(sql, name, is_lossy=True),
             self._noted,
-            self._log_id,
+            self.log_id,
         )
 
     @contextmanager
@@ -296,7 +277,7 @@ class MySQLTarget(SqlTarget):
         )
         try:
             with server_errors("altering target tables"), transaction(guard):
-                if not MySQLProgress(guard).read_applied(self._log_id, lock="update").is_at(before):
+                if not MySQLProgress(guard).read_applied(self.log_id, lock="update").is_at(before):
                     raise applied_by_another(before)
                 yield
         finally:

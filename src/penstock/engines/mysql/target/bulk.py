@@ -3,26 +3,24 @@
 It works like `engines/postgres/target/bulk.py`. A table is created with its primary key, in whose
 order rows arrive, and gets its other keys after the rows. Emptying a table commits at once, so it
 is done after the new plan's mark: a load that is killed in between finds rows without chunks, and
-empties the table again. Deferred unique keys are made and dropped by functions that are safe to
-repeat. Not here: the tables' statements (`shapes.py`), the rows of a chunk (`chunk.py`), the time
-of deferred keys (`penstock.load.bulk`).
+empties the table again. Not here: the tables' statements (`shapes.py`), the rows of a chunk
+(`chunk.py`), deferred keys (`deferred_keys.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
 
 import structlog
 
 from penstock.codec.server_pair import ServerPair
 from penstock.engines.mysql.connect import Connection, connect, quote, rows, run
+from penstock.engines.mysql.target.deferred_keys import deferred_keys, run_unless_there
 from penstock.engines.mysql.target.progress import MySQLProgress, transaction
 from penstock.engines.mysql.target.shapes import (
     check_shape,
     create_sql,
     default_statements,
-    deferred_keys,
     extras_in_mysql,
     foreign_key_statement,
     index_statements,
@@ -32,83 +30,15 @@ from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.host.errors import StatementFailed
 from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import (
-    DEFERRED_KEYS_APPLICATION,
     BulkTarget,
-    DeferredKey,
-    DeferredTable,
     Found,
     Mark,
     TablePlan,
     TargetFires,
     chunks_missing,
-    key_refused,
 )
+from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.target import TableRecord, check_still_fits, copied_ids, target_name
-
-_DUPLICATE_NAME = frozenset({1061, 1022, 1068, 1826, 121})  # a key of that name already exists
-_SAME_VALUES = frozenset({1062, 1169, 1586})
-_NO_SUCH_KEY = 1091
-_NEEDED = 1553  # by a foreign key
-
-
-def run_unless_there(connection: Connection, statement: str, *, doing: str) -> None:
-    """Run a statement that creates a key; do nothing if a key of that name exists."""
-    try:
-        run(connection, statement, doing=doing)
-    except StatementFailed as error:
-        if error.fields.get("errno") not in _DUPLICATE_NAME:
-            raise
-
-
-def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Create the waiting unique keys of a table. A refused key over an expression becomes a
-    note.
-    """
-    with closing(connect(url, application_name=DEFERRED_KEYS_APPLICATION)) as connection:
-        return _add(connection, table)
-
-
-def _add(connection: Connection, table: DeferredTable) -> list[str]:
-    there = read_target_tables(connection, [table.target]).get(table.target)
-    notes = []
-    for key in table.keys:
-        lacking = [name for name in key.columns if there is None or there.column(name) is None]
-        if there is None or lacking:
-            why = f"it lacks {', '.join(lacking)}" if there is not None else "it is gone"
-            notes.append(f"{table.target} has no unique key {key.name}: {why}")
-            continue
-        try:
-            run_unless_there(connection, key.statement, doing="the target says")
-        except StatementFailed as error:
-            if not key.columns:
-                notes.append(f"{table.target} has no unique key {key.name}: {error.message}")
-                continue
-            said = error.message
-            if error.fields.get("errno") in _SAME_VALUES:  # the server names the values
-                said = f"rows have the same values in {', '.join(key.columns)}"
-            raise key_refused(key, table.target, said) from error
-    return notes
-
-
-def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Drop unique keys that an earlier load of the table has created."""
-    with closing(connect(url, application_name=DEFERRED_KEYS_APPLICATION)) as connection:
-        return _drop(connection, table)
-
-
-def _drop(connection: Connection, table: DeferredTable) -> list[str]:
-    notes = []
-    for key in table.keys:
-        statement = f"alter table {quote(*table.target)} drop key {quote(key.name)}"
-        try:
-            run(connection, statement, doing="the target says")
-        except StatementFailed as error:
-            if error.fields.get("errno") == _NEEDED:
-                notes.append(f"unique key {key.name} of {table.target} stays: {error.message}")
-            elif error.fields.get("errno") != _NO_SUCH_KEY:
-                raise
-    return notes
-
 
 logger = structlog.get_logger(__name__)
 _NO_SUCH_COLUMN = 1072  # of a key

@@ -11,14 +11,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from penstock.codec.types import Choices
 from penstock.engines.mysql.connect import Connection, quote, rows, run, server_errors, value
 from penstock.engines.mysql.target.claims import end_workers
+from penstock.engines.mysql.target.direct import DirectTables, MySQLMergeWriter, UnsureTables
 from penstock.engines.mysql.target.layout import MergeLayout
-from penstock.engines.mysql.target.progress import transaction
+from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, MySQLProgress, transaction
+from penstock.engines.mysql.target.row_events import RowsFiles
+from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
 from penstock.host.errors import StatementFailed, StatementInterrupted
-from penstock.model import Relation
-from penstock.ports.target import SCHEMA, StagingChanged
+from penstock.model import PenstockError, Relation, TableName
+from penstock.ports import target as port
+from penstock.ports.target import SCHEMA, MergeTable, Staging, StagingChanged
+from penstock.sql.state_store import Records
 
 # Up to this many rows, DELETE is faster than a new file for the table.
 FEW_ROWS = 2_000
@@ -37,7 +44,7 @@ class MergeTables:
         self._used: set[str] = set()
         self._emptied: dict[str, int] = {}  # since they were used: their stamps
 
-    def prepare(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
+    def make_empty(self, wanted: Mapping[str, Relation]) -> dict[str, int]:
         """Create or empty these merge tables; return the new stamp of each, keyed by name.
 
         Raises StagingChanged if another loader creates them at the same moment.
@@ -215,3 +222,76 @@ def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
                 (name,),
                 doing="dropping a merge table",
             )
+
+
+class MySQLStager(MergeTables, Staging):
+    """Staging side; see `Staging`.
+
+    It has two connections: merge tables are excluded from the target's binlog if that is allowed,
+    and records and progress rows are not.
+    """
+
+    def __init__(
+        self,
+        logged: Connection,
+        silent: Connection,
+        url: str,
+        *,
+        choices: Choices,
+        directory: Path | None,
+        unsure: UnsureTables,
+    ) -> None:
+        """Keep the connections, in autocommit, not used by others. url: where writers connect.
+
+        silent: becomes the one that is excluded from the binlog.
+        """
+        super().__init__(silent)
+        self._logged = logged
+        self._url = url
+        self._files = RowsFiles(directory)
+        self.progress = MySQLProgress(logged)
+        self._records = Records(self.progress)
+        self._direct = DirectTables(logged, self._records, choices=choices, unsure=unsure)
+        without_log(silent)
+        self._relax()
+
+    def _relax(self) -> None:
+        """Allow merge tables as many columns as base tables can have, if the account may."""
+        try:
+            run(self._connection, NO_STRICT, doing="setting up the session")
+        except PenstockError as error:
+            if error.fields.get("errno") != NOT_ALLOWED:
+                raise
+
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        return port.staging_name(merge_name, place=place, use=use, room=NAME_LENGTH_MAX)
+
+    def merge_name(self, table: TableName, target: TableName) -> str:
+        return self._records.get(table, target).merge_name
+
+    def prepare(
+        self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
+    ) -> dict[str, MySQLMergeWriter]:
+        stamps = self.make_empty({one.name: one.relation for one in wanted})
+        folder = self._files.begin(place)
+        plain = [one for one in wanted if one.is_plain] if folder is not None else []
+        direct = self._direct.among(plain, source_engine=source_engine)
+        return {
+            one.name: MySQLMergeWriter(
+                place=Destination(
+                    url=self._url,
+                    table=one.source,
+                    staging=one.name,
+                    stamp=stamps[one.name],
+                    relation=one.relation,
+                ),
+                direct=direct.get(one.source),
+                path=None if folder is None else folder / str(number),
+            )
+            for number, one in enumerate(wanted)
+        }
+
+    def close(self) -> None:
+        self._logged.close()
+        self._connection.close()
+        self._files.close()

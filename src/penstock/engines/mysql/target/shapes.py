@@ -5,7 +5,6 @@ Not here: running them (`bulk.py`), types of columns (`codec.types`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +17,6 @@ from penstock.engines.mysql.target.layout import TYPE_RULES, same_type
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
 from penstock.model.patterns import as_pattern
-from penstock.ports.bulk import DeferredKey
 from penstock.ports.target import TargetDdlFailed, TargetShapeDiffers, TargetTypeMissing
 from penstock.sql.read_plan import copied_columns
 from penstock.sql.schema_translation import (
@@ -111,7 +109,6 @@ def refuses(key: ForeignKey) -> str:
 
 
 MYSQL_NAME_CHARACTERS_MAX = 64
-_INDEX_NAME = re.compile("key `((?:[^`]|``)+)` ")
 # The server refuses characters that only the larger one has.
 _UTF8 = frozenset({"utf8mb3", "utf8mb4"})
 # Columns that MariaDB computes for row history, which each server has on its own.
@@ -212,10 +209,11 @@ def key_statements(definition: TableDefinition, name: TableName, servers: Server
     Between servers of MySQL's family these are the source's; a unique index of PostgreSQL over
     expressions or a part of the rows has no counterpart.
     """
-    return [_key_statement(key, name, "unique key") for key in _unique_keys(definition, servers)]
+    return [key_statement(key, name, "unique key") for key in unique_keys(definition, servers)]
 
 
-def _unique_keys(definition: TableDefinition, servers: ServerPair) -> list[UniqueKey]:
+def unique_keys(definition: TableDefinition, servers: ServerPair) -> list[UniqueKey]:
+    """Return the unique keys that the target can have."""
     kept = {column.name for column in definition.columns}
     return [
         key
@@ -226,35 +224,10 @@ def _unique_keys(definition: TableDefinition, servers: ServerPair) -> list[Uniqu
     ]
 
 
-def _key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
+def key_statement(key: UniqueKey, name: TableName, kind: str) -> str:
+    """Return the statement that creates a key. kind: `unique key` or `key`."""
     columns = _key(key.columns, key.prefixes)
     return f"alter table {quote(*name)} add {kind} {quote(key.name)} ({columns})"
-
-
-def deferred_keys(
-    definition: TableDefinition, name: TableName, servers: ServerPair
-) -> tuple[DeferredKey, ...]:
-    """Return the unique keys and unique indexes of a table that are created later."""
-    keys = [
-        DeferredKey(
-            name=key.name,
-            columns=key.columns,
-            statement=_key_statement(key, name, "unique key"),
-            plain=_key_statement(key, name, "key"),
-        )
-        for key in _unique_keys(definition, servers)
-    ]
-    over_expressions = [
-        DeferredKey(name=_name_of(text), columns=(), statement=statement, plain="")
-        for text, statement in index_statements(definition, name, servers).items()
-    ]
-    return (*keys, *over_expressions)
-
-
-def _name_of(index: str) -> str:
-    found = _INDEX_NAME.search(index)
-    assert found is not None, "an index has a name"
-    return found[1].replace("``", "`")
 
 
 def extras_in_mysql(definition: TableDefinition, servers: ServerPair) -> Extras:

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import structlog
 
+from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
@@ -24,19 +25,24 @@ from penstock.engines.postgres.connect import (
     quote,
     server_errors,
 )
-from penstock.engines.postgres.target.enums import prepare_types
+from penstock.engines.postgres.target.enums import add_missing_labels, prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeLayout, MergeSql, MergeStrategy
+from penstock.engines.postgres.target.merge_tables import check_staged, drop_merge_tables
+from penstock.engines.postgres.target.nulls import drop_not_null
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
 from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
+from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies, Policy
 from penstock.ports.target import (
+    Applied,
     MergeSpec,
     PhaseSpec,
     ShapeNote,
+    SqlTarget,
     TableRecord,
     TargetRowMissing,
     TriggersWouldFire,
@@ -56,14 +62,18 @@ MANY_ROWS = 1_000
 APPLICATION_NAME = "penstock loader"
 
 
-@dataclass(slots=True)
-class TargetSession:
-    """The loader's connection to the target and what it knows of it.
+@dataclass(kw_only=True)
+class PostgresTarget(SqlTarget):
+    """The loader's connection to the target and what it knows of it; see `SqlTarget`.
 
-    replica: session_replication_role is set. foreign: what the rows' types mean here. policies: of
-    changes of shape. log_id: the log that is applied. Catalogue and records are read once and again
-    after changes of shape;
-    `forget()` drops them after a failure. noted: see `take_notes`.
+    Catalogue and records are read once and again after changes of shape.
+
+    Attributes:
+        replica: Whether session_replication_role is set.
+        choices: Of [target.types].
+        policies: Of changes of shape.
+        foreign: Meaning of the rows' types here.
+        noted: See `take_notes`.
     """
 
     connection: psycopg.Connection
@@ -71,27 +81,28 @@ class TargetSession:
     replica: bool
     progress: PostgresProgress
     records: Records
+    clock: Clock = REAL_CLOCK
     allow_triggers: bool = False
-    foreign: Foreign = field(default_factory=Foreign)
+    choices: Choices = NO_CHOICES
     policies: Policies = EVOLVE_ALL
     log_id: str = ""
+    foreign: Foreign = field(default_factory=Foreign)
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
     noted: list[ShapeNote] = field(default_factory=list)
 
-    def forget(self) -> None:
-        """Read catalogue and records again when next needed."""
-        self.noted.clear()
-        self.tables.clear()
-        self.records.forget()
+    @property
+    def is_closed(self) -> bool:
+        return self.connection.closed
 
-    def ensure_known(self, names: Iterable[TableName]) -> None:
-        """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
+    def need(self, names: Iterable[TableName]) -> None:
         missing = [name for name in names if name not in self.tables]
-        if missing:
+        if not missing:
+            return
+        with server_errors("reading the target's tables"):
             found = read_target_tables(self.connection, missing)
-            for name in missing:
-                self._check_triggers(require(found, name))
-            self.tables |= found
+        for name in missing:
+            self._check_triggers(require(found, name))
+        self.tables |= found
 
     def _check_triggers(self, table: TargetTable) -> None:
         if self.replica or self.allow_triggers:
@@ -106,6 +117,77 @@ class TargetSession:
             hint=f"{grant_replica(user)} or: alter table {table.sql_name} disable trigger user;",
             table=str(table.name),
         )
+
+    def forget(self) -> None:
+        self.noted.clear()
+        self.tables.clear()
+        self.records.forget()
+
+    def reshape(
+        self,
+        phases: Sequence[PhaseSpec],
+        *,
+        source_engine: str,
+        before: Applied,  # noqa: ARG002 - the port's
+    ) -> None:
+        """Create the types that these phases bring; tables are altered in the transaction."""
+        version = self.connection.info.server_version // 10_000
+        self.foreign = Foreign(
+            engine=source_engine,
+            target=Server(engine=Engine.POSTGRESQL, version=(version,)),
+            choices=self.choices,
+        )
+        with server_errors("preparing types"):
+            self._create_types(phases)
+
+    def _create_types(self, phases: Sequence[PhaseSpec]) -> None:
+        wanted = [relation for phase in phases for relation in phase.relations if relation.types]
+        if not wanted:
+            return
+        new = []
+        for relation in wanted:
+            source = TableName(relation.schema, relation.name)
+            record = self.records.get(source, target_name(source, self.namespaces))
+            if not is_applied(record, relation, self.log_id):
+                new.append(relation)
+        prepare_types(self.connection, new, self.namespaces)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with server_errors("committing a batch"), self.connection.transaction():
+            yield
+
+    def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
+        check_staged(self.connection, expected)
+
+    def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
+        if not self.replica:
+            self.connection.execute("set constraints all deferred")
+        for phase in phases:
+            _PhaseApply(self, phase).run()
+
+    def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+        """Add labels that enums lack, and make columns of our tables nullable."""
+        how = {"22P02": add_missing_labels, "23502": drop_not_null}.get(
+            str(error.fields.get("sqlstate"))
+        )
+        if how is None:
+            return False
+        layouts = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in merges]
+        with server_errors("fixing the target's refusal"):
+            return how(self.connection, layouts) > 0
+
+    def drop_merge_tables(self, names: Iterable[str]) -> None:
+        drop_merge_tables(self.connection, names)
+
+    def take_notes(self) -> list[ShapeNote]:
+        taken = list(self.noted)
+        self.noted.clear()
+        return taken
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
 
 
 def connect_to_apply(url: str) -> tuple[psycopg.Connection, bool]:
@@ -129,32 +211,10 @@ def connect_to_apply(url: str) -> tuple[psycopg.Connection, bool]:
     return connection, True
 
 
-def apply_phases(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
-    """Apply all phases. Call inside the batch's transaction; roll it back on any error."""
-    if not target.replica:
-        target.connection.execute("set constraints all deferred")
-    for phase in phases:
-        _PhaseApply(target, phase).run()
-
-
-def prepare_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
-    """Create the types of shapes that these phases bring; before the batch's transaction."""
-    wanted = [relation for phase in phases for relation in phase.relations if relation.types]
-    if not wanted:
-        return
-    new = []
-    for relation in wanted:
-        source = TableName(relation.schema, relation.name)
-        record = target.records.get(source, target_name(source, target.namespaces))
-        if not is_applied(record, relation, target.log_id):
-            new.append(relation)
-    prepare_types(target.connection, new, target.namespaces)
-
-
 class _PhaseApply:
     """Application of one phase to the target."""
 
-    def __init__(self, target: TargetSession, phase: PhaseSpec) -> None:
+    def __init__(self, target: PostgresTarget, phase: PhaseSpec) -> None:
         self.target = target
         self.phase = phase
 
@@ -163,7 +223,7 @@ class _PhaseApply:
         specs = self.phase.merges
         names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
         names |= {self._target_name(relation) for relation in self.phase.relations}
-        self.target.ensure_known(names)
+        self.target.need(names)
         replaced = self._find_replaced()
         self._empty(replaced)
         self._alter(replaced)
@@ -271,7 +331,7 @@ class _PhaseApply:
             record = with_copied_ids(record, relation, self.phase.starts)
             if name in changed or (changed and self.target.tables[name].in_tree):
                 del self.target.tables[name]  # altered just now, alone or with its tree
-                self.target.ensure_known({name})
+                self.target.need({name})
             new = reshaping.run(
                 record,
                 relation,
@@ -286,7 +346,7 @@ class _PhaseApply:
             stale = [n for n, table in self.target.tables.items() if n in changed or table.in_tree]
             for name in stale:
                 del self.target.tables[name]
-            self.target.ensure_known(stale)
+            self.target.need(stale)
 
     def _is_empty(self, name: TableName) -> bool:
         """Return whether a table has no rows: an earlier batch may have emptied it."""

@@ -3,7 +3,7 @@
 The decisions before the first row (refusals, formats) only read the target. Every step after the
 rows (keys, indexes, statistics, foreign keys) is safe to repeat. Not here: the statements that
 create tables and keys (`schema.py`), the marks in `wirekite.bulk_table`
-(`penstock.sql.state_store`), and when deferred keys are made (`penstock.load.bulk`).
+(`penstock.sql.state_store`), and deferred keys (`deferred_keys.py`).
 """
 
 from __future__ import annotations
@@ -22,29 +22,27 @@ from penstock.engines.postgres.connect import (
     quote,
     server_errors,
 )
-from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target.claims import end_copies
+from penstock.engines.postgres.target.deferred_keys import deferred_keys
 from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.schema import (
+    INDEX_MEMORY,
     add_foreign_keys,
     add_keys,
     create_tables,
-    deferred_keys,
 )
 from penstock.engines.postgres.target.shaped import postgres_definition, referable
 from penstock.engines.postgres.target.target import TargetTable, read_own_rows, read_target_tables
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import (
-    DEFERRED_KEYS_APPLICATION,
     BulkTarget,
-    DeferredKey,
-    DeferredTable,
     Found,
     Mark,
     TablePlan,
     TargetFires,
     chunks_missing,
 )
+from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.target import TargetDdlFailed, target_name
 from penstock.sql.schema_translation import tables_by_name
 
@@ -126,7 +124,6 @@ def goes_binary(definition: TableDefinition) -> bool:
 
 
 APPLICATION_NAME = "penstock bulk keys"
-INDEX_MEMORY = "256MB"
 ROUGH_STATISTICS = 10  # buckets and most common values per column; PostgreSQL's default is 100
 
 # Whether autovacuum will analyze a table that got many rows: within autovacuum_naptime, a minute.
@@ -274,26 +271,6 @@ def finish_table(connection: psycopg.Connection, plan: TablePlan) -> int:
         if missing or not is_marked:
             raise chunks_missing(plan, missing, is_marked=is_marked)
     return rows
-
-
-def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Create the waiting unique keys of a table."""
-    settings = {**EXACT_TEXT_SETTINGS, "maintenance_work_mem": INDEX_MEMORY}
-    with (
-        connect(url, application_name=DEFERRED_KEYS_APPLICATION, options=settings) as target,
-        server_errors(f"adding keys of {table.target}"),
-    ):
-        commit_durably(target)  # they are forgotten after it
-        return schema.add_deferred_keys(target, table)
-
-
-def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Drop unique keys that an earlier load of the table has created."""
-    with (
-        connect(url, application_name=DEFERRED_KEYS_APPLICATION) as target,
-        server_errors(f"dropping keys of {table.target}"),
-    ):
-        return schema.drop_deferred_keys(target, table)
 
 
 class PostgresBulk(BulkTarget):

@@ -20,6 +20,7 @@ import psycopg
 import pyarrow as pa
 
 from penstock.codec.postgres.copy_binary import HEADER, TRAILER, Unwritable, make_row_writer
+from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.postgres.connect import (
     TAKING_KEEPALIVE,
     connect,
@@ -29,24 +30,30 @@ from penstock.engines.postgres.connect import (
     statement,
 )
 from penstock.engines.postgres.target.claims import WORKER_NAME, end_workers
-from penstock.engines.postgres.target.foreign import prepared_batch
+from penstock.engines.postgres.target.foreign import preparations, prepared_batch
 from penstock.engines.postgres.target.merge import MergeLayout, create_merge_table
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.target import same_type
 from penstock.host.errors import StatementFailed
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
+from penstock.ports import target as port
 from penstock.ports.target import (
     SCHEMA,
+    MergeTable,
     NetRows,
     StagedRows,
+    Staging,
     StagingChanged,
     StagingFailed,
     StagingLost,
     StagingWriter,
 )
+from penstock.sql.state_store import Records
 
 # Emptied in one transaction: each takes five places of the server's lock table, which has 64 for a
 # connection by default. The transaction that applies the batch needs them at the same time.
 TABLES_AT_ONCE = 100
+NAME_BYTES_MAX = 63
 MADE_MEANWHILE = ("42P07", "23505")  # a table of this name, or its row in a catalogue, is there
 
 SHAPES = """
@@ -77,7 +84,7 @@ class MergeTables:
         self._used: set[str] = set()
         self._emptied: dict[str, int] = {}  # since they were used: their stamps
 
-    def prepare(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
+    def make_empty(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
         """Create these merge tables, by name, empty. Call outside a transaction.
 
         Returns a stamp per name, which changes when the table is recreated or emptied. Raises
@@ -146,9 +153,7 @@ class MergeTables:
             self._connection.execute(f"truncate {listed}")
 
     def forget(self, names: Iterable[str]) -> None:
-        """Read the catalogue again when these tables are next needed, because they are being
-        dropped.
-        """
+        """Read the catalogue again when these tables are next needed: they are being dropped."""
         for name in names:
             self._shapes.pop(name, None)
             self._emptied.pop(name, None)
@@ -326,3 +331,49 @@ def _forget(url: str) -> None:
     connection = _connections.pop(_place(url), None)
     if connection is not None:
         connection.close()
+
+
+class PostgresStager(MergeTables, Staging):
+    """The stager's side; see `Staging`."""
+
+    def __init__(
+        self, connection: psycopg.Connection, url: str, choices: Choices = NO_CHOICES
+    ) -> None:
+        """Store the connection: autocommit, used by no other code. url: where writers connect."""
+        super().__init__(connection)
+        self._url = url
+        self._choices = choices
+        self.progress = PostgresProgress(connection)
+        self._records = Records(self.progress)
+
+    def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
+        room = NAME_BYTES_MAX
+        return port.staging_name(merge_name, place=place, use=use, room=room, unit="utf-8")
+
+    def merge_name(self, table: TableName, target: TableName) -> str:
+        return self._records.get(table, target).merge_name
+
+    def prepare(
+        self,
+        wanted: Sequence[MergeTable],
+        *,
+        place: int,  # noqa: ARG002 - the names are the place's own
+        source_engine: str,
+    ) -> dict[str, PostgresMergeWriter]:
+        """Empty these merge tables. Rows go nowhere else: COPY cannot update."""
+        stamps = self.make_empty({one.name: MergeLayout(one.relation) for one in wanted})
+        return {
+            one.name: PostgresMergeWriter(
+                url=self._url,
+                table=one.source,
+                staging=one.name,
+                stamp=stamps[one.name],
+                relation=one.relation,
+                prepare=preparations(one.relation, source_engine, self._choices),
+            )
+            for one in wanted
+        }
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

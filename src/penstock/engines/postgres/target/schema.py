@@ -2,8 +2,8 @@
 
 Order of a load from scratch: `create_tables` (types, tables without keys), the rows, `add_keys`
 (primary key, unique keys, indexes), and when all tables are at one position `add_foreign_keys`;
-`add_deferred_keys` before that where rows are of several moments. Each is safe to repeat. Not here:
-changes of shape in mid-stream (`alter.py`).
+Each is safe to repeat. Not here: unique keys where rows are of several moments
+(`deferred_keys.py`), changes of shape in mid-stream (`alter.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
-from penstock.ports.bulk import DeferredKey, DeferredTable, key_refused
 from penstock.ports.target import (
     TableRecord,
     TargetDdlFailed,
@@ -45,6 +44,8 @@ from penstock.ports.target import (
 )
 
 logger = structlog.get_logger(__name__)
+
+INDEX_MEMORY = "256MB"
 
 _SEQUENCE = re.compile(r"nextval\('((?:[^']|'')+)'::regclass\)\Z")
 
@@ -209,7 +210,7 @@ def _try_keys(
                 ddl_errors(f"adding index {_index_name(sql)} of {name}"),
                 connection.transaction(force_rollback=True),
             ):
-                connection.execute(_index_sql(sql, namespaces))
+                connection.execute(index_sql(sql, namespaces))
 
 
 def _column_sql(
@@ -431,7 +432,7 @@ def add_keys(
     """
     name = target_name(definition.name, namespaces)
     made: list[str] = []
-    present = _index_names(connection, name)
+    present = index_names(connection, name)
     if definition.primary_key and not any(present.values()):
         columns = ", ".join(quote(column) for column in definition.primary_key)
         later = " deferrable" if definition.primary_key_deferrable else ""
@@ -442,14 +443,14 @@ def add_keys(
         if key.name in present:
             continue
         with _unless_lacking(name, f"unique key {key.name}"), connection.transaction():
-            for statement in _unique_key_sql(key, name, namespaces):
+            for statement in unique_key_sql(key, name, namespaces):
                 connection.execute(statement)
             made.append(key.name)
     for sql in definition.indexes:
         index = _index_name(sql)
         if index not in present:
             with _unless_lacking(name, f"index {index}"), connection.transaction():
-                connection.execute(_index_sql(sql, namespaces))
+                connection.execute(index_sql(sql, namespaces))
                 made.append(index)
     return made
 
@@ -469,77 +470,15 @@ def _unless_lacking(table: TableName, what: str) -> Iterator[None]:
             )
 
 
-def _unique_key_sql(
-    key: UniqueKey, name: TableName, namespaces: Mapping[str, str]
-) -> Iterator[str]:
-    yield _index_sql(key.definition, namespaces)
+def unique_key_sql(key: UniqueKey, name: TableName, namespaces: Mapping[str, str]) -> Iterator[str]:
+    """Yield the statements that create a unique key."""
+    yield index_sql(key.definition, namespaces)
     if key.is_constraint:
         later = " deferrable" if key.deferrable else ""
         yield (
             f"alter table {quote(*name)} add constraint {quote(key.name)}"
             f" unique using index {quote(key.name)}{later}"
         )
-
-
-def deferred_keys(
-    definition: TableDefinition, namespaces: Mapping[str, str]
-) -> tuple[DeferredKey, ...]:
-    """Return the unique keys of a table, as `add_deferred_keys` makes them."""
-    name = target_name(definition.name, namespaces)
-    return tuple(
-        DeferredKey(
-            name=key.name,
-            columns=key.columns,
-            statement="; ".join(_unique_key_sql(key, name, namespaces)),
-            plain=_UNIQUE.sub("create index ", _index_sql(key.definition, namespaces), count=1),
-        )
-        for key in definition.unique_keys
-    )
-
-
-def add_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> list[str]:
-    """Create deferred unique keys, each as a whole; existing ones are left alone.
-
-    Returns a sentence for each key that can no longer be created. Raises TargetDdlFailed.
-    """
-    there = read_target_tables(connection, [table.target]).get(table.target)
-    present = _index_names(connection, table.target)
-    notes = []
-    for key in table.keys:
-        if key.name in present:
-            continue
-        lacking = [name for name in key.columns if there is None or there.column(name) is None]
-        if lacking:
-            notes.append(
-                f"{table.target} has no unique key {key.name}: it lacks {', '.join(lacking)}"
-            )
-            continue
-        try:
-            with ddl_errors("the target says"), connection.transaction():
-                connection.execute(key.statement)
-        except TargetDdlFailed as error:
-            raise key_refused(key, table.target, error.message) from error
-    return notes
-
-
-def drop_deferred_keys(connection: psycopg.Connection, table: DeferredTable) -> list[str]:
-    """Drop unique keys that an earlier load of the table has made.
-
-    Returns a sentence for each that has to stay.
-    """
-    present = _index_names(connection, table.target)
-    notes = []
-    for key in table.keys:
-        if key.name not in present:
-            continue
-        try:
-            with connection.transaction():
-                connection.execute(f"drop index {quote(table.target.schema, key.name)}")
-        except psycopg.errors.DependentObjectsStillExist as error:
-            notes.append(
-                f"unique key {key.name} of {table.target} stays: {error.diag.message_primary}"
-            )
-    return notes
 
 
 def add_foreign_keys(
@@ -586,8 +525,8 @@ def _foreign_key_names(connection: psycopg.Connection, name: TableName) -> set[s
     return {row[0] for row in rows}
 
 
-def _index_names(connection: psycopg.Connection, name: TableName) -> dict[str, bool]:
-    """Index name to whether it is the primary key's."""
+def index_names(connection: psycopg.Connection, name: TableName) -> dict[str, bool]:
+    """Return for each index of a table, by name, whether it is the primary key's."""
     rows = connection.execute(
         "select x.relname, i.indisprimary from pg_index i join pg_class x on x.oid = i.indexrelid"
         " where i.indrelid = to_regclass(%s)",
@@ -599,7 +538,6 @@ def _index_names(connection: psycopg.Connection, name: TableName) -> dict[str, b
 _NAME = r'(?:"(?:[^"]|"")*"|[\w$]+)'
 _PLAIN_INDEX = re.compile(rf"USING \w+ \({_NAME}(?:, {_NAME})*\)\Z")
 _FUNCTION = re.compile(r"function (.+)\(.*\) does not exist")
-_UNIQUE = re.compile("create unique index ", re.IGNORECASE)
 _INDEX = re.compile(r'CREATE (?:UNIQUE )?INDEX ((?:"(?:[^"]|"")*"|\S)+) ON (ONLY )?', re.IGNORECASE)
 
 
@@ -611,7 +549,7 @@ def _index_name(sql: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
-def _index_sql(sql: str, namespaces: Mapping[str, str]) -> str:
+def index_sql(sql: str, namespaces: Mapping[str, str]) -> str:
     """Return the definition for the target; a partitioned source becomes one table there."""
     mapped = map_namespaces(sql, namespaces)
     return _INDEX.sub(lambda match: match[0].replace(" ON ONLY ", " ON "), mapped, count=1)
