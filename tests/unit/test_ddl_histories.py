@@ -98,7 +98,7 @@ def test_a_label_is_used_after_its_transaction() -> None:
 
 @pytest.mark.parametrize("source", KINDS)
 def test_some_keys_differ_in_case_alone(source: str) -> None:
-    """Whether two rows are one is told by the collation of such a key."""
+    """The collation of such a key decides whether two rows are one."""
     text = "\n".join(write_history(source, seed).text for seed in range(40))
     assert re.search(r"'a1'.*'A1'", text, re.DOTALL)
 

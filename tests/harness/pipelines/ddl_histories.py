@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 
 from harness.pipelines.ddl_actions import Actions, NothingToDo
 from harness.pipelines.ddl_model import (
@@ -165,6 +166,9 @@ class Author(Actions):
             parts.append(text)
         if table.key:
             parts.append("primary key (id)")
+        if "unique" in self._features and self._dice.random() < 0.25:
+            with suppress(NothingToDo):  # no column can have it
+                parts += [part.removeprefix("add ") for part in self._unique(table)[1]]
         self._tables.append(table)
         statements = [*needed, Statement(f"create table {self._q(name)} ({', '.join(parts)})")]
         if self._is_pg and not table.key:
@@ -324,7 +328,7 @@ class Author(Actions):
     def _change_old_key(self, name: str) -> list[Statement]:
         """Change the key of a table whose numbers the server gives no longer."""
         table = self._table_named(name)
-        change = self._dice.choice((self._change_key, self._change_key, self._drop_key))
+        change = self._dice.choice((self._change_key, self._drop_key, self._drop_key))
         needed, actions = change(table)
         return [*needed, self._alter_table(table, *actions)]
 
