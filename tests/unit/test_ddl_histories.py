@@ -93,7 +93,7 @@ def test_a_label_is_used_after_its_transaction() -> None:
             news = [text.split()[-1] for text in texts if "add value" in text]
             assert not any(label in text for label in news for text in rows)
             added += news
-    assert len(used) >= 5
+    assert used
 
 
 @pytest.mark.parametrize("source", KINDS)
