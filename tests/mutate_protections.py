@@ -6,6 +6,22 @@ to fail, and prints one line per mistake and at the end the rates of all rooms. 
 compiled first if it has the mistake. Exits with 1 if a mistake is not found, or no longer fits.
 `--unit` leaves out those whose tests start a server.
 
+A list groups its mistakes by file and tests:
+
+    [[file]]
+    path = "base/changes.py"
+    tests = "tests/unit/test_base_changes.py"
+    "a reload empties" = ["", '(MarkerKind.TRUNCATE, MarkerKind.RELOAD)', '(MarkerKind.TRUNCATE,)']
+    "a reset is kept" = ["Base.reset", 'self._save()', '']
+
+Each names a place in the file, the present piece of Python there, and the wrong one. The place is
+the qualified name of a function or class, or empty for the whole file. A piece is an expression or
+statements; a block `...` in the present one equals any block, and an empty wrong one removes the
+statements. Pieces are compared as syntax trees, so formatting and comments are ignored. The present
+piece must be in its place once; with a fourth entry `{ nth = 2 }` it is the second of equal ones. A
+mistake in several pieces is a list of such lists. An entry without a place has two texts that are
+compared as they are: for files that are not Python, and where a piece would be longer.
+
 `python tests/mutate_protections.py --table [OUTPUT...]` writes the rates into docs/faults.md, from
 the output of earlier runs. Rooms without a line in any output keep their rates.
 """
@@ -24,6 +40,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from harness.faults.syntax_edit import SyntaxEdit, edit_syntax
 
 OPTIONS = ("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line")
 ROOT = Path(__file__).parents[1]
@@ -56,23 +75,32 @@ HEADER = (
 FOUND, NOT_FOUND = ": found by ", ": NOT FOUND: "
 
 
+class DoesNotFitError(ValueError):
+    """A mistake cannot be planted, since the source has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """A text that a file has exactly once, and the text that replaces it."""
+
+    old: str
+    new: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """A mistake in one file below src/penstock, and the tests that must fail with it.
 
     Attributes:
-        old: Text that the file holds exactly once.
-        old_after: Text of a second place, if a mistake moves something.
-        new_after: New text of that place.
+        edits: what is changed together; all of them fit the file as it is.
+        listed_in: the list that has the mistake, relative to the project.
     """
 
     name: str
     file: str
-    old: str
-    new: str
     tests: str
-    old_after: str = ""
-    new_after: str = ""
+    edits: tuple[SyntaxEdit | TextEdit, ...] = ()
+    listed_in: str = ""
 
     @property
     def room(self) -> str:
@@ -92,22 +120,70 @@ class Mutant:
         paths = [part for part in self.tests.split() if part.startswith("tests/")]
         return not all(path.startswith(WITHOUT_SERVER) for path in paths)
 
+    def apply_in(self, source: Path) -> tuple[str, str]:
+        """Return the text of the file below a folder `penstock`, and the text with the mistake.
+
+        Raises:
+            DoesNotFitError: the file or one of the pieces is not there exactly once.
+        """
+        try:
+            whole = (source / self.file).read_text(encoding="utf-8")
+            changed = self.apply_to(whole)
+        except (OSError, ValueError) as error:
+            problem = "there is no such file" if isinstance(error, OSError) else str(error)
+            raise DoesNotFitError(
+                f"{self.name!r} no longer fits {self.file}: {problem}\n"
+                f"Write the present place and code into {self.listed_in}, or delete the entry if "
+                "the source no longer has what it protects."
+            ) from error
+        return whole, changed
+
     def apply_to(self, text: str) -> str:
-        """Return the changed file. Raises ValueError if the change does not fit exactly once."""
-        for old, new in ((self.old, self.new), (self.old_after, self.new_after)):
-            if old and text.count(old) != 1:
-                raise ValueError(f"the change fits {text.count(old)} times")
-            text = text.replace(old, new) if old else text
-        return text
+        """Return the changed file. Raises ValueError if a change does not fit exactly once."""
+        for edit in self.edits:
+            if isinstance(edit, TextEdit):
+                if text.count(edit.old) != 1:
+                    raise ValueError(f"it has the text {text.count(edit.old)} times: {edit.old}")
+                text = text.replace(edit.old, edit.new)
+        pieces = [edit for edit in self.edits if isinstance(edit, SyntaxEdit)]
+        return edit_syntax(text, pieces) if pieces else text
 
 
 def read_mutants(paths: Iterable[Path] = LISTS) -> tuple[Mutant, ...]:
     """Return the mistakes of all lists, in their order."""
     mutants: list[Mutant] = []
     for path in paths:
-        with path.open("rb") as file:
-            mutants += (Mutant(**entry) for entry in tomllib.load(file)["mutant"])
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        listed_in = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+        for group in tables.get("file", ()):
+            mutants += _read_group(group, listed_in)
+        mutants += (_read_patch(entry, listed_in) for entry in tables.get("mutant", ()))
     return tuple(mutants)
+
+
+def _read_group(group: dict[str, Any], listed_in: str) -> Iterator[Mutant]:
+    """Yield the mistakes of one file that the same tests have to find."""
+    path, tests = group.pop("path"), group.pop("tests")
+    for name, pieces in group.items():
+        parts = pieces if isinstance(pieces[0], list) else [pieces]
+        yield Mutant(
+            name=name,
+            file=path,
+            tests=tests,
+            edits=tuple(
+                TextEdit(*part) if len(part) == 2 else SyntaxEdit(*part[:3], **dict(*part[3:]))
+                for part in parts
+            ),
+            listed_in=listed_in,
+        )
+
+
+def _read_patch(entry: dict[str, str], listed_in: str) -> Mutant:
+    """Return a mistake that is written as one or two texts with their replacements."""
+    edits = [TextEdit(entry.pop("old"), entry.pop("new"))]
+    if "old_after" in entry:
+        edits.append(TextEdit(entry.pop("old_after"), entry.pop("new_after")))
+    return Mutant(**entry, edits=tuple(edits), listed_in=listed_in)
 
 
 class Tree:
@@ -131,12 +207,13 @@ class Tree:
     @contextmanager
     def plant(self, mutant: Mutant) -> Iterator[None]:
         """Plant a mistake for the time of a with block. Raises ValueError if it does not fit."""
-        path = self.folder / "src/penstock" / mutant.file
-        whole = path.read_text(encoding="utf-8")
+        source = self.folder / "src/penstock"
+        path = source / mutant.file
+        whole, changed = mutant.apply_in(source)
         kernels = self._kernels_of(path) if mutant.is_kernel else []
         built = {binary: binary.read_bytes() for kernel in kernels for binary in _binaries(kernel)}
         try:
-            path.write_text(mutant.apply_to(whole), encoding="utf-8")
+            path.write_text(changed, encoding="utf-8")
             for kernel in kernels:
                 self._compile(kernel)
             yield

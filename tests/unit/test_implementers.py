@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -95,8 +96,9 @@ def test_no_field_has_a_property_of_the_protocol_as_its_default() -> None:
 def test_a_position_keeps_its_slots(kind: type[Lsn | BinlogPosition]) -> None:
     """A Protocol without `__slots__ = ()` would give each of many small objects a dictionary."""
     assert not hasattr(kind(7), "__dict__")
+    make: Callable[..., object] = kind
     with pytest.raises(TypeError, match="ordinal"):
-        kind()
+        make()
     assert kind(7).ordinal == 7
 
 

@@ -13,6 +13,7 @@ from mutate_protections import (
     HEADER,
     PAGE,
     ROOT,
+    DoesNotFitError,
     Mutant,
     rates,
     read_mutants,
@@ -28,8 +29,7 @@ MUTANTS = read_mutants()
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mistake_fits_the_source(mutant: Mutant) -> None:
     """A developer who moves a protection also moves its mistake, or it is never planted again."""
-    text = (SOURCE / mutant.file).read_text(encoding="utf-8")
-    changed = mutant.apply_to(text)
+    text, changed = mutant.apply_in(SOURCE)
     assert changed != text
     if not mutant.is_kernel:
         compile(changed, mutant.file, "exec")
@@ -42,7 +42,7 @@ def test_a_mistake_fits_the_source(mutant: Mutant) -> None:
 @pytest.mark.parametrize("defect", read_mutants([DEFECTS]), ids=lambda defect: defect.name)
 def test_a_defect_for_the_ddl_fuzzer_fits_the_source(defect: Mutant) -> None:
     """A change of how schema changes are followed keeps the defect, or comes with another one."""
-    changed = defect.apply_to((SOURCE / defect.file).read_text(encoding="utf-8"))
+    _, changed = defect.apply_in(SOURCE)
     compile(changed, defect.file, "exec")
     assert {"--source", "--target"} <= set(defect.tests.split())
 
@@ -88,10 +88,10 @@ def test_the_page_has_the_rates_of_the_lists() -> None:
 
 
 FEW = [
-    Mutant(name="a", file="log/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
-    Mutant(name="b", file="log/x.py", old="1", new="2", tests="tests/servers/test_x.py"),
-    Mutant(name="c", file="engines/ignite/a/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
-    Mutant(name="d", file="web/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
+    Mutant(name="a", file="log/x.py", tests="tests/unit/test_x.py"),
+    Mutant(name="b", file="log/x.py", tests="tests/servers/test_x.py"),
+    Mutant(name="c", file="engines/ignite/a/x.py", tests="tests/unit/test_x.py"),
+    Mutant(name="d", file="web/x.py", tests="tests/unit/test_x.py"),
 ]
 
 
@@ -128,3 +128,62 @@ def test_the_page_is_written_from_what_runs_printed(tmp_path: Path) -> None:
     assert text.startswith(f"before\n\n{HEADER[0]}\n")
     assert text.endswith(" |\n\nafter\n")
     assert read_rates(text)["all"][:3] == (len(MUTANTS), 2, 1)
+
+
+LIST = """
+[[file]]
+path = "log/x.py"
+tests = "tests/unit/test_x.py"
+"one piece" = ["f", 'a + 1', 'a']
+"second of them" = ["f", 'a', 'b', { nth = 2 }]
+"two pieces" = [["f", 'a + 1', 'a'], ["", 'A = 1', 'A = 2']]
+[[file]]
+path = "log/x.pyx"
+tests = "tests/unit/test_x.py"
+"a text" = ['cdef int a', 'cdef long a']
+"""
+PYTHON = "A = 1\n\n\ndef f(a):\n    # Once more.\n    return g(a  +  1), a\n"
+
+
+def write_list(folder: Path) -> dict[str, Mutant]:
+    """Return the mistakes of a written list, by name, with the files that they change."""
+    (folder / "log").mkdir()
+    (folder / "log/x.py").write_text(PYTHON)
+    (folder / "log/x.pyx").write_text("cdef int a\n")
+    path = folder / "some.toml"
+    path.write_text(LIST)
+    return {mutant.name: mutant for mutant in read_mutants([path])}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("one piece", PYTHON.replace("a  +  1", "(a)")),
+        ("second of them", PYTHON.replace(", a", ", (b)")),
+        ("two pieces", PYTHON.replace("a  +  1", "(a)").replace("A = 1", "A = 2")),
+        ("a text", "cdef long a\n"),
+    ],
+)
+def test_an_entry_of_a_list_changes_its_piece_alone(
+    name: str, changed: str, tmp_path: Path
+) -> None:
+    """An entry with a place is compared as a tree, one without a place as a text."""
+    mutant = write_list(tmp_path)[name]
+    assert mutant.apply_in(tmp_path)[1] == changed
+    assert mutant.tests == "tests/unit/test_x.py"
+
+
+def test_a_mistake_that_no_longer_fits_is_named(tmp_path: Path) -> None:
+    """The error has the mistake, its place, the piece, and the list where it has to be changed."""
+    mutants = write_list(tmp_path)
+    (tmp_path / "log/x.py").write_text(PYTHON.replace("+", "-"))
+    (tmp_path / "log/x.pyx").unlink()
+    with pytest.raises(DoesNotFitError) as error:
+        mutants["one piece"].apply_in(tmp_path)
+    assert str(error.value).splitlines() == [
+        "'one piece' no longer fits log/x.py: f does not have the piece: a + 1",
+        "Write the present place and code into some.toml, or delete the entry if the source no "
+        "longer has what it protects.",
+    ]
+    with pytest.raises(DoesNotFitError, match=r"'a text' no longer fits log/x.pyx: there is no"):
+        mutants["a text"].apply_in(tmp_path)

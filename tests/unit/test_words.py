@@ -85,8 +85,9 @@ def find_overriding(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFun
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.bases:
             for method in node.body:
-                is_method = isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
-                if is_method and method.name[0] != "_" and not ast.get_docstring(method):
+                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                if method.name[0] != "_" and not ast.get_docstring(method):
                     yield method
 
 
