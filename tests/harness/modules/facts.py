@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci", "changelog.d")
 CACHE = ROOT / "build" / "source-facts"
 GENERATED = {"__pycache__", "penstock.egg-info", "build"}
+THIS_CODE = f"{sys.version} {Path(__file__).read_text(encoding='utf-8')}".encode()
 ENGINES = re.compile("postgres|psycopg|mysql|mariadb", re.IGNORECASE)
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # lists of statements in a statement
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -134,19 +135,23 @@ def _describe(node: ast.FunctionDef | ast.AsyncFunctionDef, is_overriding: bool)
 
 def _find_overriding(node: ast.ClassDef) -> Iterator[int]:
     """Yield the identity of each method whose name a base may give."""
-    for method in node.body if node.bases else ():
-        is_method = isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_method and method.name[0] != "_" and not ast.get_docstring(method):
-            yield id(method)
+    yield from map(id, _undocumented(node) if node.bases else ())
 
 
 def _find_silent(tree: ast.Module) -> Iterator[Method]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            for method in node.body:
-                is_method = isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
-                if is_method and method.name[0] != "_" and not ast.get_docstring(method):
-                    yield Method(method.lineno, node.name, method.name)
+            for method in _undocumented(node):
+                yield Method(method.lineno, node.name, method.name)
+
+
+def _undocumented(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the public methods without a docstring."""
+    for method in node.body:
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if not method.name.startswith("_") and not ast.get_docstring(method):
+            yield method
 
 
 def _code(statement: ast.stmt) -> str | None:
@@ -192,7 +197,6 @@ def module_facts() -> dict[Path, Facts]:
         kept = decoder.decode(CACHE.read_bytes())
     except (FileNotFoundError, msgspec.DecodeError):  # another version has written it
         kept = {}
-    salt = f"{sys.version} {Path(__file__).read_text(encoding='utf-8')}".encode()
     by_key: dict[str, Facts] = {}
     found: dict[Path, Facts] = {}
     collects = gc.isenabled()
@@ -200,7 +204,7 @@ def module_facts() -> dict[Path, Facts]:
     try:
         for path in _modules():
             text = (ROOT / path).read_bytes()
-            key = hashlib.sha256(salt + text).hexdigest()
+            key = hashlib.sha256(THIS_CODE + text).hexdigest()
             facts = kept[key] if key in kept else read_facts(text.decode())
             found[path] = by_key[key] = facts
     finally:
