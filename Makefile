@@ -9,6 +9,7 @@ S ?= postgres
 T ?= 10m
 V ?= 15,18
 DRAW ?= 1450
+CHECK_DRAW ?= 20
 K ?= 1000
 SEED ?= 1
 SOURCE ?= postgres
@@ -19,7 +20,8 @@ FAULTS_postgres := not mysql and not mariadb
 FAULTS_mysql := mysql or mariadb
 KERNELS := $(shell find src -name '*.p[yx][xdi]')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PYTEST := $(BIN)/python -m pytest
+# Each worker and each program under test would compile every module again where that is switched off.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -55,7 +57,7 @@ demo: $(VENV)/.package ## copy a busy shop between two embedded servers, keep it
 
 TEST := PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) -n $(JOBS) --dist worksteal
 
-test: setup ## all cheap tests, and a draw of the expensive ones that every commit makes anew: 15 minutes (what CI runs)
+test: setup ## all cheap tests, and a draw of the expensive ones that every commit makes anew: 27 minutes (what CI runs)
 	$(TEST) -m "not long" --draw $(DRAW)
 
 test-all: setup ## every test on every server that it could run with, faults and long ones too: hours
@@ -71,7 +73,7 @@ next-draw: ## after a landing: the next `make test` begins with the next part of
 test-failed: setup ## the tests that failed in the last run, one at a time
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
 
-check: $(VENV)/.dev ## format, lint, types, layers, unit and property tests: under a minute
+check: $(VENV)/.dev ## format, lint, types, layers, cheap unit and property tests and a draw of the others
 	@$(MAKE) --no-print-directory --jobs 2 check-tests check-static
 
 check-static:
@@ -87,7 +89,7 @@ check-test-types:
 	MYPYPATH=tests $(BIN)/mypy tests --implicit-reexport --cache-dir .mypy_cache/tests
 
 check-tests:
-	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q -m "not long" tests/unit tests/property
+	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q -m "not long" --draw $(CHECK_DRAW) tests/unit tests/property
 
 test-servers: setup ## each test on every server of kind S=postgres (of versions V=15,18) or S=mysql
 	@test "$(S)" = postgres -o "$(S)" = mysql || { echo "S=postgres or S=mysql"; exit 1; }

@@ -48,6 +48,7 @@ and the actual value; the line below it (`next:`) has the command or the SQL to 
 Below each error are penstock's hints. Words in capitals stand for values that it fills
 in. `make error-page` writes this page from the source.
 """
+HINTED = ("hint=", "_condition(")  # texts of modules that give hints: all others are skipped
 HINTS_MAX = 8  # per class: the rest are variants
 # Hints of classes whose hint comes from elsewhere (a server, the caller) or that have none.
 DEFECT = (
@@ -187,13 +188,19 @@ def page() -> str:
     """Return the page: the classes that set a code, with their hints."""
     classes: dict[str, ast.ClassDef] = {}
     every: list[ast.ClassDef] = []  # a name may be used in two modules
-    trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "src").rglob("*.py"))}
+    sources = {path: path.read_text() for path in sorted((ROOT / "src").rglob("*.py"))}
+    trees = {
+        path: ast.parse(text)
+        for path, text in sources.items()
+        if any(word in text for word in ("class ", *HINTED))
+    }
     for tree in trees.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes[node.name] = node
                 every.append(node)
-    hints = hints_of(trees)
+    hinted = (path for path in trees if any(word in sources[path] for word in HINTED))
+    hints = hints_of({path: trees[path] for path in hinted})
 
     def inherited(node: ast.ClassDef, name: str, default: str) -> str:
         own = attribute(node, name)

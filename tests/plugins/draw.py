@@ -1,7 +1,7 @@
 """Choice of the tests of `make test`: all cheap ones, and expensive ones as far as its time allows.
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
-(marked `each_server`, with all of them). Cases of a test function that takes half a second or more
+(marked `each_server`, with all of them). Cases of a test function that takes 0.2 seconds or more
 are drawn: always one of each function marked `promise`, then the part whose turn it is, then one of
 each file without cheap ones, one of each other function, and further ones, until the seconds are
 used up, added over both cores. The cost of a case is in `data/costs.json`, which `make test-times`

@@ -26,7 +26,7 @@ JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
 SPARK_STARTER = "Heap Max Capacity: 128M"  # the JVM that only works out how to start Spark's
 TOP = 15
 CLASSES_S = (0.0, 1.0, 10.0, 30.0)
-COSTLY_S = 0.5  # a test that takes longer is drawn
+COSTLY_S = 0.2  # a test that takes longer is drawn
 PHASES = ("setup", "call", "teardown")
 
 
@@ -215,7 +215,7 @@ def print_tables(records: Sequence[Record]) -> None:
 
 
 def write_costs(records: Iterable[Record], file: Path) -> None:
-    """Write the median seconds of the cases of each test function that takes half a second or more.
+    """Write the median seconds of the cases of each test function that takes 0.2 seconds or more.
 
     The median is used, as one of them may have waited for what the whole module uses. Functions
     that were not run keep their values, as long as they exist.

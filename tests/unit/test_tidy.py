@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 import runpy
@@ -10,18 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TypeGuard
 
 import pytest
 from hypothesis import settings
 
+from harness.modules.facts import FOLDERS, GENERATED, ROOT, Facts, module_facts
 from penstock.ports.registry import engines
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci", "changelog.d")
 TEXT_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi", ".md", ".toml", ".lock", ".sql", ".sh", ""}
 CODE_SUFFIXES = {".py", ".pyx", ".pxd", ".pxi", ".pyi"}
-GENERATED = {"__pycache__", "penstock.egg-info", "build"}
 
 # Files are split by noun, so this is far above what most nouns need. A file of more lines is no
 # longer read in one sitting, and most likely holds two nouns.
@@ -79,17 +75,11 @@ def read(path: Path) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-@cache
-def parse(path: Path) -> ast.Module:
-    """Return a Python module of the project as a tree, parsed once."""
-    return ast.parse(read(path))
-
-
-def sources(folder: str = "") -> Iterator[tuple[Path, ast.Module]]:
-    """Return every Python module below a folder, parsed."""
-    for path in files():
-        if path.suffix == ".py" and path.as_posix().startswith(folder):
-            yield path, parse(path)
+def sources(folder: str = "") -> Iterator[tuple[Path, Facts]]:
+    """Yield every Python module below a folder with its facts."""
+    for path, facts in module_facts().items():
+        if path.as_posix().startswith(folder):
+            yield path, facts
 
 
 def name_module(path: Path) -> str:
@@ -108,10 +98,9 @@ def test_modules_are_short() -> None:
 def test_functions_are_short() -> None:
     """No function is longer than 70 lines, tests included."""
     long = {
-        f"{path}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for path, tree in sources()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        f"{path}:{function.line} {function.name}": function.lines
+        for path, facts in sources()
+        for function in facts.functions
     }
     assert {name: n for name, n in long.items() if n > FUNCTION_LINES_MAX} == {}
 
@@ -130,12 +119,11 @@ def test_code_that_tests_share_is_in_its_folders() -> None:
     beside = {path.name for path in (ROOT / "tests").glob("*.py") if "__main__" not in read(path)}
     assert beside == {"conftest.py", "fuzz_run.py"}, "its place is tests/harness/FOLDER"
     imported = {
-        f"{path}:{node.lineno}"
-        for path, tree in [*sources("tests/"), *sources("bench/")]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in (getattr(node, "module", None), *(alias.name for alias in node.names))
-        if name and name.startswith("fix_")
+        f"{path}:{statement.line}"
+        for path, facts in [*sources("tests/"), *sources("bench/")]
+        for statement in facts.imports
+        for name in (statement.source or "", *statement.names)
+        if name.startswith("fix_")
     }
     assert imported == set()
 
@@ -143,45 +131,23 @@ def test_code_that_tests_share_is_in_its_folders() -> None:
 def test_only_the_command_line_prints() -> None:
     """print() is in cli/output.py alone; all other code returns values or logs."""
     printing = [
-        f"{path}:{node.lineno}"
-        for path, tree in sources("src/")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "print"
-        and path.as_posix() not in PRINTS
+        f"{path}:{line}"
+        for path, facts in sources("src/")
+        for line in facts.prints
+        if path.as_posix() not in PRINTS
     ]
     assert printing == []
 
 
 def test_what_drives_names_no_engine() -> None:
     """Names and texts of code outside the engines' folders are checked; docstrings are free."""
-    engine = re.compile("postgres|psycopg|mysql|mariadb", re.IGNORECASE)
     naming = {
         path.relative_to("src/penstock").as_posix()
         for package in DRIVING
-        for path, tree in sources(f"src/penstock/{package}/")
-        if any(engine.search(word) for word in _words(tree))
+        for path, facts in sources(f"src/penstock/{package}/")
+        if facts.names_engine
     }
     assert naming == NAMING_ENGINES.keys()
-
-
-def _words(tree: ast.Module) -> Iterator[str]:
-    """Yield the words of a module's code: names, attributes, imports, and texts but docstrings."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    explained = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if id(node) not in explained:
-            said = (getattr(node, field, None) for field in ("id", "attr", "arg", "name", "module"))
-            yield from (word for word in (*said, getattr(node, "value", None)) if _is_text(word))
-
-
-def _is_text(word: object) -> TypeGuard[str]:
-    return isinstance(word, str)
 
 
 def test_every_kernel_has_its_twin_and_its_types() -> None:
@@ -198,15 +164,15 @@ def test_every_module_is_used() -> None:
     """A module that no other one imports is dead, unless a program starts there."""
     modules = {name_module(path) for path, _ in sources("src/") if path.name != "__init__.py"}
     used = ENTRY_POINTS | AWAITED
-    for path, tree in sources("src/"):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                used |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                used |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                # Named in a string: programs started with -m, Spark's worker module.
-                used |= modules & {node.value} - {name_module(path)}
+    for path, facts in sources("src/"):
+        for statement in facts.imports:
+            if statement.source:
+                used |= {statement.source}
+                used |= {f"{statement.source}.{name}" for name in statement.names}
+            elif statement.source is None:
+                used |= set(statement.names)
+        # Named in a string: programs started with -m, Spark's worker module.
+        used |= modules & set(facts.dotted) - {name_module(path)}
     # The parts of engines are named in their descriptors.
     for engine in engines():
         used |= {where.partition(":")[0] for where in engine.parts.values()}
@@ -222,17 +188,12 @@ def test_nothing_is_left_unfinished() -> None:
 def test_public_methods_have_a_docstring_or_override_one_that_has() -> None:
     """A method that only repeats what its base says has no docstring; any other one has."""
     silent = [
-        f"{path}:{method.lineno} {node.name}.{method.name}"
-        for path, tree in sources("src/")
+        f"{path}:{method.line} {method.owner}.{method.name}"
+        for path, facts in sources("src/")
         if path.name != "__main__.py"
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-        for method in node.body
-        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
-        and not method.name.startswith("_")
-        and not ast.get_docstring(method)
-        and not _is_documented(
-            getattr(importlib.import_module(name_module(path)), node.name), method.name
+        for method in facts.silent
+        if not _is_documented(
+            getattr(importlib.import_module(name_module(path)), method.owner), method.name
         )
     ]
     assert silent == []
@@ -264,28 +225,7 @@ def test_locks_hold_names_versions_and_hashes_alone() -> None:
 
 def error_classes() -> dict[str, str]:
     """Return class name -> code of every class that sets `code` and has `Error`-like bases."""
-    found: dict[str, str] = {}
-    for _, tree in sources("src/"):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                for statement in node.body:
-                    if code := _code(statement):
-                        found[node.name] = code
-    return found
-
-
-def _code(statement: ast.stmt) -> str | None:
-    if isinstance(statement, ast.Assign):
-        target: ast.expr = statement.targets[0]
-    elif isinstance(statement, ast.AnnAssign):
-        target = statement.target
-    else:
-        return None
-    value = statement.value
-    named_code = isinstance(target, ast.Name) and target.id == "code"
-    if named_code and isinstance(value, ast.Constant) and isinstance(value.value, str):
-        return value.value
-    return None
+    return {name: code for _, facts in sources("src/") for name, code in facts.codes}
 
 
 def test_error_codes_are_unique_and_well_formed() -> None:

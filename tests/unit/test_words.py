@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
@@ -15,10 +14,20 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from harness.modules.facts import ROOT, Function, module_facts, read_facts
+
 FOLDERS = ("src/penstock", "tests", "bench", "docs", "examples", "README.md", "ARCHITECTURE.md")
 
 LISTS = tomllib.loads((ROOT / "tests/words.toml").read_text(encoding="utf-8"))
+EXPRESSIONS = {
+    re.compile(rf"\b{pattern}\b", re.IGNORECASE): plain
+    for pattern, plain in LISTS["plain_words"].items()
+}
+# Almost no file has any, and one search of a whole file is much faster than all searches of a line.
+ANY_EXPRESSION = re.compile(rf"\b(?:{'|'.join(LISTS['plain_words'])})\b", re.IGNORECASE)
 
 
 class Finding(NamedTuple):
@@ -46,57 +55,45 @@ def is_participle(name: str) -> bool:
     return bare in LISTS["participles"] or (len(bare) > 4 and bare.endswith("ed"))
 
 
-def find_plain_words(text: str) -> Iterator[str]:
-    """Yield each expression of the list that a text has, with the plain one."""
-    for pattern, plain in LISTS["plain_words"].items():
-        if found := re.search(rf"\b{pattern}\b", text, re.IGNORECASE):
-            yield f"{found[0]!r} ({plain})"
+def find_plain_words(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield each expression of the list that a line of a text has: number, finding, the line."""
+    if not ANY_EXPRESSION.search(text):
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, plain in EXPRESSIONS.items():
+            if found := pattern.search(line):
+                yield number, f"{found[0]!r} ({plain})", line.strip()
 
 
 def find_in_module(path: Path, text: str) -> Iterator[Finding]:
     """Yield the findings of a Python module: docstrings, names of functions, comments, strings."""
     place = path.relative_to(ROOT).as_posix()
-    tree = ast.parse(text)
-    overriding = {id(node) for node in find_overriding(tree)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            at = f"{place}:{node.lineno}"
-            if is_participle(node.name) and not is_forced(node) and id(node) not in overriding:
-                yield Finding(at, "a participle names a function", node.name)
-        if isinstance(
-            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
-        ) and (given := ast.get_docstring(node)):
-            at = f"{place}:{getattr(node, 'lineno', 1)}"
-            if wrong := check_docstring(given):
-                yield Finding(at, "first word", f"{wrong}: {given.splitlines()[0]}")
-    for number, line in enumerate(text.splitlines(), 1):
-        for wrong in find_plain_words(line):
-            yield Finding(f"{place}:{number}", "plain words", f"{wrong}: {line.strip()}")
+    facts = module_facts().get(path.relative_to(ROOT)) or read_facts(text)
+    for function in facts.functions:
+        if is_participle(function.name) and not is_forced(function):
+            at = f"{place}:{function.line}"
+            yield Finding(at, "a participle names a function", function.name)
+    for line, first in facts.docstrings:
+        if wrong := check_docstring(first):
+            yield Finding(f"{place}:{line}", "first word", f"{wrong}: {first}")
+    yield from find_in_lines(place, text)
 
 
-def is_forced(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether something else gives the name: a decorator."""
-    texts = " ".join(ast.unparse(one) for one in node.decorator_list)
-    return any(word in texts for word in ("override", "setter"))
-
-
-def find_overriding(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield methods whose name a base gives: public ones without a docstring (`test_tidy.py`)."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.bases:
-            for method in node.body:
-                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
-                    continue
-                if method.name[0] != "_" and not ast.get_docstring(method):
-                    yield method
+def is_forced(function: Function) -> bool:
+    """Return whether something else gives the name: a base class or a decorator."""
+    is_decorated = any(word in function.decorators for word in ("override", "setter"))
+    return is_decorated or function.is_overriding
 
 
 def find_in_page(path: Path, text: str) -> Iterator[Finding]:
     """Yield the findings of a page or kernel: words of the list."""
-    place = path.relative_to(ROOT).as_posix()
-    for number, line in enumerate(text.splitlines(), 1):
-        for wrong in find_plain_words(line):
-            yield Finding(f"{place}:{number}", "plain words", f"{wrong}: {line.strip()}")
+    yield from find_in_lines(path.relative_to(ROOT).as_posix(), text)
+
+
+def find_in_lines(place: str, text: str) -> Iterator[Finding]:
+    """Yield the lines that have words of the list."""
+    for number, wrong, line in find_plain_words(text):
+        yield Finding(f"{place}:{number}", "plain words", f"{wrong}: {line}")
 
 
 def find_below(folders: Sequence[str], without: tuple[str, ...] = ()) -> Iterator[Finding]:
