@@ -155,9 +155,8 @@ def read_mutants(paths: Iterable[Path] = LISTS) -> tuple[Mutant, ...]:
     for path in paths:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
         listed_in = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
-        for group in tables.get("file", ()):
+        for group in tables["file"]:
             mutants += _read_group(group, listed_in)
-        mutants += (_read_patch(entry, listed_in) for entry in tables.get("mutant", ()))
     return tuple(mutants)
 
 
@@ -176,14 +175,6 @@ def _read_group(group: dict[str, Any], listed_in: str) -> Iterator[Mutant]:
             ),
             listed_in=listed_in,
         )
-
-
-def _read_patch(entry: dict[str, str], listed_in: str) -> Mutant:
-    """Return a mistake that is written as one or two texts with their replacements."""
-    edits = [TextEdit(entry.pop("old"), entry.pop("new"))]
-    if "old_after" in entry:
-        edits.append(TextEdit(entry.pop("old_after"), entry.pop("new_after")))
-    return Mutant(**entry, edits=tuple(edits), listed_in=listed_in)
 
 
 class Tree:
