@@ -12,13 +12,14 @@ from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, SegmentOpener
 from penstock.model import Marker, MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions, BatchStager, Loading, Target, applied_behind
+from penstock.ports.loading import BatchOptions, BatchStager, Loading, applied_behind
 from penstock.ports.target import (
     Applied,
     AppliedByAnother,
     Counts,
     ShapeNote,
     TableSync,
+    Target,
     TargetFollowsAnotherLog,
     target_name,
 )

@@ -41,14 +41,7 @@ from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment, SegmentOpener
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import (
-    LOADING_PART,
-    BatchOptions,
-    BatchStager,
-    Loading,
-    Target,
-    applied_behind,
-)
+from penstock.ports.loading import LOADING_PART, BatchOptions, BatchStager, Loading, applied_behind
 from penstock.ports.registry import engine_at
 from penstock.ports.target import (
     Applied,
@@ -60,6 +53,7 @@ from penstock.ports.target import (
     PhaseSpec,
     Staging,
     StagingWriter,
+    Target,
     TargetEngine,
     engine_of,
     file_label,
@@ -487,7 +481,7 @@ def view(segment: Segment) -> SegmentView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SqlLoading:
+class SqlLoading(Loading):
     """Loading into a database (`Loading`): the engine's functions, and our stager.
 
     The load has one engine object, whose parts share their knowledge.

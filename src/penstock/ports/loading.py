@@ -20,7 +20,7 @@ from penstock.log.segment import Segment
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import PartName
-from penstock.ports.target import Applied, Counts, ShapeNote, TableSync
+from penstock.ports.target import Applied, Batch, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,58 +51,6 @@ class BatchOptions:
     copied: frozenset[TableName] | None = None
     rows_directory: Path | None = None
     ships_frames: bool = False
-
-
-class Batch(Protocol):
-    """Staged batch: it can be applied, or thrown away at any moment.
-
-    The target decides about everything else.
-    """
-
-    @property
-    def before(self) -> Applied:
-        """Place where the target must be."""
-        ...
-
-    @property
-    def after(self) -> Applied:
-        """Place where the target will be."""
-        ...
-
-    @property
-    def place(self) -> int:
-        """Number 0 or 1: two batches may wait at a time, one being applied and one after it."""
-        ...
-
-    @property
-    def is_cut(self) -> bool:
-        """Return whether the batch ends inside its last file."""
-        ...
-
-    @property
-    def whole(self) -> tuple[SegmentFile, ...]:
-        """Files that are finished once the batch is applied."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of those files."""
-        ...
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of the batch's rows."""
-        ...
-
-    @property
-    def tables(self) -> int:
-        """Number of tables with rows in it."""
-        ...
-
-    @property
-    def heartbeats(self) -> tuple[int, ...]:
-        """Times at which its heartbeats were sent, microseconds since 1970 by our own clock."""
-        ...
 
 
 class BatchStager(Protocol):
@@ -147,72 +95,6 @@ class BatchStager(Protocol):
         ...
 
 
-class Target(Protocol):
-    """Target to which batches are applied. Errors are typed, or of `Loading.errors`."""
-
-    @property
-    @abstractmethod
-    def is_closed(self) -> bool:
-        """Return whether the connection is closed or lost."""
-        ...
-
-    @property
-    @abstractmethod
-    def replica(self) -> bool:
-        """Return whether foreign keys and the like are off in the target."""
-        ...
-
-    @abstractmethod
-    def bind(self, log_id: str) -> Applied:
-        """Bind the target to this log; return how far it is applied.
-
-        Raises TargetFollowsAnotherLog.
-        """
-        ...
-
-    @abstractmethod
-    def apply(
-        self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
-    ) -> Mapping[str, float]:
-        """Apply a batch with its progress: all of it, or nothing; return the seconds of each step.
-
-        The target is then at `batch.after`. An error may be raised though all was applied (a lost
-        COMMIT): `bind` of a new connection returns the truth. Raises AppliedByAnother if the target
-        is not where the batch begins.
-
-        Args:
-            batch: The batch.
-            table_sync: The batch is of this table alone, which is then at its end.
-            at: Where the target is and stays.
-        """
-        ...
-
-    @abstractmethod
-    def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """Return the tables that have, or had, a table sync."""
-        ...
-
-    @abstractmethod
-    def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
-        """Insert or replace rows of tables: all, or none. at: where the target is."""
-        ...
-
-    @abstractmethod
-    def take_notes(self) -> list[ShapeNote]:
-        """Return the changes of shape since the last call, applied or not."""
-        ...
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Forget the known shapes of the target's tables: some were altered from outside."""
-        ...
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
 def applied_behind(segment: Segment) -> Applied:
     """Return the applied position of a target that has applied a whole segment, or the durable part
     of an open one.
@@ -231,13 +113,12 @@ class Loading(Protocol):
     """Kind of target, as the loader opens it: an engine's part `loading`.
 
     An engine without this part is a database, loaded through merge tables.
+
+    Attributes:
+        errors: Classes of errors that its driver raises.
     """
 
-    @property
-    @abstractmethod
-    def errors(self) -> tuple[type[BaseException], ...]:
-        """Classes of errors that its driver raises."""
-        ...
+    errors: tuple[type[BaseException], ...]
 
     @abstractmethod
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:

@@ -11,7 +11,7 @@ words and statements in message and hint. Not here: the times of staging and app
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,7 @@ from penstock.codec.types import NO_CHOICES, Choices
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock, Steps
 from penstock.host.errors import StatementInterrupted
+from penstock.log.layout import SegmentFile
 from penstock.model import (
     ColumnDefinition,
     PenstockError,
@@ -688,7 +689,125 @@ class Staging(Protocol):
         ...
 
 
-class SqlTarget(ABC):
+class Batch(Protocol):
+    """Staged batch: it can be applied, or thrown away at any moment.
+
+    The target decides about everything else.
+    """
+
+    @property
+    def before(self) -> Applied:
+        """Place where the target must be."""
+        ...
+
+    @property
+    def after(self) -> Applied:
+        """Place where the target will be."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Number 0 or 1: two batches may wait at a time, one being applied and one after it."""
+        ...
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the batch ends inside its last file."""
+        ...
+
+    @property
+    def whole(self) -> tuple[SegmentFile, ...]:
+        """Files that are finished once the batch is applied."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of those files."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of the batch's rows."""
+        ...
+
+    @property
+    def tables(self) -> int:
+        """Number of tables with rows in it."""
+        ...
+
+    @property
+    def heartbeats(self) -> tuple[int, ...]:
+        """Times at which its heartbeats were sent, microseconds since 1970 by our own clock."""
+        ...
+
+
+class Target(Protocol):
+    """Target to which batches are applied. Errors are typed, or of `Loading.errors`.
+
+    Attributes:
+        replica: Whether foreign keys and the like are off in the target.
+    """
+
+    replica: bool
+
+    @property
+    @abstractmethod
+    def is_closed(self) -> bool:
+        """Return whether the connection is closed or lost."""
+        ...
+
+    @abstractmethod
+    def bind(self, log_id: str) -> Applied:
+        """Bind the target to this log; return how far it is applied.
+
+        Raises TargetFollowsAnotherLog.
+        """
+        ...
+
+    @abstractmethod
+    def apply(
+        self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
+    ) -> Mapping[str, float]:
+        """Apply a batch with its progress: all of it, or nothing; return the seconds of each step.
+
+        The target is then at `batch.after`. An error may be raised though all was applied (a lost
+        COMMIT): `bind` of a new connection returns the truth. Raises AppliedByAnother if the target
+        is not where the batch begins.
+
+        Args:
+            batch: The batch.
+            table_sync: The batch is of this table alone, which is then at its end.
+            at: Where the target is and stays.
+        """
+        ...
+
+    @abstractmethod
+    def read_table_syncs(self) -> dict[TableName, TableSync]:
+        """Return the tables that have, or had, a table sync."""
+        ...
+
+    @abstractmethod
+    def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
+        """Insert or replace rows of tables: all, or none. at: where the target is."""
+        ...
+
+    @abstractmethod
+    def take_notes(self) -> list[ShapeNote]:
+        """Return the changes of shape since the last call, applied or not."""
+        ...
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Forget the known shapes of the target's tables: some were altered from outside."""
+        ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class SqlTarget(Target):
     """Database to which the loader applies batches (`ports.loading.Target`), by merge tables.
 
     A batch is applied with all its phases and the applied position in one transaction, which can be

@@ -45,6 +45,7 @@ from penstock.ports.target import (
     TableRecord,
     TableSync,
     TargetFollowsAnotherLog,
+    TargetProgress,
     is_shared,
     left_out_columns,
 )
@@ -466,8 +467,8 @@ class StateSession:
         return self.read_if_there(query, doing="reading the action")
 
 
-class StateStore(StateSession, Progress, TargetReader, SharedProgress, ChunkCounts):
-    """Implementation of `Progress`, `SharedProgress`, `TargetReader` and `ChunkCounts`."""
+class StateStore(StateSession, Progress, TargetProgress, TargetReader, SharedProgress, ChunkCounts):
+    """Implementation of `Progress`, `TargetProgress`, `TargetReader` and their like."""
 
     # --- RUN, PAUSE, STOP -------------------------------------------------------------------------
 

@@ -135,17 +135,17 @@ def _describe(node: ast.FunctionDef | ast.AsyncFunctionDef, is_overriding: bool)
 
 def _find_overriding(node: ast.ClassDef) -> Iterator[int]:
     """Yield the identity of each method whose name a base may give."""
-    yield from map(id, _undocumented(node) if node.bases else ())
+    yield from map(id, _find_undocumented(node) if node.bases else ())
 
 
 def _find_silent(tree: ast.Module) -> Iterator[Method]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            for method in _undocumented(node):
+            for method in _find_undocumented(node):
                 yield Method(method.lineno, node.name, method.name)
 
 
-def _undocumented(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _find_undocumented(node: ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the public methods without a docstring."""
     for method in node.body:
         if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
