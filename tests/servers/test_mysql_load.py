@@ -72,7 +72,7 @@ def test_a_second_loader_waits_and_is_refused(
 ) -> None:
     """The applied position is the first row that a batch locks."""
     monkeypatch.setattr(applying, "LOCK_TIMEOUT_S", 1)
-    monkeypatch.setattr("penstock.ports.target.APPLY_ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("penstock.ports.sql_target.APPLY_ATTEMPTS_MAX", 1)
     target = my_start(ITEMS)
     log.transaction(insert(ITEM, 1, "a", 1))
     log.close_segment()

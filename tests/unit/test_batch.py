@@ -11,11 +11,10 @@ import pytest
 
 from penstock.host.errors import StatementInterrupted
 from penstock.model import PenstockError, TableName
+from penstock.ports.sql_target import APPLY_ATTEMPTS_MAX, SqlTarget
 from penstock.ports.target import (
-    APPLY_ATTEMPTS_MAX,
     Applied,
     MergeBatch,
-    SqlTarget,
     SyncState,
     TableSync,
     ValueRefused,

@@ -5,7 +5,7 @@ merge tables and the CL rows of the batch's files, never a base table. Staged ro
 at any moment, and are staged again from the segments. Staging only needs the position after which
 the batch begins, so it may run while the previous batch is still being applied.
 
-Not here: applying a staged batch (`ports.target.SqlTarget`), the choice and time of segments
+Not here: applying a staged batch (`ports.sql_target.SqlTarget`), the choice and time of segments
 (`prefetch.py`) and of batches (`loader.py`).
 """
 

@@ -2,7 +2,7 @@
 
 It is small, so that a target need not be a database: a table format on files needs no more. A
 database is loaded through merge tables: `penstock.load.sql_target` stages, and
-`ports.target.SqlTarget` applies. Not here: the choice of batches (`penstock.load.loader`).
+`ports.sql_target.SqlTarget` applies. Not here: the choice of batches (`penstock.load.loader`).
 """
 
 from __future__ import annotations

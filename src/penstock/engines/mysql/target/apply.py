@@ -55,12 +55,12 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import StatementFailed
 from penstock.model import LOAD_AFRESH, Column, PenstockError, Relation, TableName
 from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies
+from penstock.ports.sql_target import SqlTarget
 from penstock.ports.target import (
     Applied,
     MergeSpec,
     PhaseSpec,
     ShapeNote,
-    SqlTarget,
     StagingChanged,
     TableRecord,
     TargetNotTransactional,

@@ -37,12 +37,12 @@ from penstock.engines.postgres.target.target import TargetTable, read_target_tab
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.model.policies import EVOLVE_ALL, ChangeKind, Policies, Policy
+from penstock.ports.sql_target import SqlTarget
 from penstock.ports.target import (
     Applied,
     MergeSpec,
     PhaseSpec,
     ShapeNote,
-    SqlTarget,
     TableRecord,
     TargetRowMissing,
     TriggersWouldFire,
