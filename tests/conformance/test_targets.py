@@ -28,11 +28,10 @@ from penstock.log.segment import LogFollower
 from penstock.model import Identity, MarkerKind, TableName
 from penstock.model.policies import EVOLVE_ALL
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions, Loading
+from penstock.ports.loading import Batch, BatchOptions, Loading
 from penstock.ports.target import (
     Applied,
     AppliedByAnother,
-    Batch,
     SyncState,
     TableSync,
     Target,

@@ -35,7 +35,7 @@ from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.load.table_sync import REQUESTS_FILE
 from penstock.model import TableName
 from penstock.model.table_requests import TableRequest, TableRequests
-from penstock.ports.target import Batch
+from penstock.ports.loading import Batch
 from plugins.postgres import Server
 
 Look = Callable[[str], list[tuple[Any, ...]]]

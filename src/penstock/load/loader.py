@@ -66,8 +66,8 @@ from penstock.model.keeping import Keeping
 from penstock.model.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.model.position import POSITION_MAX
 from penstock.ports.deferred_keys import DeferredTable
-from penstock.ports.loading import BatchOptions
-from penstock.ports.target import Applied, Batch, TableSync, Target
+from penstock.ports.loading import Batch, BatchOptions
+from penstock.ports.target import Applied, TableSync, Target
 
 MANY_ROWS = 10_000
 ENOUGH_ROWS = 100_000

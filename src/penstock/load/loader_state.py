@@ -27,7 +27,7 @@ from penstock.host.state_file import StateFile, report_file
 from penstock.model.histogram import Histogram
 
 if TYPE_CHECKING:  # who shows the state need not wait for Arrow
-    from penstock.ports.target import Batch
+    from penstock.ports.loading import Batch
 
 STATE_NAME = "load.json"
 ALTERATIONS_MAX = 1000

@@ -22,8 +22,8 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.log.layout import SegmentFile
 from penstock.model.position import POSITION_MAX
-from penstock.ports.loading import BatchOptions, BatchStager, Loading
-from penstock.ports.target import Applied, Batch
+from penstock.ports.loading import Batch, BatchOptions, BatchStager, Loading
+from penstock.ports.target import Applied
 
 if TYPE_CHECKING:  # the states of tables are listed without Spark
     from penstock.load.session import Session

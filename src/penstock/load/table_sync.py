@@ -37,8 +37,8 @@ from penstock.model.table_requests import (
     TableRequest,
     TableRequests,
 )
-from penstock.ports.loading import BatchOptions
-from penstock.ports.target import Applied, Batch, SyncState, TableSync
+from penstock.ports.loading import Batch, BatchOptions
+from penstock.ports.target import Applied, SyncState, TableSync
 
 
 def next_state(

@@ -20,7 +20,7 @@ from penstock.log.segment import Segment
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import PartName
-from penstock.ports.target import Applied, Batch, Target
+from penstock.ports.target import Applied, Counts, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,58 @@ class BatchOptions:
     copied: frozenset[TableName] | None = None
     rows_directory: Path | None = None
     ships_frames: bool = False
+
+
+class Batch(Protocol):
+    """Staged batch: it can be applied, or thrown away at any moment.
+
+    The target decides about everything else.
+    """
+
+    @property
+    def before(self) -> Applied:
+        """Place where the target must be."""
+        ...
+
+    @property
+    def after(self) -> Applied:
+        """Place where the target will be."""
+        ...
+
+    @property
+    def place(self) -> int:
+        """Number 0 or 1: two batches may wait at a time, one being applied and one after it."""
+        ...
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the batch ends inside its last file."""
+        ...
+
+    @property
+    def whole(self) -> tuple[SegmentFile, ...]:
+        """Files that are finished once the batch is applied."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of those files."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Counts of the batch's rows."""
+        ...
+
+    @property
+    def tables(self) -> int:
+        """Number of tables with rows in it."""
+        ...
+
+    @property
+    def heartbeats(self) -> tuple[int, ...]:
+        """Times at which its heartbeats were sent, microseconds since 1970 by our own clock."""
+        ...
 
 
 class BatchStager(Protocol):

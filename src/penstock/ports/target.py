@@ -24,7 +24,6 @@ import pyarrow as pa
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.log.layout import SegmentFile
 from penstock.model import (
     ColumnDefinition,
     PenstockError,
@@ -682,58 +681,6 @@ class Staging(Protocol):
         ...
 
 
-class Batch(Protocol):
-    """Staged batch: it can be applied, or thrown away at any moment.
-
-    The target decides about everything else.
-    """
-
-    @property
-    def before(self) -> Applied:
-        """Place where the target must be."""
-        ...
-
-    @property
-    def after(self) -> Applied:
-        """Place where the target will be."""
-        ...
-
-    @property
-    def place(self) -> int:
-        """Number 0 or 1: two batches may wait at a time, one being applied and one after it."""
-        ...
-
-    @property
-    def is_cut(self) -> bool:
-        """Return whether the batch ends inside its last file."""
-        ...
-
-    @property
-    def whole(self) -> tuple[SegmentFile, ...]:
-        """Files that are finished once the batch is applied."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of those files."""
-        ...
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of the batch's rows."""
-        ...
-
-    @property
-    def tables(self) -> int:
-        """Number of tables with rows in it."""
-        ...
-
-    @property
-    def heartbeats(self) -> tuple[int, ...]:
-        """Times at which its heartbeats were sent, microseconds since 1970 by our own clock."""
-        ...
-
-
 class Target(Protocol):
     """Target to which batches are applied. Errors are typed, or of `Loading.errors`.
 
@@ -759,7 +706,7 @@ class Target(Protocol):
 
     @abstractmethod
     def apply(
-        self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
+        self, batch: Any, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
         """Apply a batch with its progress: all of it, or nothing; return the seconds of each step.
 
@@ -768,7 +715,7 @@ class Target(Protocol):
         is not where the batch begins.
 
         Args:
-            batch: The batch.
+            batch: A `ports.loading.Batch` that the stager of this kind of target staged.
             table_sync: The batch is of this table alone, which is then at its end.
             at: Where the target is and stays.
         """
