@@ -131,6 +131,12 @@ def followed_shapes(catalog: psycopg.Connection) -> tuple[TableShape, ...]:
         (["alter table public.t add b int default 5"], ""),
         (["alter table public.t add b serial"], str(ReloadReason.REWRITTEN)),
         (
+            ["alter table public.t alter a type int[] using array[7]"],
+            str(ReloadReason.REWRITTEN),
+        ),
+        (["cluster public.t using t_pkey"], ""),
+        (["vacuum full public.t"], ""),
+        (
             ["drop table public.t", "create table public.t (nr int primary key, a jsonb)"],
             str(ReloadReason.MADE_ANEW),
         ),

@@ -225,6 +225,17 @@ PRIMARY_KEY = """
 """
 
 
+_TOUCHED_COLUMNS = """
+    select attrelid::bigint, json_object_agg(attnum, xmin::text)
+      from pg_attribute
+     where attrelid = any(%s::bigint[]::oid[])
+       and attnum > 0
+       and not attisdropped
+       and attgenerated = ''
+     group by attrelid
+"""
+
+
 class RelationResolver:
     """Turns Relation messages into relations, and numbers their versions.
 
@@ -274,6 +285,7 @@ class RelationResolver:
     def _begin_with(self, shapes: Iterable[TableShape]) -> None:
         """Note which tables were created again or rewritten since they were seen last."""
         seen = {shape.name: shape for shape in shapes}
+        moved: dict[int, TableShape] = {}
         for source_id, table in self._definitions.items():
             shape = seen.get(table.name)
             if shape is None:
@@ -281,8 +293,23 @@ class RelationResolver:
             if shape.source_id != source_id:
                 self._outdated[source_id] = ReloadReason.MADE_ANEW
             elif shape.file != table.file:
-                self._outdated[source_id] = ReloadReason.REWRITTEN
-                self._definitions[source_id] = replace(table, file=shape.file)
+                moved[source_id] = shape
+        for source_id in self._with_touched_columns(moved):
+            table = self._definitions[source_id]
+            self._outdated[source_id] = ReloadReason.REWRITTEN
+            self._definitions[source_id] = replace(table, file=moved[source_id].file)
+
+    def _with_touched_columns(self, moved: Mapping[int, TableShape]) -> Iterator[int]:
+        """Yield the tables whose new file may have other values: ALTER TABLE touches columns, and
+        TRUNCATE, VACUUM FULL and CLUSTER do not.
+        """
+        if not moved:
+            return
+        found = self.connection.execute(_TOUCHED_COLUMNS, [list(moved)]).fetchall()
+        for source_id, columns in found:
+            known = {str(one.number): one.xid for one in moved[source_id].attributes}
+            if any(known.get(number) != xid for number, xid in columns.items()):
+                yield source_id
 
     def is_captured(self, source_id: int) -> bool:
         """Return whether rows of this table are written to the log; false for partitions of a
