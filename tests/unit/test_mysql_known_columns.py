@@ -33,3 +33,15 @@ def test_a_column_that_is_redefined_before_a_row_is_not_known(is_redefined: bool
     )
     _, found = identify(altered, shape, before, last_id=3)
     assert bool(found.awaits_reload) is is_redefined
+
+
+@pytest.mark.parametrize("is_key", [False, True])
+def test_a_column_that_is_added_to_the_key_without_a_value_is_not_known(is_key: bool) -> None:
+    """MariaDB keeps a dropped and added column in its keys: rows that had NULL get 0 or ''."""
+    known = number_columns([one.name for one in ITEM.columns], last_id=0)
+    settled, before = identify(known, ITEM, None, last_id=2)
+    altered = alter_columns(settled, effect(added=(Added(name="x"),)), {"x": None}, last_id=2)
+    columns = (*ITEM.columns, Column(name="x", source_type="int", neutral="int32"))
+    key = (*ITEM.key, len(ITEM.columns)) if is_key else ITEM.key
+    _, found = identify(altered, replace(ITEM, columns=columns, key=key), before, last_id=3)
+    assert bool(found.awaits_reload) is is_key

@@ -158,6 +158,9 @@ def identify(
             if old is None:
                 if one.redefined:
                     doubt = doubt or f"column {column.name} was added and then redefined"
+                elif place in relation.key and one.missing is None:
+                    # MariaDB keeps a dropped and added column in its keys, where NULL cannot be.
+                    doubt = doubt or f"column {column.name} was added to the key"
                 continue
             doubt = doubt or _doubt_of(old, column, one, known)
             if place in relation.key and old.nullable and not column.nullable:
