@@ -38,19 +38,6 @@ from penstock.model.sections import seconds
 from penstock.ports.feeds import Mutation, StagedTable
 from penstock.ports.row_apply import STATEMENT_ROWS, RowRules
 
-__all__ = [
-    "MergeOperation",
-    "MergeResult",
-    "TargetTransaction",
-    "configure_source",
-    "configure_table",
-    "get_tx",
-    "random_uuid",
-    "replication_key",
-    "set_options",
-    "standard_merge",
-]
-
 Document = dict[str, Any]
 """A row by property. Numbers are int or Decimal, absent properties are absent."""
 

@@ -106,13 +106,13 @@ class DeferredKeyFlow:
         self,
         state_directory: Path,
         url: str,
-        add_foreign_keys: Callable[[TableName], list[str]],
+        add_foreign_keys: Callable[[TableName], list[str]] | None,
         files: Files = REAL_FILES,
     ) -> None:
         """Keep the parts.
 
         url: the target's. add_foreign_keys: creates the foreign keys of one source table and
-        returns the shortcomings.
+        returns the shortcomings; None if no table is copied alone.
         """
         self._state_directory = state_directory
         self._url = url
@@ -147,6 +147,7 @@ class DeferredKeyFlow:
             faults.point("load.keys.before")
             notes = part(self._url, DEFERRED_KEYS_PART).add_deferred_keys(self._url, table)
             if table.with_foreign_keys:
+                assert self._add_foreign_keys is not None, "a copy of single tables gives them"
                 notes += self._add_foreign_keys(table.source)
             for note in notes:
                 logger.warning("deferred keys", note=note)

@@ -199,7 +199,7 @@ class Loader:
         stop: Callable[[], bool],
         actions: Actions,
         copier: Copier | None = None,
-        add_foreign_keys: Callable[[TableName], list[str]] = lambda _: [],
+        add_foreign_keys: Callable[[TableName], list[str]] | None = None,
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:

@@ -22,7 +22,6 @@ from penstock.ports.target import (
     MergeBatch,
     MergeSpec,
     PhaseSpec,
-    ShapeNote,
     TableSync,
     Target,
     TargetProgress,
@@ -45,16 +44,13 @@ class SqlTarget(Target):
         progress: Progress tables, on the same connection.
         clock: Measures the steps, and waits between attempts.
         log_id: The log that is applied; empty before `bind`.
-        replica: Whether foreign keys (and triggers, where the engine can) are off.
     """
 
     progress: TargetProgress
     clock: Clock
     log_id: str
-    replica: bool
 
     def bind(self, log_id: str) -> Applied:
-        """Create our tables, bind the target to this log; return how far it is applied."""
         self.progress.ensure_tables()
         self.log_id = log_id
         return self.progress.bind_log(log_id)
@@ -62,42 +58,21 @@ class SqlTarget(Target):
     def apply(
         self, batch: object, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
-        """Apply a staged batch and commit it; return the seconds of each step, also of staging.
-
-        Raises typed errors. Then nothing of the batch is applied, or all of it (a lost COMMIT): the
-        target's applied position shows which.
-
-        Args:
-            batch: The batch.
-            table_sync: The only table of the batch, which is then behind it.
-            at: The target's position, which stays and keeps every other loader out.
-        """
         assert isinstance(batch, MergeBatch), "it was staged in merge tables"
         return _Batch(self, batch, table_sync, at or batch.before).run()
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """Return the tables that have, or had, a table sync."""
         return self.progress.read_table_syncs()
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
-        """Insert or replace rows of tables: all, or none. at: where the target is."""
         with self.transaction():
             self.progress.advance(log_id=self.log_id, before=at, after=at)
             for row in rows:
                 self.progress.write_table_sync(row)
 
-    @property
-    @abstractmethod
-    def is_closed(self) -> bool:
-        """Return whether the connection is closed or lost."""
-
     @abstractmethod
     def need(self, names: Iterable[TableName]) -> None:
         """Read the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Read the catalogue again when next needed: after a failure."""
 
     @abstractmethod
     def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
@@ -129,14 +104,6 @@ class SqlTarget(Target):
     @abstractmethod
     def drop_merge_tables(self, names: Iterable[str]) -> None:
         """Drop merge tables that only one batch needed."""
-
-    @abstractmethod
-    def take_notes(self) -> list[ShapeNote]:
-        """Return the changes of shape since the last call, applied or not."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class _Batch:

@@ -685,7 +685,7 @@ class Target(Protocol):
     """Target to which batches are applied. Errors are typed, or of `Loading.errors`.
 
     Attributes:
-        replica: Whether foreign keys and the like are off in the target.
+        replica: Whether foreign keys (and triggers, where the engine can) are off in the target.
     """
 
     replica: bool
@@ -738,7 +738,9 @@ class Target(Protocol):
 
     @abstractmethod
     def forget(self) -> None:
-        """Forget the known shapes of the target's tables: some were altered from outside."""
+        """Forget the known shapes of the target's tables: after a failure, or if some were altered
+        from outside.
+        """
         ...
 
     @abstractmethod

@@ -78,9 +78,10 @@ def add_table_foreign_keys(config: Config, table: TableName) -> list[str]:
 
     Returns the shortcomings.
     """
+    config = narrow(config, table)
     try:
-        definitions = source_tables(narrow(config, table))
-        with closing(bulk_options(narrow(config, table)).open_target()) as target:
+        definitions = source_tables(config)
+        with closing(bulk_options(config).open_target()) as target:
             return target.add_foreign_keys(definitions)
     except PenstockError as error:
         return [f"foreign keys of {table} are not made: {error.message}"]

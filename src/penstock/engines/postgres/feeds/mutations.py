@@ -39,7 +39,7 @@ from penstock.ports.feeds import (
 GZIP_BYTES_MIN: Final = 1025
 """Longer than 1024 bytes: worth trying to compress."""
 DELETED: Final = b"null"
-"""What `mut` holds for a removal."""
+"""Value of `mut` for a removal."""
 _MAGIC = b"\x1f\x8b"
 _GZIP_LEVEL = 1  # a fifth of the time of level 6, for a tenth more bytes of JSON
 
