@@ -718,6 +718,9 @@ class _Load:
                 self.note(f"{name} was dropped in the source before it was copied")
                 del self.definitions[name]
                 self.gone.add(name)
+                # Its later changes are not those of a copy: the loader passes over them.
+                self.ledger.forget([name])
+                write_ledger(self.options.state_directory, self.ledger)
         return list(there)
 
     # -- after the rows ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ part (`BulkTarget`), running anything (`bulk.py`, `chunk.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -87,6 +87,10 @@ class Ledger(msgspec.Struct, kw_only=True):
         kept = [plan for plan in self.plans if plan.source not in new]
         self.plans = kept + list(new.values())
 
+    def forget(self, tables: Collection[TableName]) -> None:
+        """Remove the plans of tables whose rows are not copied any more."""
+        self.plans = [plan for plan in self.plans if plan.source not in tables]
+
 
 def _ledger_file(state_directory: Path) -> StateFile[Ledger]:
     return StateFile(
@@ -120,13 +124,16 @@ def write_ledger(state_directory: Path, ledger: Ledger) -> None:
     _ledger_file(state_directory).save(ledger)
 
 
-def start_positions(state_directory: Path, kind: PositionKind) -> dict[TableName, int]:
-    """Return each source table's consistent point as an ordered number. kind: kind of positions.
+def start_positions(state_directory: Path, kind: PositionKind) -> dict[TableName, int] | None:
+    """Return each source table's consistent point as an ordered number; None without a bulk load.
 
-    The loader skips changes with a smaller position: the bulk load's rows include them.
+    The loader skips changes with a smaller position: the bulk load's rows include them. kind: kind
+    of positions.
     """
-    plans = read_ledger(state_directory).plans
-    return {plan.source: plan.ordinals(kind)[0] for plan in plans}
+    ledger = read_ledger(state_directory)
+    if not ledger.plans and not ledger.copied:
+        return None
+    return {plan.source: plan.ordinals(kind)[0] for plan in ledger.plans}
 
 
 # --- what to do with a table ----------------------------------------------------------------------

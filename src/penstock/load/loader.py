@@ -152,7 +152,8 @@ class LoaderOptions:
     """Settings of the loader; those of document 000 have their names there.
 
     Attributes:
-        starts: position of each source table from which its changes count, from the bulk load.
+        starts: position of each source table from which its changes count, from the bulk load,
+            which no other table had when it ended; None without a bulk load.
         settled: see `Window`, from the bulk load.
         keeping: limits for applied segments that are neither removed at once nor moved.
         read_open_segment: apply the durable part of the segment that is still being written.
@@ -168,7 +169,7 @@ class LoaderOptions:
     state_directory: Path
     run_directory: Path
     namespaces: Mapping[str, str] = field(default_factory=dict)
-    starts: Mapping[TableName, int] = field(default_factory=dict)
+    starts: Mapping[TableName, int] | None = None
     settled: Mapping[TableName, int] = field(default_factory=dict)
     max_files_per_batch: int = 30
     max_threads: int = 5

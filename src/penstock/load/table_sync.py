@@ -176,13 +176,13 @@ class TableSyncFlow:
     def __init__(
         self,
         state_directory: Path,
-        starts: Mapping[TableName, int],
+        starts: Mapping[TableName, int] | None,
         copier: Copier | None,
         *,
         clock: Clock = REAL_CLOCK,
         files: Files = REAL_FILES,
     ) -> None:
-        """Keep the parts. starts: those of the bulk load. copier: None if nothing can be copied."""
+        """Keep the parts. starts: see LoaderOptions. copier: None if nothing can be copied."""
         self.rows: dict[TableName, TableSync] = {}
         self._starts = starts
         self._copier = copier
@@ -213,14 +213,14 @@ class TableSyncFlow:
     def starts(self) -> dict[TableName, int]:
         """Return the position of each table from which its changes count."""
         later = {row.table: row.start for row in self.rows.values() if row.start}
-        return {**self._starts, **later}
+        return {**(self._starts or {}), **later}
 
     @property
     def copied_tables(self) -> frozenset[TableName] | None:
         """Return the tables whose rows were or are being copied; None if the pipeline copies no
         rows.
         """
-        return frozenset(self._starts) | frozenset(self.rows) if self._starts else None
+        return None if self._starts is None else frozenset(self._starts) | frozenset(self.rows)
 
     @property
     def is_busy(self) -> bool:

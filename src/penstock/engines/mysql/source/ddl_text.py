@@ -194,6 +194,7 @@ class Effect:
         if_absent: CREATE TABLE IF NOT EXISTS.
         added: columns that ALTER adds.
         dropped: names of columns that it drops.
+        dropped_keys: names of indexes and constraints that it drops.
         columns: old and new names of columns that it renames, all at once.
         redefined: names, after the statement, of columns that get another definition.
         converts: the clause that may convert text to another character set; `*` in redefined then
@@ -210,6 +211,7 @@ class Effect:
     if_absent: bool = False
     added: tuple[Added, ...] = ()
     dropped: tuple[str, ...] = ()
+    dropped_keys: tuple[str, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
     redefined: tuple[str, ...] = ()
     converts: str = ""
@@ -307,9 +309,12 @@ def effects_of(
         words, query.schema, fold, logs_cascades=logs_cascades, is_strict=query.is_strict
     )
     try:
-        return tuple(_statement(reader))
+        effects = tuple(_statement(reader))
     except _NotUnderstood:
         return (Effect(doing=Doing.UNKNOWN, names=_names(words, fold)),)
+    if query.error:  # CREATE OR REPLACE has dropped the old table before the new one is refused
+        return tuple(one for one in effects if one.doing is not Doing.CREATED)
+    return effects
 
 
 def _names(words: Sequence[Word], fold: bool) -> frozenset[str]:
@@ -456,7 +461,9 @@ def _drop(reader: _Reader) -> list[Effect]:
         return [Effect(doing=Doing.DROPPED, table=TableName(schema, ""))]
     reader.skip("ONLINE", "OFFLINE")
     if reader.accept("INDEX"):
-        return [Effect(doing=Doing.ALTERED, table=_table_behind_on(reader))]
+        reader.if_exists()
+        keys = (reader.name(),)
+        return [Effect(doing=Doing.ALTERED, table=_table_behind_on(reader), dropped_keys=keys)]
     return []
 
 
@@ -501,6 +508,7 @@ def _alter(reader: _Reader) -> list[Effect]:
     reader.accept("NOWAIT")
     added: list[Added] = []
     dropped: list[str] = []
+    keys: list[str] = []
     columns: list[tuple[str, str]] = []
     redefined: list[str] = []
     converts: list[str] = []
@@ -519,6 +527,7 @@ def _alter(reader: _Reader) -> list[Effect]:
         added += _find_added(part)
         other_defaults |= _columns_with_other_defaults(part)
         dropped += _columns_dropped(part)
+        keys += _keys_dropped(part)
         columns += _columns_renamed(part)
         redefined += _columns_redefined(part)
         converts += _conversions(part)
@@ -531,6 +540,7 @@ def _alter(reader: _Reader) -> list[Effect]:
             table=table,
             added=tuple(_changed_again(one, other_defaults, redefined) for one in added),
             dropped=tuple(dropped),
+            dropped_keys=tuple(keys),
             columns=tuple(columns),
             redefined=tuple(redefined),
             converts=converts[0] if converts else "",
@@ -633,6 +643,15 @@ def _columns_dropped(part: _Reader) -> list[str]:
         return []
     is_column = part.accept("COLUMN")
     if not is_column and part.peek().is_word(*_NOT_DROPPED):
+        return []
+    part.if_exists()
+    return [part.name()]
+
+
+def _keys_dropped(part: _Reader) -> list[str]:
+    """Return the name of the index or constraint that an ALTER's clause drops."""
+    part.at = 0
+    if not part.accept("DROP") or not part.accept("INDEX", "KEY", "CONSTRAINT"):
         return []
     part.if_exists()
     return [part.name()]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from penstock.codec.mysql.retyping import keeps_values
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.source.ddl_text import ALL_COLUMNS, Effect
-from penstock.model import Column, Relation
+from penstock.model import Column, Relation, TableDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,10 @@ class KnownColumn:
         names = self.names or ((0, self.name),)
         return replace(self, name=name, names=(*names, (since, name)))
 
+    def name_at(self, since: int) -> str:
+        """Return its name at a position."""
+        return next((name for at, name in reversed(self.names) if at <= since), self.name)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownColumns:
@@ -50,12 +54,14 @@ class KnownColumns:
         doubt: reason why rows written earlier are not known in this shape; empty if they are.
         is_loose: a session that was not strict changed the table since the last relation.
         conversion: a clause since the last relation that converts text to a character set.
+        lost_keys: identities of the columns of each unique key that was dropped since then.
     """
 
     columns: tuple[KnownColumn, ...]
     doubt: str = ""
     is_loose: bool = False
     conversion: str = ""
+    lost_keys: tuple[tuple[int, ...], ...] = ()
 
     def by_name(self) -> dict[str, KnownColumn]:
         """Return the columns, keyed by name in lower case: the servers ignore the case."""
@@ -176,16 +182,41 @@ def identify(
     )
     unique = relation.unique
     if unique is None and last is not None and last.unique is not None:
-        unique = _rename_keys(last, columns)
+        unique = _rename_keys(last, columns, known.lost_keys)
     relation = replace(relation, columns=tuple(columns), unique=unique, awaits_reload=doubt)
     return settled, relation
 
 
-def _rename_keys(last: Relation, columns: Sequence[Column]) -> tuple[tuple[str, ...], ...]:
-    """Return the unique keys of the last shape under the names that their columns have now."""
+def find_keys(
+    known: KnownColumns, definition: TableDefinition, names: Iterable[str], *, since: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the identities of the columns of the unique keys that have these names.
+
+    definition: holds since a position. Names of other indexes are passed over.
+    """
+    wanted = {name.lower() for name in names}
+    ids = {column.name_at(since).lower(): column.id for column in known.columns}
+    keys = [key.columns for key in definition.unique_keys if key.name.lower() in wanted]
+    return tuple(
+        tuple(ids[name.lower()] for name in key)
+        for key in keys
+        if {name.lower() for name in key} <= set(ids)
+    )
+
+
+def _rename_keys(
+    last: Relation, columns: Sequence[Column], lost: Iterable[tuple[int, ...]]
+) -> tuple[tuple[str, ...], ...]:
+    """Return the unique keys of the last shape under the names that their columns have now.
+
+    lost: those that statements have dropped.
+    """
     now = {column.id: column.name for column in columns}
     names = {column.name: now.get(column.id) for column in last.columns}
-    renamed = [[names[name] for name in key] for key in last.unique or ()]
+    ids = {column.name: column.id for column in last.columns}
+    gone = {frozenset(key) for key in lost}
+    kept = [key for key in last.unique or () if frozenset(ids[name] for name in key) not in gone]
+    renamed = [[names[name] for name in key] for key in kept]
     return tuple(
         tuple(name for name in key if name is not None) for key in renamed if None not in key
     )

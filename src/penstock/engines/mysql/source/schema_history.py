@@ -408,11 +408,13 @@ class SchemaHistory:
             notes.altered.setdefault(since, []).append(AlterNote(effect=effect, values=values))
         elif notes.known_columns is not None:
             values = self._values(effect, table, query)
+            lost = notes.find_unique_keys(effect.dropped_keys)
             known = alter_columns(
                 notes.known_columns, effect, values, last_id=notes.last_id, since=since
             )
             is_loose = known.is_loose or not query.is_strict
-            self._note_columns(notes, since, replace(known, is_loose=is_loose))
+            known = replace(known, is_loose=is_loose, lost_keys=(*known.lost_keys, *lost))
+            self._note_columns(notes, since, known)
 
     def _values(self, effect: Effect, table: TableName, query: Query) -> dict[str, str | None]:
         """Return the values that existing rows got in added columns, if the server returns them."""
@@ -574,9 +576,11 @@ class SchemaHistory:
             return
         known = replace(known, is_loose=True)
         for note in in_order(ghost.altered) if ghost is not None else ():
+            lost = notes.find_unique_keys(note.effect.dropped_keys)
             known = alter_columns(
                 known, note.effect, note.values, last_id=notes.last_id, since=since
             )
+            known = replace(known, lost_keys=(*known.lost_keys, *lost))
             self._note_columns(notes, since, known)
         key = notes.key_names()
         for limit in in_order(ghost.limits) if ghost is not None else ():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.engines.mysql.source.ddl_text import Effect, Limit
-from penstock.engines.mysql.source.known_columns import KnownColumns
+from penstock.engines.mysql.source.known_columns import KnownColumns, find_keys
 from penstock.model import Relation, TableDefinition, TableName
 
 _Note = TypeVar("_Note")
@@ -129,6 +129,23 @@ class TableNotes:
             last = [one for one in self.definitions.values() if one is not None][-1:]
             names = [name for one in last for name in one.primary_key]
         return {name.lower() for name in names}
+
+    def find_unique_keys(self, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the identities of the columns of unique keys, found by the last definition.
+
+        Without a definition, any unique key of the last relation may have one of these names.
+        """
+        there = {at: one for at, one in self.definitions.items() if one is not None}
+        known = self.known_columns
+        if not names or known is None:
+            return ()
+        if not there:
+            last = self.relation
+            ids = {column.name: column.id for column in last.columns} if last is not None else {}
+            keys = (last.unique or ()) if last is not None else ()
+            return tuple(tuple(ids[name] for name in key) for key in keys)
+        at = max(there)
+        return find_keys(known, there[at], names, since=at)
 
     def note_columns(self, since: int, known: KnownColumns | None) -> None:
         """Note the columns from a place on."""

@@ -9,7 +9,7 @@ at which it runs (`apply.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codec.types import Engine, Server, fill_template
@@ -111,12 +111,16 @@ class Alterer:
         They come in a statement of their own: MySQL refuses one that drops the columns that these
         are computed from, too.
         """
-        return [
-            Clause(f"drop column {quote(change.name)}", change.what)
+        leaving = [
+            change
             for change in changes
             if change.kind is ChangeKind.DROP_COLUMN
             and (found := self._leaving(change.name)) is not None
             and found.generated
+        ]
+        return [
+            *self._drop_keys_with([change.name for change in leaving]),
+            *(Clause(f"drop column {quote(change.name)}", change.what) for change in leaving),
         ]
 
     def set_aside(self, names: Mapping[str, str]) -> list[Clause]:
@@ -176,6 +180,7 @@ class Alterer:
                     yield Clause(
                         f"drop foreign key {quote(key)}", f"{key} was dropped with a column"
                     )
+                yield from self._drop_keys_with([found.name], first_only=True)
                 yield Clause(f"drop column {quote(change.name)}", change.what)
         if change.kind is ChangeKind.CHANGE_KEY and change.columns:
             yield from self._drop_unique(change)
@@ -265,6 +270,26 @@ class Alterer:
         for index in self.table.unique:
             if index.name != "PRIMARY" and {name.lower() for name in index.columns} == wanted:
                 yield Clause(f"drop index {quote(index.name)}", change.what)
+
+    def _drop_keys_with(self, names: Collection[str], *, first_only: bool = False) -> list[Clause]:
+        """Drop the unique keys that have other columns besides one that leaves.
+
+        MariaDB refuses to drop such a column. MySQL would leave a key on the other columns, in
+        which rows may be equal, unless the source has that one, too. first_only: pass over a key
+        in which another column leaves earlier, since that one brings the clause.
+        """
+        source = {frozenset(map(str.lower, key)) for key in self.relation.unique or ()}
+        clauses = []
+        for index in self.table.unique:
+            leaving = [name for name in index.columns if self._leaving(name) is not None]
+            if index.name == "PRIMARY" or len(index.columns) == 1 or not {*names} & {*leaving}:
+                continue
+            rest = {name.lower() for name in index.columns if name not in leaving}
+            stays = self.server.mysql() and rest in source
+            if not stays and (not first_only or leaving[0] in names):
+                what = f"the unique key on {', '.join(index.columns)} was dropped with a column"
+                clauses.append(Clause(f"drop index {quote(index.name)}", what))
+        return clauses
 
     @property
     def _primary(self) -> tuple[str, ...]:
