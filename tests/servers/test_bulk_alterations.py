@@ -12,8 +12,10 @@ import pytest
 from harness.pipelines.bulk import rows
 from harness.pipelines.mysql_bulk import Here, between
 from harness.pipelines.mysql_extract import sql
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.run.bulk_load import bulk_load
 from penstock.load import bulk
+from penstock.load.ledger import start_positions
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk, Planning, Point, TableRead, open_planner
 from penstock.ports.config import Config
@@ -121,7 +123,7 @@ def test_a_table_that_is_altered_in_postgres(
 def test_a_table_that_is_dropped_meanwhile_is_left_out(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, when: str
 ) -> None:
-    """The other tables are loaded."""
+    """The other tables are loaded, and it does not count as copied: changes of it are passed over."""
     for table in ("t", "u"):
         sql(mysql, mysql_url, f"create table {table} (id int primary key)")
         sql(mysql, mysql_url, f"insert into {table} values (1)")
@@ -131,6 +133,21 @@ def test_a_table_that_is_dropped_meanwhile_is_left_out(
         result = bulk_load(config, Here(), meddling)  # type: ignore[arg-type]
     assert any("was dropped in the source" in note for note in result.notes)
     assert rows(target_url, f'select * from "{name}".u') == [(1,)]
+    assert set(result.positions) == {TableName(name, "u")}
+    assert start_positions(config.layout.state, BinlogPosition) == result.positions
+
+
+def test_tables_that_are_all_dropped_meanwhile_leave_an_empty_copy(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """A load of no table differs from no load, after which changes of all tables count."""
+    sql(mysql, mysql_url, "create table t (id int primary key)")
+    config = between(mysql_url, target_url, tmp_path)
+    assert start_positions(config.layout.state, BinlogPosition) is None
+    with open_planner(config) as planner:
+        meddling = Meddling(planner, "plan", lambda: sql(mysql, mysql_url, "drop table t"))
+        bulk_load(config, Here(), meddling)  # type: ignore[arg-type]
+    assert start_positions(config.layout.state, BinlogPosition) == {}
 
 
 class CutOff(Exception):

@@ -127,6 +127,30 @@ def test_generated_columns_are_dropped_before_those_that_they_need() -> None:
     assert there.drop_computed(dropped) == []
 
 
+@pytest.mark.parametrize(
+    ("engine", "unique", "expected"),
+    [
+        (Engine.MARIADB, (("nr",),), ["drop index `u`", "drop column `v`"]),
+        (Engine.MYSQL, (("nr",),), ["drop column `v`"]),  # it stays on the other column there
+        (Engine.MYSQL, (), ["drop index `u`", "drop column `v`"]),
+    ],
+)
+def test_a_unique_key_goes_with_one_of_its_columns(
+    engine: Engine, unique: tuple[tuple[str, ...], ...], expected: list[str]
+) -> None:
+    """MariaDB refuses to drop the column, and MySQL leaves a stricter key."""
+    number = column("nr", not_null=False)
+    key = TargetIndex(name="u", columns=("v", "nr"), plain=True)
+    table = replace(TABLE, columns=(*TABLE.columns, number), unique=(key,))
+    shape = replace(relation(("id", "integer", "int32"), ("nr", "integer", "int32")), unique=unique)
+    alterer = replace(
+        alterer_of(shape, table, id="integer", v="integer", nr="integer"),
+        server=Server(engine=engine, version=(10, 11, 0)),
+    )
+    dropped = ShapeChange(kind=ChangeKind.DROP_COLUMN, what="v", name="v")
+    assert [one.sql for one in alterer.evolve(dropped)] == expected
+
+
 @pytest.mark.parametrize(("was", "is_key"), [("text[]", True), ("integer", False)])
 def test_a_column_of_another_type_becomes_the_key_of_a_recreated_table(
     was: str, is_key: bool

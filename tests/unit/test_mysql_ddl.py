@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.codec.mysql.binlog_query import Query
@@ -28,6 +30,28 @@ def read_effects(text: str, **more: object) -> list[tuple[str, str, str]]:
         (one.doing.value, one.table.name if one.table else "", one.to.name if one.to else "")
         for one in effects_of(query(text, **more), server=NEW)  # type: ignore[arg-type]
     ]
+
+
+def test_a_refused_create_or_replace_has_dropped_the_table() -> None:
+    """MariaDB logs the statement with its error, since the old table is gone."""
+    text = "create or replace table t (a tinyint default x'41')"
+    (effect,) = effects_of(replace(query(text), error=1067), server=MARIA)
+    assert effect.doing is Doing.DROPPED
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("drop index if exists `U1` on t", ("U1",)),
+        ("alter table t drop index u1, drop key u2, drop constraint if exists u3", (
+            "u1", "u2", "u3")),
+        ("alter table t drop column u1, drop primary key, drop foreign key f", ()),
+    ],
+)  # fmt: skip
+def test_dropped_keys_are_named(text: str, names: tuple[str, ...]) -> None:
+    """Their columns are found by the last definition."""
+    (effect,) = effects_of(query(text), server=NEW)
+    assert effect.dropped_keys == names
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,22 @@ def test_a_column_that_is_redefined_before_a_row_is_not_known(is_redefined: bool
     assert bool(found.awaits_reload) is is_redefined
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_unique_key_that_a_statement_dropped_is_gone_without_the_catalogue(
+    is_dropped: bool,
+) -> None:
+    """The catalogue is ahead and does not tell the keys of this shape."""
+    names = [column.name for column in ITEM.columns[:2]]
+    known = number_columns(names, last_id=0)
+    both = (names[0], names[1])
+    shape = replace(ITEM, columns=ITEM.columns[:2], unique=((names[1],), both))
+    settled, before = identify(known, shape, None, last_id=2)
+    if is_dropped:
+        settled = replace(settled, lost_keys=((2,),))
+    _, found = identify(settled, replace(shape, unique=None), before, last_id=2)
+    assert found.unique == ((both,) if is_dropped else ((names[1],), both))
+
+
 @pytest.mark.parametrize("is_key", [False, True])
 def test_a_column_that_is_added_to_the_key_without_a_value_is_not_known(is_key: bool) -> None:
     """MariaDB keeps a dropped and added column in its keys: rows that had NULL get 0 or ''."""

@@ -20,7 +20,14 @@ from penstock.engines.mysql.source.unsupported import (
     StatementLogged,
     TableMoved,
 )
-from penstock.model import ColumnDefinition, Identity, MarkerKind, TableDefinition, TableName
+from penstock.model import (
+    ColumnDefinition,
+    Identity,
+    MarkerKind,
+    TableDefinition,
+    TableName,
+    UniqueKey,
+)
 
 NAME = TableName("shop", "t")
 MARIA = ServerVersion.parse("10.11.19-MariaDB")
@@ -90,11 +97,22 @@ def place(at: int) -> StreamPlace:
     return StreamPlace(since=at, behind=BinlogPosition.at("binlog.000001", at))
 
 
+def unique_key(name: str, *columns: str) -> UniqueKey:
+    """Return a unique key over whole columns."""
+    return UniqueKey(name=name, columns=columns, definition="", is_constraint=False)
+
+
 def book_of(
-    *statements: str, engine: str = "InnoDB", now: TableDefinition = TABLE
+    *statements: str,
+    engine: str = "InnoDB",
+    now: TableDefinition = TABLE,
+    begun: TableDefinition = TABLE,
 ) -> SchemaHistory:
-    """Return a book that has seen these statements, each in a strict session."""
-    begun = replace(TABLE, engine=engine)
+    """Return a book that has seen these statements, each in a strict session.
+
+    begun: the table before them. now: as the catalogue has it.
+    """
+    begun = replace(begun, engine=engine)
     book = SchemaHistory(Live(now), None, tables=[begun], begin=4, takes=lambda name: name == NAME)
     book.introduce([NAME], place(5))
     for at, text in enumerate(statements, 10):
@@ -105,6 +123,35 @@ def book_of(
         if book.concerns(effects):
             book.apply(effects, said, place(at))
     return book
+
+
+@pytest.mark.parametrize(
+    ("statements", "lost"),
+    [
+        (["alter table t drop index U1"], [(2,)]),
+        (["alter table t rename column v to w", "drop index u1 on t"], [(2,)]),
+        (["alter table t drop index u2, drop key i"], [(1, 2)]),
+        (["alter table t drop index i"], []),
+    ],
+)
+def test_dropped_unique_keys_are_noted_with_their_columns(
+    statements: list[str], lost: list[tuple[int, ...]]
+) -> None:
+    """The names of keys are those of the last definition, in which columns had other names."""
+    keys = (unique_key("u1", "v"), unique_key("u2", "id", "v"))
+    book = book_of(*statements, begun=replace(TABLE, unique_keys=keys))
+    (notes,) = book.notes().tables
+    assert notes.known_columns is not None
+    assert list(notes.known_columns.lost_keys) == lost
+
+
+def test_any_unique_key_may_be_dropped_if_no_definition_tells_its_name() -> None:
+    """A key too many in the target refuses rows, a key too few does not."""
+    book = book_of(begun=replace(TABLE, unique_keys=(unique_key("u1", "v"),)))
+    (notes,) = book.notes().tables
+    notes.definitions = {10: None}
+    assert notes.find_unique_keys(["u9"]) == ((2,),)
+    assert notes.find_unique_keys([]) == ()
 
 
 SWAP = "rename table t to _t_del, _t_gho to t"

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from penstock.load.table_sync import has_met, isolate, left_out, moves, next_state, segment_needed
+from penstock.load.table_sync import (
+    TableSyncFlow,
+    has_met,
+    isolate,
+    left_out,
+    moves,
+    next_state,
+    segment_needed,
+)
 from penstock.model import TableName
 from penstock.model.table_requests import (
     Capture,
@@ -147,6 +156,16 @@ def test_a_table_is_left_behind_where_its_changes_end() -> None:
     back = Applied(segment=3)
     joining = row(SyncState.CATCHING_UP, applied=back, start=5, copy_id=2)
     assert isolate(joining, T, HERE) == replace(joining, state=SyncState.ISOLATED)
+
+
+@pytest.mark.parametrize(
+    ("starts", "copied"), [(None, None), ({}, set()), ({T: 5}, {T})], ids=["no load", "none", "t"]
+)
+def test_only_copied_tables_count(
+    tmp_path: Path, starts: dict[TableName, int] | None, copied: set[TableName] | None
+) -> None:
+    """After a bulk load in which every table went, no change counts until a table is added."""
+    assert TableSyncFlow(tmp_path, starts, None).copied_tables == copied
 
 
 def test_what_batches_leave_out() -> None:
