@@ -123,7 +123,7 @@ def test_a_table_that_is_altered_in_postgres(
 def test_a_table_that_is_dropped_meanwhile_is_left_out(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, when: str
 ) -> None:
-    """The other tables are loaded, and it does not count as copied: changes of it are passed over."""
+    """The other tables are loaded; it does not count as copied: its changes are passed over."""
     for table in ("t", "u"):
         sql(mysql, mysql_url, f"create table {table} (id int primary key)")
         sql(mysql, mysql_url, f"insert into {table} values (1)")

@@ -151,6 +151,19 @@ def test_a_unique_key_goes_with_one_of_its_columns(
     assert [one.sql for one in alterer.evolve(dropped)] == expected
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_column_that_leaves_with_the_key_keeps_its_numbers(stays: bool) -> None:
+    """MariaDB refuses to modify a column that the same statement drops."""
+    numbered = replace(TABLE.columns[0], auto_increment=True)
+    primary = TargetIndex(name="PRIMARY", columns=("id",), plain=True)
+    table = replace(TABLE, columns=(numbered, TABLE.columns[1]), unique=(primary,))
+    shape = replace(relation(ID, V) if stays else relation(V), key=())
+    alterer = alterer_of(shape, table, id="integer", v="integer")
+    gone = ShapeChange(kind=ChangeKind.CHANGE_KEY, what="the key was dropped")
+    expected = ["modify column `id` int not null", DROP_KEY] if stays else [DROP_KEY]
+    assert [one.sql for one in alterer.evolve(gone)] == expected
+
+
 @pytest.mark.parametrize(("was", "is_key"), [("text[]", True), ("integer", False)])
 def test_a_column_of_another_type_becomes_the_key_of_a_recreated_table(
     was: str, is_key: bool

@@ -302,7 +302,11 @@ class Alterer:
         there = {name for name in old if self.table.column(name) is not None}
         if old and not new and primary and set(primary) == there:
             # Rows with equal values of it may follow.
-            yield from (_without_numbers(one) for one in self.table.columns if one.auto_increment)
+            yield from (
+                _without_numbers(one)
+                for one in self.table.columns
+                if one.auto_increment and not self._leaving(one.name)
+            )
             yield Clause(DROP_KEY, change.what)
         if not new or set(primary) == set(new) or set(primary) not in (there, set()):
             return
