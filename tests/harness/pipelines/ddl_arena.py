@@ -392,12 +392,13 @@ class Arena:
 
     def _judge(self) -> list[Outcome]:
         wrong, since = self._wrong(), time.monotonic()
-        while wrong and time.monotonic() - since < self._patience_s * self._slowness(wrong):
+        slowness = self._slowness(wrong)
+        while wrong and time.monotonic() - since < self._patience_s * slowness:
             time.sleep(1.0)
             self._tend()
-            now = self._wrong()
-            if now != wrong:
-                wrong, since = now, time.monotonic()
+            now, seen = self._wrong(), self._slowness(wrong)
+            if now != wrong or seen != slowness:  # a table that was asked for is yet to be copied
+                wrong, slowness, since = now, seen, time.monotonic()
         for follower in self._followers:
             for number, lines in self._wrong_in(follower).items():
                 wrong.setdefault(number, []).extend(lines)
