@@ -15,14 +15,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import msgspec
+import pyarrow as pa
 
 from penstock.codec.lines import LineDialect
 from penstock.codec.server_pair import ReadPlan, ServerPair
 from penstock.host import faults
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model import PenstockError, Relation, TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
 from penstock.ports.config import Config
 from penstock.ports.deferred_keys import DeferredKey
@@ -238,6 +239,13 @@ class Lines(Protocol):
         ...
 
 
+class ShapedRows(NamedTuple):
+    """Rows as a batch of the relation's columns, in order. relation: the shape of the rows."""
+
+    relation: Relation
+    batch: pa.RecordBatch
+
+
 class BulkReader(Protocol):
     """Session of a worker at the source, in the snapshot of a plan.
 
@@ -257,6 +265,18 @@ class BulkReader(Protocol):
     def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
         """Return the chunk's rows as lines for the target's engine, by the task's `read_plan`."""
         ...
+
+    def batches(self, task: ChunkTask, relation: Relation) -> Iterator[ShapedRows] | None:
+        """Return the chunk's rows as batches, with the types and texts that the log has.
+
+        They can be read once. A column with a value that its type cannot hold is text in the rest
+        of the rows, in a new version of the relation. Returns None if the engine, or this table,
+        has only `lines`.
+
+        relation: the table in the log, with the columns of the chunk in order.
+        """
+        del task, relation
+        return None
 
     @abstractmethod
     def tells_rewritten(self, error: PenstockError) -> bool:

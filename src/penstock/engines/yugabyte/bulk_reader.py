@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import psycopg
 
 from penstock.engines.postgres.connect import connect, server_errors
@@ -11,7 +13,8 @@ from penstock.engines.postgres.source.bulk_reader import (
     PostgresBulkReader,
 )
 from penstock.engines.yugabyte.options import wire_url
-from penstock.ports.bulk import APPLICATION_NAME, ChunkTask
+from penstock.model import Relation
+from penstock.ports.bulk import APPLICATION_NAME, ChunkTask, ShapedRows
 
 
 class YugabyteBulkReader(PostgresBulkReader):
@@ -21,6 +24,11 @@ class YugabyteBulkReader(PostgresBulkReader):
         """Return False: the server keeps the history of rewritten tables, too."""
         del task
         return False
+
+    def batches(self, task: ChunkTask, relation: Relation) -> Iterator[ShapedRows] | None:
+        """Return None: rows are read as text, because the binary form was not compared here."""
+        del task, relation
+        return None
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> YugabyteBulkReader | None:

@@ -1,22 +1,18 @@
 """PostgreSQL as a source of the bulk load: a worker's session in an exported snapshot.
 
-For MySQL a chunk's lines of a COPY become lines for LOAD DATA. Whole blocks of CopyData are read
-from the socket below a psycopg connection, as in `relay.py`, and become lines in one walk without
-the GIL; under TLS libpq's calls are used, row by row. Not here: exporting a snapshot (`slot.py`),
-cutting tables into chunks (`snapshot.py`).
+For MySQL a chunk's lines of a COPY become lines for LOAD DATA, in one walk without the GIL. Not
+here: reading frames from the socket (`copy_frames.py`), rows as Arrow batches (`binary_rows.py`),
+exporting a snapshot (`slot.py`), cutting tables into chunks (`snapshot.py`).
 """
 
 from __future__ import annotations
 
-import select
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 from psycopg import sql
 
 from penstock.codec.lines import LineCell, LineDialect
-from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import make_load_lines
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
@@ -25,9 +21,11 @@ from penstock.engines.postgres.connect import (
     quote,
     server_errors,
 )
-from penstock.engines.postgres.target.relay import BLOCK_BYTES, _Side, plain
-from penstock.model import PenstockError, TableName
-from penstock.ports.bulk import APPLICATION_NAME, BulkReader, ChunkTask, CopyCountsDiffer, Lines
+from penstock.engines.postgres.source.binary_rows import open_batches
+from penstock.engines.postgres.source.copy_frames import READ, CopyFrames
+from penstock.engines.postgres.target.relay import BLOCK_BYTES
+from penstock.model import PenstockError, Relation, TableName
+from penstock.ports.bulk import APPLICATION_NAME, BulkReader, ChunkTask, Lines, ShapedRows
 
 SOURCE_SETTINGS: Mapping[str, str] = {
     **EXACT_TEXT_SETTINGS,
@@ -98,6 +96,15 @@ class PostgresBulkReader(BulkReader):
             return PlainLines(self.connection, copy_out, doing=task.doing)
         assert task.read_plan is not None, "a table that goes to another engine has a read plan"
         return LinesOfCopy(self.connection, copy_out, task.read_plan.lines, doing=task.doing)
+
+    def batches(self, task: ChunkTask, relation: Relation) -> Iterator[ShapedRows] | None:
+        return open_batches(
+            self.connection,
+            task.chunk.copy_out,
+            relation,
+            labels=self._labels,
+            doing=task.doing,
+        )
 
     def tells_rewritten(self, error: PenstockError) -> bool:
         """Return whether the table is gone, or an enum's label was sent under another name.
@@ -205,13 +212,6 @@ def was_renamed(connection: psycopg.Connection, table: TableName, columns: Itera
     return any(name not in now or then.get(name) != now[name] for name in columns)
 
 
-READ = "reading at the source"
-GATHER_BYTES = 256 * 1024
-MUCH_BYTES = 8 * 1024  # a server sends that much at a time: more is on its way
-NAP_S = 0.001
-_COPY_OUT, _COPY_DATA, _COPY_DONE = ord("H"), ord("d"), ord("c")
-
-
 class PlainLines(Lines):
     """Lines of one COPY, unchanged. row_count is final at the end."""
 
@@ -270,69 +270,9 @@ class LinesOfCopy(Lines):
 
         The connection must be closed unless the end was reached: it is in the middle of a copy.
         """
-        source = self._by_blocks() if plain(self._connection) else self._through_libpq()
-        with server_errors(self._doing):
-            yield from source
-
-    def _by_blocks(self) -> Iterator[bytes]:
-        lines, pgconn = self._lines, self._connection.pgconn
-        try:
-            with _Side(pgconn, READ, BLOCK_BYTES) as giver:
-                giver.send(pgwire.query(self._copy_out))
-                giver.expect(_COPY_OUT)
-                while True:
-                    giver.start = lines.feed(giver.block, giver.start, giver.end)
-                    if block := lines.take():
-                        yield block
-                    if _is_other(giver):
-                        kind, body = giver.message()
-                        if kind == _COPY_DONE:
-                            break
-                        giver.aside(kind, body)
-                    else:
-                        _receive(giver)
-                self._check(giver.finish())
-        except BaseException:
-            pgconn.finish()  # in the middle of a copy: the connection is of no more use
-            raise
-
-    def _through_libpq(self) -> Iterator[bytes]:
         lines = self._lines
-        frames = bytearray()
-        with self._connection.cursor() as cursor:
-            with cursor.copy(sql.SQL(self._copy_out)) as copy:
-                for row in copy:
-                    frames += pgwire.copy_data(bytes(row))
-                    if len(frames) >= GATHER_BYTES:
-                        lines.feed(frames, 0, len(frames))
-                        frames.clear()
-                        yield lines.take()
-            if frames:
-                lines.feed(frames, 0, len(frames))
-                yield lines.take()
-            self._check(cursor.rowcount)
-
-    def _check(self, sent: int) -> None:
-        if sent != self.row_count:
-            raise CopyCountsDiffer(
-                f"the source sent {sent} rows, of which {self.row_count} arrived",
-                hint="Please report it.",
-                sent=sent,
-                taken=self.row_count,
-            )
-
-
-def _is_other(giver: _Side) -> bool:
-    """Return whether the next message is not a row."""
-    return giver.start < giver.end and giver.block[giver.start] != _COPY_DATA
-
-
-def _receive(giver: _Side) -> None:
-    """Read more, in large pieces, because a wake-up for each packet takes the servers' CPU."""
-    giver.rewind()
-    before = giver.end
-    while not giver.receive():
-        giver._wait(select.POLLIN)
-    if giver.end - before >= MUCH_BYTES:
-        time.sleep(NAP_S)
-        giver.receive()
+        frames = CopyFrames(self._connection, self._copy_out, lines.feed, doing=self._doing)
+        for _ in frames:
+            if block := lines.take():
+                yield block
+        frames.check(self.row_count)
