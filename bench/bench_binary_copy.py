@@ -47,7 +47,7 @@ FILL = """
         case when n % 2 = 0 then 'a note that is there in every other row' end,
         timestamptz '2024-01-01' + n * interval '1.001 s', date '2024-01-01' + n % 1000,
         n % 3 = 0, n / 7.0, nullif(n % 5, 0)
-      from generate_series(1, %s) n
+      from generate_series(1, {rows}) n
 """
 OIDS = (20, 23, 1700, 25, 25, 1184, 1082, 16, 701, 20)
 BLOCK_BYTES = 1 << 20
@@ -142,7 +142,7 @@ def main() -> None:
                 "create table public.mixed (id bigint primary key, n int, price numeric(12,2), "
                 "label text, note text, at timestamptz, day date, ok bool, ratio float8, m bigint)"
             )
-            connection.execute(FILL, (flags.rows,))
+            connection.execute(FILL.replace("{rows}", str(flags.rows)).encode())
             connection.execute("vacuum analyze public.mixed")
         with open_catalog(url) as catalog:
             [definition] = captured_tables(catalog, [str(T)])

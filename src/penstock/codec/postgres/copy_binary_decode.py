@@ -182,19 +182,20 @@ class CopyDecoder:
         self.relation = self.relation.with_text_column(column)
 
     def _frame(self, payload: bytes) -> None:
-        at = self._inside
         if self.ended:
             raise self._broken(Reason.TRAILING)
         if not self._has_begun:
-            at = self._skip_header(payload)
+            self._inside = self._skip_header(payload)
             self._has_begun = True
-            self._inside = at
-        while at < len(payload):
-            behind = self._row(payload, at)
+        self._take_rows(payload)
+
+    def _take_rows(self, payload: bytes) -> None:
+        while self._inside < len(payload):
+            behind = self._row(payload, self._inside)
             if self.stop is not Stop.MORE:
                 return
-            at = self._inside = behind
-            if self.ended and at < len(payload):
+            self._inside = behind
+            if self.ended and behind < len(payload):
                 raise self._broken(Reason.TRAILING)
 
     def _skip_header(self, payload: bytes) -> int:
