@@ -137,7 +137,7 @@ def values(kind: MakeDecoder, form: Form, neutral: str, *cells: bytes | None) ->
 # --- any bytes
 
 
-def _packed(kind: str, numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
+def _pack(kind: str, numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     return numbers.map(lambda number: struct.pack(kind, number))
 
 
@@ -149,7 +149,7 @@ _EDGES = st.sampled_from(
         *(-211_813_488_000_000_000, -211_813_488_000_000_001, -63_145_440_000_000_001),
     ]
 )
-_MOMENTS = _packed(">q", _EDGES | _FULL | st.integers(-(10**14), 10**14))
+_MOMENTS = _pack(">q", _EDGES | _FULL | st.integers(-(10**14), 10**14))
 _DATES = st.sampled_from(
     [-(2**31), 2**31 - 1, 0, -2_451_545, -2_451_546, 2_145_031_948, 2_145_031_949, 2_145_031_950]
 )
@@ -184,11 +184,11 @@ PLAIN: dict[Form, st.SearchStrategy[bytes]] = {
     Form.INT64: st.binary(min_size=8, max_size=8),
     Form.UINT32: st.binary(min_size=4, max_size=4),
     Form.UINT64: st.binary(min_size=8, max_size=8),
-    Form.FLOAT32: st.binary(min_size=4, max_size=4) | _packed(">f", st.floats(width=32)),
-    Form.FLOAT64: st.binary(min_size=8, max_size=8) | _packed(">d", st.floats()),
+    Form.FLOAT32: st.binary(min_size=4, max_size=4) | _pack(">f", st.floats(width=32)),
+    Form.FLOAT64: st.binary(min_size=8, max_size=8) | _pack(">d", st.floats()),
     Form.NUMERIC: numerics(),
-    Form.DATE: _packed(">i", _DATES | st.integers(-(2**31), 2**31 - 1)),
-    Form.TIME: _packed(">q", _EDGES | st.integers(0, DAY_US)),
+    Form.DATE: _pack(">i", _DATES | st.integers(-(2**31), 2**31 - 1)),
+    Form.TIME: _pack(">q", _EDGES | st.integers(0, DAY_US)),
     Form.TIMESTAMP: _MOMENTS,
     Form.TIMESTAMPTZ: _MOMENTS,
     Form.UUID: st.binary(min_size=16, max_size=16),

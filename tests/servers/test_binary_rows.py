@@ -19,6 +19,7 @@ from penstock.codec.columns import after_type
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.exact_text import exact_texts
 from penstock.codec.lines import LineDialect
+from penstock.codec.postgres.copy_binary_decode import CopyDecoder
 from penstock.engines.postgres.connect import connect, literal
 from penstock.engines.postgres.source import binary_rows, bulk_reader, copy_frames
 from penstock.engines.postgres.source.bulk_reader import (
@@ -227,7 +228,7 @@ def test_rows_that_fit_are_equal_bit_by_bit(every_type: dict[str, str], source_u
     assert {column.neutral for column in shape.columns} >= {"date", "decimal(38,10)", "float32"}
     assert all(one.relation == shape for one in (*expected, *found))
     assert len(expected) > 1
-    assert_same_batch(joined(expected), joined(found))
+    assert_same_batch(join_batches(expected), join_batches(found))
 
 
 def server_major(url: str) -> int:
@@ -236,7 +237,7 @@ def server_major(url: str) -> int:
         return connection.info.server_version // 10_000
 
 
-def joined(found: list[ShapedRows]) -> pa.RecordBatch:
+def join_batches(found: list[ShapedRows]) -> pa.RecordBatch:
     """Return all rows as one batch."""
     table = pa.Table.from_batches([one.batch for one in found]).combine_chunks()
     [batch] = table.to_batches()
@@ -322,6 +323,21 @@ def test_errors_of_the_server_are_typed(source_url: str) -> None:
         with pytest.raises(PenstockError) as caught:
             reader.batches(task, relation)
         assert caught.value.fields["sqlstate"] == "42703"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"), [("ended", False, "DC72"), ("row_count", 7, "LD40")]
+)
+def test_a_copy_that_ends_early_is_refused(
+    source_url: str, monkeypatch: pytest.MonkeyPatch, name: str, value: int, code: str
+) -> None:
+    """Without the trailer, or with fewer rows than the server counted, rows may be missing."""
+    run(source_url, "create table public.t (id int)", "insert into public.t values (1), (2)")
+    other = type("Other", (CopyDecoder,), {name: property(lambda _: value, lambda _, __: None)})
+    monkeypatch.setattr(binary_rows, "make_copy_decoder", lambda *given: other(*given))
+    with pytest.raises(PenstockError) as caught:
+        by_binary(source_url)
+    assert caught.value.code == code
 
 
 def test_labels_of_enums_go_as_they_are(source_url: str) -> None:

@@ -15,23 +15,22 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.base.changes import Window, changes_of, first_trx
+from penstock.base.chunk_rows import read_rows
 from penstock.base.manifest import (
     FILE_BYTES,
     BaseFile,
     BaseTable,
     read_file,
-    rows_batch,
     write_files,
 )
 from penstock.base.state import Piece, last_shape, needs_old_rows, state
-from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
 from penstock.host.faults import declare, point
 from penstock.host.retry import Backoff, retrying
 from penstock.load.job import give_way
 from penstock.log.segment import Segment, open_segment
 from penstock.model import FlushPoint, PenstockError, Relation, TableName
-from penstock.ports.bulk import BulkReader, ChunkTask, ShapedRows, bulk_source
+from penstock.ports.bulk import ChunkTask, bulk_source
 
 declare("base.read.chunk", "base.compact.task")
 BACKOFF = Backoff(first_s=0.2, longest_s=5.0, attempts=4)
@@ -94,8 +93,7 @@ def _read(task: ReadTask) -> Outcome:
         if reader.was_rewritten(chunk):
             return Outcome(table=table, is_gone=True)
         written = _Shaped(task.directory)
-        rows = reader.batches(chunk, task.relation)
-        for relation, batch in _read_lines(task, reader) if rows is None else rows:
+        for relation, batch in read_rows(reader, chunk, task.relation, task.dialect):
             written.add(relation, batch)
         point("base.read.chunk")
         return Outcome(table=table, written=written.finish())
@@ -105,17 +103,6 @@ def _read(task: ReadTask) -> Outcome:
         raise
     finally:
         reader.close()
-
-
-def _read_lines(task: ReadTask, reader: BulkReader) -> Iterator[ShapedRows]:
-    """Yield the rows of an engine that has only lines."""
-    relation = task.relation
-    for block in reader.lines(task.chunk, task.dialect):
-        columns = cells_of(block, len(relation.columns))
-        count = len(columns[0]) if columns else block.count(b"\n")
-        rows = inserts(relation, columns, count, gsn=1, trx=1, dialect=task.dialect)
-        relation = rows.relation
-        yield ShapedRows(relation, rows_batch(relation, rows.batch.column("after").flatten()))
 
 
 class _Shaped:
