@@ -26,7 +26,7 @@ class YugabyteBulkReader(PostgresBulkReader):
         return False
 
     def batches(self, task: ChunkTask, relation: Relation) -> Iterator[ShapedRows] | None:
-        """Return None: rows are read as text, because the binary form was not compared here."""
+        """Return None: rows are read as text, because no test compares the binary form."""
         del task, relation
         return None
 
