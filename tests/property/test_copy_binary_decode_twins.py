@@ -266,6 +266,7 @@ def every_form() -> tuple[Relation, list[Form], bytes]:
     return shape, forms, copy_of(rows)
 
 
+@pytest.mark.slow
 def test_mutated_copies_are_refused_alike() -> None:
     """Each mutation ends in the same batches or the same typed error, which names its row."""
     shape, forms, valid = every_form()
