@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from harness.pipelines.bulk import rows
 from harness.pipelines.mysql_bulk import Here, between
@@ -16,7 +18,7 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.run.bulk_load import bulk_load
 from penstock.load import bulk
 from penstock.load.ledger import start_positions
-from penstock.model import TableName
+from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import Chunk, Planning, Point, TableRead, open_planner
 from penstock.ports.config import Config
 from penstock.ports.target import TargetShapeDiffers
@@ -93,6 +95,51 @@ def test_a_table_that_is_altered_in_mysql(
         bulk_load(config, Here(), Meddling(planner, when, alter))  # type: ignore[arg-type]
     expected = mysql.execute("select * from t order by 1", name)
     assert rows(target_url, f'select * from "{name}".t order by 1') == [*map(tuple, expected)]
+
+
+class Unseeing(Meddling):
+    """A planner that has the definition of before an ALTER at a point after it, once."""
+
+    def __init__(self, planner: Planning, table: TableName, meddle: Callable[[], None]) -> None:
+        super().__init__(planner, "point", meddle)
+        self._stale = planner.define([table])
+
+    def fresh_point(self) -> Point:
+        """Alter the table, then return a point that knows no definitions."""
+        self._now("point")
+        return replace(self._planner.fresh_point(), definitions=None)
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """Return the definition of before the ALTER, then the present ones."""
+        stale, self._stale = self._stale, []
+        return stale or self._planner.define(tables)
+
+    def chunks(
+        self, point: Point, wanted: Sequence[TableRead]
+    ) -> Mapping[TableName, Sequence[Chunk]]:
+        """Return chunks of which no reader finds that the table was altered."""
+        found = self._planner.chunks(point, wanted)
+        return {
+            name: [structs.replace(one, shape="") for one in some] for name, some in found.items()
+        }
+
+
+def test_rows_that_do_not_fit_the_plan_are_read_again(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """A server tells the second of an ALTER only: the target's refusal shows what was missed."""
+    sql(mysql, mysql_url, "create table t (id int primary key, a varchar(3))")
+    sql(mysql, mysql_url, "insert into t values (1, 'a')")
+
+    def alter() -> None:
+        sql(mysql, mysql_url, "alter table t modify a varchar(20)")
+        sql(mysql, mysql_url, "insert into t values (2, 'longer')")
+
+    config, name = between(mysql_url, target_url, tmp_path), database_of(mysql_url)
+    with open_planner(config) as planner:
+        unseeing = Unseeing(planner, TableName(name, "t"), alter)
+        bulk_load(config, Here(), unseeing)  # type: ignore[arg-type]
+    assert rows(target_url, f'select * from "{name}".t order by 1') == [(1, "a"), (2, "longer")]
 
 
 @pytest.mark.parametrize("when", ["point", "plan"])

@@ -222,3 +222,19 @@ def test_a_default_fits_a_type_that_has_expressions_alone(
     """MySQL refuses a literal as default of a long text, and MariaDB accepts it."""
     more = r" default 'it\'s' comment 'c'"
     assert alter._fit_default(more, kind, server) == (expected or more)
+
+
+@pytest.mark.parametrize(("value", "is_key"), [("3", True), (None, False)])
+def test_a_new_column_becomes_part_of_the_key_if_rows_have_a_value(
+    value: str | None, is_key: bool
+) -> None:
+    """The key of the columns that stay alone would refuse the rows that follow."""
+    primary = TargetIndex(name="PRIMARY", columns=("id",), plain=True)
+    table = replace(TABLE, columns=(TABLE.columns[0],), unique=(primary,))
+    both = relation(ID, V, key=(0, 1))
+    strict = replace(both.columns[1], nullable=False, missing=value)
+    shape = replace(both, columns=(both.columns[0], strict))
+    alterer = replace(alterer_of(shape, table, id="integer"), emptied=False)
+    change = ShapeChange(kind=ChangeKind.CHANGE_KEY, what="the key is another one")
+    added = [one.sql for one in alterer.evolve(change) if "add primary key" in one.sql]
+    assert added == (["add primary key (`id`, `v`)"] if is_key else [])

@@ -242,7 +242,12 @@ def read_added(text: str) -> list[tuple[str, str, str]]:
         ("add c varchar(9) default x'4142'", [("c", "varchar(9) default x'4142'", "")]),
         ("add c varchar(9) default N'a' 'b'", [("c", "varchar(9) default N'a' 'b'", "")]),
         ("add c float default -.5", [("c", "float default -.5", "")]),
-        ("add c text default _utf8mb4'é'", [("c", "text default _utf8mb4 'é'", "")]),
+        ("add c text default _utf8mb4'e'", [("c", "text default _utf8mb4 'e'", "")]),
+        ("add c text default 'é'", [("c", "text default 'é'", "")]),
+        ("add c text default _utf8mb4'é'", [
+            ("c", "", "its default is of another character set")]),
+        ("add c varchar(9) default N'é'", [
+            ("c", "", "its default is of another character set")]),
         ("add c datetime(3) default now(3)", [("c", "datetime(3) default now(3)", "")]),
         ("add c int default (1 + 1)", [("c", "int default(1 +1)", "")]),
         ("add c int default (rand())", [("c", "", "its default is an expression (rand)")]),

@@ -659,7 +659,10 @@ class _Load:
             if o.error is not None
             and not (isinstance(o.error, SnapshotUnreachable) and o.table in gone)
         ]
-        again = gone | {o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}
+        rewritten = {o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}
+        rewritten |= self.find_altered(errors)
+        errors = [(table, error) for table, error in errors if table not in rewritten]
+        again = gone | rewritten
         marks = self.target.marks()
         for name in pending:
             plan = self.ledger.plan_of(name)
@@ -676,9 +679,26 @@ class _Load:
         for table, error in errors:
             self.broken.leave(table, error)
             left.pop(table, None)
-        for name in sorted({o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}):
+        for name in sorted(rewritten):
             self.note(f"{name} was altered or rewritten in the source and is loaded again")
         return left
+
+    def find_altered(self, errors: Sequence[tuple[TableName, PenstockError]]) -> set[TableName]:
+        """Return the tables with errors of their rows that the source altered since their plan.
+
+        Their rows need not fit the target table, which has the shape of the plan.
+        """
+        refused = {table for table, error in errors if "table" in error.fields}
+        refused -= {table for table, error in errors if error.retry == "backoff"}
+        if not refused:
+            return set()
+        now = {one.name: _made_by(one) for one in self.planner.define(sorted(refused))}
+        plans = {plan.source: plan for plan in self.ledger.plans}
+        return {
+            table
+            for table in refused
+            if (planned := plans[table].definition) and now.get(table) != _made_by(planned)
+        }
 
     def of_gone_snapshots(self, outcomes: Sequence[ChunkOutcome]) -> set[TableName]:
         """Return the tables that must be read at another point.

@@ -129,7 +129,7 @@ class Applying:
         self.url = url
         self.directory = directory
         self.namespaces = more.get("namespaces", {})
-        self.starts = more.get("starts")
+        self.starts = more.get("starts", {})
         self.settled = more.get("settled", {})
         self.engine: Any = engine_of(url)
         for table in more.get("unsure", ()):

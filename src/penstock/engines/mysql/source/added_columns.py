@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.engines.mysql.source.ddl_words import Word, WordKind
 
@@ -57,6 +58,8 @@ def added_column(words: Sequence[Word]) -> Added:
         return Added(name=name, unclear="its values are computed")
     if _UNREADABLE in definition:
         return Added(name=name, unclear="its definition is not readable text")
+    if _has_introduced_letters(rest):
+        return Added(name=name, unclear="its default is of another character set")
     place = next((at for at, word in enumerate(rest) if word.is_word("DEFAULT")), None)
     if place is None:
         # At older servers a TIMESTAMP without a default is NOT NULL implicitly.
@@ -88,6 +91,21 @@ def _is_not_null(body: Sequence[Word]) -> bool:
         word.is_word("NOT") and body[at + 1 : at + 2] and body[at + 1].is_word("NULL")
         for at, word in enumerate(body)
     ) or any(word.is_word("PRIMARY") for word in body)
+
+
+def _has_introduced_letters(words: Sequence[Word]) -> bool:
+    """Return whether a string after a character set (_latin1'...', N'...') is not plain ASCII.
+
+    The server takes such a string's bytes as they were sent. The statement's text is decoded from
+    the session's character set, so that these bytes may be others.
+    """
+    return any(
+        string.kind is WordKind.STRING
+        and not string.text.isascii()
+        and (before.is_word("N") or before.text.startswith("_"))
+        for before, string in pairwise(words)
+        if before.kind is WordKind.WORD
+    )
 
 
 def _why_unclear(default: Sequence[Word]) -> str:

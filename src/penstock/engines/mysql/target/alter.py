@@ -310,7 +310,7 @@ class Alterer:
             yield Clause(DROP_KEY, change.what)
         if not new or set(primary) == set(new) or set(primary) not in (there, set()):
             return
-        coming = self._coming_key()
+        coming = self._coming_key() | self._filled_columns()
         if not set(new) <= {name for name, _ in self.record.columns or ()} | coming:
             return  # existing rows have no values for it yet
         if any(self.table.column(name) is None for name in {*new} - coming):
@@ -330,6 +330,16 @@ class Alterer:
         if not self.emptied:
             return set()
         return {name for name in key_of(self.relation) if self.table.column(name) is None}
+
+    def _filled_columns(self) -> set[str]:
+        """Return the columns that the table gets now, together with a value in existing rows."""
+        return {
+            column.name
+            for column in self.relation.columns
+            if column.missing is not None
+            and self.table.column(column.name) is None
+            and not _is_filled_later(column, self.mapping_of(column).target_type, self.server)
+        }
 
     def _may_be_key(self, name: str) -> bool:
         """Return whether a key can contain the whole column, which it cannot for long types.

@@ -259,6 +259,8 @@ class Alterer:
         if not new or columns == set(new) or columns not in (there, set()):
             return
         known = {name for name, _ in self.record.columns or ()}
+        # Rows that are there get this value with the column.
+        known |= {one.name for one in self.relation.columns if one.missing is not None}
         if any(self.table.column(name) is None for name in new):
             return
         if not set(new) <= known and (self.replaced or not self.emptied):
