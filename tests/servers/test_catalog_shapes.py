@@ -398,3 +398,21 @@ def test_a_column_that_has_the_name_of_one_that_came_later(source_url: str) -> N
             (3, "a", "7"),
         ]
         assert (first.awaits_reload, second.awaits_reload) == ("", "")
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_unique_keys_of_a_table_that_is_gone_are_not_told(source_url: str, is_known: bool) -> None:
+    """A key may have been dropped before the table: rows that violate it may be among the last."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        catalog.execute("create table public.t (id int primary key, a int unique)")
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        if is_known:
+            catalog.execute("insert into public.t values (1, 1)")
+            assert resolve_only(resolver, capture.relation_messages()).unique == (("a",),)
+        run_all(
+            catalog,
+            "alter table public.t drop constraint t_a_key",
+            "insert into public.t values (2, 5), (3, 5)",
+            "drop table public.t",
+        )
+        assert resolve_only(resolver, capture.relation_messages()).unique == ()

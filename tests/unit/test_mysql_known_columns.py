@@ -61,3 +61,16 @@ def test_a_column_that_is_added_to_the_key_without_a_value_is_not_known(is_key: 
     key = (*ITEM.key, len(ITEM.columns)) if is_key else ITEM.key
     _, found = identify(altered, replace(ITEM, columns=columns, key=key), before, last_id=3)
     assert bool(found.awaits_reload) is is_key
+
+
+@pytest.mark.parametrize(("kind", "is_filled"), [("timestamp", True), ("datetime", False)])
+def test_a_timestamp_that_becomes_not_null_is_read_again(kind: str, is_filled: bool) -> None:
+    """NULLs get the present time, even in a strict session, which refuses them in other types."""
+    known = number_columns(["id", "x"], last_id=0)
+    column = Column(name="x", source_type=kind, neutral="timestamp", nullable=True)
+    shape = replace(ITEM, columns=(ITEM.columns[0], column), unique=None)
+    settled, before = identify(known, shape, None, last_id=2)
+    altered = alter_columns(settled, effect(redefined=("x",)), {}, last_id=2, since=6)
+    strict = replace(shape, columns=(shape.columns[0], replace(column, nullable=False)))
+    _, found = identify(altered, strict, before, last_id=2)
+    assert bool(found.awaits_reload) is is_filled

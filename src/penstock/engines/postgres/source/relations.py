@@ -365,16 +365,22 @@ class RelationResolver:
         if relation is None or not (relation.unique or self.reloads):
             return relation
         live = self._read(message.source_id)
-        if live is None:
-            return relation
         found = relation
-        if relation.unique:
+        if live is None:
+            found = replace(found, unique=())  # nobody can say which of them are left
+        elif relation.unique:
             there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
             left = tuple(key for key in relation.unique if frozenset(key) in there)
             found = replace(found, unique=left)
-        loose = {column.id for column in live.columns if not column.not_null}
-        found = replace(found, columns=_loosen(found.columns, loose))
-        if self.reloads and not found.awaits_reload and _is_remade(found, live):
+        if live is not None:
+            loose = {column.id for column in live.columns if not column.not_null}
+            found = replace(found, columns=_loosen(found.columns, loose))
+        if (
+            live is not None
+            and self.reloads
+            and not found.awaits_reload
+            and _is_remade(found, live)
+        ):
             found = replace(found, awaits_reload=str(ReloadReason.COLUMN_REMADE))
         if found == relation:
             return relation
@@ -390,7 +396,7 @@ class RelationResolver:
         """
         definition = self._definitions.get(message.source_id)
         last = self._current.get(definition.name) if definition is not None else None
-        live = None
+        live, is_gone = None, False
         if (
             definition is None
             or last is None
@@ -399,6 +405,7 @@ class RelationResolver:
             or not _has_columns(message, last)
         ):
             live = self._read(message.source_id)
+            is_gone = live is None
         if definition is None:
             if live is None or live.name not in self._names:
                 return None
@@ -407,6 +414,9 @@ class RelationResolver:
         if not message.columns:
             raise TableWithoutColumns(definition.name)
         relation = self._build(message, definition, live)
+        if is_gone:
+            # Nobody can say which unique keys these rows had; without any, none is refused.
+            relation = replace(relation, unique=())
         if self.reloads:
             relation = self._explain(message, relation, definition, live)
         if not self._key_holds(message):
