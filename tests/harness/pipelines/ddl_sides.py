@@ -41,7 +41,8 @@ class Facts:
     def without_unsent(self) -> Facts:
         """Return the facts that hold for a copy whose server does not compute these columns."""
         kept = {name: kind for name, kind in self.types.items() if name not in self.unsent}
-        return replace(self, types=kept, nullable=self.nullable - self.unsent)
+        key = self.key if self.key <= kept.keys() else frozenset[str]()
+        return replace(self, types=kept, nullable=self.nullable - self.unsent, key=key)
 
 
 class Side(Protocol):
