@@ -18,7 +18,8 @@ import numpy as np
 from penstock.codec.ckt import FrameEntry
 from penstock.load.plan import BatchPlan, Window
 from penstock.log.segment import Segment
-from penstock.model.position import POSITION_MAX, to_ordinal
+from penstock.model.position import to_ordinal
+from penstock.model.whole_number import INT64_MAX
 from penstock.ports.target import Applied
 
 
@@ -60,7 +61,7 @@ def _cut(
     following: _Row | None,
     applied: Applied,
 ) -> tuple[Window, Applied]:
-    before = POSITION_MAX if following is None else following.position
+    before = INT64_MAX if following is None else following.trx
     number = applied.segment
     for segment in segments:
         # What happens after the last row of a file belongs to the next batch: the file stays open.

@@ -18,6 +18,7 @@ from pathlib import Path
 from penstock.codec.ckt import FrameEntry
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
+from penstock.model.whole_number import INT64_MAX
 
 EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 NAMES_SHOWN_MAX = 5
@@ -152,7 +153,8 @@ class Window:
     Attributes:
         position_before: position at which a hold ends the batch: markers from there on do not
             count, and gsn_upto is the last row before it.
-        markers_before: the same for markers alone.
+        markers_before: number of the transaction from which on markers do not count. Positions do
+            not tell: tables that are read again at one place have the same one.
         shapes_before: shapes that became current at this row or later do not count.
         starts: position of each source table from which its rows count (from the bulk load).
         truncates: whether TRUNCATE empties the target too.
@@ -166,7 +168,7 @@ class Window:
     gsn_after: int
     gsn_upto: int
     position_before: int = POSITION_MAX
-    markers_before: int = POSITION_MAX
+    markers_before: int = INT64_MAX
     shapes_before: int = POSITION_MAX
     starts: Mapping[TableName, int] = field(default_factory=dict)
     truncates: bool = True
@@ -332,8 +334,9 @@ def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
 
 
 def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> None:
-    before = min(window.position_before, window.markers_before)
-    if marker.gsn > window.gsn_upto or marker.position >= before:
+    if marker.gsn > window.gsn_upto or marker.trx >= window.markers_before:
+        return
+    if marker.position >= window.position_before:
         return
     for schema, name in marker.tables:
         table = TableName(schema, name)
