@@ -98,7 +98,7 @@ def test_a_table_that_is_altered_in_mysql(
 
 
 class Unseeing(Meddling):
-    """A planner that has the definition of before an ALTER at a point after it, once."""
+    """A planner that once has an outdated definition: an ALTER came before its point."""
 
     def __init__(self, planner: Planning, table: TableName, meddle: Callable[[], None]) -> None:
         super().__init__(planner, "point", meddle)
@@ -110,7 +110,7 @@ class Unseeing(Meddling):
         return replace(self._planner.fresh_point(), definitions=None)
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """Return the definition of before the ALTER, then the present ones."""
+        """Return the outdated definition, then the present ones."""
         stale, self._stale = self._stale, []
         return stale or self._planner.define(tables)
 

@@ -367,7 +367,7 @@ class RelationResolver:
         live = self._read(message.source_id)
         found = relation
         if live is None:
-            found = replace(found, unique=())  # nobody can say which of them are left
+            found = replace(found, unique=())  # it is not known which of them are left
         elif relation.unique:
             there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
             left = tuple(key for key in relation.unique if frozenset(key) in there)
@@ -415,7 +415,7 @@ class RelationResolver:
             raise TableWithoutColumns(definition.name)
         relation = self._build(message, definition, live)
         if is_gone:
-            # Nobody can say which unique keys these rows had; without any, none is refused.
+            # Unknown are the unique keys that these rows had; without any, no row is refused.
             relation = replace(relation, unique=())
         if self.reloads:
             relation = self._explain(message, relation, definition, live)
