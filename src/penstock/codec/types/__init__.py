@@ -27,7 +27,13 @@ from penstock.codec.types.names import (
 )
 from penstock.codec.types.prepare import prepare_values
 from penstock.codec.types.source_type import Engine, Server, SourceType, builtin_types
-from penstock.codec.types.table import fit_row, key_room, map_column, map_table
+from penstock.codec.types.table import (
+    fit_row,
+    key_room,
+    key_room_of_rows,
+    map_column,
+    map_table,
+)
 
 __all__ = [
     "FULL_YEAR",
@@ -49,6 +55,7 @@ __all__ = [
     "fill_template",
     "fit_row",
     "key_room",
+    "key_room_of_rows",
     "map_column",
     "map_table",
     "parse_choices",

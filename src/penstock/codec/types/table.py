@@ -24,7 +24,14 @@ from penstock.codec.types.mapping import (
 )
 from penstock.codec.types.mysql_text import CHARACTER_BYTES, KEY_BYTES_MAX, ROW_BYTES_MAX
 from penstock.codec.types.source_type import Engine, Server, SourceType
-from penstock.model import Column, ColumnDefinition, Identity, TableDefinition, TableName
+from penstock.model import (
+    Column,
+    ColumnDefinition,
+    Identity,
+    Relation,
+    TableDefinition,
+    TableName,
+)
 
 _OTHER_BYTES = 36  # maximum for a column other than text in a key or row
 _LONG_BYTES = 12  # of a blob or a long text in the row itself
@@ -163,6 +170,15 @@ def key_room(definition: TableDefinition, source: Server, target: Server) -> dic
         for name, share in _shares(wanted, total).items():
             room[name] = min(share, room.get(name, share))
     return room
+
+
+def key_room_of_rows(relation: Relation, source: Server, target: Server) -> dict[str, int]:
+    """Return the bytes in a target's primary key for each key column of a table's rows."""
+    if source.engine is target.engine:
+        return {}
+    columns = [relation.columns[index] for index in relation.key]
+    wanted = {one.name: _key_bytes(SourceType.of(one, source.engine)) for one in columns}
+    return _shares(wanted, KEY_BYTES_MAX if target.engine.is_mysql else to_postgres.KEY_BYTES_MAX)
 
 
 def _key_bytes(kind: SourceType) -> int | None:

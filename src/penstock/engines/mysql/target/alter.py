@@ -9,7 +9,7 @@ at which it runs (`apply.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codec.types import Engine, Server, fill_template
@@ -301,13 +301,7 @@ class Alterer:
         old, new, primary = self.record.key or (), key_of(self.relation), self._primary
         there = {name for name in old if self.table.column(name) is not None}
         if old and not new and primary and set(primary) == there:
-            # Rows with equal values of it may follow.
-            yield from (
-                _without_numbers(one)
-                for one in self.table.columns
-                if one.auto_increment and not self._leaving(one.name)
-            )
-            yield Clause(DROP_KEY, change.what)
+            yield from self._drop_key(change)
         if not new or set(primary) == set(new) or set(primary) not in (there, set()):
             return
         coming = self._coming_key() | self._filled_columns()
@@ -315,8 +309,13 @@ class Alterer:
             return  # existing rows have no values for it yet
         if any(self.table.column(name) is None for name in {*new} - coming):
             return
-        if not all(self._may_be_key(name) for name in new):
-            return  # rows are found by these columns without an index on them
+        fitted = self._fit_to_key(new)
+        if fitted is None:
+            # Rows are found by these columns without an index on them.
+            if primary:
+                yield from self._drop_key(change)
+            return
+        yield from fitted
         for found in self.table.columns:
             if found.auto_increment and found.name != new[0] and not self._leaving(found.name):
                 yield _without_numbers(found)
@@ -324,6 +323,30 @@ class Alterer:
             yield Clause(DROP_KEY, change.what)
         sql = f"add primary key ({', '.join(map(quote, new))})"
         yield Clause(sql, change.what, key=new)
+
+    def _drop_key(self, change: ShapeChange) -> Iterator[Clause]:
+        """Drop the primary key: rows with equal values of it may follow."""
+        yield from (
+            _without_numbers(one)
+            for one in self.table.columns
+            if one.auto_increment and not self._leaving(one.name)
+        )
+        yield Clause(DROP_KEY, change.what)
+
+    def _fit_to_key(self, names: Iterable[str]) -> list[Clause] | None:
+        """Return clauses that give long columns types that a key can contain; None if none fit."""
+        clauses = []
+        for name in names:
+            if self._may_be_key(name):
+                continue
+            found = self.table.column(name)
+            column = next(one for one in self.relation.columns if one.name == name)
+            kind = self.mapping_of(column).target_type
+            if found is None or _base_of(kind).endswith(_LONG):
+                return None
+            if dict(self.record.columns or ()).get(name) == column.source_type:
+                clauses.append(_retype(column, kind, found))  # else another clause does so
+        return clauses
 
     def _coming_key(self) -> set[str]:
         """Return the key columns that the table gets now, if no row remains without them."""

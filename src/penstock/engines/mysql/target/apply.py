@@ -295,7 +295,9 @@ class MySQLTarget(SqlTarget):
             record=record,
             relation=relation,
             table=self._tables[name],
-            mapping_of=lambda column: self._mapping(record.source, column, with_collation=True),
+            mapping_of=lambda column: self._mapping(
+                record.source, column, with_collation=True, key_of=relation
+            ),
             server=self._server,
             emptied=name in emptied or self._is_empty(name),
             replaced=name in replaced,
@@ -324,10 +326,16 @@ class MySQLTarget(SqlTarget):
         faults.point("load.alter.after")
 
     def _mapping(
-        self, source: TableName, column: Column, *, with_collation: bool = False
+        self,
+        source: TableName,
+        column: Column,
+        *,
+        with_collation: bool = False,
+        key_of: Relation | None = None,
     ) -> TypeMapping:
-        """Return the type that a column has in the target. with_collation: with the source's
-        collation, if any.
+        """Return the type that a column has in the target.
+
+        with_collation: with the source's collation, if any. key_of: see `layout.mapping_of`.
         """
         return mapping_of(
             as_defined(column) if with_collation else column,
@@ -335,6 +343,7 @@ class MySQLTarget(SqlTarget):
             self._server,
             choices=self._choices,
             table=source,
+            key_of=key_of,
         )
 
     def _shapes(self, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:

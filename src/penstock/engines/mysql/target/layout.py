@@ -20,7 +20,15 @@ import pyarrow as pa
 from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.codec.mysql.retyping import keeps_values
 from penstock.codec.mysql.types import parse_type
-from penstock.codec.types import NO_CHOICES, Choices, Engine, Mapping, Server, map_column
+from penstock.codec.types import (
+    NO_CHOICES,
+    Choices,
+    Engine,
+    Mapping,
+    Server,
+    key_room_of_rows,
+    map_column,
+)
 from penstock.engines.mysql.connect import KEY_REQUIRED, ServerVersion, literal, quote
 from penstock.engines.mysql.target.target import TargetColumn
 from penstock.host.errors import StatementFailed
@@ -237,9 +245,17 @@ def mapping_of(
     *,
     choices: Choices = NO_CHOICES,
     table: TableName | None = None,
+    key_of: Relation | None = None,
 ) -> Mapping:
-    """Return the type mapping of a log column to the target."""
-    return map_column(column, source_server(source_engine), target, choices=choices, table=table)
+    """Return the type mapping of a log column to the target.
+
+    key_of: the relation whose key columns get types that a key can contain; None for none.
+    """
+    source = source_server(source_engine)
+    room = key_room_of_rows(key_of, source, target) if key_of is not None else {}
+    return map_column(
+        column, source, target, choices=choices, table=table, key_bytes=room.get(column.name)
+    )
 
 
 def template_for(mapping: Mapping, target: TargetColumn) -> str:
