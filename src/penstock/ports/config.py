@@ -101,16 +101,39 @@ class SourceSection:
         return engine_at(self.url)
 
 
+class Apply(StrEnum):
+    """Method that applies batches to a lake.
+
+    Attributes:
+        POSITION: By the positions of rows in files: new rows are appended, old ones marked.
+        MERGE: By Spark's MERGE, for tables with features that penstock does not write.
+    """
+
+    POSITION = "position"
+    MERGE = "merge"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:
-    """[target]. map: source namespace to target namespace; others keep their name.
+    """[target]. The last four are for lakes.
 
-    types: the choices for values that the target cannot hold, see `codec.types.parse_choices`.
+    Attributes:
+        map: Source namespace to target namespace; others keep their name.
+        types: The choices for values that the target cannot hold, see
+            `codec.types.parse_choices`.
+        batch_seconds: The shortest time between two batches.
+        apply: How batches are applied.
+        format_version: Iceberg's format of new tables.
+        file_megabytes: Greatest size of files that the bulk load writes.
     """
 
     url: str = field(repr=False)
     map: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    batch_seconds: float | None = None
+    apply: Apply = Apply.POSITION
+    format_version: int | None = None
+    file_megabytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,7 +451,23 @@ class EngineOptions(Protocol):
         ...
 
 
+class TargetOptions(Protocol):
+    """Part `target_options` of an engine that has keys of its own in [target]."""
+
+    def complete_url(self, target: TargetSection, conf: Mapping[str, str], /) -> str:
+        """Return the target's URL with everything that the file says about it elsewhere.
+
+        conf: the properties of [spark.conf]. Raises UrlInvalid.
+        """
+        ...
+
+    def target_problems(self, target: TargetSection, /) -> Iterator[tuple[str, str]]:
+        """Yield wrong values of this engine's keys in [target]: key and requirement."""
+        ...
+
+
 OPTIONS_PART: PartName[EngineOptions] = PartName("options")
+TARGET_OPTIONS_PART: PartName[TargetOptions] = PartName("target_options")
 FREE_NAMES_PART: PartName[Callable[[Config], Mapping[str, str]]] = PartName("free_names")
 
 

@@ -1,0 +1,23 @@
+"""Delta Lake as a target: tables that Spark, and readers without Spark, read as they are.
+
+Everything that both lake formats share is in `engines/lake/`.
+"""
+
+from penstock.ports.registry import Descriptor
+
+_HERE = "penstock.engines.delta"
+_LAKE = "penstock.engines.lake"
+
+DESCRIPTOR = Descriptor(
+    name="delta",
+    shown="Delta Lake",
+    schemes={"delta+file": "delta", "delta+s3": "delta"},
+    options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes"))},
+    example="delta+file:///data/lake",
+    extra="lake",
+    libraries=("pyroaring",),
+    parts={
+        "options": f"{_LAKE}.options",
+        "target_options": f"{_LAKE}.options",
+    },
+)

@@ -1,0 +1,23 @@
+"""Apache Iceberg as a target: tables that Spark, and readers without Spark, read as they are.
+
+Everything that both lake formats share is in `engines/lake/`.
+"""
+
+from penstock.ports.registry import Descriptor
+
+_HERE = "penstock.engines.iceberg"
+_LAKE = "penstock.engines.lake"
+
+DESCRIPTOR = Descriptor(
+    name="iceberg",
+    shown="Apache Iceberg",
+    schemes={"iceberg": "iceberg"},
+    options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes", "formatVersion"))},
+    example="iceberg://CATALOG/NAMESPACE",
+    extra="lake",
+    libraries=("pyroaring",),
+    parts={
+        "options": f"{_LAKE}.options",
+        "target_options": f"{_LAKE}.options",
+    },
+)
