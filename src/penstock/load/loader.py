@@ -589,6 +589,7 @@ class Loader:
             clock=self._clock,
         )
         try:
+            target.use(self._sessions.get)
             applied = target.bind(self._log_id)
             self._table_syncs.set_rows(target.read_table_syncs())
         except BaseException:

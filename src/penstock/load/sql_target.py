@@ -355,6 +355,7 @@ class Stager(BatchStager):
             only=options.only,
             copied=options.copied,
             settled=options.settled,
+            ahead=self._staging.read_ahead(),
         )
 
     def _phase(
@@ -370,6 +371,7 @@ class Stager(BatchStager):
             reloaded=tuple(target_name(table, names) for table in phase.reloaded),
             relations=phase.relations,
             starts=self._options.starts,
+            gsn=phase.gsn_upto,
             merges=tuple(
                 MergeSpec(
                     relation=task.relation,
