@@ -33,7 +33,7 @@ from penstock.model.sections import (
     StageSection,
     StagingSection,
 )
-from penstock.ports.registry import Descriptor, PartName, engine_at
+from penstock.ports.registry import Descriptor, PartName, engine_at, engines
 
 
 class Mode(StrEnum):
@@ -351,6 +351,8 @@ class Config:
             if section == "source" and (self.stage or self.merge) is not None:
                 continue
             shown[section] = _shown_section(getattr(self, snake(section)))
+            if section == "target":
+                shown[section] = _without_others(shown[section], engine_at(self.target.url))
         for section in STAGING_SECTIONS:
             if (part := getattr(self, section)) is not None:
                 shown[section] = _shown_section(part)
@@ -432,6 +434,13 @@ def _shown_section(section: Any) -> dict[str, Any]:
         is_url = item.name.endswith("url")
         shown[camel(item.name)] = "***" if value and not item.repr and not is_url else _hide(value)
     return shown
+
+
+def _without_others(shown: dict[str, Any], engine: Descriptor) -> dict[str, Any]:
+    """Return a section without the keys that only other engines have."""
+    others = {key for one in engines() for key in one.options.get("target", ())}
+    others -= engine.options.get("target", frozenset())
+    return {key: value for key, value in shown.items() if key not in others}
 
 
 def _shown_property(key: str, value: str) -> str:
