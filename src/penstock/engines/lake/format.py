@@ -285,7 +285,7 @@ class NewDeletes:
     Attributes:
         name: `LiveFile.name` of the data file; for a file of the same commit `NewFile.location`.
         ref: Where they are.
-        file_size_bytes: Size of the whole file at `ref.location`.
+        file_size_bytes: Size of the whole file at `ref.location`; 0 if they are inline.
         added: Number of positions that were not deleted before.
     """
 
@@ -486,6 +486,7 @@ class WriterSpec:
         stamp: Number of this filling. Names of all files begin with `token`.
         token: Text that no other filling has.
         choices: Of [target.types].
+        storage: Settings of the object store (`storage.file_system`).
     """
 
     table: TableName
@@ -498,6 +499,7 @@ class WriterSpec:
     stamp: int
     token: str
     choices: Choices = NO_CHOICES
+    storage: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -548,6 +550,7 @@ class LookupTask:
         form, data_folder, deletes_folder: See `LakeTable`.
         token: Names of the files that the task writes begin with it.
         part: Number of the group.
+        source_engine, choices, storage: See `WriterSpec`.
     """
 
     table: TableName
@@ -561,6 +564,9 @@ class LookupTask:
     deletes_folder: str
     token: str
     part: int = 0
+    source_engine: str = ""
+    choices: Choices = NO_CHOICES
+    storage: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
