@@ -1,0 +1,260 @@
+"""Table of batches: a lake table with one row for each applied batch.
+
+A row names the batch's place in the log and the version that each table has once it is applied, so
+that a reader sees all tables at one commit of the source. The table's newest mark is how far the
+lake is applied, and its record has the table syncs: both change in its own commits, which a second
+loader's commit would be refused by. Not here: the tables of the source (`target.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from io import BytesIO
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from penstock.engines.lake.format import (
+    Catalogue,
+    Commit,
+    CommitRefused,
+    LakeColumn,
+    LakeTable,
+    Mark,
+    MarkNotNewer,
+    NewFile,
+    Snapshot,
+)
+from penstock.engines.lake.storage import file_system, is_local, path_in
+from penstock.model import LOAD_AFRESH, TableName
+from penstock.ports.target import Applied, AppliedByAnother, TableSync, TargetFollowsAnotherLog
+
+BATCHES = TableName("penstock", "batches")
+FILES_MAX = 64
+"""Number of files that are joined to one."""
+
+COLUMNS = (
+    LakeColumn(name="log_id", type="string"),
+    LakeColumn(name="gsn", type="int64"),
+    LakeColumn(name="segment", type="int64"),
+    LakeColumn(name="trx", type="int64"),
+    LakeColumn(name="position", type="string"),
+    LakeColumn(name="commit_time", type="timestamptz"),
+    LakeColumn(name="applied_at", type="timestamptz"),
+    LakeColumn(name="versions", type="string"),
+)
+"""`position` is a number of up to 39 digits; `versions` is JSON: `{"public.orders": 12}`."""
+
+_ARROW = {
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
+_SCHEMA = pa.schema([pa.field(one.name, _ARROW[one.type]) for one in COLUMNS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesRecord:
+    """Record of the table of batches."""
+
+    log_id: str
+    syncs: tuple[TableSync, ...] = ()
+
+
+class Batches:
+    """Table of batches of one log."""
+
+    def __init__(self, table: LakeTable, log_id: str, storage: Mapping[str, str]) -> None:
+        """Keep the table. storage: see `storage.file_system`."""
+        self._table = table
+        self._log_id = log_id
+        self._storage = storage
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Newest version that is known."""
+        return self._table.snapshot()
+
+    @property
+    def applied(self) -> Applied:
+        """Place up to which the lake is applied."""
+        mark = self.snapshot.mark
+        return Applied() if mark is None else mark.applied
+
+    @property
+    def syncs(self) -> dict[TableName, TableSync]:
+        """Table syncs as committed."""
+        record = _decode(self.snapshot.record)
+        return {} if record is None else {row.table: row for row in record.syncs}
+
+    def refresh(self) -> None:
+        """Read the table again."""
+        self._table.snapshot(refresh=True)
+
+    def check_at(self, at: Applied) -> None:
+        """Raise AppliedByAnother unless the lake is at this place, as far as is known."""
+        if not self.applied.is_at(at):
+            raise applied_by_another(at, self.applied)
+
+    def append(
+        self,
+        at: Applied,
+        after: Applied,
+        versions: Mapping[str, int],
+        *,
+        token: str,
+        applied_us: int,
+        syncs: Iterable[TableSync] | None = None,
+    ) -> None:
+        """Commit a batch's row.
+
+        Args:
+            at: Where the lake is.
+            after: Where it is then.
+            versions: The version of each table, by name.
+            token: Beginning of the new file's name.
+            applied_us: The present time, microseconds since 1970 UTC.
+            syncs: Table syncs from now on; None: as they are.
+
+        Raises AppliedByAnother.
+        """
+        snapshot = self.snapshot
+        self.check_at(at)
+        row = pa.table(
+            [
+                [self._log_id],
+                [after.gsn],
+                [after.segment],
+                [after.trx],
+                [str(after.position)],
+                [after.commit_time_us],
+                [applied_us],
+                [json.dumps(dict(sorted(versions.items())))],
+            ],
+            names=[one.name for one in COLUMNS],
+        ).cast(_SCHEMA)
+        removed: tuple[str, ...] = ()
+        if len(snapshot.files) >= FILES_MAX:
+            row = pa.concat_tables([*(self._read(file.location) for file in snapshot.files), row])
+            removed = tuple(file.name for file in snapshot.files)
+        self._commit(
+            Commit(
+                base_version=snapshot.version,
+                adds=(self._write(row, snapshot, f"{token}-batch"),),
+                removes=removed,
+                mark=Mark.of(self._log_id, after),
+                record=None if syncs is None else self._record(syncs),
+            ),
+            at,
+        )
+
+    def write_syncs(self, at: Applied, syncs: Iterable[TableSync]) -> None:
+        """Commit table syncs; the lake stays where it is. Raises AppliedByAnother."""
+        self.check_at(at)
+        self._commit(
+            Commit(
+                base_version=self.snapshot.version,
+                record=self._record(syncs),
+                operation="table syncs",
+            ),
+            at,
+        )
+
+    def _commit(self, commit: Commit, at: Applied) -> None:
+        try:
+            self._table.commit(commit)
+        except (CommitRefused, MarkNotNewer) as error:
+            snapshot = self._table.snapshot(refresh=True)
+            if isinstance(error, CommitRefused) and self.applied.is_at(at):
+                # Somebody's maintenance was faster; what it kept is what was looked at.
+                names = {file.name for file in snapshot.files}
+                kept = all(name in names for name in commit.removes)
+                again = replace(
+                    commit,
+                    base_version=snapshot.version,
+                    removes=commit.removes if kept else (),
+                )
+                if kept or not commit.removes:
+                    self._table.commit(again)
+                    return
+            raise applied_by_another(at, self.applied) from error
+
+    def _record(self, syncs: Iterable[TableSync]) -> str:
+        return _encode(BatchesRecord(log_id=self._log_id, syncs=tuple(syncs)))
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _write(self, table: Any, snapshot: Snapshot, name: str) -> NewFile:
+        schema = []
+        for column, field in zip(snapshot.columns, table.schema, strict=True):
+            number = {b"PARQUET:field_id": str(column.field_id).encode()}
+            schema.append(
+                pa.field(
+                    column.file_name,
+                    field.type,
+                    nullable=True,
+                    metadata=number if column.field_id else None,
+                )
+            )
+        buffer = BytesIO()
+        named = table.rename_columns([column.file_name for column in snapshot.columns])
+        pq.write_table(named.cast(pa.schema(schema)), buffer, compression="zstd")
+        location = f"{self._table.data_folder}/{name}.parquet"
+        files = file_system(location, self._storage)
+        path = path_in(location)
+        if is_local(location):
+            assert isinstance(files, fs.LocalFileSystem)
+            files.create_dir(path.rpartition("/")[0], recursive=True)
+        with files.open_output_stream(path) as file:
+            file.write(buffer.getvalue())
+        return NewFile(
+            location=location, size_bytes=len(buffer.getvalue()), row_count=table.num_rows
+        )
+
+    def _read(self, location: str) -> Any:
+        files = file_system(location, self._storage)
+        found = pq.read_table(path_in(location), filesystem=files)
+        return found.rename_columns([one.name for one in COLUMNS]).cast(_SCHEMA)
+
+
+def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) -> Batches:
+    """Bind a lake to a log, and return its table of batches, which is created if it is missing.
+
+    Raises TargetFollowsAnotherLog.
+    """
+    table = catalogue.find(BATCHES)
+    if table is None:
+        first = BatchesRecord(log_id=log_id)
+        table = catalogue.create(BATCHES, COLUMNS, record=_encode(first))
+    snapshot = table.snapshot(refresh=True)
+    record = _decode(snapshot.record)
+    if record is None or record.log_id != log_id:
+        whose = "no log" if record is None else f"change log {record.log_id}"
+        raise TargetFollowsAnotherLog(
+            f"the lake follows {whose}, this pipeline has {log_id}",
+            hint="Name another folder or namespace in [target], or start over there: "
+            f"{LOAD_AFRESH[0].lower()}{LOAD_AFRESH[1:]}",
+        )
+    return Batches(table, log_id, storage)
+
+
+def applied_by_another(at: Applied, now: Applied) -> AppliedByAnother:
+    """Return the error for a lake that is not where a batch begins."""
+    return AppliedByAnother(
+        f"the lake is at gsn {now.gsn} (segment {now.segment}), expected gsn {at.gsn} (segment "
+        f"{at.segment})",
+        hint="Let one loader work on a target: stop the other `penstock run` or `penstock load`.",
+    )
+
+
+def _encode(record: BatchesRecord) -> str:
+    return json.dumps(msgspec.to_builtins(record), separators=(",", ":"))
+
+
+def _decode(text: str) -> BatchesRecord | None:
+    return msgspec.convert(json.loads(text), type=BatchesRecord) if text else None
