@@ -298,7 +298,7 @@ def load_in_bulk(
     """
     check_names(definitions, options.namespaces)
     with closing(options.open_target()) as target:
-        target.use(session)
+        target.use(lambda: session)
         load = _Load(session, options, definitions, planner, target, on_progress, stop)
         return load.run()
 

@@ -27,7 +27,7 @@ from penstock.model import PenstockError, Relation, TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
 from penstock.ports.config import Config
 from penstock.ports.deferred_keys import DeferredKey
-from penstock.ports.jobs import Jobs
+from penstock.ports.jobs import GetJobs
 from penstock.ports.registry import PartName, part
 from penstock.ports.target import target_name
 
@@ -364,10 +364,10 @@ class ChunkCounts(Protocol):
 class BulkTarget(ChunkCounts, Protocol):
     """Connection of the driver to the target. Errors are typed."""
 
-    def use(self, jobs: Jobs) -> None:
-        """Keep the session that runs the load's jobs, for a target that works through it.
+    def use(self, jobs: GetJobs) -> None:
+        """Take the function that returns Spark's session; called before tables are looked at.
 
-        A database does nothing.
+        It does nothing for a target that does not need Spark.
         """
         del jobs
 
