@@ -14,10 +14,9 @@ DESCRIPTOR = Descriptor(
     schemes={"iceberg": "iceberg"},
     options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes", "formatVersion"))},
     example="iceberg://CATALOG/NAMESPACE",
-    extra="lake",
-    libraries=("pyroaring",),
     parts={
         "options": f"{_LAKE}.options",
         "target_options": f"{_LAKE}.options",
+        "spark": f"{_HERE}.spark:properties",
     },
 )

@@ -3,7 +3,7 @@
 Bounds are Python values: bool, int, float, Decimal, date, naive or UTC datetime, str, bytes. Texts
 and binaries are cut, so that a long value does not swell every manifest: a lower bound may be lower
 than the smallest value, an upper bound may be higher than the greatest, and if no such upper bound
-exists, there is none. Not here: comparing bounds with the keys of a batch (`penstock.engines.lake`).
+exists, there is none. Not here: comparing bounds with the keys of a batch (`engines/lake/`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _SURROGATES = range(0xD800, 0xE000)
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 _EXACT = Context(prec=40)  # more digits than any decimal of Iceberg has
 _EPOCH_DAY = date(1970, 1, 1)
-_EPOCHS = {"timestamp": datetime(1970, 1, 1), "timestamptz": datetime(1970, 1, 1, tzinfo=UTC)}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCHS = {"timestamp": _EPOCH.replace(tzinfo=None), "timestamptz": _EPOCH}
 _MICROSECOND = timedelta(microseconds=1)
 _FORMATS = {
     "boolean": "<?",

@@ -1,8 +1,8 @@
 """Columns of an Iceberg table: schemas, types, and changes that are possible in place.
 
-A schema is JSON as Iceberg's `SchemaParser` writes it. Ids of columns are Iceberg's field ids, which
-Parquet files carry, so names never matter to readers of older files. Not here: committing a change
-(`table.py`), and the mapping from the log's types (`codec/types/to_lake.py`).
+A schema is JSON as Iceberg's `SchemaParser` writes it. Ids of columns are Iceberg's field ids,
+which Parquet files carry, so names never matter to readers of older files. Not here: committing a
+change (`table.py`), and the mapping from the log's types (`codec/types/to_lake.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal
 from typing import Any
 
 from penstock.engines.lake.format import Change, ChangeKind, FeatureUnknown, LakeColumn, Snapshot
@@ -31,6 +33,7 @@ _ICEBERG = {
 }
 _LAKE = {iceberg: lake for lake, iceberg in _ICEBERG.items()}
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
+_BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _WIDER = {("int32", "int64"), ("float32", "float64")}
 
 
@@ -96,26 +99,29 @@ def _text_of(initial: Any) -> str:
 
 
 def default_json(column: LakeColumn) -> Any:
-    """Return the value of older rows as JSON of Iceberg's single values.
+    """Return the value of older rows in the JSON of Iceberg's single values.
 
-    Raises ValueError if the text is no value of the type.
+    Raises ValueError, ArithmeticError or KeyError if the text is no value of the type.
     """
     text = column.initial or ""
+    if parts := _DECIMAL.fullmatch(column.type):
+        scale = Decimal(1).scaleb(-int(parts[2]))
+        return str(Decimal(text).quantize(scale, context=Context(prec=int(parts[1]))))
     match column.type:
         case "bool":
-            if text not in ("true", "false", "t", "f", "1", "0"):
-                raise ValueError(f"{text!r} is no bool")
-            return text in ("true", "t", "1")
+            return _BOOLEANS[text.lower()]
         case "int32" | "int64":
             return int(text)
         case "float32" | "float64":
             return float(text)
-        case "binary":
-            return bytes.fromhex(text.removeprefix("\\x")).hex()
+        case "date":
+            return date.fromisoformat(text).isoformat()
         case "timestamp":
-            return text.replace(" ", "T")
+            return datetime.fromisoformat(text).replace(tzinfo=None).isoformat()
         case "timestamptz":
-            return re.sub(r"([+-]\d\d)\Z", r"\1:00", text.replace(" ", "T").replace("Z", "+00:00"))
+            return datetime.fromisoformat(text).astimezone(UTC).isoformat()
+        case "binary":
+            return bytes.fromhex(text.removeprefix("\\x")).hex().upper()
         case _:
             return text
 
@@ -140,7 +146,7 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
 def _refuse_initial(column: LakeColumn) -> str:
     try:
         default_json(column)
-    except (ValueError, OverflowError):
+    except (ValueError, ArithmeticError, KeyError):
         return f"{column.initial!r} is no value of type {column.type}"
     return ""
 
