@@ -268,6 +268,7 @@ class Stager(BatchStager):
                 extra.append(name)
         tasks = [replace(task, staging=names[task.phase, task.table]) for task in plan.tasks]
         again = {table for phase in plan.phases for table in phase.reloaded}
+        emptied = [{*phase.truncated, *phase.reloaded} for phase in plan.phases]
         wanted = {
             task.staging: MergeTable(
                 name=task.staging,
@@ -275,6 +276,8 @@ class Stager(BatchStager):
                 target=target_name(task.table, self._options.namespaces),
                 relation=task.relation,
                 is_plain=len(plan.phases) == 1 and task.table not in again,
+                is_emptied=task.table in emptied[task.phase],
+                overlaps=task.overlaps,
             )
             for task in tasks
         }

@@ -409,6 +409,9 @@ class MergeTable:
         target: Name of that table in the target.
         is_plain: The batch has only rows of the table: no change of its shape, and it is not read
             again.
+        is_emptied: The table is emptied before these rows are applied.
+        overlaps: The table may have some of these changes already, because its copy is newer than
+            their beginning: rows that are NEW for the log may exist.
     """
 
     name: str
@@ -416,6 +419,8 @@ class MergeTable:
     target: TableName
     relation: Relation
     is_plain: bool = True
+    is_emptied: bool = False
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -487,6 +487,9 @@ class WriterSpec:
         token: Text that no other filling has.
         choices: Of [target.types].
         storage: Settings of the object store (`storage.file_system`).
+        overlaps: Rows that are NEW for the log may be in the table already: their keys are looked
+            up, too, and no key is required to be found.
+        is_emptied: The table is emptied in the same commit: no key is looked up.
     """
 
     table: TableName
@@ -500,6 +503,8 @@ class WriterSpec:
     token: str
     choices: Choices = NO_CHOICES
     storage: Mapping[str, str] = field(default_factory=dict)
+    overlaps: bool = False
+    is_emptied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -512,8 +517,7 @@ class LakeRows(StagedRows):
             that are not NEW; of a table without a key, the rows to delete with their counts. Empty
             if there are none.
         key_count: Number of keys (of a table without a key: rows to delete, repetitions too).
-        required_count: Keys that must be found: deletes do not, if the rows of a batch overlap with
-            a copy.
+        required_count: Keys that must be found; 0 if the rows overlap with a copy.
         key_bounds: For the key's columns by lake name, the low and high value among the keys.
         open_rows: Location of the Arrow IPC file with upserts that lack columns (ABSENT), to be
             completed with the values at the found positions; empty if there are none.
