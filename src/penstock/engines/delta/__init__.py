@@ -14,10 +14,9 @@ DESCRIPTOR = Descriptor(
     schemes={"delta+file": "delta", "delta+s3": "delta"},
     options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes"))},
     example="delta+file:///data/lake",
-    extra="lake",
-    libraries=("pyroaring",),
     parts={
         "options": f"{_LAKE}.options",
         "target_options": f"{_LAKE}.options",
+        "spark": f"{_HERE}.spark:properties",
     },
 )

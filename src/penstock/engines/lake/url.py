@@ -8,6 +8,7 @@ alone; `parse_url` reads them again. Not here: connections (`storage.py`, the en
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ _S3 = "s3a."
 _CATALOG_CONF = "spark.sql.catalog."
 _S3_CONF = "spark.hadoop.fs.s3a."
 _SPARK_ONLY = frozenset({"cache-enabled"})
-_PLAIN_OPTIONS = frozenset({"formatVersion", "fileMegabytes", "state"})
+_PLAIN_OPTIONS = frozenset({"formatVersion", "fileMegabytes", "state", "classPath"})
 _URI = re.compile(r"[a-z][a-z0-9+.\-]*:/")
 
 
@@ -52,6 +53,7 @@ class LakeUrl:
         namespace: Parts of Iceberg's namespace; empty for Delta.
         properties: The catalogue's properties as Iceberg spells them, such as `type`, `warehouse`.
         s3: Settings of the object store as Hadoop spells them, without `fs.s3a.`.
+        class_path: Jars of the user's, such as a JDBC driver's, separated as in a class path.
         format_version: Iceberg's format of new tables, 2 or 3.
         file_bytes: Size of files that the bulk load writes, at most.
     """
@@ -63,6 +65,7 @@ class LakeUrl:
     namespace: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
     s3: Mapping[str, str] = field(default_factory=dict, repr=False)
+    class_path: str = ""
     format_version: int = FORMAT_VERSION_DEFAULT
     file_bytes: int = FILE_MEGABYTES_DEFAULT * 2**20
 
@@ -115,6 +118,7 @@ def _parse_delta(scheme: str, place: str, query: Mapping[str, str]) -> LakeUrl:
         root=root,
         state=query.get("state", f"{root}/{STATE_FOLDER}").rstrip("/"),
         s3=_with_prefix(query, _S3),
+        class_path=query.get("classPath", ""),
         file_bytes=_file_bytes(query),
     )
 
@@ -147,6 +151,7 @@ def _parse_iceberg(place: str, query: Mapping[str, str]) -> LakeUrl:
         namespace=namespace,
         properties=properties,
         s3=_with_prefix(query, _S3),
+        class_path=query.get("classPath", ""),
         format_version=int(query.get("formatVersion", FORMAT_VERSION_DEFAULT)),
         file_bytes=_file_bytes(query),
     )
@@ -206,6 +211,10 @@ def complete_url(target: TargetSection, conf: Mapping[str, str]) -> str:
         for name, value in conf.items()
         if name.startswith(_S3_CONF)
     }
+    jars = [conf.get("spark.driver.extraClassPath", "")]
+    jars += [jar.strip() for jar in conf.get("spark.jars", "").split(",")]
+    if any(jars):
+        added["classPath"] = os.pathsep.join(filter(None, jars))
     query = {**added, **dict(parse_qsl(query_text, keep_blank_values=True))}
     parse_url(completed := f"{place}?{urlencode(query, quote_via=quote)}" if query else place)
     return completed
