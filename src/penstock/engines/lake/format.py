@@ -4,6 +4,10 @@ A `LakeFormat` opens a `Catalogue`, which has `LakeTable`s. A table gives a `Sna
 live files, mark) and takes a `Commit` (new files, deletions by position, removals, changes of
 shape, mark), which is applied whole or refused. Between the driver and Spark's workers go
 `WriterSpec`, `LakeRows`, `LookupTask` and `LookupOutcome`. All of these dataclasses can be pickled.
+`writer.LakeWriter(spec)` is the `StagingWriter` of a table, and `lookup.look_up(tasks)`, which gets
+and yields iterators, is the work of a lookup job. A column's type in the lake is
+`codec.types.map_column(...).target_type`, with `Server(Engine.DELTA or Engine.ICEBERG, ())` as
+target.
 Not here: bytes of files (`codec/lake/`), what runs in the workers (`writer.py`, `lookup.py`), and
 the order of the steps (`target.py`).
 
