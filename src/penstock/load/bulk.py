@@ -154,7 +154,7 @@ def chunk_tasks(
     target_url: str,
     is_replica: bool,
     is_repeated: bool,
-    details: str = "",
+    details: object = None,
 ) -> list[ChunkTask]:
     """Return the tasks that copy these chunks of a plan.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 import pyarrow as pa
@@ -189,7 +189,7 @@ class ChunkTask:
     replica_role: bool
     read_plan: ReadPlan | None = None
     repeated: bool = False
-    details: str = ""
+    details: Any = None
 
     @property
     def doing(self) -> str:
@@ -378,10 +378,13 @@ class BulkTarget(ChunkCounts, Protocol):
         """
         return False
 
-    def details_of(self, plan: TablePlan) -> str:
-        """Return what the writers of a table must know besides their tasks; empty for nothing."""
+    def details_of(self, plan: TablePlan) -> Any:
+        """Return what the writers of a table must know besides their tasks, to be pickled.
+
+        It is None for a database.
+        """
         del plan
-        return ""
+        return None
 
     @abstractmethod
     def read_action(self) -> str:

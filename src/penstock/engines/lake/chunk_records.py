@@ -47,6 +47,7 @@ class TableMark(msgspec.Struct, frozen=True, kw_only=True):
         source: The source table: schema and name.
         target: The table in the lake: schema and name.
         done: Rows by chunk number; of a finished table only.
+        abandoned: Earlier plans whose files were never committed; a late task may still write some.
     """
 
     source: tuple[str, str]
@@ -56,6 +57,7 @@ class TableMark(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     row_count: int | None = None
     done: dict[int, int] = {}
+    abandoned: tuple[str, ...] = ()
 
     @property
     def name(self) -> TableName:
