@@ -83,7 +83,7 @@ def parse_blob(frame: bytes | memoryview, what: str, *, count: int | None = None
 def parse_footer(content: bytes, what: str) -> list[PuffinBlob]:
     """Return the vectors that the footer of a whole file lists. Raises DeletionCorrupt."""
     if len(content) < 2 * len(_MAGIC) + _TAIL_BYTES or content[: len(_MAGIC)] != _MAGIC:
-        raise corrupt(what, "it is no Puffin file")
+        raise corrupt(what, "it is not a Puffin file")
     size, flags = struct.unpack_from("<II", content, len(content) - _TAIL_BYTES)
     start = len(content) - _TAIL_BYTES - size
     begins = start >= 2 * len(_MAGIC) and content[start - len(_MAGIC) : start] == _MAGIC

@@ -4,6 +4,7 @@
 No I/O.
 """
 
+from penstock.codec.types.lake_values import ValueUnfit, convert_values, lake_arrow_type
 from penstock.codec.types.mapping import (
     FULL_YEAR,
     LOSSES,
@@ -28,6 +29,14 @@ from penstock.codec.types.names import (
 from penstock.codec.types.prepare import prepare_values
 from penstock.codec.types.source_type import Engine, Server, SourceType, builtin_types
 from penstock.codec.types.table import fit_row, key_room, map_column, map_table
+from penstock.codec.types.to_lake import (
+    LakeMapping,
+    TableFormat,
+    feature_of,
+    format_type,
+    map_lake_column,
+    map_lake_table,
+)
 
 __all__ = [
     "FULL_YEAR",
@@ -36,20 +45,29 @@ __all__ = [
     "Choices",
     "Engine",
     "Equality",
+    "LakeMapping",
     "Loss",
     "Mapping",
     "NameRefused",
     "NameRules",
     "Server",
     "SourceType",
+    "TableFormat",
     "TypeChoiceInvalid",
     "TypeChoiceUnknown",
+    "ValueUnfit",
     "Write",
     "builtin_types",
+    "convert_values",
+    "feature_of",
     "fill_template",
     "fit_row",
+    "format_type",
     "key_room",
+    "lake_arrow_type",
     "map_column",
+    "map_lake_column",
+    "map_lake_table",
     "map_table",
     "parse_choices",
     "prepare_values",
