@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from penstock.codec.types import Mapping as TypeMapping
+from penstock.codec.types.to_lake import LakeMapping
 from penstock.engines.lake.format import Change, LakeColumn, LakeTable, Snapshot
 from penstock.engines.lake.format import ChangeKind as LakeChangeKind
 from penstock.model import Column, Relation, TableName
@@ -100,7 +100,7 @@ class Planner:
     table: LakeTable
     policies: Policies
     source_engine: str
-    mapping_of: Callable[[Column], TypeMapping]
+    mapping_of: Callable[[Column], LakeMapping]
     log_id: str
     starts: Mapping[TableName, int] = field(default_factory=dict)
     is_emptied: bool = False
@@ -282,16 +282,13 @@ class _Planning:
 
     def _type_of(self, column: Column) -> str:
         mapping = self._planner.mapping_of(column)
-        if mapping.may_run:
-            return mapping.target_type
-        why = mapping.refused or "what may get lost is not chosen for: " + ", ".join(
-            loss.name for loss in mapping.missing
-        )
+        if not mapping.refused:
+            return mapping.type
         raise ShapeNotApplicable(
             f"column {column.name} of {self._table.name}, {column.source_type} at the source: "
-            f"{why}",
-            hint="Add to [target.types] what to do about it (`penstock plan` shows the choices), "
-            "then run again: nothing of the batch was applied.",
+            f"{mapping.refused}",
+            hint="Change the choice in [target.types] (`penstock plan` shows them), then run "
+            "again: nothing of the batch was applied.",
             table=str(self._table.name),
         )
 
@@ -328,15 +325,37 @@ def apply_change(columns: Sequence[LakeColumn], change: Change) -> tuple[LakeCol
 def columns_for(shape: Shape, relation: Relation) -> tuple[LakeColumn | None, ...]:
     """Return for each column of a relation's rows the lake's column; None if it is left out.
 
-    relation: of the rows, whose shape may be older than the table's.
+    relation: of the rows, whose shape may be older than the table's. Raises ShapeNotApplicable if
+    the table lacks a column for another reason.
     """
     record = shape.record
     names = {column.name: column.name for column in relation.columns}
     if has_ids(record, relation):
         now = dict(zip(record.ids, (name for name, _ in record.columns or ()), strict=True))
         names = {column.name: now.get(column.id, "") for column in relation.columns}
-    missing = set(record.left_out)
-    return tuple(
-        None if names[column.name] in missing else shape.column(names[column.name])
-        for column in relation.columns
-    )
+    found: list[LakeColumn | None] = []
+    for place, column in enumerate(relation.columns):
+        name = names[column.name]
+        here = None if name in record.left_out else shape.column(name)
+        is_missing = name and here is None and name not in record.left_out
+        if is_missing or (here is None and place in relation.key):
+            raise ShapeNotApplicable(
+                f"the lake's table {record.target} has no column {name or column.name}, the source "
+                f"has it as {column.source_type}",
+                hint="Copy the table again, which replaces it in one commit: penstock table "
+                f"resync FILE {record.source}",
+                table=str(record.target),
+            )
+        found.append(here)
+    return tuple(found)
+
+
+def same_columns(one: Sequence[LakeColumn | None], other: Sequence[LakeColumn | None]) -> bool:
+    """Return whether files written with these columns are files of those."""
+    return [_file_facts(column) for column in one] == [_file_facts(column) for column in other]
+
+
+def _file_facts(column: LakeColumn | None) -> tuple[str, str, int | str] | None:
+    if column is None:
+        return None
+    return column.name, column.type, column.field_id or column.file_name
