@@ -177,6 +177,21 @@ def _print_raw_text(column: pa.Array) -> pa.Array:
     return _print_bytes(pc.cast(column, pa.binary()))
 
 
+def _print_geometry(column: pa.Array) -> pa.Array:
+    """Print MySQL's form: the SRID in front of WKB that lacks it."""
+    texts = [None if one is None else _mysql_geometry(one) for one in column.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _mysql_geometry(text: str) -> str:
+    raw = bytes.fromhex(text)
+    if raw[4] & 0x20:
+        raw = raw[5:9] + raw[:4] + b"\0" + raw[9:]
+    else:
+        raw = bytes(4) + raw
+    return raw.hex()
+
+
 def _print_date(column: pa.Array) -> pa.Array:
     if not pa.types.is_date(column.type):
         return pc.cast(column, pa.string())
@@ -198,6 +213,7 @@ _PRINTERS: Mapping[Kind, Callable[[pa.Array], pa.Array]] = {
     Kind.PADDED: _print_padded,
     Kind.BYTES: _print_bytes,
     Kind.RAW_TEXT: _print_raw_text,
+    Kind.GEOMETRY: _print_geometry,
     Kind.DATE: _print_date,
     Kind.TIMESTAMP: _print_timestamp,
     Kind.TIMESTAMPTZ: _print_timestamp,
