@@ -17,11 +17,12 @@ from penstock.codec.exact_text import exact_texts
 from penstock.codec.mysql.types import neutral_type
 from penstock.codec.types import (
     LakeMapping,
-    TableFormat,
+    Server,
     ValueUnfit,
     convert_values,
     feature_of,
     format_type,
+    map_column,
     map_lake_column,
     parse_choices,
 )
@@ -90,8 +91,8 @@ def mapped(
 def test_a_type_of_postgresql_has_a_type_of_the_lake(source_type, neutral, expected) -> None:
     """A type of postgresql has a type of the lake."""
     assert mapped(source_type, neutral).type == expected
-    for table_format in TableFormat:
-        assert format_type(expected, table_format)
+    for engine in (Engine.DELTA, Engine.ICEBERG):
+        assert format_type(expected, engine)
 
 
 @pytest.mark.parametrize(("source_type", "expected"), MYSQL)
@@ -116,19 +117,18 @@ def mapped_of_unknown(neutral):
 
 def test_a_timestamp_needs_a_feature_of_delta_alone() -> None:
     """A timestamp needs a feature of delta alone."""
-    assert feature_of("timestamp", TableFormat.DELTA) == "timestampNtz"
-    assert feature_of("timestamp", TableFormat.ICEBERG) == ""
-    assert feature_of("timestamptz", TableFormat.DELTA) == ""
-    assert format_type("timestamp", TableFormat.DELTA) == "timestamp_ntz"
-    assert format_type("timestamptz", TableFormat.DELTA) == "timestamp"
+    assert feature_of("timestamp", Engine.DELTA) == "timestampNtz"
+    assert feature_of("timestamp", Engine.ICEBERG) == ""
+    assert feature_of("timestamptz", Engine.DELTA) == ""
+    assert format_type("timestamp", Engine.DELTA) == "timestamp_ntz"
+    assert format_type("timestamptz", Engine.DELTA) == "timestamp"
 
 
 def test_without_a_choice_a_load_may_begin_and_stops_at_the_value() -> None:
     """Without a choice a load may begin and stops at the value."""
-    mapping = mapped("date", "date").shown(TableFormat.DELTA)
-    assert mapping.may_run
+    mapping = mapped("date", "date")
+    assert mapping.refused == ""
     assert mapping.chosen == {"dates out of range": "error"}
-    assert not mapping.exact
 
 
 def test_a_choice_makes_the_column_text() -> None:
@@ -146,7 +146,7 @@ def test_null_is_no_choice_for_a_key() -> None:
     assert mapped("date", "date", given=given).refused == ""
     mapping = mapped("date", "date", given=given, identifies=True)
     assert '"public.t.a"' in mapping.refused
-    assert mapping.shown(TableFormat.ICEBERG).refused
+    assert mapping.type == ""
 
 
 VALUES = [
@@ -192,7 +192,7 @@ def test_uuids_become_their_texts(values) -> None:
 @given(st.lists(st.none() | st.datetimes(), max_size=5))
 def test_texts_of_times_are_those_of_postgresql(values) -> None:
     """Texts of times are those of postgresql."""
-    mapping = LakeMapping(source_type="timestamptz", type="string", zone="+00")
+    mapping = LakeMapping(type="string", zone="+00")
     naive = pa.array(values, pa.timestamp("us"))
     zoned = naive.view(pa.int64()).view(pa.timestamp("us", "UTC"))
     assert convert_values(naive, "string").to_pylist() == exact_texts(naive, "timestamp")
@@ -207,7 +207,7 @@ def test_texts_of_times_are_those_of_postgresql(values) -> None:
 )
 def test_texts_of_times_have_the_digits_of_mysql(fraction, expected) -> None:
     """Texts of times have the digits of mysql."""
-    mapping = LakeMapping(source_type="datetime", type="string", fraction=fraction)
+    mapping = LakeMapping(type="string", fraction=fraction)
     values = pa.array([datetime(2024, 1, 2, 3, 4, 50, 100_000 if fraction else 0)])  # noqa: DTZ001
     assert convert_values(values, "string", mapping=mapping).to_pylist() == [expected]
 
@@ -298,3 +298,19 @@ def test_other_values_are_refused(values, name) -> None:
     """Other values are refused."""
     with pytest.raises(ValueUnfit):
         convert_values(values, name)
+
+
+def test_a_plan_shows_the_mapping_with_its_choices() -> None:
+    """A plan shows the mapping with its choices."""
+    column = Column(name="a", source_type="timestamp with time zone", neutral="timestamptz")
+    target = Server(engine=Engine.ICEBERG, version=())
+    source = Server(engine=Engine.POSTGRESQL, version=(18,))
+    mapping = map_column(column, source, target)
+    assert mapping.target_type == "timestamptz"
+    assert mapping.may_run
+    assert mapping.note == "in UTC"
+    assert mapping.equal.target == "TIMESTAMPTZ {}"
+    assert mapping.equal.source == "({} at time zone 'UTC')::text"
+    choices = parse_choices({"dates out of range": "null"}, Engine.POSTGRESQL)
+    source_text = map_column(column, source, target, choices=choices).equal.source
+    assert source_text.startswith("case when ({} < timestamp with time zone '0001")

@@ -28,14 +28,11 @@ from penstock.codec.types.names import (
 )
 from penstock.codec.types.prepare import prepare_values
 from penstock.codec.types.source_type import Engine, Server, SourceType, builtin_types
-from penstock.codec.types.table import fit_row, key_room, map_column, map_table
+from penstock.codec.types.table import fit_row, key_room, map_column, map_lake_column, map_table
 from penstock.codec.types.to_lake import (
     LakeMapping,
-    TableFormat,
     feature_of,
     format_type,
-    map_lake_column,
-    map_lake_table,
 )
 
 __all__ = [
@@ -52,7 +49,6 @@ __all__ = [
     "NameRules",
     "Server",
     "SourceType",
-    "TableFormat",
     "TypeChoiceInvalid",
     "TypeChoiceUnknown",
     "ValueUnfit",
@@ -67,7 +63,6 @@ __all__ = [
     "lake_arrow_type",
     "map_column",
     "map_lake_column",
-    "map_lake_table",
     "map_table",
     "parse_choices",
     "prepare_values",

@@ -15,29 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping as AbstractMapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from penstock.codec.columns import DECIMAL_PRECISION_MAX
-from penstock.codec.types.mapping import (
-    ERROR,
-    LOSSES,
-    NO_CHOICES,
-    TEXT,
-    Choices,
-    Loss,
-    Mapping,
-    column_scope,
-)
+from penstock.codec.types.mapping import AS_TEXT, ERROR, Case, Form, Held, Kind, Mapping, Write
 from penstock.codec.types.source_type import GEOMETRIES, Engine, SourceType
-from penstock.model import Column, ColumnDefinition, TableDefinition, TableName
-
-
-class TableFormat(StrEnum):
-    """Format of a lake's tables."""
-
-    DELTA = "delta"
-    ICEBERG = "iceberg"
-
+from penstock.codec.types.to_postgres import STORED_NO_DAY
 
 UNSIGNED_64 = "decimal(20,0)"
 """Type for unsigned integers of 64 bits, which no lake has."""
@@ -106,7 +88,6 @@ _NEUTRAL = {
     "time": "string",
     "uuid": "string",
 }
-_TEMPORALS = ("date", "timestamp", "timestamptz")
 _NOTES = {
     "numeric": "text: values have more digits, or different scales",
     "decimal": "text: values have more digits, or different scales",
@@ -118,7 +99,7 @@ _NOTES = {
     "jsonb": "the document's text",
 }
 _FORMAT_NAMES = {
-    TableFormat.DELTA: {
+    Engine.DELTA: {
         "bool": "boolean",
         "int32": "integer",
         "int64": "long",
@@ -130,7 +111,7 @@ _FORMAT_NAMES = {
         "string": "string",
         "binary": "binary",
     },
-    TableFormat.ICEBERG: {
+    Engine.ICEBERG: {
         "bool": "boolean",
         "int32": "int",
         "int64": "long",
@@ -143,130 +124,82 @@ _FORMAT_NAMES = {
         "binary": "binary",
     },
 }
-_FEATURES = {(TableFormat.DELTA, "timestamp"): "timestampNtz"}
+_FEATURES = {(Engine.DELTA, "timestamp"): "timestampNtz"}
 
 
-def format_type(type_name: str, table_format: TableFormat) -> str:
+def format_type(type_name: str, engine: Engine) -> str:
     """Return the name that a format has for a lake's type, as in its schema."""
     if _DECIMAL.match(type_name):
         return type_name
-    return _FORMAT_NAMES[table_format][type_name]
+    return _FORMAT_NAMES[engine][type_name]
 
 
-def feature_of(type_name: str, table_format: TableFormat) -> str:
+def feature_of(type_name: str, engine: Engine) -> str:
     """Return the feature that a table needs for a type; empty if it needs none.
 
     Readers that do not know the feature cannot read the table.
     """
-    return _FEATURES.get((table_format, type_name), "")
+    return _FEATURES.get((engine, type_name), "")
+
+
+_INTEGERS = ("int32", "int64", UNSIGNED_64)
+_FORMS = {
+    "bool": Kind.BOOLEAN,
+    "float32": Kind.FLOAT,
+    "float64": Kind.FLOAT,
+    "date": Kind.DATE,
+    "timestamp": Kind.TIMESTAMP,
+    "timestamptz": Kind.TIMESTAMPTZ,
+    "binary": Kind.BYTES,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeMapping:
-    """Mapping of one column to a lake.
+    """Mapping of one column to a lake, for the conversion of its values.
 
     Attributes:
-        source_type: type as the source prints it.
-        type: type in the lake, named as in the log.
-        losses: values that the type cannot hold.
+        type: type in the lake, named as in the log; empty if it is refused.
         chosen: loss to choice; `error` where the user has none.
-        note: for the reader of a plan.
         fraction: digits after the second in texts of times; None: as many as a value has.
         zone: text behind a timestamptz that is kept as text.
         refused: reason why no mapping is possible.
     """
 
-    source_type: str
     type: str
-    losses: tuple[Loss, ...] = ()
     chosen: AbstractMapping[str, str] = field(default_factory=dict)
-    note: str = ""
     fraction: int | None = None
     zone: str = ""
     refused: str = ""
 
-    def shown(self, table_format: TableFormat) -> Mapping:
-        """Return the mapping in the form that plans show."""
-        return Mapping(
-            source_type=self.source_type,
-            target_type="" if self.refused else format_type(self.type, table_format),
-            losses=self.losses,
-            chosen=self.chosen,
-            refused=self.refused,
-            note=self.note,
-        )
+
+def read_mapping(mapping: Mapping, kind: SourceType) -> LakeMapping:
+    """Return the part of a mapping to a lake that values need."""
+    is_zoned = kind.base == "timestamptz" or (
+        kind.base == "timestamp" and kind.engine is Engine.IGNITE
+    )
+    return LakeMapping(
+        type=mapping.target_type,
+        chosen=mapping.chosen,
+        fraction=(0 if kind.base == "date" else kind.fraction) if kind.engine.is_mysql else None,
+        zone="+00" if is_zoned else "",
+        refused=mapping.refused,
+    )
 
 
-def map_lake_column(
-    column: ColumnDefinition | Column,
-    source_engine: str,
-    *,
-    choices: Choices = NO_CHOICES,
-    table: TableName | None = None,
-    identifies: bool = False,
-) -> LakeMapping:
-    """Return the mapping of one column to a lake.
-
-    Args:
-        column: from the source's catalogue or from the log. The type at the source determines the
-            result, so it is the same if a relation keeps the values as text.
-        source_engine: engine whose types the source has, as a log names it. Columns of an unknown
-            engine are mapped by their neutral types.
-        choices: of [target.types].
-        table: the source's table, for the choices of one column.
-        identifies: whether rows are found by the column, so that no value may become NULL.
-    """
-    engine = _engine(source_engine)
-    if engine is None:
-        shown = column.source_type if isinstance(column, Column) else column.type_text
-        return LakeMapping(source_type=shown, type=_of_neutral(column.neutral))
-    kind = SourceType.of(column, engine)
-    mapping = _hold(kind)
-    scope = column_scope(table, column.name)
-    chosen = {
-        loss.name: choice if (choice := choices.get(loss.name, kind, scope)) else ERROR
-        for loss in mapping.losses
-    }
-    mapping = replace(mapping, chosen=chosen)
-    if TEXT in chosen.values():
-        return replace(mapping, type="string", note="the text that the source prints")
-    if identifies and mapping.shown(TableFormat.DELTA).may_be_null:
-        return replace(
-            mapping,
-            refused="NULL was chosen for some of its values, and rows are found by it: choose "
-            f'otherwise for "{scope}"',
-        )
-    return mapping
+def choose_defaults(mapping: Mapping) -> Mapping:
+    """Return a mapping in which each loss has a choice: without the user's, the load stops."""
+    defaults = {loss.name: ERROR for loss in mapping.missing}
+    return replace(mapping, chosen={**defaults, **mapping.chosen}) if defaults else mapping
 
 
-def map_lake_table(
-    definition: TableDefinition, source_engine: str, *, choices: Choices = NO_CHOICES
-) -> dict[str, LakeMapping]:
-    """Return the mapping of each column of a table by name, in the table's order."""
-    return {
-        column.name: map_lake_column(
-            column,
-            source_engine,
-            choices=choices,
-            table=definition.name,
-            identifies=column.name in definition.row_key,
-        )
-        for column in definition.columns
-    }
-
-
-def _engine(name: str) -> Engine | None:
-    try:
-        return Engine(name or "postgresql")
-    except ValueError:
-        return None
-
-
-def _of_neutral(neutral: str) -> str:
+def type_of_neutral(neutral: str) -> str:
+    """Return the type for values of a neutral type, for a source without types of its own."""
     return _NEUTRAL.get(neutral, neutral)
 
 
-def _hold(kind: SourceType) -> LakeMapping:
+def hold_type(kind: SourceType) -> Held:
+    """Return how a lake holds a type. Types without a counterpart are text."""
     if kind.engine is Engine.POSTGRESQL:
         return _hold_postgres(kind)
     if kind.engine is Engine.IGNITE:
@@ -274,86 +207,130 @@ def _hold(kind: SourceType) -> LakeMapping:
     return _hold_mysql(kind)
 
 
-def _plain(kind: SourceType, name: str, *losses: str) -> LakeMapping:
-    note = _NOTES.get(kind.base, "") if name == "string" and kind.is_builtin else ""
-    if name == UNSIGNED_64:
-        note = "a lake has no unsigned integers"
-    if name == "timestamptz":
+def _plain(kind: SourceType, name: str, form: Kind | None = None, *, note: str = "") -> Held:
+    """Return a type with the form by which its values are compared; see `_FORMS`."""
+    if form is None:
+        form = Kind.INTEGER if name in _INTEGERS else _FORMS.get(name, Kind.DECIMAL)
+    if name == "string":
+        note = note or (_NOTES.get(kind.base, "") if kind.is_builtin else "")
+    elif name == UNSIGNED_64:
+        note = note or "a lake has no unsigned integers"
+    elif name == "timestamptz":
         note = "in UTC"
-    return LakeMapping(
-        source_type=kind.text,
-        type=name,
-        losses=tuple(_offer(LOSSES[loss], name) for loss in losses),
-        note=note,
-    )
+    both = Form(kind=form, fraction=kind.fraction if form in _WITH_FRACTION else 0)
+    write = Write(name=AS_TEXT) if name == "string" and form is not Kind.TEXT else Write()
+    return Held(target_type=name, source_form=both, target_form=both, write=write, note=note)
 
 
-def _offer(loss: Loss, name: str) -> Loss:
-    """Return a loss with the choices that a type of the lake allows."""
-    if name in _TEMPORALS or _DECIMAL.match(name):
-        return loss
-    return replace(loss, choices={k: v for k, v in loss.choices.items() if k != TEXT})
+_WITH_FRACTION = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 
 
-def _hold_postgres(kind: SourceType) -> LakeMapping:
+def _with_cases(held: Held, kind: SourceType, *cases: Case) -> Held:
+    """Return a type that does not hold all values, and its text, which does."""
+    form = Kind.TEXT if kind.engine.is_mysql else Kind.PRINTED
+    text = _plain(kind, "string", form, note="the text that the source prints")
+    return replace(held, cases=cases, text=text)
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------------
+
+_NOT_A_NUMBER = Case(loss="not a number", stored="{}::text in ('NaN', 'Infinity', '-Infinity')")
+_OUT_OF_RANGE = {
+    "date": Case(
+        loss="dates out of range",
+        stored="({} < date '0001-01-01' or {} >= date '10000-01-01')",
+    ),
+    "timestamp": Case(
+        loss="dates out of range",
+        stored="({} < timestamp '0001-01-01 00:00:00' or {} >= timestamp '10000-01-01 00:00:00')",
+    ),
+    "timestamptz": Case(
+        loss="dates out of range",
+        stored="({} < timestamp with time zone '0001-01-01 00:00:00+00'"
+        " or {} >= timestamp with time zone '10000-01-01 00:00:00+00')",
+    ),
+}
+_TEXTS = ("text", "varchar")
+
+
+def _hold_postgres(kind: SourceType) -> Held:
     if kind.neutral == "binary" and kind.base != "bytea":
         note = "bytes: the source's database does not say which encoding it has"
-        return replace(_plain(kind, "binary"), note=note)
+        return _plain(kind, "binary", Kind.RAW_TEXT, note=note)
     if kind.is_array or not kind.is_builtin:
-        return replace(_plain(kind, "string"), note="the text that PostgreSQL prints")
+        return _plain(kind, "string", Kind.PRINTED, note="the text that PostgreSQL prints")
     if kind.base == "numeric":
         return _numeric(kind)
     name = _PG.get(kind.base, "string")
-    if name in _TEMPORALS:
-        zone = "+00" if name == "timestamptz" else ""
-        return replace(_plain(kind, name, "dates out of range"), zone=zone)
-    return _plain(kind, name)
+    if name in _OUT_OF_RANGE:
+        return _with_cases(_plain(kind, name), kind, _OUT_OF_RANGE[name])
+    if name != "string":
+        return _plain(kind, name)
+    if kind.base == "char":
+        return _plain(kind, name, Kind.PADDED)
+    return _plain(kind, name, Kind.TEXT if kind.base in _TEXTS else Kind.PRINTED)
 
 
-def _numeric(kind: SourceType) -> LakeMapping:
+def _numeric(kind: SourceType) -> Held:
+    text = _plain(kind, "string", Kind.PRINTED)
     if not kind.arguments:
-        return _plain(kind, "string")
+        return text
     precision, scale = (*kind.arguments, 0)[:2]
     if scale < 0:
         precision, scale = precision - scale, 0  # numeric(5,-2) keeps whole hundreds
     precision = max(precision, scale)
     if precision > DECIMAL_PRECISION_MAX:
-        return _plain(kind, "string")
-    return _plain(kind, f"decimal({precision},{scale})", "not a number")
+        return text
+    return _with_cases(_plain(kind, f"decimal({precision},{scale})"), kind, _NOT_A_NUMBER)
 
 
-def _hold_mysql(kind: SourceType) -> LakeMapping:
+# -- MySQL and MariaDB -----------------------------------------------------------------------------
+
+_ZERO_DATES = Case(loss="zero dates", stored=STORED_NO_DAY)
+_YEAR_ZERO = Case(loss="dates out of range", stored="left(cast({} as char), 4) = '0000'")
+
+
+def _hold_mysql(kind: SourceType) -> Held:
     if (kind.base, kind.unsigned) in _MYSQL_INTEGERS:
         return _plain(kind, _MYSQL_INTEGERS[kind.base, kind.unsigned])
     if kind.base == "decimal":
-        precision, scale = kind.decimal
-        fits = precision <= DECIMAL_PRECISION_MAX
-        return _plain(kind, f"decimal({precision},{scale})" if fits else "string")
+        return _decimal(kind)
     if kind.base == "bit":
         is_signed = (kind.length or 1) <= _BIT_WIDTH_SIGNED
-        note = "the number of the bits"
-        return replace(_plain(kind, "int64" if is_signed else UNSIGNED_64), note=note)
+        return _plain(kind, "int64" if is_signed else UNSIGNED_64, note="the number of the bits")
+    if kind.base == "year":
+        year = _plain(kind, "int32")
+        form = Form(kind=Kind.YEAR if kind.is_short_year else Kind.INTEGER)
+        return replace(year, source_form=form)
     if kind.base in GEOMETRIES:
-        return replace(_plain(kind, "string"), note="EWKB in hexadecimal digits")
-    if kind.base == "time":
-        return replace(_plain(kind, "string"), fraction=kind.fraction)
+        return _plain(kind, "string", Kind.GEOMETRY, note="EWKB in hexadecimal digits")
     name = _MYSQL.get(kind.base, "string")
-    if name in _TEMPORALS:
-        mapping = _plain(kind, name, "zero dates", "dates out of range")
-        return replace(mapping, fraction=0 if kind.base == "date" else kind.fraction)
+    if name in _OUT_OF_RANGE:
+        return _with_cases(_plain(kind, name), kind, _ZERO_DATES, _YEAR_ZERO)
     if name == "string" and kind.neutral == "binary":
         note = "bytes: penstock does not know the character set"
-        return replace(_plain(kind, "binary"), note=note)
-    return _plain(kind, name)
+        return _plain(kind, "binary", Kind.RAW_TEXT, note=note)
+    return _plain(kind, name, Kind.TEXT if name == "string" else None)
 
 
-def _hold_ignite(kind: SourceType) -> LakeMapping:
+def _decimal(kind: SourceType) -> Held:
+    precision, scale = kind.decimal
+    if precision > DECIMAL_PRECISION_MAX:
+        return _plain(kind, "string", Kind.TEXT)
+    held = _plain(kind, f"decimal({precision},{scale})", Kind.DECIMAL)
+    return replace(held, source_form=Form(kind=Kind.INTEGER)) if kind.zerofill else held
+
+
+# -- Ignite ----------------------------------------------------------------------------------------
+
+
+def _hold_ignite(kind: SourceType) -> Held:
     if kind.base == "decimal":
-        return _numeric(replace(kind, base="numeric"))
+        return _numeric(kind)
     name = _IGNITE.get(kind.base, "string")
+    case = Case(loss="dates out of range")
     if name == "timestamptz":
-        mapping = _plain(kind, name, "nanoseconds", "dates out of range")
-        return replace(mapping, zone="+00")
+        return _with_cases(_plain(kind, name), kind, Case(loss="nanoseconds"), case)
     if name == "date":
-        return _plain(kind, name, "dates out of range")
-    return _plain(kind, name)
+        return _with_cases(_plain(kind, name), kind, case)
+    return _plain(kind, name, Kind.TEXT if name == "string" else None)

@@ -19,8 +19,7 @@ from dataclasses import replace
 import structlog
 
 from penstock.codec.server_pair import ServerPair
-from penstock.codec.types import Engine
-from penstock.codec.types.to_lake import map_lake_column
+from penstock.codec.types import Engine, map_lake_column
 from penstock.engines.lake.chunk_records import (
     ChunkRecord,
     ChunkRecords,

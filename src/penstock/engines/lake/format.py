@@ -6,7 +6,7 @@ shape, mark), which is applied whole or refused. Between the driver and Spark's 
 `WriterSpec`, `LakeRows`, `LookupTask` and `LookupOutcome`. All of these dataclasses can be pickled.
 `writer.LakeWriter(spec)` is the `StagingWriter` of a table, and `lookup.look_up(tasks)`, which gets
 and yields iterators, is the work of a lookup job. A column's type in the lake is
-`codec.types.to_lake.map_lake_column(...).type`.
+`codec.types.map_lake_column(...).type`.
 Not here: bytes of files (`codec/lake/`), what runs in the workers (`writer.py`, `lookup.py`), and
 the order of the steps (`target.py`).
 
