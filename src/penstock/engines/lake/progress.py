@@ -75,7 +75,7 @@ def read_action(folder: Folder) -> str:
     if word not in ACTIONS:
         raise ActionUnknown(
             f"{folder.location}/{ACTION_NAME} holds {word!r}, expected RUN, PAUSE or STOP",
-            hint='Write {"action": "RUN"} into the file, or run: penstock resume FILE',
+            hint='Write {"action": "RUN"} into this file.',
         )
     return word
 
