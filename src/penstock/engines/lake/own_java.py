@@ -138,7 +138,11 @@ def _launch(folder: Path, properties: Mapping[str, str]) -> subprocess.Popen[byt
 
 def _connect(process: subprocess.Popen[bytes], folder: Path) -> Any:
     """Return py4j's client of a JVM, when that answers. Raises LakeFailed if it ends before."""
-    from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+    from py4j.clientserver import (  # type: ignore[import-untyped]
+        ClientServer,
+        JavaParameters,
+        PythonParameters,
+    )
 
     info = folder / "port"
     until_s = time.monotonic() + START_S_MAX
