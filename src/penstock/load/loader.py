@@ -137,6 +137,7 @@ POLL_S = 0.5
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
 ROWS_NAME = "rows"
+APPLY_JOBS = "applying"  # of Spark, for targets that need them
 
 
 class Actions(Protocol):
@@ -589,7 +590,7 @@ class Loader:
             clock=self._clock,
         )
         try:
-            target.use(self._sessions.get)
+            target.use(lambda: self._sessions.get().with_jobs(APPLY_JOBS))
             applied = target.bind(self._log_id)
             self._table_syncs.set_rows(target.read_table_syncs())
         except BaseException:

@@ -278,6 +278,7 @@ class Stager(BatchStager):
                 is_plain=len(plan.phases) == 1 and task.table not in again,
                 is_emptied=task.table in emptied[task.phase],
                 overlaps=task.overlaps,
+                copied_at=self._options.starts.get(task.table),
             )
             for task in tasks
         }

@@ -412,6 +412,7 @@ class MergeTable:
         is_emptied: The table is emptied before these rows are applied.
         overlaps: The table may have some of these changes already, because its copy is newer than
             their beginning: rows that are NEW for the log may exist.
+        copied_at: The position of the table's copy; None if it was not copied.
     """
 
     name: str
@@ -421,6 +422,7 @@ class MergeTable:
     is_plain: bool = True
     is_emptied: bool = False
     overlaps: bool = False
+    copied_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,12 +50,14 @@ class LogState:
 
     Attributes:
         versions: By the lake's name of a table (`schema.name`), its version at `applied`.
+        missing: By the same name the number of rows that the log changed and the table lacked.
         updated_us: When it was written, microseconds since 1970 UTC.
     """
 
     log_id: str
     applied: Applied = field(default_factory=Applied)
     versions: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
     updated_us: int = 0
 
 
@@ -112,11 +114,16 @@ class StagedState:
     Attributes:
         token: Names of its files begin with it.
         folders: For each table of the batch its lake name, and the folders with such files.
+        host, pid: Machine and process that stages it.
+        begun_us: When it began, microseconds since 1970 UTC.
     """
 
     log_id: str
     token: str
     folders: tuple[tuple[TableName, tuple[str, ...]], ...] = ()
+    host: str = ""
+    pid: int = 0
+    begun_us: int = 0
 
 
 def encode(state: object) -> bytes:
