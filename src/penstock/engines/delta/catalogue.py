@@ -141,3 +141,6 @@ class DeltaFormat(LakeFormat):
         return DeltaCatalogue(
             path_in(lake.root) if is_local(lake.root) else lake.root, jobs, lake.s3
         )
+
+
+FORMAT = DeltaFormat()
