@@ -147,6 +147,12 @@ class IcebergTable(LakeTable):
                 table=str(self.name),
             ) from error
 
+    def metadata_location(self) -> str:
+        """Return the place of the newest metadata file, by which readers open the table."""
+        with typed_errors(f"read table {self.name}"):
+            self._java.refresh()
+            return to_location(str(self._java.operations().current().metadataFileLocation()))
+
     def refuse_change(self, change: Change, snapshot: Snapshot) -> str:
         """Return why Iceberg cannot make this change in place; empty if it can."""
         return refuse_change(change, snapshot)
