@@ -318,7 +318,7 @@ class OpenLake:
             for location in folders:
                 folder = Folder(location, self.storage)
                 for file in folder.names():
-                    is_ours = file.rpartition("/")[2].startswith(staged.token)
+                    is_ours = any(one.startswith(staged.token) for one in file.split("/"))
                     if is_ours and path_in(f"{location}/{file}") not in live:
                         folder.remove(file)
         self.remove_side_files(staged.token)
