@@ -1,0 +1,202 @@
+"""Writer of a chunk into a lake: its rows as data files, then its record. Runs in Spark's workers.
+
+Rows come in the log's shape (`ports/chunk_rows.py`), straight as Arrow where the source's engine has
+that. Files have new names and belong to no table until the driver commits them, so whatever ends an
+attempt leaves files that no record names. Not here: the commit (`bulk.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from penstock.codec.lines import LineDialect
+from penstock.codec.types.lake_values import ValueUnfit, convert_values
+from penstock.codec.types.mapping import LOSSES
+from penstock.codec.types.to_lake import LakeMapping, map_lake_column
+from penstock.engines.lake.chunk_records import ChunkRecord, ChunkRecords
+from penstock.engines.lake.data_files import DataFile
+from penstock.engines.lake.format import LakeColumn, NewFile, WriterSpec
+from penstock.engines.lake.progress import read_action
+from penstock.engines.lake.storage import Folder
+from penstock.engines.lake.url import parse_url
+from penstock.host import faults
+from penstock.model import Column, Relation, TableName
+from penstock.ports.bulk import BulkReader, BulkWriter, ChunkStatus, ChunkTask, ShapedRows
+from penstock.ports.chunk_rows import read_rows
+from penstock.ports.target import ValueRefused
+
+GROUP_BYTES = 32 * 2**20
+"""Size in memory of the rows that become a row group."""
+
+faults.declare("lake.bulk.file")
+
+
+class LakeBulkWriter(BulkWriter):
+    """Writer of one worker; see `BulkWriter`."""
+
+    def __init__(self, url: str, *, replica_role: bool) -> None:
+        """Keep the places that the URL names. replica_role: ignored, a lake has no triggers."""
+        del replica_role
+        lake = parse_url(url)
+        self._file_bytes = lake.file_bytes
+        self._folder = Folder(lake.state, lake.s3)
+        self._records = ChunkRecords(self._folder)
+
+    def read_action(self) -> str:
+        return read_action(self._folder)
+
+    def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
+        """Write the chunk's files, and then its record; return the outcome and number of rows."""
+        spec: WriterSpec = task.details
+        number = task.chunk.number
+        mark = self._records.read_mark(task.table)
+        if mark is None or mark.plan != task.plan:
+            return ChunkStatus.PLAN_GONE, 0
+        known = self._records.read(task.table, task.plan, number)
+        if known is not None:
+            return ChunkStatus.DONE_BEFORE, known.row_count
+        # Lines in which every character can be written, also the zero, unless they are PostgreSQL's.
+        dialect = LineDialect.COPY if task.read_plan is None else LineDialect.LOAD_DATA
+        files = ChunkFiles(spec, number, file_bytes=self._file_bytes)
+        try:
+            for rows in read_rows(reader, task, spec.relation, dialect):
+                files.add(rows)
+            written = files.finish()
+        except BaseException:
+            files.abandon()
+            raise
+        count = sum(file.row_count for file in written)
+        faults.point("bulk.chunk.copied")
+        self._records.write(
+            task.table, task.plan, number, ChunkRecord(row_count=count, files=written)
+        )
+        faults.point("bulk.chunk.committed")
+        return ChunkStatus.DONE, count
+
+    def close(self) -> None:
+        """Do nothing: files are closed when a chunk ends."""
+
+
+def open_writer(url: str, *, replica_role: bool) -> LakeBulkWriter:
+    """Return the writer of a worker: the part `bulk_writer`."""
+    return LakeBulkWriter(url, replica_role=replica_role)
+
+
+class ChunkFiles:
+    """Data files of one chunk, closed when they have their size."""
+
+    def __init__(self, spec: WriterSpec, number: int, *, file_bytes: int) -> None:
+        """Prepare. number: of the chunk; file_bytes: size above which a file is closed."""
+        self._spec = spec
+        self._file_bytes = file_bytes
+        self._name = f"{number}-{secrets.token_hex(8)}"
+        self._columns = [column for column in spec.columns if column is not None]
+        self._written: list[NewFile] = []
+        self._file: DataFile | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._mappings = map_columns(spec)
+
+    def add(self, rows: ShapedRows) -> None:
+        """Add rows. Raises ValueRefused, LakeUnreachable."""
+        if not rows.batch.num_rows:
+            return
+        batch = convert_rows(rows.relation, rows.batch, self._spec, self._mappings)
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= GROUP_BYTES:
+            self._write_group()
+
+    def finish(self) -> tuple[NewFile, ...]:
+        """Return all files, whole. A chunk without rows has none."""
+        self._write_group()
+        self._close_file()
+        return tuple(self._written)
+
+    def abandon(self) -> None:
+        """Remove the file that is being written; the load removes the others."""
+        if self._file is not None:
+            self._file.abandon()
+
+    def _write_group(self) -> None:
+        if not self._waiting:
+            return
+        if self._file is None:
+            name = f"{self._name}-{len(self._written)}.parquet"
+            location = f"{self._spec.data_folder}/{name}"
+            self._file = DataFile(location, self._columns, self._spec.storage)
+        self._file.write(pa.Table.from_batches(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+        if self._file.size_bytes >= self._file_bytes:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._written.append(self._file.finish())
+            self._file = None
+            faults.point("lake.bulk.file")
+
+
+def map_columns(spec: WriterSpec) -> list[LakeMapping]:
+    """Return how each column of the relation is held in the lake."""
+    return [
+        map_lake_column(
+            column,
+            spec.source_engine,
+            choices=spec.choices,
+            table=spec.table,
+            identifies=place in spec.relation.key,
+        )
+        for place, column in enumerate(spec.relation.columns)
+    ]
+
+
+def convert_rows(
+    relation: Relation,
+    batch: pa.RecordBatch,
+    spec: WriterSpec,
+    mappings: Sequence[LakeMapping],
+) -> pa.RecordBatch:
+    """Return rows of the log with the lake's types, without the columns that the lake lacks.
+
+    relation: their shape; columns may be text in it that are not in `WriterSpec.relation`. Raises
+    ValueRefused with the column's name.
+    """
+    columns = list(_converted(relation.columns, batch.columns, spec.columns, mappings, spec.table))
+    names = [column.name for column in spec.columns if column is not None]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _converted(
+    columns: Sequence[Column],
+    arrays: Sequence[pa.Array],
+    lake: Sequence[LakeColumn | None],
+    mappings: Sequence[LakeMapping],
+    table: TableName,
+) -> Iterator[pa.Array]:
+    for column, values, wanted, mapping in zip(columns, arrays, lake, mappings, strict=True):
+        if wanted is None:
+            continue
+        try:
+            yield convert_values(values, wanted.type, neutral=column.neutral, mapping=mapping)
+        except ValueUnfit as error:
+            raise _refused(error, column, wanted, table) from error
+
+
+def _refused(
+    error: ValueUnfit, column: Column, wanted: LakeColumn, table: TableName
+) -> ValueRefused:
+    hint = "Leave the column out, or fix the values at the source."
+    if error.loss in LOSSES:
+        choices = " or ".join(f'"{error.loss}" = "{one}"' for one in LOSSES[error.loss].choices)
+        hint = f"Choose below [target.types]: {choices}; or fix the values at the source."
+    return ValueRefused(
+        f"column {column.name} of {table} ({column.source_type}) has {error.count} values that "
+        f"{wanted.type} in the lake cannot hold: {error}",
+        hint=hint,
+        table=str(table),
+        column=column.name,
+    )
