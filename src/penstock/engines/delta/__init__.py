@@ -17,6 +17,11 @@ DESCRIPTOR = Descriptor(
     parts={
         "options": f"{_LAKE}.options",
         "target_options": f"{_LAKE}.options",
+        "tables": f"{_LAKE}.plan",
+        "plan": f"{_LAKE}.plan",
+        "plan_notes": f"{_LAKE}.plan:list_notes",
+        "checks": f"{_LAKE}.checks",
+        "verify": f"{_HERE}.parts:VERIFIER",
         "spark": f"{_HERE}.spark:properties",
     },
 )
