@@ -11,26 +11,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from io import BytesIO
-from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import fs
 
+from penstock.engines.lake.data_files import DataFile
 from penstock.engines.lake.format import (
     Catalogue,
     Commit,
     CommitRefused,
     LakeColumn,
     LakeTable,
+    LiveFile,
     Mark,
     MarkNotNewer,
     NewFile,
     Snapshot,
 )
-from penstock.engines.lake.storage import file_system, is_local, path_in
+from penstock.engines.lake.rows import read_rows
 from penstock.model import LOAD_AFRESH, TableName
 from penstock.ports.target import Applied, AppliedByAnother, TableSync, TargetFollowsAnotherLog
 
@@ -140,7 +138,7 @@ class Batches:
         ).cast(_SCHEMA)
         removed: tuple[str, ...] = ()
         if len(snapshot.files) >= FILES_MAX:
-            row = pa.concat_tables([*(self._read(file.location) for file in snapshot.files), row])
+            row = pa.concat_tables([*(self._read(file, snapshot) for file in snapshot.files), row])
             removed = tuple(file.name for file in snapshot.files)
         self._commit(
             Commit(
@@ -189,37 +187,15 @@ class Batches:
 
     # --- files ------------------------------------------------------------------------------------
 
-    def _write(self, table: Any, snapshot: Snapshot, name: str) -> NewFile:
-        schema = []
-        for column, field in zip(snapshot.columns, table.schema, strict=True):
-            number = {b"PARQUET:field_id": str(column.field_id).encode()}
-            schema.append(
-                pa.field(
-                    column.file_name,
-                    field.type,
-                    nullable=True,
-                    metadata=number if column.field_id else None,
-                )
-            )
-        buffer = BytesIO()
-        named = table.rename_columns([column.file_name for column in snapshot.columns])
-        pq.write_table(named.cast(pa.schema(schema)), buffer, compression="zstd")
+    def _write(self, table: pa.Table, snapshot: Snapshot, name: str) -> NewFile:
         location = f"{self._table.data_folder}/{name}.parquet"
-        files = file_system(location, self._storage)
-        path = path_in(location)
-        if is_local(location):
-            assert isinstance(files, fs.LocalFileSystem)
-            files.create_dir(path.rpartition("/")[0], recursive=True)
-        with files.open_output_stream(path) as file:
-            file.write(buffer.getvalue())
-        return NewFile(
-            location=location, size_bytes=len(buffer.getvalue()), row_count=table.num_rows
-        )
+        file = DataFile(location, snapshot.columns, self._storage)
+        file.write(table)
+        return file.finish()
 
-    def _read(self, location: str) -> Any:
-        files = file_system(location, self._storage)
-        found = pq.read_table(path_in(location), filesystem=files)
-        return found.rename_columns([one.name for one in COLUMNS]).cast(_SCHEMA)
+    def _read(self, file: LiveFile, snapshot: Snapshot) -> pa.Table:
+        batches = read_rows(file, snapshot.columns, self._storage)
+        return pa.Table.from_batches(batches, schema=None if file.row_count else _SCHEMA)
 
 
 def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) -> Batches:
