@@ -22,6 +22,11 @@ DESCRIPTOR = Descriptor(
         "plan_notes": f"{_LAKE}.plan:list_notes",
         "checks": f"{_LAKE}.checks",
         "verify": f"{_HERE}.parts:VERIFIER",
+        "leftovers": f"{_HERE}.parts:LEFTOVERS",
+        "bulk_target": f"{_HERE}.bulk:OPEN",
+        "bulk_writer": f"{_LAKE}.bulk_writer:open_writer",
+        "progress": f"{_LAKE}.progress:connect_progress",
+        "target_state": f"{_LAKE}.progress:connect_progress",
         "spark": f"{_HERE}.spark:properties",
     },
 )

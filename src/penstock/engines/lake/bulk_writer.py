@@ -1,8 +1,8 @@
 """Writer of a chunk into a lake: its rows as data files, then its record. Runs in Spark's workers.
 
-Rows come in the log's shape (`ports/chunk_rows.py`), straight as Arrow where the source's engine has
-that. Files have new names and belong to no table until the driver commits them, so whatever ends an
-attempt leaves files that no record names. Not here: the commit (`bulk.py`).
+Rows have the log's shape (`ports/chunk_rows.py`), and are Arrow from the beginning if the source's
+engine decodes them. Files have new names and belong to no table until the driver commits them, so
+an attempt that ends early leaves files that no record names. Not here: the commit (`bulk.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from penstock.codec.lines import LineDialect
+from penstock.codec.types import LakeMapping, map_lake_column
 from penstock.codec.types.lake_values import ValueUnfit, convert_values
 from penstock.codec.types.mapping import LOSSES
-from penstock.codec.types.to_lake import LakeMapping, map_lake_column
 from penstock.engines.lake.chunk_records import ChunkRecord, ChunkRecords
 from penstock.engines.lake.data_files import DataFile
 from penstock.engines.lake.format import LakeColumn, NewFile, WriterSpec
@@ -58,7 +58,7 @@ class LakeBulkWriter(BulkWriter):
         known = self._records.read(task.table, task.plan, number)
         if known is not None:
             return ChunkStatus.DONE_BEFORE, known.row_count
-        # Lines in which every character can be written, also the zero, unless they are PostgreSQL's.
+        # PostgreSQL's own lines, or those that can have every character, also the zero.
         dialect = LineDialect.COPY if task.read_plan is None else LineDialect.LOAD_DATA
         files = ChunkFiles(spec, number, file_bytes=self._file_bytes)
         try:
