@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from penstock.engines.lake.apply_files import rewrite_table
 from penstock.engines.lake.apply_lookups import discard, look_up_keys
 from penstock.engines.lake.batches import applied_by_another
 from penstock.engines.lake.format import (
@@ -42,7 +43,7 @@ from penstock.engines.lake.state import StagedState
 from penstock.host import faults
 from penstock.host.clock import Steps
 from penstock.model import PenstockError, Relation, TableName
-from penstock.model.policies import ChangeKind, Policy
+from penstock.model.policies import ChangeKind
 from penstock.ports.target import (
     Applied,
     MergeBatch,
@@ -60,6 +61,8 @@ logger = structlog.get_logger(__name__)
 
 faults.declare(
     "lake.apply.begun",
+    "lake.fill.before",
+    "lake.fill.after",
     "lake.lookup.after",
     "lake.commit.before",
     "lake.commit.after",
@@ -292,6 +295,7 @@ class BatchApply:
             raise applied_by_another(self._at, mark.applied)
         work.plan = self._plan(work, Shape.of(snapshot, record), snapshot)
         self._check_columns(work)
+        self._fill(work)
 
     def _is_inside(self, work: TableWork, mark: Mark) -> bool:
         """Return whether a mark is that of an earlier phase of this batch."""
@@ -312,30 +316,34 @@ class BatchApply:
             starts={name: at for phase in self._batch.phases for name, at in phase.starts.items()},
             is_emptied=work.is_emptied,
         )
-        plan = planner.plan(shape, work.relation, snapshot)
-        if plan.fills and snapshot.files:
-            return self._without_values(plan, work.name)
-        return plan
+        return planner.plan(shape, work.relation, snapshot)
 
-    def _without_values(self, plan: ShapePlan, name: TableName) -> ShapePlan:
-        """Return a plan that leaves NULL in existing rows, if the policy allows that."""
-        listed = ", ".join(sorted(plan.fills))
-        said = (
-            f"existing rows have NULL in the added column {listed}, and another value at the source"
+    def _fill(self, work: TableWork) -> None:
+        """Give existing rows the values of added columns, by new files in a commit of its own.
+
+        The change of shape is in it, so that a crash afterwards leaves a whole table.
+        """
+        snapshot, plan = work.snapshot, work.plan
+        if snapshot is None or plan is None or not plan.fills or not snapshot.files:
+            return
+        lake = self._lake
+        faults.point("lake.fill.before")
+        files = rewrite_table(lake, work.name, snapshot, plan, token=f"{self._token}-fill")
+        lake.commit(
+            work.name,
+            Commit(
+                base_version=snapshot.version,
+                adds=files,
+                removes_all=True,
+                changes=plan.changes,
+                record=encode_record(plan.shape.record),
+                operation="fill",
+            ),
         )
-        if self._lake.policies.of(ChangeKind.ADD_COLUMN) is Policy.EVOLVE:
-            raise ShapeNotApplicable(
-                f"{name}: column {listed} was added with a value for existing rows, which this "
-                "format cannot keep",
-                hint="Copy the table again, which replaces it in one commit: penstock table "
-                f'resync FILE {plan.shape.record.source}. Or write addColumn = "try_evolve" below '
-                "[schemaChanges] to leave NULL there.",
-                table=str(name),
-            )
-        record = plan.shape.record
-        shape = replace(plan.shape, record=replace(record, notes=(*record.notes, said)))
-        note = ShapeNote(table=name, text=said)
-        return replace(plan, shape=shape, notes=(*plan.notes, note))
+        faults.point("lake.fill.after")
+        self._records[work.name] = plan.shape.record
+        self.notes += plan.notes
+        self._look_at(work)
 
     def _check_columns(self, work: TableWork) -> None:
         """Raise StagingChanged unless rows were staged with the columns that the table has now."""
