@@ -72,7 +72,7 @@ def _tasks_of(
     lake: OpenLake, name: TableName, one: Wanted, token: str, tasks_max: int
 ) -> list[LookupTask]:
     spec, snapshot, parts = one
-    staged = tuple(part for part in parts if part.key_count)
+    staged = tuple(part for part in parts if part.key_count or part.open_count)
     key = tuple(
         column for index in spec.relation.key if (column := spec.columns[index]) is not None
     )

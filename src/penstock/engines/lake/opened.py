@@ -25,6 +25,7 @@ from penstock.engines.lake.format import (
     Snapshot,
     WriterSpec,
 )
+from penstock.engines.lake.keys import is_of_token
 from penstock.engines.lake.known_tables import decode_record, record_of
 from penstock.engines.lake.state import SIDE_FOLDER, LakeState, LogState, StagedState
 from penstock.engines.lake.storage import Folder, path_in
@@ -318,7 +319,7 @@ class OpenLake:
             for location in folders:
                 folder = Folder(location, self.storage)
                 for file in folder.names():
-                    is_ours = any(one.startswith(staged.token) for one in file.split("/"))
+                    is_ours = any(is_of_token(one, staged.token) for one in file.split("/"))
                     if is_ours and path_in(f"{location}/{file}") not in live:
                         folder.remove(file)
         self.remove_side_files(staged.token)
