@@ -23,7 +23,7 @@ DESCRIPTOR = Descriptor(
         "checks": f"{_LAKE}.checks",
         "verify": f"{_HERE}.parts:VERIFIER",
         "leftovers": f"{_HERE}.parts:LEFTOVERS",
-        "bulk_target": f"{_HERE}.bulk:OPEN",
+        "bulk_target": f"{_HERE}.bulk:open_bulk_target",
         "bulk_writer": f"{_LAKE}.bulk_writer:open_writer",
         "progress": f"{_LAKE}.progress:connect_progress",
         "target_state": f"{_LAKE}.progress:connect_progress",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
@@ -17,8 +18,8 @@ from penstock.codec.types import LakeMapping, map_lake_column
 from penstock.codec.types.lake_values import ValueUnfit, convert_values
 from penstock.codec.types.mapping import LOSSES
 from penstock.engines.lake.chunk_records import ChunkRecord, ChunkRecords
-from penstock.engines.lake.data_files import DataFile
-from penstock.engines.lake.format import LakeColumn, NewFile, WriterSpec
+from penstock.engines.lake.format import LakeColumn, LakeUnreachable, NewFile, WriterSpec
+from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.progress import read_action
 from penstock.engines.lake.storage import Folder
 from penstock.engines.lake.url import parse_url
@@ -27,9 +28,6 @@ from penstock.model import Column, Relation, TableName
 from penstock.ports.bulk import BulkReader, BulkWriter, ChunkStatus, ChunkTask, ShapedRows
 from penstock.ports.chunk_rows import read_rows
 from penstock.ports.target import ValueRefused
-
-GROUP_BYTES = 32 * 2**20
-"""Size in memory of the rows that become a row group."""
 
 faults.declare("lake.bulk.file")
 
@@ -65,8 +63,8 @@ class LakeBulkWriter(BulkWriter):
             for rows in read_rows(reader, task, spec.relation, dialect):
                 files.add(rows)
             written = files.finish()
-        except BaseException:
-            files.abandon()
+        except BaseException as error:
+            files.abandon(error)
             raise
         count = sum(file.row_count for file in written)
         faults.point("bulk.chunk.copied")
@@ -86,58 +84,64 @@ def open_writer(url: str, *, replica_role: bool) -> LakeBulkWriter:
 
 
 class ChunkFiles:
-    """Data files of one chunk, closed when they have their size."""
+    """Data files of one chunk, each ended when it has its size."""
 
     def __init__(self, spec: WriterSpec, number: int, *, file_bytes: int) -> None:
-        """Prepare. number: of the chunk; file_bytes: size above which a file is closed."""
+        """Prepare. number: of the chunk; file_bytes: size above which a file is ended."""
         self._spec = spec
         self._file_bytes = file_bytes
         self._name = f"{number}-{secrets.token_hex(8)}"
         self._columns = [column for column in spec.columns if column is not None]
-        self._written: list[NewFile] = []
-        self._file: DataFile | None = None
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
         self._mappings = map_columns(spec)
+        self._written: list[NewFile] = []
+        self._file: DataWriter | None = None
 
     def add(self, rows: ShapedRows) -> None:
         """Add rows. Raises ValueRefused, LakeUnreachable."""
-        if not rows.batch.num_rows:
-            return
-        batch = convert_rows(rows.relation, rows.batch, self._spec, self._mappings)
-        self._waiting.append(batch)
-        self._waiting_bytes += batch.nbytes
-        if self._waiting_bytes >= GROUP_BYTES:
-            self._write_group()
+        arrays = convert_rows(rows.relation, rows.batch, self._spec, self._mappings)
+        with self._storage_errors():
+            if self._file is None:
+                self._file = self._open_file()
+            self._file.write(arrays)
+            if self._file.size_bytes >= self._file_bytes:
+                self._end_file()
 
     def finish(self) -> tuple[NewFile, ...]:
         """Return all files, whole. A chunk without rows has none."""
-        self._write_group()
-        self._close_file()
+        with self._storage_errors():
+            self._end_file()
         return tuple(self._written)
 
-    def abandon(self) -> None:
+    def abandon(self, error: BaseException) -> None:
         """Remove the file that is being written; the load removes the others."""
-        if self._file is not None:
-            self._file.abandon()
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(BaseException):
+                file.__exit__(type(error), error, error.__traceback__)
 
-    def _write_group(self) -> None:
-        if not self._waiting:
+    def _open_file(self) -> DataWriter:
+        location = f"{self._spec.data_folder}/{self._name}-{len(self._written)}.parquet"
+        return DataWriter(location, self._columns, dict(self._spec.storage))
+
+    def _end_file(self) -> None:
+        file, self._file = self._file, None
+        if file is None:
             return
-        if self._file is None:
-            name = f"{self._name}-{len(self._written)}.parquet"
-            location = f"{self._spec.data_folder}/{name}"
-            self._file = DataFile(location, self._columns, self._spec.storage)
-        self._file.write(pa.Table.from_batches(self._waiting))
-        self._waiting, self._waiting_bytes = [], 0
-        if self._file.size_bytes >= self._file_bytes:
-            self._close_file()
+        file.__exit__(None, None, None)
+        if file.new_file is not None:
+            self._written.append(file.new_file)
+        faults.point("lake.bulk.file")
 
-    def _close_file(self) -> None:
-        if self._file is not None:
-            self._written.append(self._file.finish())
-            self._file = None
-            faults.point("lake.bulk.file")
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LakeUnreachable(
+                f"cannot write to {self._spec.data_folder}: {error}",
+                hint="Check that the storage answers and has room, and that this account may write "
+                "there.",
+            ) from error
 
 
 def map_columns(spec: WriterSpec) -> list[LakeMapping]:
@@ -159,15 +163,13 @@ def convert_rows(
     batch: pa.RecordBatch,
     spec: WriterSpec,
     mappings: Sequence[LakeMapping],
-) -> pa.RecordBatch:
-    """Return rows of the log with the lake's types, without the columns that the lake lacks.
+) -> list[pa.Array]:
+    """Return the columns of the log's rows with the lake's types, without those that it lacks.
 
     relation: their shape; columns may be text in it that are not in `WriterSpec.relation`. Raises
     ValueRefused with the column's name.
     """
-    columns = list(_converted(relation.columns, batch.columns, spec.columns, mappings, spec.table))
-    names = [column.name for column in spec.columns if column is not None]
-    return pa.RecordBatch.from_arrays(columns, names=names)
+    return list(_converted(relation.columns, batch.columns, spec.columns, mappings, spec.table))
 
 
 def _converted(
