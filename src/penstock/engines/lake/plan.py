@@ -99,6 +99,7 @@ def problems_between(
 def list_notes(url: str, types: Collection[str]) -> Iterator[str]:
     """Yield what readers of the lake must know, one sentence each. types: those of the columns."""
     lake = parse_url(url)
+    yield "tables have no defaults, indexes, unique keys and foreign keys"
     if lake.format == DELTA:
         yield (
             "tables have the feature deletionVectors: delta-rs reads them with QueryBuilder, and "
