@@ -188,7 +188,7 @@ class _Part:
         self.key_count = 0
 
     def delete(self, batch: pa.RecordBatch) -> None:
-        """Take deleted keys; of a table without a key rows with their counts, to be inserted too."""
+        """Take deleted keys; of a table without a key, rows to delete and to insert."""
         relation = self._spec.relation
         if relation.key:
             self._look_up([self._column(batch, index) for index in relation.key])
