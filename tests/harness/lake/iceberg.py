@@ -221,7 +221,9 @@ def read_polars(table: IcebergTable) -> pa.Table:
 def read_spark(session: Session, place: Place, table: IcebergTable) -> pa.Table:
     """Return the rows as Spark reads them."""
     spark = SparkSession(session._context, session.spark)
-    return spark.sql(f"select * from {place.sql_name(table)}").toArrow()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # pyspark leaves a socket to its collector
+        return spark.sql(f"select * from {place.sql_name(table)}").toArrow()
 
 
 def read_summary(table: IcebergTable) -> dict[str, str]:

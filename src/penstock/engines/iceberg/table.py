@@ -299,7 +299,7 @@ class IcebergTable(LakeTable):
             return change.live
         spec = transaction.table().spec()
         if commit.mark is None:
-            update = transaction.newRewrite()
+            update = self._look_back(transaction.newRewrite(), commit)
             self._fill(update, spec, change, ("addFile", "addFile", "deleteFile", "deleteFile"))
         elif commit.removes_all and not change.new_deletes:
             update = transaction.newOverwrite()
@@ -307,7 +307,7 @@ class IcebergTable(LakeTable):
             for entry in change.new_files:
                 update.addFile(self._iceberg.content_file(json.dumps(entry), spec))
         else:
-            update = transaction.newRowDelta()
+            update = self._look_back(transaction.newRowDelta(), commit)
             self._fill(
                 update, spec, change, ("addRows", "addDeletes", "removeRows", "removeDeletes")
             )
@@ -316,6 +316,13 @@ class IcebergTable(LakeTable):
         update.set(OPERATION, commit.operation)
         update.commit()
         return change.live
+
+    def _look_back(self, update: Any, commit: Commit) -> Any:
+        """Return an update that looks for conflicts in later versions than the one looked at.
+
+        Iceberg 3 searches the table's whole history for other deletions of a file otherwise.
+        """
+        return update.validateFromSnapshot(commit.base_version) if commit.base_version else update
 
     def _fill(
         self, update: Any, spec: Any, change: _FileChanges, methods: tuple[str, str, str, str]
