@@ -121,7 +121,7 @@ class TargetSection:
         map: Source namespace to target namespace; others keep their name.
         types: The choices for values that the target cannot hold, see
             `codec.types.parse_choices`.
-        batch_seconds: The shortest time between two batches.
+        batch_seconds: The shortest time between two batches; None: as soon as one is due.
         apply: How batches are applied.
         format_version: Iceberg's format of new tables.
         file_megabytes: Greatest size of files that the bulk load writes.
@@ -461,7 +461,13 @@ class EngineOptions(Protocol):
 
 
 class TargetOptions(Protocol):
-    """Part `target_options` of an engine that has keys of its own in [target]."""
+    """Part `target_options` of an engine that has keys of its own in [target].
+
+    Attributes:
+        BATCH_SECONDS: Default of batchSeconds.
+    """
+
+    BATCH_SECONDS: float
 
     def complete_url(self, target: TargetSection, conf: Mapping[str, str], /) -> str:
         """Return the target's URL with everything that the file says about it elsewhere.

@@ -183,7 +183,8 @@ def _with_target_options(text: ConfigText, config: Config) -> Config:
     except UrlInvalid as error:
         place = text.place("target", "url")
         raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
-    return replace(config, target=replace(config.target, url=url))
+    seconds = config.target.batch_seconds or options.BATCH_SECONDS
+    return replace(config, target=replace(config.target, url=url, batch_seconds=seconds))
 
 
 def _join_urls(text: ConfigText) -> None:

@@ -269,6 +269,7 @@ class _Load:
             isolates=section.on_table_error is OnTableError.ISOLATE,
             broken=loaded.broken,
             ships_frames=config.spark.log is LogPath.SHIP,
+            batch_s=config.target.batch_seconds or 0.0,
             on_note=lambda note: keep_error(config, "load", note),
         )
         pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done
