@@ -523,7 +523,8 @@ class TestShape:
         )
         expected = {"id": [1], **{kind: [value] for kind, (_, value) in added.items()}}
         lake.check_readers(table, expected)
-        wrong = table.plan_column("x", "date", field_id=99, initial="infinity")
+        assert table.plan_column("x", "date", field_id=99, initial="infinity").initial is None
+        wrong = LakeColumn(name="x", type="date", field_id=99, initial="infinity")
         change = Change(kind=ChangeKind.ADD, name="x", column=wrong)
         assert "'infinity' is no value of type date" in table.refuse_change(change, snapshot)
 
@@ -555,6 +556,25 @@ class TestShape:
         with pytest.raises(CommitRefused, match="gets id 3"):
             table.commit(Commit(base_version=0, changes=(change,), mark=mark_at(10)))
         lake.check(table, notes_of())
+
+    def test_names_are_exchanged_and_used_again_in_one_commit(self, lake: Lake) -> None:
+        columns = (COLUMNS[0], *(LakeColumn(name=name, type="string") for name in "abc"))
+        table = lake.create(columns=columns)
+        append(table, pa.table({"id": [1], "a": ["was a"], "b": ["was b"], "c": ["was c"]}), 10)
+        snapshot = table.snapshot()
+        again = table.plan_column("c", "int32", field_id=snapshot.next_field_id, initial=None)
+        changes = (
+            Change(kind=ChangeKind.RENAME, name="a", column=column(snapshot, "a", name="x")),
+            Change(kind=ChangeKind.RENAME, name="b", column=column(snapshot, "b", name="a")),
+            Change(kind=ChangeKind.RENAME, name="x", column=column(snapshot, "a", name="b")),
+            Change(kind=ChangeKind.DROP, name="c"),
+            Change(kind=ChangeKind.ADD, name="c", column=again),
+        )
+        after = table.commit(
+            Commit(base_version=snapshot.version, changes=changes, mark=mark_at(20))
+        )
+        assert [one.field_id for one in after.columns] == [1, 2, 3, 5]
+        lake.check(table, {"id": [1], "a": ["was b"], "b": ["was a"], "c": [None]})
 
     def test_columns_that_another_writer_changed_are_seen(self, lake: Lake) -> None:
         table = lake.create()

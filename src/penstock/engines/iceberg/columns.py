@@ -135,7 +135,7 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
             return ""
         if V3 not in snapshot.features:
             return "Iceberg 2 cannot give older rows the value of an added column"
-        return _refuse_initial(after)
+        return "" if has_default(after) else f"{after.initial!r} is no value of type {after.type}"
     if present is None:
         return f"the table has no column {change.name}"
     if change.kind is ChangeKind.WIDEN and after is not None:
@@ -143,12 +143,13 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
     return ""
 
 
-def _refuse_initial(column: LakeColumn) -> str:
+def has_default(column: LakeColumn) -> bool:
+    """Return whether the text of the value of older rows is a value of the column's type."""
     try:
         default_json(column)
     except (ValueError, ArithmeticError, KeyError):
-        return f"{column.initial!r} is no value of type {column.type}"
-    return ""
+        return False
+    return True
 
 
 def refuse_type(before: str, after: str) -> str:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from penstock.engines.iceberg.columns import (
     V3,
     columns_of,
     default_json,
+    has_default,
     iceberg_type,
     refuse_change,
 )
@@ -160,9 +161,13 @@ class IcebergTable(LakeTable):
     def plan_column(
         self, name: str, type: str, *, field_id: int, initial: str | None
     ) -> LakeColumn:
-        """Return a column that a commit may add. Iceberg 2 keeps no value of older rows."""
-        kept = initial if self.delete_form is DeleteForm.PUFFIN else None
-        return LakeColumn(name=name, type=type, field_id=field_id, initial=kept)
+        """Return a column that a commit may add.
+
+        Iceberg 2 keeps no value of older rows, and no version keeps one that is not of the type.
+        """
+        column = LakeColumn(name=name, type=type, field_id=field_id, initial=initial)
+        is_kept = self.delete_form is DeleteForm.PUFFIN and has_default(column)
+        return column if is_kept else replace(column, initial=None)
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -177,11 +182,7 @@ class IcebergTable(LakeTable):
         transaction = self._java.newTransaction()  # reads the newest metadata
         start = transaction.startMetadata()
         self._check_start(start, commit, known)
-        columns = known.columns
-        if commit.changes:
-            self._change_columns(transaction, commit.changes, known)
-            columns = self._columns(transaction.currentMetadata())
-            self._check_added(commit.changes, columns)
+        columns = self._change_columns(transaction, commit.changes, known.columns)
         listed = self._change_files(transaction, commit, columns)
         self._change_properties(transaction, commit)
         metadata = transaction.currentMetadata()
@@ -217,29 +218,39 @@ class IcebergTable(LakeTable):
                 table=str(self.name),
             )
 
-    def _change_columns(self, transaction: Any, changes: Iterable[Change], known: Snapshot) -> None:
-        update = transaction.updateSchema()
-        types = self._iceberg.classes.types.Types
-        present = {column.name: column for column in known.columns}
+    def _change_columns(
+        self, transaction: Any, changes: Iterable[Change], columns: tuple[LakeColumn, ...]
+    ) -> tuple[LakeColumn, ...]:
+        """Make changes of shape in order; return the columns afterwards.
+
+        Each one is an update of its own, because it names columns as the one before leaves them.
+        """
         for change in changes:
-            after = change.column
-            if change.kind is ChangeKind.DROP:
-                update.deleteColumn(change.name)
-                continue
-            if after is None:
-                raise ValueError(f"a change of column {change.name} has no column")
-            kind = types.fromPrimitiveString(iceberg_type(after.type))
-            if change.kind is ChangeKind.ADD:
-                self._add_column(update, change, after, kind)
-                continue
-            before = present.get(change.name)
-            if before is not None and before.type != after.type:
-                update.updateColumn(change.name, kind)
-            if before is not None and after.nullable and not before.nullable:
-                update.makeColumnOptional(change.name)
-            if after.name != change.name:
-                update.renameColumn(change.name, after.name)
-        update.commit()
+            update = transaction.updateSchema()
+            present = next((column for column in columns if column.name == change.name), None)
+            self._change_column(update, change, present)
+            update.commit()
+            columns = self._columns(transaction.currentMetadata())
+            self._check_added(change, columns)
+        return columns
+
+    def _change_column(self, update: Any, change: Change, present: LakeColumn | None) -> None:
+        after = change.column
+        if change.kind is ChangeKind.DROP:
+            update.deleteColumn(change.name)
+            return
+        if after is None:
+            raise ValueError(f"the change of column {change.name} has no column")
+        kind = self._iceberg.classes.types.Types.fromPrimitiveString(iceberg_type(after.type))
+        if change.kind is ChangeKind.ADD:
+            self._add_column(update, change, after, kind)
+            return
+        if present is not None and present.type != after.type:
+            update.updateColumn(change.name, kind)
+        if present is not None and after.nullable and not present.nullable:
+            update.makeColumnOptional(change.name)
+        if after.name != change.name:
+            update.renameColumn(change.name, after.name)
 
     def _add_column(self, update: Any, change: Change, after: LakeColumn, kind: Any) -> None:
         if after.initial is None:
@@ -259,19 +270,18 @@ class IcebergTable(LakeTable):
         if change.after:
             update.moveAfter(after.name, change.after)
 
-    def _check_added(self, changes: Iterable[Change], columns: Iterable[LakeColumn]) -> None:
+    def _check_added(self, change: Change, columns: Iterable[LakeColumn]) -> None:
         """Raise CommitRefused if an added column has another id than its files."""
-        given = {column.name: column.field_id for column in columns}
-        for change in changes:
-            after = change.column
-            if change.kind is not ChangeKind.ADD or after is None or after.name not in given:
-                continue
-            if given[after.name] != after.field_id:
-                raise CommitRefused(
-                    f"column {after.name} of table {self.name} gets id {given[after.name]}, "
-                    f"its files have {after.field_id}",
-                    table=str(self.name),
-                )
+        if change.kind is not ChangeKind.ADD or change.column is None:
+            return
+        given = next(column.field_id for column in columns if column.name == change.name)
+        if given != change.column.field_id:
+            raise CommitRefused(
+                f"column {change.name} of table {self.name} gets id {given}, "
+                f"its files have {change.column.field_id}",
+                hint="penstock looks at the table again and retries automatically.",
+                table=str(self.name),
+            )
 
     def _change_properties(self, transaction: Any, commit: Commit) -> None:
         properties = {}
