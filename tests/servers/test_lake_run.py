@@ -34,8 +34,9 @@ ReadTable = Callable[[Path, str], Any]
 SETUP = (
     "create type mood as enum ('good', 'bad')",
     """create table orders (id bigint primary key, name text, price numeric(12,2),
-       any_number numeric, at timestamptz, day date, local timestamp, ok boolean, part float8, whole int, tiny smallint,
-       code uuid, facts jsonb, tags text[], raw bytea, fixed char(5), mood mood)""",
+       any_number numeric, at timestamptz, day date, local timestamp, ok boolean, part float8,
+       whole int, tiny smallint, code uuid, facts jsonb, tags text[], raw bytea,
+       fixed char(5), mood mood)""",
     "create table plain (a int, b text)",
     "alter table plain replica identity full",
     "create table gone (id int primary key)",

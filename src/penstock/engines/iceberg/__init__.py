@@ -22,6 +22,7 @@ DESCRIPTOR = Descriptor(
         "plan_notes": f"{_LAKE}.plan:list_notes",
         "checks": f"{_LAKE}.checks",
         "verify": f"{_HERE}.parts:VERIFIER",
+        "target": f"{_HERE}.parts:make_target",
         "leftovers": f"{_HERE}.parts:LEFTOVERS",
         "bulk_target": f"{_HERE}.bulk:open_bulk_target",
         "bulk_writer": f"{_LAKE}.bulk_writer:open_writer",
