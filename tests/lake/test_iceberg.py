@@ -104,9 +104,9 @@ class Lake:
         assert read == rows
         if by_all:
             self.check_readers(table, rows)
-        known = table.snapshot()
-        assert by_name(known.files) == by_name(self.find().snapshot().files)
-        assert table.snapshot(refresh=True) == self.find().snapshot()
+        known, true = table.snapshot(), self.find().snapshot()
+        assert by_name(known.files) == by_name(true.files)
+        assert replace(known, files=()) == replace(true, files=())
 
     def check_readers(self, table: IcebergTable, rows: dict[str, list[Any]]) -> None:
         """Fail unless all readers read these rows."""
@@ -359,7 +359,7 @@ class TestOneWriter:
         any_lake.check(table, notes_of(2, 3))
         # It looks again, and then may commit.
         base = zombie.snapshot(refresh=True)
-        assert base == table.snapshot()
+        assert by_name(base.files) == by_name(table.snapshot().files)
         zombie.commit(Commit(base_version=base.version, adds=stale.adds, mark=stale.mark))
         any_lake.check(zombie, {"id": [1, 2, 3], "note": ["z1", "n2", "n3"]})
 
@@ -586,7 +586,7 @@ class TestShape:
         assert table.snapshot(refresh=True).column("extra") is not None
 
 
-def column(snapshot: Any, name: str, **changes: Any) -> LakeColumn:
+def column(snapshot: Any, name: str, /, **changes: Any) -> LakeColumn:
     """Return a column of a snapshot, with changes."""
     found = snapshot.column(name)
     assert found is not None
