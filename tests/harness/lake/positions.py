@@ -21,12 +21,15 @@ from penstock.base.fold import FoldedRows, fold
 from penstock.codec.types import NO_CHOICES, Choices, map_lake_column
 from penstock.engines.lake.deletions import read_deleted
 from penstock.engines.lake.format import (
+    Commit,
     DeleteForm,
     LakeColumn,
     LakeRows,
+    LakeTable,
     LiveFile,
     LookupOutcome,
     LookupTask,
+    Mark,
     NewFile,
     WriterSpec,
 )
@@ -54,9 +57,10 @@ def lake_columns(
 
 @dataclass
 class PositionTable:
-    """Table in a folder.
+    """Table in a folder, or in a lake.
 
     Attributes:
+        lake: Table of a format, into which batches are committed; None: there are only files.
         columns: For each column of the relation, the lake's.
         files: Live files.
         outcomes: Outcomes of the last batch's lookups.
@@ -70,7 +74,15 @@ class PositionTable:
     files: list[LiveFile] = field(default_factory=list)
     outcomes: list[LookupOutcome] = field(default_factory=list)
     staged: tuple[LakeRows, ...] = ()
+    lake: LakeTable | None = None
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    @classmethod
+    def of(cls, lake: LakeTable, relation: Relation) -> PositionTable:
+        """Return the table of a lake that was created with the columns of a relation."""
+        columns = lake.snapshot().columns
+        folder = Path(lake.location)
+        return cls(folder, relation, columns, lake.delete_form, lake=lake)
 
     def apply(
         self,
@@ -115,13 +127,18 @@ class PositionTable:
             self._stage(spec, frames, bucket, buckets, ordered=ordered, overlaps=overlaps)
             for bucket in range(buckets)
         )
+        if self.lake is not None:
+            self.files = list(self.lake.snapshot().files)
         if is_emptied:
             self.files = []
         self.outcomes = list(look_up(iter(self._tasks(number, tasks))))
         for outcome in self.outcomes:
             if outcome.error is not None:
                 raise outcome.error
-        self._commit()
+        if self.lake is None:
+            self._commit()
+        else:
+            self._commit_to(self.lake, number, is_emptied=is_emptied)
 
     def spec(self, number: int = 0) -> WriterSpec:
         """Return the facts of a writer."""
@@ -132,7 +149,7 @@ class PositionTable:
             relation=self.relation,
             source_engine="postgresql",
             columns=self.columns,
-            data_folder=f"{self.folder}/data",
+            data_folder=f"{self.folder}/data" if self.lake is None else self.lake.data_folder,
             side_folder=f"{self.folder}/_penstock",
             stamp=number,
             token=f"{TOKEN}-{number}",
@@ -179,7 +196,7 @@ class PositionTable:
                 staged=staged,
                 form=self.form,
                 data_folder=spec.data_folder,
-                deletes_folder=spec.data_folder,
+                deletes_folder=self.lake.deletes_folder if self.lake else spec.data_folder,
                 token=f"{TOKEN}-lookup{number}-{part}",
                 part=part,
                 source_engine="postgresql",
@@ -197,6 +214,18 @@ class PositionTable:
             self.files += map(live, staged.adds)
         for outcome in self.outcomes:
             self.files += map(live, outcome.adds)
+
+    def _commit_to(self, lake: LakeTable, number: int, *, is_emptied: bool) -> None:
+        new = [*self.staged, *self.outcomes]
+        lake.commit(
+            Commit(
+                base_version=lake.snapshot().version,
+                adds=tuple(file for one in new for file in one.adds),
+                deletes=tuple(file for one in self.outcomes for file in one.deletes),
+                removes_all=is_emptied,
+                mark=Mark(log_id="a-log", gsn=number, position=number),
+            )
+        )
 
     def found_count(self) -> int:
         """Return the number of rows that the last batch deleted."""
