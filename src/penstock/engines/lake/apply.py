@@ -115,7 +115,7 @@ class TableWork:
     @property
     def looks_up(self) -> bool:
         """Return whether keys must be found in live files."""
-        return not self.is_emptied and any(part.key_count for part in self.parts)
+        return not self.is_emptied and any(part.key_count or part.open_count for part in self.parts)
 
 
 class BatchApply:
@@ -469,12 +469,12 @@ class BatchApply:
             row = replace(self._table_sync, applied=batch.after)
             lake.write_syncs([row], self._at)
             return
+        versions = lake.complete_versions()
         lake.batches.append(
             self._at,
             batch.after,
-            lake.complete_versions(),
+            versions if lake.pass_ahead(batch.after) else None,
             token=self._token or secrets.token_hex(8),
             applied_us=lake.clock.now_us(),
         )
-        lake.ahead = {source: gsn for source, gsn in lake.ahead.items() if gsn > batch.after.gsn}
         lake.write_log(batch.after)

@@ -1,9 +1,10 @@
 """Table of batches: a lake table with one row for each applied batch.
 
 A row names the batch's place in the log and the version that each table has once it is applied, so
-that a reader sees all tables at one commit of the source. The table's newest mark is how far the
-lake is applied, and its record has the table syncs: both change in its own commits, which a second
-loader's commit would be refused by. Not here: the tables of the source (`target.py`).
+that a reader sees all tables at one commit of the source: that of the newest row with versions.
+The table's newest mark is how far the lake is applied, and its record has the table syncs. Both
+change in its own commits, so a second loader is refused. Not here: the tables of the source
+(`target.py`).
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from penstock.engines.lake.data_files import DataFile
 from penstock.engines.lake.format import (
     Catalogue,
     Commit,
     CommitRefused,
     LakeColumn,
     LakeTable,
+    LakeUnreachable,
     LiveFile,
     Mark,
     MarkNotNewer,
     NewFile,
     Snapshot,
 )
+from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.rows import read_rows
 from penstock.model import LOAD_AFRESH, TableName
 from penstock.ports.target import Applied, AppliedByAnother, TableSync, TargetFollowsAnotherLog
 
 BATCHES = TableName("penstock", "batches")
+COMMITS_MAX = 5
 FILES_MAX = 64
 """Number of files that are joined to one."""
 
@@ -46,7 +49,11 @@ COLUMNS = (
     LakeColumn(name="applied_at", type="timestamptz"),
     LakeColumn(name="versions", type="string"),
 )
-"""`position` is a number of up to 39 digits; `versions` is JSON: `{"public.orders": 12}`."""
+"""Columns of the table.
+
+`position` is a number of up to 39 digits. `versions` is JSON, `{"public.orders": 12}`; NULL in a
+batch after a crash, as long as some tables have more than it says.
+"""
 
 _ARROW = {
     "string": pa.string(),
@@ -103,7 +110,7 @@ class Batches:
         self,
         at: Applied,
         after: Applied,
-        versions: Mapping[str, int],
+        versions: Mapping[str, int] | None,
         *,
         token: str,
         applied_us: int,
@@ -114,7 +121,8 @@ class Batches:
         Args:
             at: Where the lake is.
             after: Where it is then.
-            versions: The version of each table, by name.
+            versions: The version of each table, by name; None if some tables have more than the
+                others, after a crash.
             token: Beginning of the new file's name.
             applied_us: The present time, microseconds since 1970 UTC.
             syncs: Table syncs from now on; None: as they are.
@@ -132,7 +140,7 @@ class Batches:
                 [str(after.position)],
                 [after.commit_time_us],
                 [applied_us],
-                [json.dumps(dict(sorted(versions.items())))],
+                [None if versions is None else json.dumps(dict(sorted(versions.items())))],
             ],
             names=[one.name for one in COLUMNS],
         ).cast(_SCHEMA)
@@ -164,23 +172,25 @@ class Batches:
         )
 
     def _commit(self, commit: Commit, at: Applied) -> None:
-        try:
-            self._table.commit(commit)
-        except (CommitRefused, MarkNotNewer) as error:
-            snapshot = self._table.snapshot(refresh=True)
-            if isinstance(error, CommitRefused) and self.applied.is_at(at):
-                # Somebody's maintenance was faster; what it kept is what was looked at.
+        """Commit, and repeat it if another writer's maintenance was faster.
+
+        Raises AppliedByAnother if the lake is somewhere else by then.
+        """
+        for attempt in range(1, COMMITS_MAX + 1):
+            try:
+                self._table.commit(commit)
+                return
+            except (CommitRefused, MarkNotNewer) as error:
+                snapshot = self._table.snapshot(refresh=True)
                 names = {file.name for file in snapshot.files}
-                kept = all(name in names for name in commit.removes)
-                again = replace(
-                    commit,
-                    base_version=snapshot.version,
-                    removes=commit.removes if kept else (),
+                may_repeat = (
+                    isinstance(error, CommitRefused)
+                    and self.applied.is_at(at)
+                    and names.issuperset(commit.removes)
                 )
-                if kept or not commit.removes:
-                    self._table.commit(again)
-                    return
-            raise applied_by_another(at, self.applied) from error
+                if not may_repeat or attempt == COMMITS_MAX:
+                    raise applied_by_another(at, self.applied) from error
+                commit = replace(commit, base_version=snapshot.version)
 
     def _record(self, syncs: Iterable[TableSync]) -> str:
         return _encode(BatchesRecord(log_id=self._log_id, syncs=tuple(syncs)))
@@ -189,9 +199,18 @@ class Batches:
 
     def _write(self, table: pa.Table, snapshot: Snapshot, name: str) -> NewFile:
         location = f"{self._table.data_folder}/{name}.parquet"
-        file = DataFile(location, snapshot.columns, self._storage)
-        file.write(table)
-        return file.finish()
+        try:
+            with DataWriter(location, snapshot.columns, self._storage) as writer:
+                for batch in table.to_batches():
+                    writer.write(batch.columns)
+        except OSError as error:
+            raise LakeUnreachable(
+                f"cannot write {location}: {error}",
+                hint="Check that the storage answers, has room, and that this account may write "
+                "there.",
+            ) from error
+        assert writer.new_file is not None, "it has rows"
+        return writer.new_file
 
     def _read(self, file: LiveFile, snapshot: Snapshot) -> pa.Table:
         batches = read_rows(file, snapshot.columns, self._storage)

@@ -22,6 +22,7 @@ from penstock.engines.lake.format import (
     Commit,
     LakeFormat,
     LakeTable,
+    Mark,
     Snapshot,
     WriterSpec,
 )
@@ -102,6 +103,7 @@ class OpenLake:
         self.ahead: dict[TableName, int] = {}
         self.versions: dict[str, int] = {}
         self.missing: dict[str, int] = {}
+        self._ahead_marks: dict[TableName, Mark] = {}
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -163,8 +165,9 @@ class OpenLake:
                 continue
             sync = syncs.get(record.source)
             is_apart = sync is not None and sync.state is not SyncState.FOLLOWING
-            if mark.gsn > applied.gsn and not is_apart:
-                self.ahead[record.source] = mark.gsn
+            if mark.is_newer(Mark.of(self.log_id, applied)) and not is_apart:
+                self._ahead_marks[record.source] = mark
+        self.ahead = {source: mark.gsn for source, mark in self._ahead_marks.items()}
         if self.ahead:
             tables = [str(name) for name in self.ahead]
             logger.info("batch was cut short", tables=tables, gsn=applied.gsn)
@@ -182,6 +185,13 @@ class OpenLake:
             name for name in self.catalogue.tables() if str(name) not in self.versions
         }
         self._unversioned.discard(BATCHES)
+
+    def pass_ahead(self, after: Applied) -> bool:
+        """Note that the lake is now at a place; return whether no table is ahead of it."""
+        mark = Mark.of(self.log_id, after)
+        left = {name: one for name, one in self._ahead_marks.items() if one.is_newer(mark)}
+        self._ahead_marks = left
+        return not left
 
     def complete_versions(self) -> Mapping[str, int]:
         """Return the newest version of each table."""

@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.codec.types import convert_values, lake_arrow_type
-from penstock.engines.lake.data_files import DataFile
-from penstock.engines.lake.format import LakeColumn, LiveFile, NewFile
+from penstock.engines.lake.format import LakeColumn, LakeUnreachable, LiveFile, NewFile
+from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.rows import read_rows
 from penstock.model import PenstockError
-
-GROUP_ROWS = 262_144
-"""Rows of a row group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +59,26 @@ def rewrite_files(tasks: Iterator[RewriteTask]) -> Iterable[RewriteOutcome]:
 
 
 def _rewrite(task: RewriteTask) -> NewFile | None:
-    new = DataFile(task.location, task.columns, task.storage)
     try:
-        for rows in _groups(batch for file in task.files for batch in _read(task, file)):
-            new.write(rows)
-        if new.row_count:
-            return new.finish()
-    except BaseException:
-        new.abandon()
-        raise
-    new.abandon()
-    return None
+        with DataWriter(task.location, task.columns, task.storage) as writer:
+            for file in task.files:
+                for batch in read_rows(file, task.before, task.storage):
+                    writer.write(_arrays(task, batch))
+    except OSError as error:
+        raise LakeUnreachable(
+            f"cannot write {task.location}: {error}",
+            hint="Check that the storage answers, has room, and that the workers may write there.",
+        ) from error
+    return writer.new_file
 
 
-def _read(task: RewriteTask, file: LiveFile) -> Iterator[pa.Table]:
-    for batch in read_rows(file, task.before, task.storage):
-        here = {_identity(column): batch.column(column.name) for column in task.before}
-        arrays = [
-            found if found is not None else _value(column, task, batch.num_rows)
-            for column in task.columns
-            for found in [here.get(_identity(column))]
-        ]
-        yield pa.Table.from_arrays(arrays, names=[column.name for column in task.columns])
+def _arrays(task: RewriteTask, batch: pa.RecordBatch) -> list[pa.Array]:
+    here = {_identity(column): batch.column(column.name) for column in task.before}
+    return [
+        found if found is not None else _value(column, task, batch.num_rows)
+        for column in task.columns
+        for found in [here.get(_identity(column))]
+    ]
 
 
 def _identity(column: LakeColumn) -> int | str:
@@ -97,15 +92,3 @@ def _value(column: LakeColumn, task: RewriteTask, count: int) -> pa.Array:
         return pa.nulls(count, lake_arrow_type(column.type))
     value = convert_values(pa.array([text], pa.string()), column.type)
     return pa.repeat(value[0], count)
-
-
-def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield tables of at least so many rows as a row group has, but for the last."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(one.num_rows for one in waiting) >= GROUP_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if any(one.num_rows for one in waiting):
-        yield pa.concat_tables(waiting)

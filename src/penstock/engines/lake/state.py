@@ -49,7 +49,7 @@ class LogState:
     """Progress of the lake.
 
     Attributes:
-        versions: By the lake's name of a table (`schema.name`), its version at `applied`.
+        versions: By the lake's name of a table (`schema.name`), its newest known version.
         missing: By the same name the number of rows that the log changed and the table lacked.
         updated_us: When it was written, microseconds since 1970 UTC.
     """
