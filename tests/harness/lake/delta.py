@@ -6,8 +6,10 @@ commits does not depend on penstock's writer.
 
 from __future__ import annotations
 
+import gc
 import json
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,28 +139,53 @@ def read_rust(table: LakeTable, where: str = "") -> pa.Table:
     """Return the rows as delta-rs reads them. where: condition, by which files may be skipped."""
     builder = QueryBuilder().register("t", RustTable(table.location))
     query = "select * from t" + (f" where {where}" if where else "")
-    return pa.table(builder.execute(query).read_all())
+    return with_plain_types(pa.table(builder.execute(query).read_all()))
 
 
 def read_polars(table: LakeTable) -> pa.Table:
-    """Return the rows as polars reads them."""
-    return polars.scan_delta(table.location).collect().to_arrow()
+    """Return the rows as polars reads them. It does not find folders that are encoded in URIs."""
+    return with_plain_types(polars.scan_delta(table.location).collect().to_arrow())
 
 
 def read_spark(session: Session, table: LakeTable, where: str = "") -> pa.Table:
     """Return the rows as Spark reads them. where: see `read_rust`."""
     spark = SparkSession(session._context, session.spark)
-    frame = spark.read.format("delta").load(table.location)
-    return (frame.where(where) if where else frame).toArrow()
+    with warnings.catch_warnings():
+        # pyspark leaves the closing of its local sockets to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        frame = spark.read.format("delta").load(table.location)
+        found = (frame.where(where) if where else frame).toArrow()
+        gc.collect()
+    return with_plain_types(found)
 
 
-def read_all(session: Session, table: LakeTable) -> dict[str, pa.Table]:
-    """Return the rows as each reader reads them, by its name.
+def with_plain_types(rows: pa.Table) -> pa.Table:
+    """Return rows with one type for each kind of value, whatever a reader names it."""
+    fields = []
+    for field in rows.schema:
+        kind = field.type
+        if pa.types.is_timestamp(kind):
+            kind = pa.timestamp("us", tz="UTC" if kind.tz else None)
+        elif pa.types.is_decimal(kind):
+            kind = pa.decimal128(kind.precision, kind.scale)
+        elif "string" in str(kind):
+            kind = pa.string()
+        elif "binary" in str(kind):
+            kind = pa.binary()
+        fields.append(pa.field(field.name, kind))
+    return rows.cast(pa.schema(fields))
+
+
+def read_all(table: LakeTable, session: Session | None = None) -> dict[str, pa.Table]:
+    """Return the rows as each reader reads them, by its name; by Spark's only with a session.
 
     Polars reads no table with column mapping or type widening, delta-rs none with type widening.
     """
     features = table.snapshot(refresh=True).features
-    found = {"spark": read_spark(session, table)}
+    found = {}
+    if session is not None or "typeWidening" in features:
+        assert session is not None, "only Spark reads type widening"
+        found["spark"] = read_spark(session, table)
     if "typeWidening" not in features:
         found["delta-rs"] = read_rust(table)
     if not features & {"typeWidening", "columnMapping"}:

@@ -237,6 +237,12 @@ def change_metadata(metadata: Action, changes: Iterable[Change]) -> dict[str, An
             _map_columns(fields, configuration)
         _change_fields(fields, configuration, change)
     _check_names(field["name"] for field in fields)
+    physical = [field["metadata"][_MAPPING_NAME] for field in fields] if is_mapped(changed) else []
+    if len(set(physical)) < len(physical):
+        raise FeatureNeeded(
+            "two columns of the table would have one name in its files, after this many changes",
+            hint="Copy the table again: penstock table resync FILE TABLE.",
+        )
     changed["schemaString"] = _schema_text(fields)
     return changed
 
