@@ -526,7 +526,7 @@ class TestShape:
         assert table.plan_column("x", "date", field_id=99, initial="infinity").initial is None
         wrong = LakeColumn(name="x", type="date", field_id=99, initial="infinity")
         change = Change(kind=ChangeKind.ADD, name="x", column=wrong)
-        assert "'infinity' is no value of type date" in table.refuse_change(change, snapshot)
+        assert "'infinity' is not a value of type date" in table.refuse_change(change, snapshot)
 
     def test_changes_that_iceberg_cannot_make_are_named(self, lake: Lake) -> None:
         table = lake.create(2, (*COLUMNS, LakeColumn(name="price", type="decimal(5,2)")))
@@ -663,7 +663,7 @@ class TestCatalogue:
     def test_a_catalogue_that_does_not_answer_is_named(
         self, session: Session, tmp_path: Path
     ) -> None:
-        place = postgres_place(tmp_path, "postgresql://nobody@127.0.0.1:1/none")
+        place = postgres_place(tmp_path, "postgresql://reader@127.0.0.1:1/none")
         with pytest.raises(LakeUnreachable, match=place.name):
             FORMAT.open(place.url(), session, {})
         with pytest.raises(LakeUnreachable, match="no type"):

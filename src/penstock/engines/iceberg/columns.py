@@ -101,7 +101,7 @@ def _text_of(initial: Any) -> str:
 def default_json(column: LakeColumn) -> Any:
     """Return the value of older rows in the JSON of Iceberg's single values.
 
-    Raises ValueError, ArithmeticError or KeyError if the text is no value of the type.
+    Raises ValueError, ArithmeticError or KeyError if the text is not a value of the type.
     """
     text = column.initial or ""
     if parts := _DECIMAL.fullmatch(column.type):
@@ -135,7 +135,9 @@ def refuse_change(change: Change, snapshot: Snapshot) -> str:
             return ""
         if V3 not in snapshot.features:
             return "Iceberg 2 cannot give older rows the value of an added column"
-        return "" if has_default(after) else f"{after.initial!r} is no value of type {after.type}"
+        return (
+            "" if has_default(after) else f"{after.initial!r} is not a value of type {after.type}"
+        )
     if present is None:
         return f"the table has no column {change.name}"
     if change.kind is ChangeKind.WIDEN and after is not None:

@@ -344,7 +344,7 @@ class IcebergTable(LakeTable):
             for entry in entries:
                 call(self._iceberg.content_file(json.dumps(entry), spec))
 
-    def listed(self) -> Mapping[str, Listed]:
+    def live_entries(self) -> Mapping[str, Listed]:
         """Return the live files by name."""
         return self._listed
 
@@ -385,10 +385,10 @@ class _FileChanges:
         """Compute the changes. Raises CommitRefused if a named file is not live."""
         self._table = table
         self._columns = columns
-        self.live = dict(table.listed())
+        self.live = dict(table.live_entries())
         if commit.changes:
             self.live = {
-                name: self._listed(old.entry, old.deletes) for name, old in self.live.items()
+                name: self._make_listed(old.entry, old.deletes) for name, old in self.live.items()
             }
         self.new_files: list[Entry] = []
         self.new_deletes: list[Entry] = []
@@ -407,7 +407,7 @@ class _FileChanges:
             kept = tuple(old for old in before.deletes if not has_one_target(old))
             self.old_deletes += replaced
             self.new_deletes.append(entry)
-            self.live[data_name] = self._listed(before.entry, (entry, *kept))
+            self.live[data_name] = self._make_listed(before.entry, (entry, *kept))
 
     @property
     def is_needed(self) -> bool:
@@ -432,9 +432,9 @@ class _FileChanges:
         name = self._table.name_of(file.location)
         entry = data_entry(file, name, self._columns)
         self.new_files.append(entry)
-        self.live[name] = self._listed(entry, ())
+        self.live[name] = self._make_listed(entry, ())
 
-    def _listed(self, entry: Entry, deletes: tuple[Entry, ...]) -> Listed:
+    def _make_listed(self, entry: Entry, deletes: tuple[Entry, ...]) -> Listed:
         return listed_file(entry, deletes, self._columns, to_location)
 
 
