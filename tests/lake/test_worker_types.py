@@ -136,7 +136,7 @@ def test_delta_has_the_values_of_the_source(session: Session, tmp_path: Path) ->
     lake = catalogue.create(TableName("public", "t"), lake_columns(SHAPE), key=["id"])
     table = PositionTable.of(lake, SHAPE)
     rows = apply_batches(table)
-    check(delta.read_all(session, cast(Any, lake)), rows)
+    check(delta.read_all(lake, session), rows)
 
 
 @pytest.mark.parametrize("version", [2, 3])
