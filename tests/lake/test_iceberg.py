@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -31,6 +32,7 @@ from harness.lake.iceberg import (
 from harness.lake.spark import lake_session
 from penstock.engines.iceberg.catalogue import FORMAT, IcebergCatalogue
 from penstock.engines.iceberg.table import IcebergTable, mark_json
+from penstock.engines.lake.deletions import Deleted, write_deleted
 from penstock.engines.lake.format import (
     Change,
     ChangeKind,
@@ -43,6 +45,7 @@ from penstock.engines.lake.format import (
     LakeUnreachable,
     Mark,
     MarkNotNewer,
+    Snapshot,
 )
 from penstock.engines.lake.jars import DELTA_JARS, ICEBERG_JARS, class_path, find_repository
 from penstock.load.session import Session
@@ -335,6 +338,56 @@ class TestTypes:
         assert table.snapshot().files[0].bounds["f"] == (-2.5, 1.5)
         for reader, read in read_all(lake.session, lake.place, table).items():
             assert str(read.sort_by("id").column("f").to_pylist()) == "[nan, 1.5, -2.5]", reader
+
+
+class TestExpiry:
+    def test_live_deletions_outlive_old_versions(self, lake: Lake) -> None:
+        table = lake.create()
+        append(table, rows_of(1, 2, 3), 10)
+        append(table, rows_of(4, 5, 6), 11)
+        first, second = by_name(table.snapshot().files)
+        after = self._delete(table, {first.name: [0], second.name: [0]}, 12)
+        self._delete(table, {first.name: [0, 1]}, 13)
+        appended = append(table, rows_of(7), 14)
+        table._java.updateProperties().set("history.expire.max-snapshot-age-ms", "1").set(
+            "history.expire.min-snapshots-to-keep", "1"
+        ).commit()
+        replaced = {ref.location for file in after.files for ref in file.deletes}
+        left = read_pyiceberg(table).sort_by("id").to_pydict()
+        table.expire()
+        assert table.snapshot() == table.snapshot(refresh=True)
+        lake.check(table, left, by_all=True)
+        present = {str(path) for path in Path(table.data_folder).iterdir()}
+        assert len(replaced & present) == 1  # one vector was replaced, the other is live
+        assert appended.location in present
+        append(table, rows_of(8), 15)
+
+    def _delete(self, table: IcebergTable, positions: dict[str, list[int]], gsn: int) -> Snapshot:
+        """Commit deletions as workers write them."""
+        snapshot = table.snapshot()
+        files = {file.name: file for file in snapshot.files}
+        deleted = [
+            Deleted(file=files[name], positions=np.array(places, np.int64), added=1)
+            for name, places in positions.items()
+        ]
+        new = write_deleted(deleted, table.delete_form, table.deletes_folder, "token", {})
+        return table.commit(Commit(base_version=snapshot.version, deletes=new, mark=mark_at(gsn)))
+
+    def test_many_commits_keep_few_versions(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.engines.iceberg.table.VERSIONS_MAX", 4)
+        monkeypatch.setattr("penstock.engines.iceberg.table._EXPIRE_EVERY", 2)
+        table = lake.create()
+        table._java.updateProperties().set("history.expire.max-snapshot-age-ms", "1").set(
+            "history.expire.min-snapshots-to-keep", "2"
+        ).commit()
+        counts = []
+        for gsn in range(1, 12):
+            table.commit(Commit(base_version=table.snapshot().version, mark=mark_at(gsn)))
+            counts.append(table.version_count)
+        assert max(counts) < 4
+        assert lake.find().snapshot() == table.snapshot()
 
 
 class TestOneWriter:

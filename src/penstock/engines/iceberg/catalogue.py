@@ -43,6 +43,9 @@ _PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
+    # At a batch every 5 s, 3 hours are 2,160 versions, which each commit writes again.
+    "history.expire.max-snapshot-age-ms": "10800000",
+    "history.expire.min-snapshots-to-keep": "100",
     # For other writers, such as Spark's DELETE: they shall not copy whole files either.
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",

@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+import structlog
+
 from penstock.engines.iceberg.columns import (
     V3,
     columns_of,
@@ -52,10 +54,16 @@ from penstock.engines.lake.format import (
 )
 from penstock.engines.lake.java import class_names, typed_errors
 from penstock.engines.lake.storage import is_local, path_in
-from penstock.model import TableName
+from penstock.model import PenstockError, TableName
 
 MARK, RECORD, OPERATION = "penstock.mark", "penstock.record", "penstock.operation"
 _DATA_PATH = "write.data.path"
+VERSIONS_MAX = 200
+"""Number of a table's versions at which old ones are removed."""
+
+_EXPIRE_EVERY = 100
+
+logger = structlog.get_logger(__name__)
 
 
 def to_location(name: str) -> str:
@@ -64,7 +72,11 @@ def to_location(name: str) -> str:
 
 
 class IcebergTable(LakeTable):
-    """Table, as `format.LakeTable` describes it."""
+    """Table, as `format.LakeTable` describes it.
+
+    Attributes:
+        version_count: Number of versions that the table keeps.
+    """
 
     def __init__(self, name: TableName, iceberg: Iceberg, java: Any) -> None:
         """Keep the table. java: Iceberg's `Table`. Raises FeatureUnknown."""
@@ -82,6 +94,8 @@ class IcebergTable(LakeTable):
         self.delete_form = DeleteForm.PUFFIN if is_3 else DeleteForm.POSITIONS
         self._snapshot: Snapshot | None = None
         self._listed: dict[str, Listed] = {}
+        self.version_count = 0
+        self._expire_at = VERSIONS_MAX
 
     def _check_features(self, metadata: Any) -> None:
         version, spec = int(metadata.formatVersion()), metadata.spec()
@@ -125,6 +139,7 @@ class IcebergTable(LakeTable):
 
     def _make_snapshot(self, metadata: Any, columns: tuple[LakeColumn, ...]) -> Snapshot:
         present = metadata.currentSnapshot()
+        self.version_count = int(metadata.snapshots().size())
         return Snapshot(
             version=int(present.snapshotId()) if present else 0,
             columns=columns,
@@ -176,7 +191,29 @@ class IcebergTable(LakeTable):
         known = self.snapshot()
         with typed_errors(f"commit to table {self.name}"):
             self._snapshot = self._commit(commit, known)
+        if self.version_count >= self._expire_at:
+            self._try_to_expire()
         return self._snapshot
+
+    def _try_to_expire(self) -> None:
+        """Remove old versions; a failure is not one of the commit, and is repeated later."""
+        try:
+            self.expire()
+        except PenstockError as error:
+            logger.warning("old versions not removed", table=str(self.name), reason=error.message)
+        self._expire_at = max(self.version_count + _EXPIRE_EVERY, VERSIONS_MAX)
+
+    def expire(self) -> None:
+        """Remove old versions, and the files that only they have.
+
+        The table's properties `history.expire.max-snapshot-age-ms` and
+        `history.expire.min-snapshots-to-keep` say which versions are old.
+        """
+        with typed_errors(f"remove old versions of table {self.name}"):
+            self._java.refresh()
+            self._java.expireSnapshots().commit()
+            self._java.refresh()
+            self.version_count = int(self._java.operations().current().snapshots().size())
 
     def _commit(self, commit: Commit, known: Snapshot) -> Snapshot:
         transaction = self._java.newTransaction()  # reads the newest metadata

@@ -114,7 +114,7 @@ def write_deleted(
 ) -> tuple[NewDeletes, ...]:
     """Write the deleted positions of live files; return them for the commit.
 
-    Vectors share one file, because a file of each would cost more than its bytes. Raises
+    Delta's vectors share one file, because a file of each would cost more than its bytes. Raises
     DeletionFileFailed.
     """
     if not deleted:
@@ -122,7 +122,7 @@ def write_deleted(
     if form is DeleteForm.DELTA:
         return _write_bin(deleted, folder, token, storage)
     if form is DeleteForm.PUFFIN:
-        return _write_puffin(deleted, folder, token, storage)
+        return tuple(_write_puffin(one, folder, token, storage) for one in deleted)
     return tuple(_write_positions(one, folder, token, storage) for one in deleted)
 
 
@@ -150,26 +150,26 @@ def _write_bin(
     )
 
 
-def _write_puffin(
-    deleted: Sequence[Deleted], folder: str, token: str, storage: Mapping[str, str]
-) -> tuple[NewDeletes, ...]:
-    content, blobs = make_puffin((one.file.name, one.positions) for one in deleted)
+def _write_puffin(one: Deleted, folder: str, token: str, storage: Mapping[str, str]) -> NewDeletes:
+    """Write a file with one vector.
+
+    Iceberg's `expireSnapshots` removes the whole file once one of its vectors was replaced, even if
+    it has others that are live. Source: org.apache.iceberg.IncrementalFileCleanup of 1.12.
+    """
+    content, (blob,) = make_puffin([(one.file.name, one.positions)])
     location = f"{folder}/{token}-{secrets.token_hex(4)}-deletes.puffin"
     _write(location, content, storage)
-    return tuple(
-        NewDeletes(
-            name=one.file.name,
-            ref=DeletionRef(
-                form=DeleteForm.PUFFIN,
-                location=location,
-                offset=blob.offset,
-                size_bytes=blob.size_bytes,
-                cardinality=blob.count,
-            ),
-            file_size_bytes=len(content),
-            added=one.added,
-        )
-        for one, blob in zip(deleted, blobs, strict=True)
+    return NewDeletes(
+        name=one.file.name,
+        ref=DeletionRef(
+            form=DeleteForm.PUFFIN,
+            location=location,
+            offset=blob.offset,
+            size_bytes=blob.size_bytes,
+            cardinality=blob.count,
+        ),
+        file_size_bytes=len(content),
+        added=one.added,
     )
 
 
