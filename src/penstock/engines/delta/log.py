@@ -51,6 +51,10 @@ class DeltaLog:
         """Return the newest version; -1 if there is none."""
         return int(self._log.update(False, self._none, self._none).version())
 
+    def table_id(self) -> str:
+        """Return the table's id in the version that was read last."""
+        return str(self._log.unsafeVolatileSnapshot().metadata().id())
+
     def begin(self) -> tuple[Any, int]:
         """Begin a transaction; return it and the version that it is on."""
         transaction = self._log.startTransaction()

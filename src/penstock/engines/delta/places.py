@@ -21,20 +21,31 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 _VECTOR_FILE = re.compile(
     r"deletion_vector_([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.bin"
 )
-# Characters that paths and patterns of Hadoop give a meaning, and names that readers skip.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\%:*?\"<>|{}\[\]#^=]|\A[._]")
+# Characters in names of folders that no reader encodes or decodes: delta-rs decodes %41, and polars
+# does not find a folder with a space. A name that begins with _ or . would be skipped.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]|\A[._]")
+_ESCAPED = re.compile(r"(?:~[0-9A-F]{2})+")
 _SAFE_IN_PATH = "/-._~+@,()!$'"
 
 
 def folder_name(name: str) -> str:
-    """Return the name of the folder of a schema or table."""
-    encoded = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", name)
-    return encoded or "%"
+    """Return the name of the folder of a schema or table: bytes that are not safe as ~XX."""
+    return _UNSAFE.sub(_escape, name) or "~"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return "".join(f"~{byte:02X}" for byte in found[0].encode())
 
 
 def name_of_folder(folder: str) -> str:
     """Return the name of the schema or table that has this folder."""
-    return "" if folder == "%" else unquote(folder)
+    if folder == "~":
+        return ""
+    return _ESCAPED.sub(_unescape, folder)
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return bytes.fromhex(found[0].replace("~", "")).decode("utf-8", errors="replace")
 
 
 def table_folder(root: str, name: TableName) -> str:

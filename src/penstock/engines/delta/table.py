@@ -82,7 +82,8 @@ class DeltaTable(LakeTable):
                 f"the Delta table {self.name} has the changes up to gsn {commit.mark.gsn} already",
                 hint="Another loader may be at work on this lake; penstock looks again.",
             )
-        if is_touching(commit) and commit.base_version < state.touched:
+        is_current = state.touched <= commit.base_version <= state.version
+        if is_touching(commit) and not is_current:
             raise CommitRefused(
                 f"the Delta table {self.name} is at version {state.version}, and version "
                 f"{commit.base_version} was looked at",
@@ -114,11 +115,11 @@ class DeltaTable(LakeTable):
         before = self._state
         if before is not None and before.version == newest:
             return
-        if before is not None and before.version > newest:
-            before = None  # the table was removed and created again
         if newest < 0:
             self._state = None
             return
+        if before is not None and before.metadata["id"] != self._log.table_id():
+            before = None  # the table was removed and created again
         replay = Replay(self.location, self._count_rows, before)
         texts = self._log.texts_after(before.version if before else -1, newest)
         if texts is None:
