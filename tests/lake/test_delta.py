@@ -655,6 +655,30 @@ class TestShape:
         )
         lake.check(table, {"id": [1, 2], "v": [low, high]}, with_spark=True)
 
+    def test_a_type_is_changed_with_all_rows_and_no_feature(self, lake: Lake) -> None:
+        table = lake.create()
+        append(table, rows_of(1, 2), 10)
+        before = table.snapshot()
+        number = table.plan_column("note", "int32", field_id=0, initial=None, is_emptied=True)
+        assert number == LakeColumn(name="note", type="int32")
+        rows = pa.table({"id": [3], "note": pa.array([7], pa.int32())})
+        new = write_file(table, rows, (before.columns[0], number))
+        changes = (
+            Change(kind=ChangeKind.DROP, name="note"),
+            Change(kind=ChangeKind.ADD, name="note", column=number),
+        )
+        after = table.commit(
+            Commit(
+                base_version=before.version,
+                adds=(new,),
+                removes_all=True,
+                changes=changes,
+                mark=mark_at(20),
+            )
+        )
+        assert after.features == before.features
+        lake.check(table, {"id": [3], "note": [7]})
+
     def test_changes_that_delta_cannot_make_in_place_are_refused(self, lake: Lake) -> None:
         table = lake.create()
         snapshot = table.snapshot()

@@ -407,7 +407,7 @@ class TestReplay:
         )
         made = plan_actions(before, commit, now_ms=7)
         assert (made.metadata, made.protocol) != (None, None)
-        lines = [{"metaData": made.metadata}, {"protocol": made.protocol}]
+        lines: list[dict[str, Any]] = [{"metaData": made.metadata}, {"protocol": made.protocol}]
         lines += [{"txn": {"appId": app, "version": n}} for app, n in made.numbers.items()]
         lines += [{"remove": one} for one in made.removes] + [{"add": one} for one in made.adds]
         replay = Replay(FOLDER, no_count, before)

@@ -168,7 +168,13 @@ class FakeTable(LakeTable):
         return "" if pair in WIDER else f"{pair[0]} cannot become {pair[1]}"
 
     def plan_column(
-        self, name: str, type: str, *, field_id: int, initial: str | None
+        self,
+        name: str,
+        type: str,
+        *,
+        field_id: int,
+        initial: str | None,
+        is_emptied: bool = False,
     ) -> LakeColumn:
         kept = initial if self._store.keeps_initial else None
         return LakeColumn(name=name, type=type, field_id=field_id, initial=kept)

@@ -148,15 +148,14 @@ def next_field_id(metadata: Action) -> int:
 
 
 def plan_column(
-    metadata: Action, name: str, kind: str, *, field_id: int, initial: str | None = None
+    metadata: Action, name: str, kind: str, *, field_id: int, is_emptied: bool = False
 ) -> LakeColumn:
     """Return a column to add. Its name in files is unique in the table, though others had its name.
 
-    Delta has no values for older rows, so initial is left out.
+    is_emptied: its commit removes all files, and with them those names.
     """
-    del initial
     fields = _fields(metadata)
-    taken = {text.lower() for text in _all_names(fields)}
+    taken = set() if is_emptied else {text.lower() for text in _all_names(fields)}
     if is_mapped(metadata):
         return LakeColumn(name=name, type=kind, physical=f"col-{field_id}", field_id=field_id)
     if name.lower() not in taken and not _NEEDS_MAPPING.search(name):
@@ -227,13 +226,18 @@ def new_metadata(
     }
 
 
-def change_metadata(metadata: Action, changes: Iterable[Change]) -> dict[str, Any]:
-    """Return a table's metadata after some changes. Raises FeatureNeeded."""
+def change_metadata(
+    metadata: Action, changes: Iterable[Change], *, is_emptied: bool = False
+) -> dict[str, Any]:
+    """Return a table's metadata after some changes. Raises FeatureNeeded.
+
+    is_emptied: the commit removes all files, so that a column is dropped without column mapping.
+    """
     changed: dict[str, Any] = deepcopy(dict(metadata))
     configuration = changed["configuration"] = dict(configuration_of(metadata))
     fields = _fields(changed)
     for change in changes:
-        if _needs_mapping(change) and not is_mapped(changed):
+        if _needs_mapping(change, is_emptied=is_emptied) and not is_mapped(changed):
             _map_columns(fields, configuration)
         _change_fields(fields, configuration, change)
     _check_names(field["name"] for field in fields)
@@ -252,8 +256,8 @@ def with_properties(metadata: Action, properties: Mapping[str, str]) -> dict[str
     return {**metadata, "configuration": {**configuration_of(metadata), **properties}}
 
 
-def _needs_mapping(change: Change) -> bool:
-    if change.kind in (ChangeKind.DROP, ChangeKind.RENAME):
+def _needs_mapping(change: Change, *, is_emptied: bool) -> bool:
+    if change.kind is ChangeKind.RENAME or (change.kind is ChangeKind.DROP and not is_emptied):
         return True
     return (
         change.kind is ChangeKind.ADD

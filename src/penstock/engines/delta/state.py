@@ -333,7 +333,7 @@ def _changed_metadata(state: State, commit: Commit) -> Action | None:
     """Return the metadata after a commit; None if it stays."""
     metadata: Action = state.metadata
     if commit.changes:
-        metadata = change_metadata(metadata, commit.changes)
+        metadata = change_metadata(metadata, commit.changes, is_emptied=commit.removes_all)
     properties = {}
     if commit.record is not None:
         properties[RECORD] = commit.record

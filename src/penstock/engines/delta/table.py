@@ -95,11 +95,19 @@ class DeltaTable(LakeTable):
         return refuse_change(change, snapshot)
 
     def plan_column(
-        self, name: str, type: str, *, field_id: int, initial: str | None
+        self,
+        name: str,
+        type: str,
+        *,
+        field_id: int,
+        initial: str | None,
+        is_emptied: bool = False,
     ) -> LakeColumn:
         """Return a column that a commit may add; Delta keeps no value for older rows."""
+        del initial
         self.snapshot()
-        return plan_column(self._known.metadata, name, type, field_id=field_id, initial=initial)
+        metadata = self._known.metadata
+        return plan_column(metadata, name, type, field_id=field_id, is_emptied=is_emptied)
 
     @property
     def _known(self) -> State:

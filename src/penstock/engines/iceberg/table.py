@@ -174,12 +174,19 @@ class IcebergTable(LakeTable):
         return refuse_change(change, snapshot)
 
     def plan_column(
-        self, name: str, type: str, *, field_id: int, initial: str | None
+        self,
+        name: str,
+        type: str,
+        *,
+        field_id: int,
+        initial: str | None,
+        is_emptied: bool = False,
     ) -> LakeColumn:
         """Return a column that a commit may add.
 
         Iceberg 2 keeps no value of older rows, and no version keeps one that is not of the type.
         """
+        del is_emptied  # an id is never used again
         column = LakeColumn(name=name, type=type, field_id=field_id, initial=initial)
         is_kept = self.delete_form is DeleteForm.PUFFIN and has_default(column)
         return column if is_kept else replace(column, initial=None)

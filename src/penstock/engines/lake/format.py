@@ -398,12 +398,19 @@ class LakeTable(Protocol):
 
     @abstractmethod
     def plan_column(
-        self, name: str, type: str, *, field_id: int, initial: str | None
+        self,
+        name: str,
+        type: str,
+        *,
+        field_id: int,
+        initial: str | None,
+        is_emptied: bool = False,
     ) -> LakeColumn:
         """Return a column that a commit may add, with the physical name that it will have.
 
         Pure, and the same each time: files are written before the column is added. initial: see
-        `LakeColumn`; left out where the format cannot keep it.
+        `LakeColumn`; left out where the format cannot keep it. is_emptied: the commit removes all
+        files, so that the name may be one of older files.
         """
         ...
 

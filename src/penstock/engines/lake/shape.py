@@ -243,7 +243,11 @@ class _Planning:
         if self._planner.is_emptied:
             self._make(Change(kind=LakeChangeKind.DROP, name=found.name), change.what)
             added = self._table.plan_column(
-                column.name, kind, field_id=self._next_field_id, initial=None
+                column.name,
+                kind,
+                field_id=self._next_field_id,
+                initial=None,
+                is_emptied=True,
             )
             self._make(Change(kind=LakeChangeKind.ADD, name=added.name, column=added), change.what)
             return
