@@ -1,4 +1,4 @@
-"""Bulk loads from PostgreSQL into a lake in memory, without Spark: jobs run in this process.
+"""Bulk loads into a lake in memory, without Spark: jobs run in this process.
 
 All of the load is the real one, but the table format and the session. Files are on disk, so a test
 sees what an attempt has left behind.
@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from harness.lake.fake_format import FakeFormat, FakeStore
-from harness.pipelines.bulk import between, load
+from harness.pipelines.bulk import between
+from penstock.control.run.bulk_load import bulk_load
 from penstock.engines.delta import bulk as delta_bulk
 from penstock.engines.lake.chunk_records import COPY_PREFIX, ChunkRecords, TableMark
 from penstock.engines.lake.storage import Folder
 from penstock.load.bulk import BulkResult
 from penstock.model import TableName
+from penstock.ports.bulk import open_planner
 from penstock.ports.config import Config
 
 
@@ -56,7 +58,7 @@ class InlineSession:
 
 
 class Copying:
-    """Pipeline of mode data from PostgreSQL into a lake in memory."""
+    """Pipeline of mode data into a lake in memory."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, source_url: str, folder: Path, query: str = ""
@@ -72,7 +74,8 @@ class Copying:
     def load(self, **how: Any) -> BulkResult:
         """Run the bulk load, as a new process does."""
         session: Any = self.session
-        return load(self.config, session, **how)
+        with open_planner(self.config) as planner:
+            return bulk_load(self.config, session, planner, **how)
 
     def mark(self, table: TableName) -> TableMark:
         """Return a table's mark."""
