@@ -75,7 +75,7 @@ def _read(ref: DeletionRef, file: LiveFile, storage: Mapping[str, str]) -> Posit
     if ref.inline is not None:
         return parse_vector(ref.inline, what, count=ref.cardinality)
     if ref.form is DeleteForm.DELTA:
-        # What it is called does not matter here: the place of its bytes does.
+        # Its name is ignored here; the place of its bytes counts.
         vector = DeltaVector(
             storage="p",
             text=ref.location,
@@ -102,7 +102,7 @@ def _bytes_of(ref: DeletionRef, size: int, storage: Mapping[str, str]) -> bytes:
             hint="penstock looks at the table again.",
         ) from error
     except OSError as error:
-        raise _failed("read", ref.location, error) from error
+        raise _make_error("read", ref.location, error) from error
 
 
 def write_deleted(
@@ -196,10 +196,10 @@ def _write(location: str, content: bytes, storage: Mapping[str, str]) -> None:
     try:
         write_file(location, content, storage)
     except OSError as error:
-        raise _failed("write", location, error) from error
+        raise _make_error("write", location, error) from error
 
 
-def _failed(doing: str, location: str, error: OSError) -> DeletionFileFailed:
+def _make_error(doing: str, location: str, error: OSError) -> DeletionFileFailed:
     return DeletionFileFailed(
         f"cannot {doing} {location}: {error}",
         hint="Check that the storage answers, and that the workers may read and write there.",

@@ -165,9 +165,9 @@ class _KeySearch(_Search):
         waiting = _read_sides(task, [part.open_rows for part in task.staged])
         tables = [one.select(names) for one in (gone, waiting) if one is not None]
         if not tables:
-            raise _changed(task, "has no keys")
+            raise _make_error(task, "has no keys")
         both = pa.concat_tables(tables)
-        columns = [_joined(both.column(name)) for name in names]
+        columns = [_join(both.column(name)) for name in names]
         super().__init__(task, KeySet(columns), task.key)
         gone_count = 0 if gone is None else gone.num_rows
         self._is_gone = np.zeros(self._keys.size, np.bool_)
@@ -203,13 +203,13 @@ class _RowSearch(_Search):
     def __init__(self, task: LookupTask) -> None:
         rows = _read_sides(task, [part.keys for part in task.staged])
         if rows is None:
-            raise _changed(task, "has no rows")
+            raise _make_error(task, "has no rows")
         kept = [index for index, column in enumerate(task.columns) if column is not None]
-        values = [_joined(rows.column(row_field(index))) for index in kept]
+        values = [_join(rows.column(row_field(index))) for index in kept]
         columns = [column for column in task.columns if column is not None]
         super().__init__(task, KeySet(values, whole_rows=True), columns)
         self._left = np.zeros(self._keys.size, np.int64)
-        np.add.at(self._left, self._keys.numbers, _joined(rows.column(COUNT)).to_numpy())
+        np.add.at(self._left, self._keys.numbers, _join(rows.column(COUNT)).to_numpy())
 
     @property
     def is_done(self) -> bool:
@@ -231,11 +231,11 @@ def _read_sides(task: LookupTask, locations: Iterable[str]) -> pa.Table | None:
     try:
         found = [read_side_file(one, task.storage) for one in locations if one]
     except (FileNotFoundError, pa.ArrowInvalid) as error:
-        raise _changed(task, f"cannot be read: {error}") from error
+        raise _make_error(task, f"cannot be read: {error}") from error
     return pa.concat_tables(found) if found else None
 
 
-def _changed(task: LookupTask, what: str) -> StagingChanged:
+def _make_error(task: LookupTask, what: str) -> StagingChanged:
     return StagingChanged(
         f"a staged part of {task.table} {what}",
         hint="penstock stages the batch again.",
@@ -243,5 +243,5 @@ def _changed(task: LookupTask, what: str) -> StagingChanged:
     )
 
 
-def _joined(column: pa.ChunkedArray) -> pa.Array:
+def _join(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -2,8 +2,8 @@
 
 A file is written whole under a name that no other attempt has, and durable when its `NewFile` is
 returned. Columns of live files are found by field id where the format has ids, else by their
-physical name, and have the types that the table has now: files of before a change of type are
-older. Not here: which rows are written (`writer.py`) or looked for (`lookup.py`).
+physical name, and are read with the table's present types, also from files that are older than a
+change of type. Not here: which rows are written (`writer.py`) or looked for (`lookup.py`).
 """
 
 from __future__ import annotations

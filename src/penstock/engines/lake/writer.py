@@ -121,7 +121,7 @@ class LakeWriter(StagingWriter):
         converter = Converter(spec)
         data = DataWriter(f"{spec.data_folder}/{name}.parquet", converter.columns, spec.storage)
         part = _Part(spec, self.layout, converter, data, keys, open_rows)
-        with _typed(spec), _closed(keys), _closed(open_rows), data:
+        with _convert_errors(spec), _close_after(keys), _close_after(open_rows), data:
             for batch in rows.deletes():
                 part.delete(batch)
             for batch in rows.upserts():
@@ -142,7 +142,7 @@ class LakeWriter(StagingWriter):
 
 
 @contextmanager
-def _typed(spec: WriterSpec) -> Iterator[None]:
+def _convert_errors(spec: WriterSpec) -> Iterator[None]:
     """Convert errors of files and of Arrow."""
     try:
         yield
@@ -156,7 +156,7 @@ def _typed(spec: WriterSpec) -> Iterator[None]:
 
 
 @contextmanager
-def _closed(file: SideFile) -> Iterator[None]:
+def _close_after(file: SideFile) -> Iterator[None]:
     """Complete a side file at the end of the block; after an error only close it."""
     try:
         yield
