@@ -32,7 +32,7 @@ def look(subject: LakeSubject, code: str) -> list[Finding]:
 
 
 def test_a_lake_that_can_be_written(tmp_path: Path) -> None:
-    """Nothing is found, and nothing is left."""
+    """The lake is accepted, and no file is left."""
     subject = subject_of(f"delta+file://{tmp_path}/lake")
     for code in ("LC01", "LC03", "LC04", "LC05"):
         assert look(subject, code) == []

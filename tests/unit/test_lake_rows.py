@@ -144,7 +144,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_texts_of_values(kind: Kind, values: pa.Array, texts: list[str | None]) -> None:
-    """They are those that PostgreSQL prints."""
+    """Texts are those that PostgreSQL prints."""
     assert images.text_of(values, kind).to_pylist() == texts
 
 
@@ -191,7 +191,7 @@ def test_sums_of_buckets_have_more_than_64_bits() -> None:
 
 
 def test_questions_are_texts() -> None:
-    """They name the parts of one table, and the numbers that are wanted."""
+    """A question names the parts of one table, and the wanted numbers."""
     image = images.image([cell("id", Kind.INTEGER)], [])
     assert image.key == image.row
     part = Part(relation=TableName("public", "a"), where="0 3")

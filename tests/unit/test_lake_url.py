@@ -44,7 +44,7 @@ def load(folder: Path, target: str, conf: dict[str, str] | None = None) -> Confi
     ],
 )
 def test_a_delta_url_names_a_folder(url: str, root: str, state: str) -> None:
-    """Nothing in it is decoded."""
+    """The URL is not decoded."""
     lake = parse_url(url)
     assert (lake.format, lake.root, lake.state) == ("delta", root, state)
 

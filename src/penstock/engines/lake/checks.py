@@ -73,7 +73,7 @@ def server_errors(_doing: str) -> AbstractContextManager[None]:
 
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
-    """Report that a lake is no source."""
+    """Report that a lake is a target only."""
     looked.away(no_source(examined.config.source.url), Side.SOURCE)
     return SourceSeen()
 

@@ -45,24 +45,24 @@ def _refuse(config: Config) -> NoReturn:
 
 
 def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """Raise PartMissing: a lake is no source."""
+    """Raise PartMissing: a lake is a target only."""
     del dropped
     _refuse(config)
 
 
 def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """Raise PartMissing: a lake is no source."""
+    """Raise PartMissing: a lake is a target only."""
     del added
     _refuse(config)
 
 
 def present(config: Config, _patterns: Sequence[str], _known: Followed) -> Present | None:
-    """Raise PartMissing: a lake is no source."""
+    """Raise PartMissing: a lake is a target only."""
     _refuse(config)
 
 
 def everything(_url: str) -> str:
-    """Return an empty text: a lake is no source."""
+    """Return an empty text: a lake is a target only."""
     return ""
 
 
@@ -73,12 +73,12 @@ def namespace(_url: str, _schema: str, *, is_same: bool) -> str:
 
 
 def shift(config: Config) -> int:
-    """Raise PartMissing: a lake is no source."""
+    """Raise PartMissing: a lake is a target only."""
     _refuse(config)
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """Raise PartMissing: a lake is no source."""
+    """Raise PartMissing: a lake is a target only."""
     del dropped
     _refuse(config)
 
@@ -91,7 +91,7 @@ def read_target(config: Config) -> tuple[Server, int]:
 def problems_between(
     _config: Config, _tables: Sequence[TableDefinition], *, planned: Collection[TableName]
 ) -> list[str]:
-    """Return nothing: a lake is no source."""
+    """Return nothing: a lake is a target only."""
     del planned
     return []
 

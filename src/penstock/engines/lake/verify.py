@@ -64,7 +64,7 @@ class LakeVerifyReader(VerifyReader):
         return {Hasher.SHARED: ""}
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """Return groups of files. A version's files stay as they are, whoever commits meanwhile."""
+        """Return groups of files. A version's files stay, though others commit meanwhile."""
         found = self._catalogue.find(table)
         if found is None:
             raise table_gone(table, side)
@@ -127,7 +127,7 @@ class LakeVerifyReader(VerifyReader):
                     yield rows
 
     def row_reader(self) -> AbstractContextManager[BulkReader]:
-        """Raise an error: a lake is no source."""
+        """Raise an error: a lake is a target only."""
         return _refuse()
 
     def cancel(self) -> None:
@@ -135,7 +135,7 @@ class LakeVerifyReader(VerifyReader):
 
 
 def _refuse() -> NoReturn:
-    raise NotImplementedError("a lake is no source")
+    raise NotImplementedError("a lake is a target only")
 
 
 def _group(files: Sequence[LiveFile], part_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -165,7 +165,7 @@ class LakeVerifier(Verifier):
         sessions: int,
         part_bytes: int = PART_BYTES,
     ) -> AbstractContextManager[tuple[VerifyReader, SourcePoint]]:
-        """Raise an error: a lake is no source."""
+        """Raise an error: a lake is a target only."""
         del config, tables, tell, sessions, part_bytes
         return _refuse()
 
@@ -186,7 +186,7 @@ class LakeVerifier(Verifier):
                 reader.executor.shutdown(wait=True, cancel_futures=True)
 
     def nudge(self, url: str) -> None:
-        """Do nothing: a lake is no source."""
+        """Do nothing: a lake is a target only."""
 
     def unread(
         self,
@@ -197,6 +197,6 @@ class LakeVerifier(Verifier):
         *,
         since: int,
     ) -> str:
-        """Return an empty text: a lake is no source."""
+        """Return an empty text: a lake is a target only."""
         del config, point, tables, since
         return ""
