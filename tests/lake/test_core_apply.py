@@ -141,7 +141,7 @@ def test_nothing_is_left_of_staged_files_but_those_of_the_tables(lake: Lake) -> 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("nth", [1, 3])
 def test_a_failure_at_any_step_counts_each_change_once(lake: Lake, point: str, nth: int) -> None:
-    """Fail at a step, connect again, and cut the batches at other places."""
+    """Fail or be killed at a step, connect again, and cut the batches at other places."""
     lake.shop.write(40)
     run = lake.open()
     with faults.arming(f"{point}:{nth}:error"), pytest.raises(FaultInjected):
@@ -168,7 +168,7 @@ def test_many_failures_in_a_long_history(lake: Lake) -> None:
                 run.run(files_max=choose.randint(1, 3))
         except FaultInjected:
             failed += 1
-            run.fail()
+            choose.choice([run.fail, run.kill])()
             lake.check_batches()
             run = lake.open()
     run.run()

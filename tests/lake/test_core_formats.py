@@ -154,7 +154,7 @@ def test_a_history_with_failures_and_foreign_maintenance(side: Side, tmp_path: P
                 run.run(files_max=choose.randint(1, 3))
         except FaultInjected:
             failed += 1
-            run.fail()
+            choose.choice([run.fail, run.kill])()
             run = connect()
         if number % 3 == 1:
             side.disturb(choose.choice(shop.tables).name)

@@ -149,6 +149,10 @@ class LakeRun:
 
     close = fail
 
+    def kill(self) -> None:
+        """Leave everything as a killed process does; only our own threads end."""
+        self.target.close()
+
 
 def create_table(
     catalogue: Catalogue, shape: Relation, *, types: Mapping[str, str] | None = None
