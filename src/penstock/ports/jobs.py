@@ -36,6 +36,11 @@ class Jobs(Protocol):
         ...
 
     @property
+    def hadoop_conf(self) -> Any:
+        """Return Hadoop's configuration (Java object), for file systems and catalogues."""
+        return self.spark.sparkContext().hadoopConfiguration()
+
+    @property
     @abstractmethod
     def parallelism(self) -> int:
         """Return the number of tasks that run at a time."""

@@ -79,7 +79,7 @@ class IcebergFormat(LakeFormat):
             java = iceberg.classes.CatalogUtil.buildIcebergCatalog(
                 place.catalog,
                 iceberg.map_of(place.properties),
-                jobs.spark.sparkContext().hadoopConfiguration(),
+                jobs.hadoop_conf,
             )
         catalogue = IcebergCatalogue(iceberg, java, place, options)
         catalogue.ensure_namespace(place.namespace)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.engines.lake.format import LakeFailed
+from penstock.engines.lake.url import parse_url
 from penstock.ports.jobs import Jobs
 from penstock.ports.registry import spark_needs
 
@@ -45,9 +46,12 @@ class OwnJava(Jobs):
     slots_are_fixed = True
     parallelism = 1
 
-    def __init__(self, process: subprocess.Popen[bytes], client: Any) -> None:
-        """Keep a JVM that answers. client: py4j's."""
+    def __init__(
+        self, process: subprocess.Popen[bytes], client: Any, s3: Mapping[str, str]
+    ) -> None:
+        """Keep a JVM that answers. client: py4j's; s3: settings of the object store."""
         self._process = process
+        self._s3 = s3
         self._client = client
         self._spark: Any = None
 
@@ -62,6 +66,14 @@ class OwnJava(Jobs):
             builder = self.jvm.org.apache.spark.sql.classic.SparkSession.builder()
             self._spark = builder.getOrCreate()
         return self._spark
+
+    @property
+    def hadoop_conf(self) -> Any:
+        """Return a configuration of its own: a catalogue needs no SparkSession."""
+        conf = self.jvm.org.apache.hadoop.conf.Configuration()
+        for name, value in self._s3.items():
+            conf.set(f"fs.s3a.{name}", value)
+        return conf
 
     @property
     def alive(self) -> bool:
@@ -86,7 +98,8 @@ def open_java(url: str, class_path: str = "") -> Iterator[OwnJava]:
     class_path: jars besides those of the format, such as a JDBC driver's. Raises LakeJarsMissing,
     LakeFailed.
     """
-    properties = {**_PROPERTIES, **spark_needs(url)}
+    s3 = {f"spark.hadoop.fs.s3a.{name}": value for name, value in parse_url(url).s3.items()}
+    properties = {**_PROPERTIES, **s3, **spark_needs(url)}
     if class_path:
         name = "spark.driver.extraClassPath"
         properties[name] = os.pathsep.join(filter(None, (class_path, properties.get(name))))
@@ -98,7 +111,7 @@ def open_java(url: str, class_path: str = "") -> Iterator[OwnJava]:
         try:
             client = _connect(process, folder)
             try:
-                yield OwnJava(process, client)
+                yield OwnJava(process, client, parse_url(url).s3)
             finally:
                 with contextlib.suppress(Exception):  # the JVM may be gone, whichever class says so
                     client.shutdown()
