@@ -249,6 +249,11 @@ class Session:
         return self._spark
 
     @property
+    def hadoop_conf(self) -> Any:
+        """Return Hadoop's configuration in the JVM."""
+        return self.spark.sparkContext().hadoopConfiguration()
+
+    @property
     def parallelism(self) -> int:
         """Return how many tasks run at once, asked each time: executors join and leave."""
         try:
