@@ -136,8 +136,19 @@ def test_all_rows_are_there_once_for_every_reader(
         "update public.orders set total = -1 where id <= 5",
         "delete from orders where id = 9",
     )
+    run(
+        source_url,
+        "alter table public.events drop column small, add column extra int not null default 7, "
+        "alter column day type text using 'd' || day",
+    )
     copy_again(config, session)
     check_orders(read, source_url)
+    for reader, table in read(EVENTS).items():
+        found = table.sort_by("id").to_pydict()
+        assert "small" not in found, reader
+        assert found["extra"] == [7, 7], reader
+        assert found["day"] == ["d0001-01-01", None], reader
+        assert found["price"] == EXPECTED["price"], reader
     counts = connect_progress(config.target.url, "test").read_done()
     assert sum(counts[str(ORDERS)].values()) == COUNT - 1
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.lake.copying import Copying
+from harness.lake.fake_format import FakeTable
 from harness.pipelines.bulk import ORDERS, fill_orders, rows, run
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.servers import source_tables
@@ -326,14 +327,67 @@ def test_rows_of_others_are_not_removed(copying: Copying) -> None:
     assert len(copying.store.rows(ORDERS)) == COUNT
 
 
-def test_a_table_of_another_shape_is_recreated_if_it_is_ours(
+ALTER = (
+    "alter table public.orders add column extra int not null default 5",
+    "alter table public.orders drop column note",
+    "alter table public.orders alter column total type text using 'n' || total",
+)
+
+
+def test_a_table_of_ours_gets_its_new_shape_with_its_rows(
     copying: Copying, source_url: str
 ) -> None:
-    """A table of another shape is recreated if it is ours."""
+    """A table of ours gets its new shape with its rows."""
     copying.load()
-    run(source_url, "alter table public.orders add column extra int not null default 5")
+    before = copying.store.rows(ORDERS)
+    run(source_url, *ALTER)
+    seen = []
+    copying.store.before_commit = lambda name: seen.append(copying.store.rows(name) == before)
     resync(copying)
-    assert {row["extra"] for row in copying.store.rows(ORDERS)} == {5}
+    assert seen == [True]
+    check_altered(copying, source_url)
+    assert copying.store.tables[ORDERS].operations == ["create", "copy", "copy"]
+
+
+def check_altered(copying: Copying, source_url: str) -> None:
+    """Fail unless the lake has the rows of the altered table."""
+    expected = rows(source_url, "select id, total, at, extra from public.orders order by id")
+    names = [column.name for column in copying.store.newest(ORDERS).columns]
+    assert sorted(names) == ["at", "extra", "id", "total"]
+    found = [tuple(row[n] for n in ("id", "total", "at", "extra")) for row in
+             copying.store.rows(ORDERS)]  # fmt: skip
+    assert sorted(found) == expected
+    record = decode_record(copying.store.newest(ORDERS).record, ORDERS)
+    assert record is not None
+    assert record.columns is not None
+    assert dict(record.columns)["total"] == "text"
+
+
+def test_a_table_that_cannot_get_its_shape_is_recreated(
+    copying: Copying, source_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that cannot get its shape is recreated."""
+    copying.load()
+    run(source_url, *ALTER)
+    monkeypatch.setattr(FakeTable, "refuse_change", lambda *_: "not in this lake")
+    resync(copying)
+    check_altered(copying, source_url)
+    assert copying.store.tables[ORDERS].operations == ["create", "copy"]
+
+
+def test_a_table_that_is_altered_meanwhile_is_copied_again(
+    copying: Copying, source_url: str
+) -> None:
+    """A table that is altered meanwhile is copied again."""
+    with faults.arming("lake.bulk.commit.before:1:error"), pytest.raises(FaultInjected):
+        copying.load()
+    newest = copying.store.newest(ORDERS)
+    other = replace(newest, columns=newest.columns[:-1])
+    copying.store.put(ORDERS, other, "foreign")
+    with pytest.raises(TargetShapeDiffers, match="altered meanwhile"):
+        copying.load()
+    copying.load()
+    check(copying, source_url)
 
 
 def test_a_foreign_table_of_another_shape_is_left(copying: Copying, source_url: str) -> None:

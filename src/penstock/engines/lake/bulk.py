@@ -1,10 +1,10 @@
 """Lakes as targets of the bulk load: the port of `ports/bulk.py`, on the driver.
 
 Workers write the rows of chunks as files that no table has yet. Once all chunks of a table are
-recorded, one commit removes all of its live files and adds the new ones. Until then a reader sees
-the previous content, and never a part of the new one. The commit's mark names the plan, so a load
-that is killed after it does not commit again. Not here: what workers do (`bulk_writer.py`), marks
-and records (`chunk_records.py`).
+recorded, one commit removes all of its live files, adds the new ones, and gives the table their
+shape. Until then a reader sees the previous content, and never a part of the new one. The commit's
+mark names the plan, so a load that is killed after it does not commit again. Not here: what workers
+do (`bulk_writer.py`), marks and records (`chunk_records.py`).
 
 The steps of a table, each of which may be the last one before a kill: the mark of its plan, files
 and records of its chunks, the commit, the finished mark, the removal of the records and of files
@@ -14,8 +14,9 @@ that no record names.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import msgspec
 import structlog
 
 from penstock.codec.server_pair import ServerPair
@@ -29,6 +30,8 @@ from penstock.engines.lake.chunk_records import (
 )
 from penstock.engines.lake.format import (
     Catalogue,
+    Change,
+    ChangeKind,
     Commit,
     CommitRefused,
     LakeColumn,
@@ -43,6 +46,7 @@ from penstock.engines.lake.format import (
 )
 from penstock.engines.lake.known_tables import decode_record, encode_record, first_record
 from penstock.engines.lake.progress import read_action
+from penstock.engines.lake.shape import apply_change
 from penstock.engines.lake.storage import Folder
 from penstock.engines.lake.url import parse_url
 from penstock.host import faults
@@ -97,6 +101,7 @@ class LakeBulk(BulkTarget):
         self._records = ChunkRecords(self._folder)
         self._jobs: GetJobs | None = None
         self._opened: Catalogue | None = None
+        self._unfit: set[TableName] = set()
 
     def use(self, jobs: GetJobs) -> None:
         self._jobs = jobs
@@ -171,15 +176,26 @@ class LakeBulk(BulkTarget):
     # -- tables ------------------------------------------------------------------------------
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """Create missing tables. Those that exist must have the columns that they would get."""
+        """Create missing tables.
+
+        Tables that others created must have the columns that they would get. Those of penstock get
+        their shape with the new rows.
+        """
         wanted = {one.name: self._columns(one) for one in definitions}
         missing: list[TableDefinition] = []
         for definition in definitions:
             table = self._catalogue.find(self._target_name(definition))
             if table is None:
                 missing.append(definition)
-            else:
-                _check_shape(table, wanted[definition.name], definition)
+                continue
+            snapshot = table.snapshot(refresh=True)
+            record = decode_record(snapshot.record, table.name)
+            differing = list(_differences(snapshot, wanted[definition.name]))
+            if record is not None and record.made:
+                differing = _refusals(table, snapshot, wanted[definition.name])
+            if differing:
+                self._unfit.add(table.name)
+                raise _shape_differs(table.name, definition, differing)
         notes: list[str] = []
         for definition in missing:
             name = self._target_name(definition)
@@ -223,12 +239,14 @@ class LakeBulk(BulkTarget):
         return replace(first_record(definition, self._target_name(definition), copied), made=made)
 
     def drop_if_made(self, target: TableName) -> None:
-        table = self._catalogue.find(target)
+        """Drop a table that cannot get the shape of its new rows; the others stay readable."""
+        table = self._catalogue.find(target) if target in self._unfit else None
         if table is None:
             return
         record = decode_record(table.snapshot().record, target)
         if record is not None and record.made:
             self._catalogue.drop(target)
+            self._unfit.discard(target)
 
     # -- plans -------------------------------------------------------------------------------
 
@@ -247,6 +265,7 @@ class LakeBulk(BulkTarget):
                 target=(plan.target.schema, plan.target.name),
                 plan=plan.name,
                 position=plan.position,
+                columns=self._plan_shape(plan, self._table(plan)).columns,
                 abandoned=abandoned,
             )
             self._records.write_mark(mark)
@@ -257,14 +276,16 @@ class LakeBulk(BulkTarget):
     def details_of(self, plan: TablePlan) -> WriterSpec:
         assert plan.definition is not None, "it is kept until the keys are added"
         table = self._table(plan)
-        snapshot = table.snapshot()
-        planned = self._columns(plan.definition)
+        mark = self._records.read_mark(plan.source)
+        shape = self._plan_shape(plan, table)
+        if mark is not None and mark.plan == plan.name and mark.columns != shape.columns:
+            self._begin_shape(mark, shape)
         return WriterSpec(
             table=plan.source,
             target=plan.target,
             relation=self._relation(plan.definition),
             source_engine=self._servers.source.engine,
-            columns=tuple(snapshot.column(one.name) for one in planned),
+            columns=shape.columns,
             data_folder=copy_folder(table.data_folder, plan.name),
             side_folder="",
             stamp=0,
@@ -272,6 +293,16 @@ class LakeBulk(BulkTarget):
             choices=self._servers.choices,
             storage=self._storage,
         )
+
+    def _plan_shape(self, plan: TablePlan, table: LakeTable) -> CopiedShape:
+        """Return the shape that a table gets with its new rows."""
+        assert plan.definition is not None, "it is kept until the keys are added"
+        return plan_shape(table, table.snapshot(refresh=True), self._columns(plan.definition))
+
+    def _begin_shape(self, mark: TableMark, shape: CopiedShape) -> None:
+        """Record the columns of the files to be written; none that are there have them."""
+        self._records.forget(mark.name)
+        self._records.write_mark(msgspec.structs.replace(mark, columns=shape.columns))
 
     def finish_table(self, plan: TablePlan) -> int:
         """Commit the files of all chunks, unless an earlier start has."""
@@ -286,7 +317,7 @@ class LakeBulk(BulkTarget):
             raise chunks_missing(plan, missing, is_marked=True)
         chunks = {one.number: records[one.number] for one in plan.chunks}
         table = self._table(plan)
-        self._commit(table, plan, chunks.values())
+        self._commit(table, plan, mark, chunks.values())
         count = sum(one.row_count for one in chunks.values())
         faults.point("lake.bulk.commit.after")
         self._records.write_mark(
@@ -306,14 +337,20 @@ class LakeBulk(BulkTarget):
         self._records.forget(plan.source)
         return count
 
-    def _commit(self, table: LakeTable, plan: TablePlan, chunks: Iterable[ChunkRecord]) -> None:
+    def _commit(
+        self, table: LakeTable, plan: TablePlan, mark: TableMark, chunks: Iterable[ChunkRecord]
+    ) -> None:
         """Replace all files in one commit; look again if another writer was faster."""
         adds: list[NewFile] = [file for one in chunks for file in one.files]
-        mark = Mark(log_id=bulk_log(plan.name))
+        commit_mark = Mark(log_id=bulk_log(plan.name))
         for attempt in range(1, COMMITS_MAX + 1):
             snapshot = table.snapshot(refresh=True)
-            if snapshot.mark is not None and snapshot.mark.log_id == mark.log_id:
+            if snapshot.mark is not None and snapshot.mark.log_id == commit_mark.log_id:
                 return  # an earlier start was ended before it could record that
+            shape = self._plan_shape(plan, table)
+            if shape.columns != mark.columns:
+                self._begin_shape(mark, shape)
+                raise _shape_differs(plan.target, plan.definition, ["it was altered meanwhile"])
             faults.point("lake.bulk.commit.before")
             try:
                 table.commit(
@@ -321,7 +358,8 @@ class LakeBulk(BulkTarget):
                         base_version=snapshot.version,
                         adds=tuple(adds),
                         removes_all=True,
-                        mark=mark,
+                        changes=shape.changes,
+                        mark=commit_mark,
                         record=self._new_record(plan, snapshot),
                         operation=OPERATION,
                     )
@@ -335,10 +373,9 @@ class LakeBulk(BulkTarget):
                     raise
                 logger.info("copy is committed again", table=str(plan.target), why=error.message)
 
-    def _new_record(self, plan: TablePlan, snapshot: Snapshot) -> str | None:
-        """Return the record by which the new rows are; None if it is not known any more."""
-        if plan.definition is None:
-            return None
+    def _new_record(self, plan: TablePlan, snapshot: Snapshot) -> str:
+        """Return the record of the shape that the new rows have."""
+        assert plan.definition is not None, "it is kept until the keys are added"
         before = decode_record(snapshot.record, plan.target)
         return encode_record(self._record(plan.definition, made=before is not None and before.made))
 
@@ -409,20 +446,70 @@ def _is_empty(snapshot: Snapshot) -> bool:
     return all(file.row_count == file.dead_count for file in snapshot.files)
 
 
-def _check_shape(
-    table: LakeTable, wanted: Sequence[LakeColumn], definition: TableDefinition
-) -> None:
-    """Raise TargetShapeDiffers unless a table has exactly these columns, in any order."""
-    snapshot = table.snapshot(refresh=True)
-    differing = list(_differences(snapshot, wanted))
-    if not differing:
-        return
-    raise TargetShapeDiffers(
-        f"table {table.name} in the lake has another shape than the source's: "
-        + "; ".join(differing),
-        hint="Move its folder away so that penstock creates its own, or copy it again: penstock "
-        f"table resync FILE {definition.name}",
-        table=str(table.name),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedShape:
+    """Shape of the rows of a copy.
+
+    Attributes:
+        columns: For each column of the source the lake's, as its files have it.
+        changes: Changes of the table that come with the rows, when all older files are removed.
+    """
+
+    columns: tuple[LakeColumn, ...]
+    changes: tuple[Change, ...] = ()
+
+
+def plan_shape(table: LakeTable, snapshot: Snapshot, wanted: Sequence[LakeColumn]) -> CopiedShape:
+    """Return the shape that a table gets by a copy: it keeps the columns that it has.
+
+    wanted: names and types. A column of another type is replaced by a new one of its name.
+    """
+    kept = {
+        one.name: there
+        for one in wanted
+        if (there := snapshot.column(one.name)) is not None and there.type == one.type
+    }
+    changes = [
+        Change(kind=ChangeKind.DROP, name=one.name)
+        for one in snapshot.columns
+        if one.name not in kept
+    ]
+    columns: list[LakeColumn] = []
+    field_id = snapshot.next_field_id
+    for one in wanted:
+        if one.name in kept:
+            columns.append(kept[one.name])
+            continue
+        added = table.plan_column(
+            one.name, one.type, field_id=field_id, initial=None, is_emptied=True
+        )
+        changes.append(Change(kind=ChangeKind.ADD, name=one.name, column=added))
+        columns.append(added)
+        field_id += 1 if field_id else 0
+    return CopiedShape(columns=tuple(columns), changes=tuple(changes))
+
+
+def _refusals(table: LakeTable, snapshot: Snapshot, wanted: Sequence[LakeColumn]) -> list[str]:
+    """Return why a table cannot get a shape; empty if it can."""
+    columns: Sequence[LakeColumn] = snapshot.columns
+    found = []
+    for change in plan_shape(table, snapshot, wanted).changes:
+        if why := table.refuse_change(change, replace(snapshot, columns=tuple(columns))):
+            found.append(f"{change.name}: {why}")
+        columns = apply_change(columns, change)
+    return found
+
+
+def _shape_differs(
+    name: TableName, definition: TableDefinition | None, differing: Sequence[str]
+) -> TargetShapeDiffers:
+    """Return the error for a table that does not have the source's shape."""
+    source = definition.name if definition is not None else name
+    return TargetShapeDiffers(
+        f"table {name} in the lake has another shape than the source's: " + "; ".join(differing),
+        hint="Run the same command again if penstock created the table. Otherwise move its folder "
+        f"away so that penstock creates its own for {source}.",
+        table=str(name),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.engines.lake.format import ColumnStatistics, NewFile
+from penstock.engines.lake.format import ColumnStatistics, LakeColumn, NewFile
 from penstock.engines.lake.storage import Folder
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import Mark
@@ -47,6 +47,7 @@ class TableMark(msgspec.Struct, frozen=True, kw_only=True):
         source: The source table: schema and name.
         target: The table in the lake: schema and name.
         done: Rows by chunk number; of a finished table only.
+        columns: The lake's columns as the files of the plan have them.
         abandoned: Earlier plans whose files were never committed; a late task may still write some.
     """
 
@@ -57,6 +58,7 @@ class TableMark(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     row_count: int | None = None
     done: dict[int, int] = {}
+    columns: tuple[LakeColumn, ...] = ()
     abandoned: tuple[str, ...] = ()
 
     @property
