@@ -36,9 +36,14 @@ _WIDENING = "delta.enableTypeWidening"
 _TYPE_CHANGES = "delta.typeChanges"
 _VECTORS = "delta.enableDeletionVectors"
 
-# Checkpoints cost seconds, so they are rare, and the loader makes them when it is idle.
+# Checkpoints cost seconds, so they are rare. Each commit lists the log's folder, and a batch every
+# 5 seconds makes 17,280 versions a day: older ones are removed at the next checkpoint.
 _NEW_PROPERTIES: Mapping[str, str] = MappingProxyType(
-    {_VECTORS: "true", "delta.checkpointInterval": "1000"}
+    {
+        _VECTORS: "true",
+        "delta.checkpointInterval": "1000",
+        "delta.logRetentionDuration": "interval 1 days",
+    }
 )
 _READER_FEATURES = frozenset(
     {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"}
