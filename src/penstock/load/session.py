@@ -244,7 +244,7 @@ class Session:
     def spark(self) -> Any:
         """Return the JVM's SparkSession, created the first time."""
         if self._spark is None:
-            builder = self._context._jvm.org.apache.spark.sql.classic.SparkSession
+            builder = self.jvm.org.apache.spark.sql.classic.SparkSession
             self._spark = builder.builder().sparkContext(self._context._jsc.sc()).getOrCreate()
         return self._spark
 
