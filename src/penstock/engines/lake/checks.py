@@ -43,7 +43,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = {
     "LK30": ("LC01",),
 }
 NOT_FOUND_BEFORE: Mapping[str, str] = {
-    "LK01 LK02 LK03 LK04 LK05 LK06 LK07 LK08": "of a table's newest version, while changes are applied",
+    "LK01 LK02 LK03 LK04 LK05 LK06 LK07 LK08": "of a table, while changes are applied",
     "LK10 LK11": "of tables and files that exist already, while rows are loaded",
 }
 SKEW_S_MAX = 60.0
