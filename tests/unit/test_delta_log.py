@@ -1,4 +1,4 @@
-"""What Delta's log says: statistics, paths, deletion vectors, shapes, and the replay of actions."""
+"""Delta's log, without Java: statistics, paths, deletion vectors, shapes, replay of actions."""
 
 from __future__ import annotations
 

@@ -177,19 +177,19 @@ def with_plain_types(rows: pa.Table) -> pa.Table:
 
 
 def read_all(table: LakeTable, session: Session | None = None) -> dict[str, pa.Table]:
-    """Return the rows as each reader reads them, by its name; by Spark's only with a session.
+    """Return the rows as each reader reads them, by its name; as Spark does with a session.
 
     Polars reads no table with column mapping or type widening, delta-rs none with type widening.
     """
     features = table.snapshot(refresh=True).features
     found = {}
-    if session is not None or "typeWidening" in features:
-        assert session is not None, "only Spark reads type widening"
-        found["spark"] = read_spark(session, table)
     if "typeWidening" not in features:
         found["delta-rs"] = read_rust(table)
     if not features & {"typeWidening", "columnMapping"}:
         found["polars"] = read_polars(table)
+    if session is not None or not found:
+        assert session is not None, "only Spark reads type widening"
+        found["spark"] = read_spark(session, table)
     return found
 
 

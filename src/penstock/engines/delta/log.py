@@ -14,7 +14,7 @@ from typing import Any
 from penstock.engines.delta.shape import Action
 from penstock.engines.delta.state import Actions, app_id
 from penstock.engines.lake.format import Mark
-from penstock.engines.lake.java import as_seq, joined, none_of, some_of
+from penstock.engines.lake.java import as_seq, join_texts, none_of, some_of
 from penstock.ports.jobs import Jobs
 
 REPLAYED_MAX = 300
@@ -83,7 +83,7 @@ class DeltaLog:
         """Return the newest version, and all its actions by a Spark job; removed files are none."""
         snapshot = self._log.update(False, self._none, self._none)
         rows = snapshot.stateDS().toDF().where("remove IS NULL").toJSON().collectAsList()
-        return int(snapshot.version()), joined(self._jvm, rows)
+        return int(snapshot.version()), join_texts(self._jvm, rows)
 
     def commit(
         self, transaction: Any, actions: Actions, mark: Mark | None, operation: str, *, now_ms: int

@@ -361,7 +361,7 @@ class _Files:
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
-            self._remove(self._known(name))
+            self._remove(self._find(name))
 
     def add(self, files: Iterable[NewFile], deletes: Iterable[NewDeletes]) -> None:
         """Add new files. deletes: of the commit, among them those of the new files."""
@@ -384,7 +384,7 @@ class _Files:
         for one in deletes:
             if path_of_new(one.name, self._before.folder) in self._added:
                 continue
-            file = self._known(one.name)
+            file = self._find(one.name)
             self._remove(file)
             if one.ref.cardinality >= file.live.row_count:
                 continue  # no row is left
@@ -408,7 +408,7 @@ class _Files:
             }
         return {**kept, **self._added}
 
-    def _known(self, name: str) -> DataFile:
+    def _find(self, name: str) -> DataFile:
         file = self._before.files.get(name)
         if file is None or name in self._gone:
             raise CommitRefused(

@@ -55,14 +55,14 @@ class DeltaTable(LakeTable):
         if self._state is None or refresh:
             with typed_errors(f"read the log of the Delta table {self.name}"):
                 self._move_to(self._log.newest())
-        return self._known.snapshot
+        return self._newest.snapshot
 
     def commit(self, commit: Commit) -> Snapshot:
         """Commit by a transaction of Delta, which checks what other writers do meanwhile."""
         with typed_errors(f"commit to the Delta table {self.name}"):
             transaction, version = self._log.begin()
             self._move_to(version)
-            state = self._known
+            state = self._newest
             self._check(commit, state)
             now_ms = self._clock.now_us() // MICROSECONDS
             actions = plan_actions(state, commit, now_ms=now_ms)
@@ -73,7 +73,7 @@ class DeltaTable(LakeTable):
                 self._state = actions.after
             else:
                 self._move_to(committed)  # commits of others, which do not conflict, are between
-        return self._known.snapshot
+        return self._newest.snapshot
 
     def _check(self, commit: Commit, state: State) -> None:
         """Raise MarkNotNewer or CommitRefused if a commit may not follow a state."""
@@ -106,11 +106,11 @@ class DeltaTable(LakeTable):
         """Return a column that a commit may add; Delta keeps no value for older rows."""
         del initial
         self.snapshot()
-        metadata = self._known.metadata
+        metadata = self._newest.metadata
         return plan_column(metadata, name, type, field_id=field_id, is_emptied=is_emptied)
 
     @property
-    def _known(self) -> State:
+    def _newest(self) -> State:
         if self._state is None:
             raise LakeFailed(
                 f"there is no Delta table at {self.location}",

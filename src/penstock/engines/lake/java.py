@@ -135,7 +135,7 @@ def _is_of_bridge(error: Exception) -> bool:
     return isinstance(error, OSError) or type(error).__module__.startswith(("py4j", "pyspark"))
 
 
-def joined(jvm: Any, texts: Any) -> str:
+def join_texts(jvm: Any, texts: Any) -> str:
     """Return a Java collection of texts as one, with a line break between two."""
     return str(jvm.java.lang.String.join("\n", texts))
 
