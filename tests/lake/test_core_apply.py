@@ -29,6 +29,7 @@ from penstock.ports.target import (
     SyncState,
     TableSync,
     TargetFollowsAnotherLog,
+    TargetRowMissing,
 )
 
 ORDERS = TableName("public", "orders")
@@ -316,3 +317,60 @@ def test_a_table_catches_up_alone(lake: Lake, point: str) -> None:
     last.close()
     for table in lake.shop.tables:
         assert content_of(lake.store.rows(table.name)) == table.content
+
+
+def write_changes(lake: Lake, *changes: Change) -> None:
+    """Commit changes of orders in a segment of their own."""
+    shape = lake.shop.tables[0].shape
+    lake.shop.log.transaction(*((shape, change) for change in changes))
+    lake.shop.log.close_segment()
+
+
+def test_rows_that_a_copy_has_already_are_not_there_twice(lake: Lake) -> None:
+    """Apply inserts and updates to a table whose copy has some of them."""
+    inserts = [Change(op="I", gsn=0, after=(key, 1, "b", "c")) for key in range(6)]
+    write_changes(lake, *inserts[:3])
+    copy = lake.open()
+    copy.run()
+    copy.close()
+    for name in (BATCHES, ORDERS):  # the rows stay, without a mark of the log
+        lake.store.put(name, replace(lake.store.newest(name), mark=None), "copy")
+    write_changes(lake, *inserts[3:], Change(op="U", gsn=0, after=(0, 2, "b", "c")))
+    run = lake.open(settled={ORDERS: 10**6}, starts={ORDERS: 1})
+    run.run()
+    run.close()
+    found = sorted((row["id"], row["a"]) for row in lake.store.rows(ORDERS))
+    assert found == [(0, 2), *((key, 1) for key in range(1, 6))]
+
+
+def test_missing_rows_are_counted(lake: Lake) -> None:
+    """Update and delete rows that another program has removed from the lake."""
+    write_changes(lake, *(Change(op="I", gsn=0, after=(key, 1, "b", "c")) for key in range(3)))
+    run = lake.open()
+    run.run()
+    snapshot = lake.store.newest(ORDERS)
+    lake.store.put(ORDERS, replace(snapshot, files=()), "foreign")
+    write_changes(
+        lake,
+        Change(op="U", gsn=0, after=(0, 2, "b", "c")),
+        Change(op="D", gsn=0, before=(1, 1, "b", "c")),
+    )
+    run.run()
+    state = run.target._lake.state.read_log()
+    run.close()
+    assert [row["id"] for row in lake.store.rows(ORDERS)] == [0]
+    assert state is not None
+    assert state.missing == {str(ORDERS): 2}
+
+
+def test_a_row_that_cannot_be_completed_stops_by_name(lake: Lake) -> None:
+    """Update a row without all of its columns that another program has removed from the lake."""
+    write_changes(lake, Change(op="I", gsn=0, after=(1, 1, "b", "c")))
+    run = lake.open()
+    run.run()
+    lake.store.put(ORDERS, replace(lake.store.newest(ORDERS), files=()), "foreign")
+    write_changes(lake, Change(op="U", gsn=0, after=(1, 2, "b", "c"), absent=frozenset([3])))
+    with pytest.raises(TargetRowMissing, match="lacks 1 rows"):
+        run.run()
+    run.fail()
+    assert lake.store.rows(ORDERS) == []

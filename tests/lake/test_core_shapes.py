@@ -259,6 +259,34 @@ def test_a_failure_at_any_step_of_a_change_leaves_a_whole_table(
     assert record.version == 3
 
 
+@pytest.mark.parametrize("point", ["", "lake.commit.after", "lake.commit.before"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_change_inside_of_a_transaction_counts_once(lake: Lake, point: str, nth: int) -> None:
+    """Change the shape between rows of one transaction, with a failure between its commits."""
+    lake.run()
+    second = shape(2, ID, *as_tuples(FIRST)[1:], (4, "c", "bigint", "int64"))
+    lake.log.transaction(
+        (FIRST, Change(op="I", gsn=0, after=(3, 30, "three"))),
+        (FIRST, Change(op="U", gsn=0, after=(1, 11, "one"))),
+        (second, Change(op="I", gsn=0, after=(4, 40, "four", 400))),
+        (second, Change(op="U", gsn=0, after=(3, 33, "three", 300))),
+    )
+    lake.log.close_segment()
+    if point:
+        run = lake.open()
+        with faults.arming(f"{point}:{nth}:error"), pytest.raises(FaultInjected):
+            run.run()
+        run.fail()
+    lake.run()
+    assert lake.rows() == [
+        {"id": 1, "a": 11, "b": "one", "c": None},
+        {"id": 2, "a": 20, "b": "two", "c": None},
+        {"id": 3, "a": 33, "b": "three", "c": 300},
+        {"id": 4, "a": 40, "b": "four", "c": 400},
+    ]
+    assert [len(lake.store.tables[NAME].operations)] == [4]
+
+
 def as_tuples(relation: Relation) -> Sequence[tuple[int, str, str, str]]:
     """Return a relation's columns as `shape` takes them."""
     return [(one.id, one.name, one.source_type, one.neutral) for one in relation.columns]

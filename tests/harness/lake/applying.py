@@ -74,8 +74,10 @@ class LakeRun:
         starts: Mapping[TableName, int] | None = None,
         log_id: str = LOG_ID,
         left_out: frozenset[TableName] = frozenset(),
+        settled: Mapping[TableName, int] | None = None,
     ) -> None:
         """Connect, and bind the lake to the log."""
+        self._settled = settled or {}
         self._left_out = left_out
         self.jobs = jobs or InlineJobs()
         self._url, self._log, self._log_id = url, log, log_id
@@ -94,6 +96,7 @@ class LakeRun:
             threads_max=2,
             extension="ckt",
             starts=self._starts,
+            settled=self._settled,
             policies=self._policies,
             only=only,
             left_out=frozenset() if only else self._left_out,

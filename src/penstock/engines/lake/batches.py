@@ -10,8 +10,9 @@ change in its own commits, so a second loader is refused. Not here: the tables o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import msgspec
 import pyarrow as pa
@@ -37,7 +38,13 @@ from penstock.ports.target import Applied, AppliedByAnother, TableSync, TargetFo
 BATCHES = TableName("penstock", "batches")
 COMMITS_MAX = 5
 FILES_MAX = 64
-"""Number of files that are joined to one."""
+"""Number of small files that are joined to one."""
+
+TIERS = (FILES_MAX, FILES_MAX**2)
+"""Numbers of rows below which a file is small: first for few rows, then for more."""
+
+KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""Age at which rows are removed, microseconds."""
 
 COLUMNS = (
     LakeColumn(name="log_id", type="string"),
@@ -144,10 +151,11 @@ class Batches:
             ],
             names=[one.name for one in COLUMNS],
         ).cast(_SCHEMA)
-        removed: tuple[str, ...] = ()
-        if len(snapshot.files) >= FILES_MAX:
-            row = pa.concat_tables([*(self._read(file, snapshot) for file in snapshot.files), row])
-            removed = tuple(file.name for file in snapshot.files)
+        joined = find_joined(snapshot.files)
+        if joined:
+            row = pa.concat_tables([*(self._read(file, snapshot) for file in joined), row])
+        old = [file for file in find_old(snapshot.files, applied_us) if file not in joined]
+        removed = tuple(file.name for file in (*joined, *old))
         self._commit(
             Commit(
                 base_version=snapshot.version,
@@ -236,6 +244,26 @@ def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) 
             f"{LOAD_AFRESH[0].lower()}{LOAD_AFRESH[1:]}",
         )
     return Batches(table, log_id, storage)
+
+
+def find_joined(files: Sequence[LiveFile]) -> list[LiveFile]:
+    """Return the small files that are joined with the next row; none if they are few."""
+    for limit in TIERS:
+        small = [file for file in files if file.row_count < limit]
+        if len(small) >= FILES_MAX:
+            return small
+    return []
+
+
+def find_old(files: Iterable[LiveFile], now_us: int) -> list[LiveFile]:
+    """Return the files whose rows are all too old to be kept."""
+    limit = datetime.fromtimestamp((now_us - KEPT_US) / 1e6, UTC)
+    found = []
+    for file in files:
+        _, newest = file.bounds.get("applied_at", (None, None))
+        if isinstance(newest, datetime) and newest.tzinfo is not None and newest < limit:
+            found.append(file)
+    return found
 
 
 def applied_by_another(at: Applied, now: Applied) -> AppliedByAnother:
