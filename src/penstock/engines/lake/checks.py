@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from penstock.engines.lake.format import LakeUnreachable
 from penstock.engines.lake.jars import DELTA_JARS, ICEBERG_JARS, LakeJarsMissing, find_jars
@@ -98,14 +99,13 @@ def can_write(subject: LakeSubject) -> Iterator[Finding]:
     name, data = f"{PROBE}-{secrets.token_hex(4)}", secrets.token_bytes(8)
     folder = subject.folder
     try:
-        folder.write(name, data)
-        is_same = folder.read(name) == data
-        folder.remove(name)
+        with _leaving_nothing(subject):
+            folder.write(name, data)
+            is_same = folder.read(name) == data
+            folder.remove(name)
     except LakeUnreachable as error:
         yield _finding("LC01", error.message, "no row can be written there", fix_of(error))
         return
-    finally:
-        _remove_folder(subject)
     if not is_same:
         yield _finding(
             "LC01",
@@ -115,13 +115,24 @@ def can_write(subject: LakeSubject) -> Iterator[Finding]:
         )
 
 
-def _remove_folder(subject: LakeSubject) -> None:
-    """Remove the folder of the state again if nothing else is in it."""
-    if subject.lake.is_local:
-        with contextlib.suppress(PenstockError, OSError):
-            if next(iter(subject.folder.names()), None) is None:
-                storage = file_system(subject.lake.state, subject.lake.s3)
-                storage.delete_dir(path_in(subject.lake.state))
+def _missing_folders(lake: LakeUrl) -> list[Path]:
+    """Return the folders that the first file of the state will create, the outermost first."""
+    if not lake.is_local:
+        return []
+    folder = Path(path_in(lake.state))
+    return [one for one in (*reversed(folder.parents), folder) if not one.exists()]
+
+
+@contextlib.contextmanager
+def _leaving_nothing(subject: LakeSubject) -> Iterator[None]:
+    """Remove the folders again that a check creates."""
+    created = _missing_folders(subject.lake)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # one is not empty: a load has begun
+            for one in reversed(created):
+                one.rmdir()
 
 
 @TARGET_CHECKS.check("LC02", "the format's jars")
@@ -178,14 +189,13 @@ def clocks_agree(subject: LakeSubject) -> Iterator[Finding]:
     name = f"{PROBE}-{secrets.token_hex(4)}"
     folder = subject.folder
     try:
-        folder.write(name, b"")
-        storage = file_system(subject.lake.state, subject.lake.s3)
-        info = storage.get_file_info(f"{path_in(subject.lake.state)}/{name}")
-        folder.remove(name)
+        with _leaving_nothing(subject):
+            folder.write(name, b"")
+            storage = file_system(subject.lake.state, subject.lake.s3)
+            info = storage.get_file_info(f"{path_in(subject.lake.state)}/{name}")
+            folder.remove(name)
     except (LakeUnreachable, OSError):
         return  # LC01 has said so
-    finally:
-        _remove_folder(subject)
     now = datetime.fromtimestamp(REAL_CLOCK.now_us() / 1e6, UTC)
     skew_s = abs((info.mtime - now).total_seconds()) if info.mtime is not None else 0.0
     if skew_s > SKEW_S_MAX:
