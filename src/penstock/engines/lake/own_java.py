@@ -6,6 +6,7 @@ process. Not here: the session of a loader (`ports/jobs.py`), which is used wher
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import struct
@@ -25,7 +26,7 @@ from penstock.ports.registry import spark_needs
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-START_S_MAX = 120.0
+START_S_MAX = 600.0
 POLL_S = 0.05
 _PROPERTIES: Mapping[str, str] = {
     "spark.master": "local[1]",
@@ -120,6 +121,23 @@ def open_java(url: str, class_path: str = "") -> Iterator[OwnJava]:
             process.wait()
 
 
+_kept = contextlib.ExitStack()
+_by_url: dict[str, OwnJava] = {}
+
+
+def keep_java(url: str, class_path: str = "") -> OwnJava:
+    """Return a JVM that this process starts the first time, and that ends with the process.
+
+    See `open_java`.
+    """
+    found = _by_url.get(url)
+    if found is None or not found.alive:
+        if not _by_url:
+            atexit.register(_kept.close)
+        found = _by_url[url] = _kept.enter_context(open_java(url, class_path))
+    return found
+
+
 def _launch(folder: Path, properties: Mapping[str, str]) -> subprocess.Popen[bytes]:
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
@@ -161,9 +179,11 @@ def _connect(process: subprocess.Popen[bytes], folder: Path) -> Any:
     until_s = time.monotonic() + START_S_MAX
     while not info.exists():
         if process.poll() is not None or time.monotonic() > until_s:
+            ended = process.poll() is not None
             said = (folder / "messages").read_text("utf-8", errors="replace").strip()
             raise LakeFailed(
-                f"Java did not start for the lake: {said[-_LAST_CHARACTERS:] or 'no message'}",
+                f"Java {'ended' if ended else 'does not answer'} at its start for the lake: "
+                f"{said[-_LAST_CHARACTERS:] or 'no message'}",
                 hint="Run `java -version`: Spark needs Java 17 or 21.",
             )
         time.sleep(POLL_S)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 
 from penstock.engines.lake.batches import BATCHES
 from penstock.engines.lake.format import Catalogue, Commit, LakeFormat, LakeTable, Mark
 from penstock.engines.lake.known_tables import decode_record
-from penstock.engines.lake.own_java import open_java
+from penstock.engines.lake.own_java import keep_java
 from penstock.engines.lake.state import LakeState
 from penstock.engines.lake.storage import Folder, file_system, path_in
 from penstock.engines.lake.url import parse_url
@@ -42,8 +41,7 @@ class LakeReset(TargetReset):
         removals: list[Removal] = []
         if tables is not None:
             remembered = {row.target for row in LakeState(folder).read_records().values()}
-            with self._catalogue(url) as catalogue:
-                removals += _removals_of(catalogue, {*tables, *remembered})
+            removals += _removals_of(self._catalogue(url), {*tables, *remembered})
         if has_state:
             removals.append(
                 Removal(
@@ -54,27 +52,25 @@ class LakeReset(TargetReset):
         return Leftovers(log_id="" if log is None else log.log_id, removals=tuple(removals))
 
     def plan_emptying(self, url: str, tables: Collection[TableName], /) -> tuple[Removal, ...]:
-        with self._catalogue(url) as catalogue:
-            there = [table for name in sorted(set(tables)) if (table := catalogue.find(name))]
+        catalogue = self._catalogue(url)
+        there = [table for name in sorted(set(tables)) if (table := catalogue.find(name))]
         return tuple(_emptying([table.name for table in there]))
 
     def remove(self, url: str, removal: Removal, /) -> None:
         lake = parse_url(url)
         statements = list(removal.statements)
         if any(not one.startswith(_FOLDER) for one in statements):
-            with self._catalogue(url) as catalogue:
-                for statement in statements:
-                    _run(catalogue, statement)
+            catalogue = self._catalogue(url)
+            for statement in statements:
+                _run(catalogue, statement)
         if any(one.startswith(_FOLDER) for one in statements):
             storage = file_system(lake.state, lake.s3)
             storage.delete_dir_contents(path_in(lake.state), missing_dir_ok=True)
             if lake.is_local:
                 storage.delete_dir(path_in(lake.state))
 
-    @contextmanager
-    def _catalogue(self, url: str) -> Iterator[Catalogue]:
-        with open_java(url, parse_url(url).class_path) as java:
-            yield self._format.open(url, java, {})
+    def _catalogue(self, url: str) -> Catalogue:
+        return self._format.open(url, keep_java(url, parse_url(url).class_path), {})
 
 
 def _removals_of(catalogue: Catalogue, names: Collection[TableName]) -> Iterator[Removal]:
