@@ -102,7 +102,7 @@ def apply_batches(table: PositionTable) -> dict[int, tuple[Any, ...]]:
     return rows
 
 
-def expected(rows: dict[int, tuple[Any, ...]]) -> dict[str, list[str]]:
+def list_columns(rows: dict[int, tuple[Any, ...]]) -> dict[str, list[str]]:
     """Return the columns as a lake has them, in the order of ids."""
     ordered = [rows[number] for number in sorted(rows)]
     found = {}
@@ -123,7 +123,7 @@ def show(value: Any) -> str:
 
 def check(found: dict[str, pa.Table], rows: dict[int, tuple[Any, ...]]) -> None:
     """Fail unless every reader read these rows."""
-    wanted = expected(rows)
+    wanted = list_columns(rows)
     for reader, table in found.items():
         ordered = table.sort_by("id").to_pydict()
         for name, values in wanted.items():
