@@ -7,8 +7,10 @@ replayed from the log when a commit is refused or begins on a newer one. Not her
 
 from __future__ import annotations
 
+import structlog
+
 from penstock.engines.delta.log import DeltaLog
-from penstock.engines.delta.shape import plan_column, refuse_change
+from penstock.engines.delta.shape import features_of, plan_column, refuse_change
 from penstock.engines.delta.state import CountRows, Replay, State, is_touching, plan_actions
 from penstock.engines.lake.format import (
     Change,
@@ -24,6 +26,8 @@ from penstock.engines.lake.format import (
 from penstock.engines.lake.java import typed_errors
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import TableName
+
+logger = structlog.get_logger(__name__)
 
 MICROSECONDS = 1_000
 
@@ -69,11 +73,21 @@ class DeltaTable(LakeTable):
             committed = self._log.commit(
                 transaction, actions, commit.mark, commit.operation, now_ms=now_ms
             )
+            if actions.protocol is not None:
+                self._tell_features(state, actions.after)
             if committed == actions.after.version:
                 self._state = actions.after
             else:
                 self._move_to(committed)  # commits of others, which do not conflict, are between
         return self._newest.snapshot
+
+    def _tell_features(self, before: State, after: State) -> None:
+        added = sorted(features_of(after.protocol) - features_of(before.protocol))
+        logger.warning(
+            "features of a Delta table are switched on, which not every reader knows",
+            table=str(self.name),
+            features=", ".join(added),
+        )
 
     def _check(self, commit: Commit, state: State) -> None:
         """Raise MarkNotNewer or CommitRefused if a commit may not follow a state."""
