@@ -32,7 +32,7 @@ from penstock.engines.lake.format import (
 )
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.rows import read_rows
-from penstock.model import LOAD_AFRESH, TableName
+from penstock.model import LOAD_AGAIN, TableName
 from penstock.ports.target import Applied, AppliedByAnother, TableSync, TargetFollowsAnotherLog
 
 BATCHES = TableName("penstock", "batches")
@@ -241,7 +241,7 @@ def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) 
         raise TargetFollowsAnotherLog(
             f"the lake follows {whose}, this pipeline has {log_id}",
             hint="Name another folder or namespace in [target], or start over there: "
-            f"{LOAD_AFRESH[0].lower()}{LOAD_AFRESH[1:]}",
+            f"{LOAD_AGAIN}",
         )
     return Batches(table, log_id, storage)
 

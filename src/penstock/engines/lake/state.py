@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.engines.lake.format import LakeFailed, LakeUnreachable
 from penstock.engines.lake.storage import Folder
-from penstock.model import LOAD_AFRESH, TableName
+from penstock.model import LOAD_AGAIN, TableName
 from penstock.ports.target import (
     Applied,
     FileProgress,
@@ -138,8 +138,7 @@ def decode(data: bytes, kind: type[State], *, name: str) -> State:
     except (ValueError, msgspec.ValidationError) as error:
         raise LakeFailed(
             f"{name} does not have the form that penstock writes: {error}",
-            hint=f"Restore the file from a copy. Otherwise {LOAD_AFRESH[0].lower()}"
-            f"{LOAD_AFRESH[1:]}",
+            hint=f"Restore the file from a copy. Otherwise {LOAD_AGAIN}",
         ) from error
 
 
