@@ -75,7 +75,7 @@ def read(file: LiveFile, *columns: LakeColumn) -> list[list[Any]]:
 
 
 def test_a_new_file_has_statistics_of_its_footer(tmp_path: Path) -> None:
-    """Statistics are by name; NaN is counted, and is no bound."""
+    """Statistics are by name; NaN is counted, and never a bound."""
     file = three_rows(tmp_path)
     assert file.row_count == 3
     assert file.size_bytes == Path(file.location).stat().st_size
@@ -96,7 +96,7 @@ def test_a_new_file_has_ids_and_physical_names(tmp_path: Path) -> None:
 
 
 def test_a_file_without_rows_does_not_exist(tmp_path: Path) -> None:
-    """Nothing is left to remove."""
+    """No file is left to remove."""
     with DataWriter(f"{tmp_path}/a.parquet", [ID], {}) as writer:
         writer.write([pa.array([], pa.int64())])
     assert writer.new_file is None
@@ -220,7 +220,7 @@ def test_broken_or_missing_deletions_are_refused(tmp_path: Path, form: DeleteFor
 SHAPE = relation(("id", "integer", "int32"), ("day", "date", "string"), ("note", "text", "string"))
 
 
-def filled(folder: Path) -> PositionTable:
+def fill_table(folder: Path) -> PositionTable:
     """Return a table with two rows."""
     table = PositionTable(folder, SHAPE, lake_columns(SHAPE))
     rows = [(1, "2024-01-01", "a"), (2, None, "b")]
@@ -229,8 +229,8 @@ def filled(folder: Path) -> PositionTable:
 
 
 def test_a_value_that_does_not_fit_names_its_column_and_choice(tmp_path: Path) -> None:
-    """Nothing is staged; the message has no value."""
-    table = filled(tmp_path)
+    """No row is staged; the message has no value."""
+    table = fill_table(tmp_path)
     with pytest.raises(ValueRefused) as caught:
         table.apply([Change(op="U", gsn=3, after=(1, "infinity", "c"))])
     assert "column day of public.t: 1 values" in caught.value.message
@@ -243,7 +243,7 @@ def test_a_choice_applies_to_the_column(tmp_path: Path) -> None:
     """NULL where the user chose it."""
     given = {"dates out of range": "null"}
     choices = parse_choices(given, Engine.POSTGRESQL)
-    table = filled(tmp_path)
+    table = fill_table(tmp_path)
     spec = replace(table.spec(9), choices=choices)
     table.spec = lambda _number=0: spec  # type: ignore[method-assign]
     table.apply([Change(op="U", gsn=3, after=(1, "infinity", "c"))])
@@ -266,12 +266,12 @@ def test_a_folder_that_cannot_be_written_fails_by_name(tmp_path: Path) -> None:
     """Staging is repeated later."""
     (tmp_path / "data").touch()
     with pytest.raises(StagingFailed, match="rows of public"):
-        filled(tmp_path)
+        fill_table(tmp_path)
 
 
 def test_errors_of_a_lookup_are_its_outcome(tmp_path: Path) -> None:
     """Spark would pass on only their texts."""
-    table = filled(tmp_path)
+    table = fill_table(tmp_path)
     table.apply([Change(op="D", gsn=3, before=(1, None, None))])
     (task,) = table._tasks(9, 1)
     Path(table.staged[0].keys).unlink()
@@ -290,7 +290,7 @@ def test_errors_of_a_lookup_are_its_outcome(tmp_path: Path) -> None:
 def test_row_groups_that_cannot_have_a_key_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file in the order of its keys, a few row groups are read."""
+    """A few row groups are read of a file in the order of its keys."""
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 100)
     shape = relation(("id", "bigint", "int64"), ("note", "text", "string"))
     table = PositionTable(tmp_path, shape, lake_columns(shape))
@@ -304,11 +304,19 @@ def test_row_groups_that_cannot_have_a_key_are_not_read(
     assert one.found_count == 1
     table.apply([Change(op="D", gsn=1002, before=(5000, None))])
     assert table.outcomes[0].scanned_bytes == 0
+    # The worker has the keys in memory, but not those that were dropped since.
+    table.apply([Change(op="D", gsn=1003, before=(551, None))])
+    assert (table.outcomes[0].scanned_bytes, table.found_count()) == (0, 1)
+    monkeypatch.setattr(parquet, "CACHE_BYTES_MAX", 1)
+    table.apply([Change(op="D", gsn=1004, before=(750, None))])
+    table.apply([Change(op="D", gsn=1005, before=(552, None))])
+    assert (table.outcomes[0].scanned_bytes, table.found_count()) == (group, 1)
+    parquet._cache.clear()
 
 
 def test_a_writer_can_be_pickled_and_used_by_several_threads(tmp_path: Path) -> None:
     """Spark sends it to its workers; each call has files of its own."""
-    table = filled(tmp_path)
+    table = fill_table(tmp_path)
     writer = pickle.loads(pickle.dumps(LakeWriter(table.spec(5))))
     assert writer.stamp == 5
     assert writer.layout.schema.field(0).type == pa.int64()

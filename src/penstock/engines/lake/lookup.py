@@ -145,7 +145,7 @@ class _Search:
         return self._keys.find(span, partial(self._read, data, group))
 
     def _read(self, data: DataFile, group: int, place: int) -> pa.Array:
-        return data.read(group, self._columns[place])
+        return data.read_key(group, self._columns[place])
 
     def choose(self, data: DataFile, group: int, rows: Ints, numbers: Ints) -> Ints:
         """Return those of the live rows that are deleted."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,12 @@ from penstock.model import PenstockError, Retry
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 * 2**20
 """Size of rows in memory at which a row group ends, if it has fewer rows than the other limit."""
+
+CACHE_BYTES_MAX = 64 * 2**20
+"""Size of the footers and key columns that a worker keeps."""
+
+CACHED_BYTES_MAX = 4 * 2**20
+"""Size of a column of a row group above which it is not kept."""
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -244,47 +252,108 @@ def _split_offsets(footer: pq.FileMetaData) -> tuple[int, ...]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
+class _Cache:
+    """Footers and key columns of live files, which never change, in one worker.
+
+    Those that were not used for the longest time are dropped first.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, name: tuple[Any, ...]) -> Any:
+        """Return what is kept under a name, or None."""
+        with self._lock:
+            if name not in self._kept:
+                return None
+            self._kept.move_to_end(name)
+            return self._kept[name][0]
+
+    def keep(self, name: tuple[Any, ...], value: Any, size_bytes: int) -> None:
+        """Keep a value, unless it is too large."""
+        if size_bytes > CACHED_BYTES_MAX:
+            return
+        with self._lock:
+            if name in self._kept:
+                return
+            self._kept[name] = value, size_bytes
+            self._size_bytes += size_bytes
+            while self._size_bytes > CACHE_BYTES_MAX:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._size_bytes -= dropped
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._kept.clear()
+            self._size_bytes = 0
+
+
+_cache = _Cache()
+
+
 class DataFile:
-    """Live data file, opened for reading; to be closed.
+    """Live data file; to be closed. It is opened with the first columns that are not cached.
 
     Attributes:
         scanned_bytes: Compressed bytes of the columns that were read.
     """
 
     def __init__(self, file: LiveFile, storage: Mapping[str, str]) -> None:
-        """Open the file and read its footer.
+        """Read the footer.
 
-        Raises CommitRefused if it is gone, DataFileUnfit if it has other rows than the table says.
+        Raises CommitRefused if the file is gone, DataFileUnfit if it has other rows than the table
+        says.
         """
         self.scanned_bytes = 0
         self._file = file
-        path = path_in(file.location)
-        try:
-            self._source = file_system(file.location, storage).open_input_file(path)
-            self._parquet = pq.ParquetFile(self._source, coerce_int96_timestamp_unit="us")
-        except FileNotFoundError as error:
-            raise CommitRefused(
-                f"{file.location} is gone: another client has replaced the table's files",
-                hint="penstock looks at the table again.",
-            ) from error
-        except pa.ArrowInvalid as error:
-            raise self._unfit(str(error)) from error
-        self._footer = self._parquet.metadata
-        if self._footer.num_rows != file.row_count:
-            raise self._unfit(f"it has {self._footer.num_rows} rows, expected {file.row_count}")
-        self._leaves = {
-            self._parquet.schema.column(place).path: place
-            for place in range(len(self._parquet.schema.names))
-        }
+        self._storage = storage
+        self._source: pa.NativeFile | None = None
+        self._opened: pq.ParquetFile | None = None
+        self._name = (file.location, file.size_bytes, file.row_count)
+        self._footer = _cache.get(self._name)
+        if self._footer is None:
+            self._footer = self._parquet.metadata
+            if self._footer.num_rows != file.row_count:
+                self.close()
+                raise self._unfit(f"it has {self._footer.num_rows} rows, expected {file.row_count}")
+            _cache.keep(self._name, self._footer, self._footer.serialized_size)
+        schema = self._footer.schema
+        self._leaves = {schema.column(place).path: place for place in range(len(schema.names))}
         self._by_id = {
             int(field.metadata[_FIELD_ID]): field.name
-            for field in self._parquet.schema_arrow
+            for field in schema.to_arrow_schema()
             if field.metadata and _FIELD_ID in field.metadata
         }
 
+    @property
+    def _parquet(self) -> pq.ParquetFile:
+        """The opened file. Raises CommitRefused, DataFileUnfit."""
+        if self._opened is not None:
+            return self._opened
+        location = self._file.location
+        try:
+            files = file_system(location, self._storage)
+            self._source = files.open_input_file(path_in(location))
+            self._opened = pq.ParquetFile(
+                self._source, metadata=self._footer, coerce_int96_timestamp_unit="us"
+            )
+        except FileNotFoundError as error:
+            raise CommitRefused(
+                f"{location} is gone: another client has replaced the table's files",
+                hint="penstock looks at the table again.",
+            ) from error
+        except pa.ArrowInvalid as error:
+            self.close()
+            raise self._unfit(str(error)) from error
+        return self._opened
+
     def close(self) -> None:
         """Close the file."""
-        self._source.close()
+        if self._source is not None:
+            self._source.close()
 
     @property
     def group_count(self) -> int:
@@ -306,20 +375,31 @@ class DataFile:
             return None  # text that another writer has cut inside of a character
         return None if found[0] is None else found
 
+    def read_key(self, group: int, column: LakeColumn) -> pa.Array:
+        """Return the values of a column by which rows are found; see `read`.
+
+        They are kept for later batches, because files do not change.
+        """
+        name = (*self._name, group, column)
+        found = _cache.get(name)
+        if found is None:
+            found = self.read(group, column)
+            _cache.keep(name, found, found.nbytes)
+        return found
+
     def read(self, group: int, column: LakeColumn) -> pa.Array:
         """Return the values of a column in a row group, with the column's present type.
 
         A column that was added after the file was written has its initial value in all rows.
-        Raises DataFileUnfit.
+        Raises CommitRefused, DataFileUnfit.
         """
         kind = lake_arrow_type(column.type)
         place = self._place(column)
         if place is None:
             return _initial(column, kind, self.rows_in(group))
+        parquet = self._parquet
         try:
-            table = self._parquet.reader.read_row_group(
-                group, column_indices=[place], use_threads=False
-            )
+            table = parquet.reader.read_row_group(group, column_indices=[place], use_threads=False)
             self.scanned_bytes += self._footer.row_group(group).column(place).total_compressed_size
             return _one_array(table.column(0), kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
