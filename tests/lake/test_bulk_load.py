@@ -139,7 +139,7 @@ def test_an_empty_table_has_no_files(make_copying: MakeCopying, source_url: str)
 
 
 def test_what_a_lake_cannot_have_is_named(make_copying: MakeCopying, source_url: str) -> None:
-    """What a lake cannot have is named."""
+    """Parts that a lake cannot have are named."""
     run(
         source_url,
         "create table public.customers (id int primary key, mail text unique)",
@@ -187,7 +187,7 @@ def check_ended(copying: Copying, source_url: str) -> None:
 
 
 def test_nothing_is_read_before_all_of_it_is_there(copying: Copying) -> None:
-    """Nothing is read before all of it is there."""
+    """Rows are read only when all are there."""
     seen = []
     copying.session.before_task = lambda: seen.append(len(copying.store.rows(ORDERS)))
     copying.load()

@@ -59,8 +59,8 @@ def test_values_are_those_of_the_log(copying: Copying, mysql: MySQLServer, mysql
         "from_unixtime(1767323045), '-838:59:59', 'b'), "
         "(2, null, null, null, null, null, null, null, null, null, null, null, null)"
     )
-    assert copying.load().rows == {_named(name): 2}
-    [first, second] = sorted(copying.store.rows(_named(name)), key=lambda row: row["id"])
+    assert copying.load().rows == {_name_table(name): 2}
+    [first, second] = sorted(copying.store.rows(_name_table(name)), key=lambda row: row["id"])
     assert first == EXPECTED
     assert second == {**dict.fromkeys(EXPECTED), "id": 2}
 
@@ -76,5 +76,5 @@ def test_a_zero_date_is_refused_by_name(
         copying.load()
 
 
-def _named(database: str) -> TableName:
+def _name_table(database: str) -> TableName:
     return TableName(database, "shop")

@@ -19,7 +19,8 @@ from harness.lake.applying import LakeRun, Shop, content_of, create_table
 from harness.lake.fake_format import FakeCatalogue, FakeFormat, FakeStore
 from harness.pipelines.changes import Change
 from penstock.engines.lake.batches import BATCHES
-from penstock.engines.lake.format import MarkNotNewer
+from penstock.engines.lake.format import DeleteForm, DeletionRef, LiveFile, MarkNotNewer
+from penstock.engines.lake.upkeep import Limits, choose_files
 from penstock.host import faults
 from penstock.host.faults import FaultInjected
 from penstock.model import PenstockError, TableName
@@ -42,6 +43,8 @@ POINTS = (
     "lake.batch.before",
     "lake.batch.after",
     "lake.state.after",
+    "lake.compact.before",
+    "lake.compact.after",
 )
 
 
@@ -84,7 +87,7 @@ class Lake:
         """Return the names of all data files below the tables."""
         return {path.name for path in (self.store.root / "public").rglob("*") if path.is_file()}
 
-    def referenced(self) -> set[str]:
+    def list_referenced(self) -> set[str]:
         """Return the names of the data files that any version has."""
         return {
             Path(location).name
@@ -134,13 +137,13 @@ def test_nothing_is_left_of_staged_files_but_those_of_the_tables(lake: Lake) -> 
     run.run(files_max=1)
     run.stage(applied=Applied())
     run.close()
-    assert lake.files() <= lake.referenced()
+    assert lake.files() <= lake.list_referenced()
     assert not list((lake.store.root / "_penstock" / "side").iterdir())
     assert not list((lake.store.root / "_penstock" / "staged").iterdir())
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("nth", [1, 2])
 def test_a_failure_at_any_step_counts_each_change_once(lake: Lake, point: str, nth: int) -> None:
     """Fail or be killed at a step, connect again, and cut the batches at other places."""
     lake.shop.write(40)
@@ -153,7 +156,7 @@ def test_a_failure_at_any_step_counts_each_change_once(lake: Lake, point: str, n
     again.close()
     lake.check()
     # Only vectors of deleted rows may be left, whose names have no token.
-    assert all("deletion_vector" in name for name in lake.files() - lake.referenced())
+    assert all("deletion_vector" in name for name in lake.files() - lake.list_referenced())
 
 
 def test_many_failures_in_a_long_history(lake: Lake) -> None:
@@ -374,3 +377,36 @@ def test_a_row_that_cannot_be_completed_stops_by_name(lake: Lake) -> None:
         run.run()
     run.fail()
     assert lake.store.rows(ORDERS) == []
+
+
+def test_tables_have_few_files_after_many_batches(lake: Lake) -> None:
+    """Apply many small batches, and count the files of the newest versions."""
+    lake.shop.write(60, per_segment=1)
+    run = lake.open()
+    run.run(files_max=1)
+    run.close()
+    lake.check()
+    for table in lake.shop.tables:
+        data = lake.store.tables[table.name]
+        assert len(data.versions[-1].files) < 12
+        assert "compact" in data.operations
+
+
+def test_files_of_one_tier_are_joined() -> None:
+    """Choose among files of several sizes and with deleted rows."""
+    limits = Limits(count=2, tier_bytes=100, tiers=2, dead_rows_min=5)
+
+    def file(name: str, size_bytes: int, dead: int = 0) -> LiveFile:
+        ref = DeletionRef(form=DeleteForm.DELTA, cardinality=dead)
+        deletes = (ref,) if dead else ()
+        return LiveFile(
+            name=name, location=name, size_bytes=size_bytes, row_count=10, deletes=deletes
+        )
+
+    files = [file("a", 50), file("b", 150), file("c", 60, 1), file("d", 999), file("e", 999, 6)]
+    groups = choose_files([*files, file("f", 999, 10)], limits)
+    assert sorted(tuple(one.name for one in group) for group in groups) == [
+        ("a", "c"),
+        ("e",),
+        ("f",),
+    ]

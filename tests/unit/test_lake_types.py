@@ -73,7 +73,7 @@ MYSQL = [
 ]
 
 
-def mapped(
+def map_type(
     source_type: str,
     neutral: str,
     engine: str = "postgresql",
@@ -90,7 +90,7 @@ def mapped(
 @pytest.mark.parametrize(("source_type", "neutral", "expected"), POSTGRES)
 def test_a_type_of_postgresql_has_a_type_of_the_lake(source_type, neutral, expected) -> None:
     """A type of postgresql has a type of the lake."""
-    assert mapped(source_type, neutral).type == expected
+    assert map_type(source_type, neutral).type == expected
     for engine in (Engine.DELTA, Engine.ICEBERG):
         assert format_type(expected, engine)
 
@@ -98,8 +98,8 @@ def test_a_type_of_postgresql_has_a_type_of_the_lake(source_type, neutral, expec
 @pytest.mark.parametrize(("source_type", "expected"), MYSQL)
 def test_a_type_of_mysql_has_a_type_of_the_lake(source_type, expected) -> None:
     """A type of mysql has a type of the lake."""
-    assert mapped(source_type, neutral_type(source_type), "mysql").type == expected
-    assert mapped(source_type, "string", "mariadb").type == expected
+    assert map_type(source_type, neutral_type(source_type), "mysql").type == expected
+    assert map_type(source_type, "string", "mariadb").type == expected
 
 
 def test_an_unknown_engine_is_mapped_by_neutral_types() -> None:
@@ -126,14 +126,14 @@ def test_a_timestamp_needs_a_feature_of_delta_alone() -> None:
 
 def test_without_a_choice_a_load_may_begin_and_stops_at_the_value() -> None:
     """Without a choice a load may begin and stops at the value."""
-    mapping = mapped("date", "date")
+    mapping = map_type("date", "date")
     assert mapping.refused == ""
     assert mapping.chosen == {"dates out of range": "error"}
 
 
 def test_a_choice_makes_the_column_text() -> None:
     """A choice makes the column text."""
-    mapping = mapped("date", "date", given={"dates out of range": "text"})
+    mapping = map_type("date", "date", given={"dates out of range": "text"})
     assert mapping.type == "string"
     days = pa.array([0, -719_528, 2_932_897, None], pa.int32()).view(pa.date32())
     found = convert_values(days, "string", neutral="date", mapping=mapping)
@@ -141,10 +141,10 @@ def test_a_choice_makes_the_column_text() -> None:
 
 
 def test_null_is_no_choice_for_a_key() -> None:
-    """Null is no choice for a key."""
+    """Null cannot be chosen for a key."""
     given = {"dates out of range": "null"}
-    assert mapped("date", "date", given=given).refused == ""
-    mapping = mapped("date", "date", given=given, identifies=True)
+    assert map_type("date", "date", given=given).refused == ""
+    mapping = map_type("date", "date", given=given, identifies=True)
     assert '"public.t.a"' in mapping.refused
     assert mapping.type == ""
 
@@ -214,7 +214,7 @@ def test_texts_of_times_have_the_digits_of_mysql(fraction, expected) -> None:
 
 def test_a_time_of_mysql_may_have_many_hours() -> None:
     """A time of mysql may have many hours."""
-    mapping = mapped("time(1)", "time", "mysql")
+    mapping = map_type("time(1)", "time", "mysql")
     values = pa.array([-838 * 3_600_000_000 - 100_000, None, 1_000_000]).view(pa.time64("us"))
     found = convert_values(values, "string", mapping=mapping)
     assert found.to_pylist() == ["-838:00:00.1", None, "00:00:01.0"]
@@ -232,9 +232,9 @@ def test_a_value_that_does_not_fit_is_refused_or_null(source_type, name, texts, 
     """A value that does not fit is refused or null."""
     values = pa.array([*texts, None])
     with pytest.raises(ValueUnfit) as caught:
-        convert_values(values, name, mapping=mapped(source_type, "string"))
+        convert_values(values, name, mapping=map_type(source_type, "string"))
     assert (caught.value.loss, caught.value.count) == (loss, len(texts))
-    mapping = mapped(source_type, "string", given={loss: "null"})
+    mapping = map_type(source_type, "string", given={loss: "null"})
     found = convert_values(values, name, mapping=mapping)
     assert found.to_pylist() == [None] * len(values)
 
@@ -243,9 +243,9 @@ def test_a_value_that_does_not_fit_is_refused_or_null(source_type, name, texts, 
 def test_zero_dates_of_mysql_are_refused_or_null(text) -> None:
     """Zero dates of mysql are refused or null."""
     with pytest.raises(ValueUnfit) as caught:
-        convert_values(pa.array([text]), "date", mapping=mapped("date", "string", "mysql"))
+        convert_values(pa.array([text]), "date", mapping=map_type("date", "string", "mysql"))
     assert caught.value.loss == "zero dates"
-    mapping = mapped("date", "string", "mysql", given={"zero dates": "null"})
+    mapping = map_type("date", "string", "mysql", given={"zero dates": "null"})
     found = convert_values(pa.array([text, "2024-01-01"]), "date", mapping=mapping)
     assert found.to_pylist() == [None, date(2024, 1, 1)]
 
@@ -256,7 +256,7 @@ def test_typed_dates_outside_the_years_are_refused(days) -> None:
     values = pa.array([days, 0], pa.int32()).view(pa.date32())
     with pytest.raises(ValueUnfit):
         convert_values(values, "date")
-    mapping = mapped("date", "date", given={"dates out of range": "null"})
+    mapping = map_type("date", "date", given={"dates out of range": "null"})
     assert convert_values(values, "date", mapping=mapping).to_pylist() == [None, date(1970, 1, 1)]
 
 
@@ -273,9 +273,9 @@ def test_nanoseconds_of_ignite_are_refused_or_rounded() -> None:
     """Nanoseconds of ignite are refused or rounded."""
     texts = pa.array(["2024-01-01 00:00:00.123456789+00", "2024-01-01 00:00:00.1234560+00"])
     with pytest.raises(ValueUnfit) as caught:
-        convert_values(texts, "timestamptz", mapping=mapped("timestamp", "string", "ignite"))
+        convert_values(texts, "timestamptz", mapping=map_type("timestamp", "string", "ignite"))
     assert (caught.value.loss, caught.value.count) == ("nanoseconds", 1)
-    mapping = mapped("timestamp", "string", "ignite", given={"nanoseconds": "round"})
+    mapping = map_type("timestamp", "string", "ignite", given={"nanoseconds": "round"})
     found = convert_values(texts, "timestamptz", mapping=mapping)
     assert [one.microsecond for one in found.to_pylist()] == [123_457, 123_456]
 

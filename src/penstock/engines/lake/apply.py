@@ -84,7 +84,7 @@ class TableWork:
         mark: The mark that the commit gets.
         relation: The source's newest shape in the phase; None if it is not told.
         merge: The staged rows; None if there are none.
-        is_emptied: All rows of before are removed.
+        is_emptied: All existing rows are removed.
         snapshot: The version that is looked at.
         plan: The changes of shape.
         lookups: The results of its lookups in that version.
@@ -130,7 +130,7 @@ class BatchApply:
         table_sync: TableSync | None,
         at: Applied,
     ) -> None:
-        """Keep the parts.
+        """Keep the parts; `names` and `notes` are filled by `run`.
 
         Args:
             lake: The lake, bound to its log.
@@ -149,6 +149,7 @@ class BatchApply:
         self._specs: dict[str, WriterSpec] = {}
         self._token = ""
         self.notes: list[ShapeNote] = []
+        self.names: set[TableName] = set()
 
     def run(self) -> Mapping[str, float]:
         """Apply all of it; return the seconds of each step.
@@ -161,7 +162,8 @@ class BatchApply:
         self._check_policies()
         self._find_specs()
         phases = self._phases()
-        staged = self._begin([work.name for works in phases for work in works])
+        self.names = {work.name for works in phases for work in works}
+        staged = self._begin(self.names)
         faults.point("lake.apply.begun")
         for works in phases:
             self._apply_phase(works)
@@ -292,7 +294,7 @@ class BatchApply:
             return  # after a crash: the table has the whole batch
         is_later = mark is not None and mark.log_id == lake.log_id and mark.gsn > floor
         if mark is not None and is_later and not self._is_inside(work, mark):
-            raise applied_by_another(self._at, mark.applied)
+            raise applied_by_another(self._at, mark.place)
         work.plan = self._plan(work, Shape.of(snapshot, record), snapshot)
         self._check_columns(work)
         self._fill(work)
@@ -473,8 +475,9 @@ class BatchApply:
         lake.batches.append(
             self._at,
             batch.after,
-            versions if lake.pass_ahead(batch.after) else None,
+            versions if lake.has_passed(batch.after) else None,
             token=self._token or secrets.token_hex(8),
             applied_us=lake.clock.now_us(),
         )
+        lake.forget_ahead(batch.after)
         lake.write_log(batch.after)

@@ -93,10 +93,10 @@ class Batches:
         return self._table.snapshot()
 
     @property
-    def applied(self) -> Applied:
+    def applied_place(self) -> Applied:
         """Place up to which the lake is applied."""
         mark = self.snapshot.mark
-        return Applied() if mark is None else mark.applied
+        return Applied() if mark is None else mark.place
 
     @property
     def syncs(self) -> dict[TableName, TableSync]:
@@ -110,8 +110,8 @@ class Batches:
 
     def check_at(self, at: Applied) -> None:
         """Raise AppliedByAnother unless the lake is at this place, as far as is known."""
-        if not self.applied.is_at(at):
-            raise applied_by_another(at, self.applied)
+        if not self.applied_place.is_at(at):
+            raise applied_by_another(at, self.applied_place)
 
     def append(
         self,
@@ -193,11 +193,11 @@ class Batches:
                 names = {file.name for file in snapshot.files}
                 may_repeat = (
                     isinstance(error, CommitRefused)
-                    and self.applied.is_at(at)
+                    and self.applied_place.is_at(at)
                     and names.issuperset(commit.removes)
                 )
                 if not may_repeat or attempt == COMMITS_MAX:
-                    raise applied_by_another(at, self.applied) from error
+                    raise applied_by_another(at, self.applied_place) from error
                 commit = replace(commit, base_version=snapshot.version)
 
     def _record(self, syncs: Iterable[TableSync]) -> str:
@@ -240,8 +240,7 @@ def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) 
         whose = "no log" if record is None else f"change log {record.log_id}"
         raise TargetFollowsAnotherLog(
             f"the lake follows {whose}, this pipeline has {log_id}",
-            hint="Name another folder or namespace in [target], or start over there: "
-            f"{LOAD_AGAIN}",
+            hint=f"Name another folder or namespace in [target], or start over there: {LOAD_AGAIN}",
         )
     return Batches(table, log_id, storage)
 

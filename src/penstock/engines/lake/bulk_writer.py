@@ -169,10 +169,12 @@ def convert_rows(
     relation: their shape; columns may be text in it that are not in `WriterSpec.relation`. Raises
     ValueRefused with the column's name.
     """
-    return list(_converted(relation.columns, batch.columns, spec.columns, mappings, spec.table))
+    return list(
+        _convert_columns(relation.columns, batch.columns, spec.columns, mappings, spec.table)
+    )
 
 
-def _converted(
+def _convert_columns(
     columns: Sequence[Column],
     arrays: Sequence[pa.Array],
     lake: Sequence[LakeColumn | None],
@@ -185,10 +187,10 @@ def _converted(
         try:
             yield convert_values(values, wanted.type, neutral=column.neutral, mapping=mapping)
         except ValueUnfit as error:
-            raise _refused(error, column, wanted, table) from error
+            raise _make_refusal(error, column, wanted, table) from error
 
 
-def _refused(
+def _make_refusal(
     error: ValueUnfit, column: Column, wanted: LakeColumn, table: TableName
 ) -> ValueRefused:
     hint = "Leave the column out, or fix the values at the source."

@@ -147,7 +147,7 @@ class ChunkRecords:
                 position=mark.position,
                 finished=mark.finished,
                 row_count=mark.row_count,
-                done=mark.done if mark.finished else self._done(mark, names),
+                done=mark.done if mark.finished else self._count_done(mark, names),
             )
             for mark in self._read_marks(names)
         }
@@ -157,7 +157,7 @@ class ChunkRecords:
             if name.endswith(f"/{MARK}") and (mark := self._decode_mark(name)) is not None:
                 yield mark
 
-    def _done(self, mark: TableMark, names: list[str]) -> dict[int, int]:
+    def _count_done(self, mark: TableMark, names: list[str]) -> dict[int, int]:
         folder = f"{FOLDER}/{folder_name(mark.name)}/{mark.plan}/"
         done: dict[int, int] = {}
         for name in names:

@@ -174,7 +174,7 @@ class Mark:
         )
 
     @property
-    def applied(self) -> Applied:
+    def place(self) -> Applied:
         """Return the place in the log."""
         return Applied(
             segment=self.segment,
@@ -248,7 +248,7 @@ class ColumnStatistics:
 
     Attributes:
         low, high: As Python values (bool, int, float, Decimal, date, naive or UTC datetime, str,
-            bytes); None if not known or all are NULL. Text and bytes may be cut by whoever writes
+            bytes); None if not known or all are NULL. Text and bytes may be cut by the writer of
             the metadata.
         null_count: Number of NULLs.
         nan_count: Number of NaNs of a float column.

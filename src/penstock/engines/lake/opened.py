@@ -47,6 +47,9 @@ from penstock.ports.target import (
 
 logger = structlog.get_logger(__name__)
 
+AHEAD = "ahead"
+"""Name of the record of tables that are ahead."""
+
 ABANDONED_US = 24 * 3600 * 1_000_000
 """Age at which staged files of a process on another machine are removed."""
 
@@ -139,13 +142,14 @@ class OpenLake:
         self.state.check_writable()
         self.log_id = log_id
         self._batches = open_batches(self.catalogue, log_id, self.storage)
-        applied = self._batches.applied
+        applied = self._batches.applied_place
         known = self.state.read_log()
         if known is not None and known.log_id == log_id:
             self.versions = dict(known.versions)
             self.missing = dict(known.missing)
         waiting = self.state.read_staged(log_id)
         self._find_ahead(waiting.values(), applied)
+        self._keep_ahead()
         self._remove_waiting(waiting)
         self._find_versions()
         self.write_log(applied)
@@ -172,6 +176,20 @@ class OpenLake:
             tables = [str(name) for name in self.ahead]
             logger.info("batch was cut short", tables=tables, gsn=applied.gsn)
 
+    def _keep_ahead(self) -> None:
+        """Record which tables are ahead, until all others have caught up with them.
+
+        The records of the batches that they have are removed now.
+        """
+        if not self._ahead_marks:
+            self.state.remove_staged(AHEAD)
+            return
+        names = sorted(self.target_name(source) for source in self._ahead_marks)
+        folders = tuple((name, ()) for name in names)
+        self.state.write_staged(
+            AHEAD, StagedState(log_id=self.log_id, token=AHEAD, folders=folders)
+        )
+
     def _read(self, name: TableName) -> Snapshot | None:
         table = self.catalogue.find(name)
         if table is None:
@@ -186,12 +204,17 @@ class OpenLake:
         }
         self._unversioned.discard(BATCHES)
 
-    def pass_ahead(self, after: Applied) -> bool:
-        """Note that the lake is now at a place; return whether no table is ahead of it."""
+    def has_passed(self, after: Applied) -> bool:
+        """Return whether no table is ahead of a place."""
         mark = Mark.of(self.log_id, after)
         left = {name: one for name, one in self._ahead_marks.items() if one.is_newer(mark)}
-        self._ahead_marks = left
         return not left
+
+    def forget_ahead(self, after: Applied) -> None:
+        """Forget the tables that were ahead, once the lake is where they were."""
+        if self._ahead_marks and self.has_passed(after):
+            self._ahead_marks.clear()
+            self._keep_ahead()
 
     def complete_versions(self) -> Mapping[str, int]:
         """Return the newest version of each table."""
@@ -276,7 +299,7 @@ class OpenLake:
                 continue
             mark = self.snapshot(name).mark
             if mark is not None and mark.log_id == self.log_id and mark.gsn > row.applied.gsn:
-                rows[source] = replace(row, applied=mark.applied)
+                rows[source] = replace(row, applied=mark.place)
         return rows
 
     def write_syncs(self, rows: Iterable[TableSync], at: Applied) -> None:
@@ -352,8 +375,8 @@ class OpenLake:
 
     def _remove_waiting(self, waiting: Mapping[str, StagedState]) -> None:
         """Remove the files of earlier loaders, unless such a process may still run."""
-        for staged in waiting.values():
-            if self._is_abandoned(staged):
+        for name, staged in waiting.items():
+            if name != AHEAD and self._is_abandoned(staged):
                 self.remove_files(staged, is_begun=True)
 
     def _is_abandoned(self, staged: StagedState) -> bool:

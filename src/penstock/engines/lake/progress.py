@@ -143,7 +143,7 @@ class LakeProgress(Progress, TargetReader, ChunkCounts):
     # -- segments ----------------------------------------------------------------------------
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
-        state, rows = self._extracted()
+        state, rows = self._read_extracted()
         before = rows.pop((slot, file), None)
         is_again = before is not None
         row = ExtractedRow(slot=slot, file=file, mark=mark, begun=_now())
@@ -152,7 +152,7 @@ class LakeProgress(Progress, TargetReader, ChunkCounts):
         self._put(rows, row, state.restart_count + is_again)
 
     def end_segment(self, *, slot: str, file: str, mark: str) -> None:
-        state, rows = self._extracted()
+        state, rows = self._read_extracted()
         before = rows.get((slot, file)) or ExtractedRow(
             slot=slot, file=file, mark=mark, begun=_now()
         )
@@ -161,10 +161,10 @@ class LakeProgress(Progress, TargetReader, ChunkCounts):
         )
 
     def finished_segments(self, slot: str) -> set[str]:
-        _, rows = self._extracted()
+        _, rows = self._read_extracted()
         return {row.file for row in rows.values() if row.slot == slot and row.ended}
 
-    def _extracted(self) -> tuple[ExtractedState, dict[tuple[str, str], ExtractedRow]]:
+    def _read_extracted(self) -> tuple[ExtractedState, dict[tuple[str, str], ExtractedRow]]:
         state = _load(self._folder, EXTRACTED_NAME, ExtractedState) or ExtractedState()
         return state, {(row.slot, row.file): row for row in state.rows}
 
@@ -187,22 +187,24 @@ class LakeProgress(Progress, TargetReader, ChunkCounts):
 
     def newest(self, operation: str) -> Sequence[ProgressRow]:
         if operation == "CE":
-            rows = sorted(self._extracted()[1].values(), key=lambda row: row.begun)
+            rows = sorted(self._read_extracted()[1].values(), key=lambda row: row.begun)
             return [
-                _shown(row.slot, row.mark, row.begun, row.ended)
+                _make_row(row.slot, row.mark, row.begun, row.ended)
                 for row in reversed(rows[-SHOWN_MAX:])
             ]
         files = self._state.read_files()
         loaded: list[FileRow] = [] if files is None else list(files.rows)
         loaded.sort(key=lambda row: row.begun)
         return [
-            _shown(row.file, str(row.mark), row.begun, row.ended)
+            _make_row(row.file, str(row.mark), row.begun, row.ended)
             for row in reversed(loaded[-SHOWN_MAX:])
         ]
 
     def restarts(self) -> int:
         files = self._state.read_files()
-        return self._extracted()[0].restart_count + (0 if files is None else files.restart_count)
+        return self._read_extracted()[0].restart_count + (
+            0 if files is None else files.restart_count
+        )
 
     @property
     def counts(self) -> ChunkCounts:
@@ -225,7 +227,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def _shown(source: str, mark: str, begun: str, ended: str) -> ProgressRow:
+def _make_row(source: str, mark: str, begun: str, ended: str) -> ProgressRow:
     return ProgressRow(
         source=source,
         mark=mark,

@@ -64,7 +64,7 @@ class LakeProgress(TargetProgress):
         return self._lake.read_syncs()
 
     def write_table_sync(self, row: TableSync) -> None:
-        self._lake.write_syncs([row], self._lake.batches.applied)
+        self._lake.write_syncs([row], self._lake.batches.applied_place)
 
 
 class LakeStaging(Staging):

@@ -86,7 +86,7 @@ class Folder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._failed("read", name, error) from error
+            raise self._make_error("read", name, error) from error
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file whole, durably: it has its old bytes or the new ones.
@@ -100,7 +100,7 @@ class Folder:
             with self._files.open_output_stream(f"{self._path}/{name}") as file:
                 file.write(data)
         except OSError as error:
-            raise self._failed("write", name, error) from error
+            raise self._make_error("write", name, error) from error
 
     def _write_local(self, name: str, data: bytes) -> None:
         path = Path(self._path) / name
@@ -124,7 +124,7 @@ class Folder:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise self._failed("remove", name, error) from error
+            raise self._make_error("remove", name, error) from error
 
     def names(self, below: str = "") -> Iterator[str]:
         """Yield the names of all files, relative to the folder, below a subfolder.
@@ -136,12 +136,12 @@ class Folder:
         try:
             found = self._files.get_file_info(selector)
         except OSError as error:
-            raise self._failed("list", below, error) from error
+            raise self._make_error("list", below, error) from error
         for info in sorted(found, key=lambda one: str(one.path)):
             if info.type is fs.FileType.File and not info.base_name.startswith("."):
                 yield str(info.path).removeprefix(self._path).lstrip("/")
 
-    def _failed(self, doing: str, name: str, error: OSError) -> LakeUnreachable:
+    def _make_error(self, doing: str, name: str, error: OSError) -> LakeUnreachable:
         return LakeUnreachable(
             f"cannot {doing} {self.location}/{name}: {error}",
             hint="Check that the storage answers, and that this account may read and write there.",
