@@ -25,10 +25,12 @@ from harness.lake.iceberg import (
     read_all,
     read_pyiceberg,
     read_summary,
+    rest_place,
     run_sql,
     sqlite_place,
     write_file,
 )
+from harness.lake.rest_catalogue import serve_rest_catalogue
 from harness.lake.spark import lake_session
 from penstock.engines.iceberg.catalogue import FORMAT, IcebergCatalogue
 from penstock.engines.iceberg.table import IcebergTable, mark_json
@@ -129,20 +131,25 @@ def lake(session: Session, tmp_path: Path) -> Lake:
     return Lake(session, hadoop_place(tmp_path / "warehouse"))
 
 
-@pytest.fixture(params=["hadoop", "sqlite", "postgres"])
+@pytest.fixture(params=["hadoop", "sqlite", "postgres", "rest"])
 def any_lake(
     request: pytest.FixtureRequest,
     session: Session,
     tmp_path: Path,
     shared_servers: SharedServers,
-) -> Lake:
+) -> Iterator[Lake]:
     """Lake in each kind of catalogue."""
+    warehouse = tmp_path / "warehouse"
     if request.param == "hadoop":
-        return Lake(session, hadoop_place(tmp_path / "warehouse"))
-    if request.param == "sqlite":
-        return Lake(session, sqlite_place(tmp_path))
-    server = first_server(shared_servers, versions()[-1])
-    return Lake(session, postgres_place(tmp_path, server.make_database("iceberg")))
+        yield Lake(session, hadoop_place(warehouse))
+    elif request.param == "sqlite":
+        yield Lake(session, sqlite_place(tmp_path))
+    elif request.param == "rest":
+        with serve_rest_catalogue(session, warehouse) as uri:
+            yield Lake(session, rest_place(warehouse, uri))
+    else:
+        server = first_server(shared_servers, versions()[-1])
+        yield Lake(session, postgres_place(tmp_path, server.make_database("iceberg")))
 
 
 def rows_of(*ids: int, note: str = "n") -> pa.Table:

@@ -109,6 +109,11 @@ def postgres_place(folder: Path, url: str) -> Place:
     )
 
 
+def rest_place(folder: Path, uri: str) -> Place:
+    """Return a REST catalogue that serves the tables in a folder."""
+    return Place({"type": "rest", "uri": uri, "warehouse": str(folder)})
+
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
