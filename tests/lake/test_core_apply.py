@@ -159,6 +159,22 @@ def test_a_failure_at_any_step_counts_each_change_once(lake: Lake, point: str, n
     assert all("deletion_vector" in name for name in lake.files() - lake.list_referenced())
 
 
+@pytest.mark.parametrize("point", POINTS[:5])
+def test_a_second_failure_before_the_tables_are_level_again(lake: Lake, point: str) -> None:
+    """Be killed after one table's commit, and again while the others have not caught up."""
+    lake.shop.write(20)
+    for spec in ("lake.commit.after:2:error", f"{point}:1:error"):
+        run = lake.open()
+        with faults.arming(spec), pytest.raises(FaultInjected):
+            run.run(files_max=2)
+        run.kill()
+    last = lake.open()
+    last.run(files_max=1)
+    last.close()
+    lake.check()
+    assert not list((lake.store.root / "_penstock" / "staged").iterdir())
+
+
 def test_many_failures_in_a_long_history(lake: Lake) -> None:
     """Fail at random steps of a random history."""
     choose = lake.shop.random

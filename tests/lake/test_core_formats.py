@@ -40,6 +40,8 @@ POINTS = (
     "lake.commit.after",
     "lake.batch.before",
     "lake.batch.after",
+    "lake.compact.before",
+    "lake.compact.after",
 )
 
 

@@ -18,6 +18,7 @@ from harness.pipelines.loader import LogMaker
 from penstock.engines.lake.format import Catalogue, LakeColumn, LakeFormat
 from penstock.engines.lake.known_tables import encode_record
 from penstock.engines.lake.target import LakeEngine
+from penstock.engines.lake.upkeep import Limits
 from penstock.load.sql_target import StagedBatch, open_stager
 from penstock.log.layout import next_segments
 from penstock.model import Identity, MarkerKind, Relation, TableName
@@ -75,14 +76,15 @@ class LakeRun:
         log_id: str = LOG_ID,
         left_out: frozenset[TableName] = frozenset(),
         settled: Mapping[TableName, int] | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        """Connect, and bind the lake to the log."""
+        """Connect, and bind the lake to the log. limits: of upkeep; None: small ones."""
         self._settled = settled or {}
         self._left_out = left_out
         self.jobs = jobs or InlineJobs()
         self._url, self._log, self._log_id = url, log, log_id
         self._policies, self._starts = policies, starts or {}
-        self.engine = LakeEngine(table_format)
+        self.engine = LakeEngine(table_format, limits or Limits(count=3, dead_rows_min=3))
         self.target = self.engine.open_target(url, {}, policies=policies)
         self.target.use(lambda: self.jobs)
         self.applied = self.target.bind(log_id)

@@ -207,8 +207,7 @@ class OpenLake:
     def has_passed(self, after: Applied) -> bool:
         """Return whether no table is ahead of a place."""
         mark = Mark.of(self.log_id, after)
-        left = {name: one for name, one in self._ahead_marks.items() if one.is_newer(mark)}
-        return not left
+        return not any(one.is_newer(mark) for one in self._ahead_marks.values())
 
     def forget_ahead(self, after: Applied) -> None:
         """Forget the tables that were ahead, once the lake is where they were."""

@@ -12,6 +12,7 @@ from penstock.engines.lake.apply import BatchApply
 from penstock.engines.lake.format import LakeFailed, LakeFormat
 from penstock.engines.lake.opened import OpenLake
 from penstock.engines.lake.staging import LakeStaging
+from penstock.engines.lake.upkeep import DEFAULT_LIMITS, Limits, keep_up
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, TableName
 from penstock.model.policies import EVOLVE_ALL, Policies
@@ -38,9 +39,10 @@ class LakeTarget(Target):
     replica = True
     is_closed = False
 
-    def __init__(self, lake: OpenLake) -> None:
-        """Keep the lake; `use` and `bind` follow."""
+    def __init__(self, lake: OpenLake, limits: Limits = DEFAULT_LIMITS) -> None:
+        """Keep the lake; `use` and `bind` follow. limits: of upkeep."""
         self._lake = lake
+        self._limits = limits
         self._executor = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="lake-commit")
         self._notes: list[ShapeNote] = []
 
@@ -62,9 +64,13 @@ class LakeTarget(Target):
             at=batch.before if at is None else at,
         )
         try:
-            return applying.run()
+            seconds = applying.run()
         finally:
             self._notes += applying.notes
+        began = self._lake.clock.monotonic_s()
+        if keep_up(self._lake, applying.names, self._limits):
+            return {**seconds, "upkeep": round(self._lake.clock.monotonic_s() - began, 3)}
+        return seconds
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         return self._lake.read_syncs()
@@ -91,9 +97,10 @@ class LakeEngine(TargetEngine):
     errors: tuple[type[BaseException], ...] = ()
     ddl_commits = True
 
-    def __init__(self, table_format: LakeFormat) -> None:
-        """Keep the format."""
+    def __init__(self, table_format: LakeFormat, limits: Limits = DEFAULT_LIMITS) -> None:
+        """Keep the format. limits: of upkeep."""
         self._format = table_format
+        self._limits = limits
         self._lake: OpenLake | None = None
 
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
@@ -127,4 +134,4 @@ class LakeEngine(TargetEngine):
             policies=policies,
             clock=clock,
         )
-        return LakeTarget(self._lake)
+        return LakeTarget(self._lake, self._limits)
