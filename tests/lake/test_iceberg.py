@@ -161,7 +161,8 @@ def rows_of(*ids: int, note: str = "n") -> pa.Table:
 
 def notes_of(*ids: int, note: str = "n") -> dict[str, list[Any]]:
     """Return the columns of the rows with these ids."""
-    return rows_of(*ids, note=note).to_pydict()
+    columns: dict[str, list[Any]] = rows_of(*ids, note=note).to_pydict()
+    return columns
 
 
 class TestRows:
@@ -558,7 +559,7 @@ class TestShape:
 
     def test_older_rows_have_the_value_of_an_added_column(self, lake: Lake) -> None:
         east = "2026-02-03 04:05:06+02"
-        added = {
+        added: dict[str, tuple[str, Any]] = {
             "bool": ("true", True),
             "int64": ("-9223372036854775808", -(2**63)),
             "float64": ("1.5", 1.5),
@@ -580,7 +581,10 @@ class TestShape:
         table.commit(
             Commit(base_version=snapshot.version, changes=tuple(changes), mark=mark_at(20))
         )
-        expected = {"id": [1], **{kind: [value] for kind, (_, value) in added.items()}}
+        expected: dict[str, list[Any]] = {
+            "id": [1],
+            **{kind: [value] for kind, (_, value) in added.items()},
+        }
         lake.check_readers(table, expected)
         assert table.plan_column("x", "date", field_id=99, initial="infinity").initial is None
         wrong = LakeColumn(name="x", type="date", field_id=99, initial="infinity")
@@ -645,7 +649,7 @@ class TestShape:
         assert table.snapshot(refresh=True).column("extra") is not None
 
 
-def column(snapshot: Any, name: str, /, **changes: Any) -> LakeColumn:
+def column(snapshot: Snapshot, name: str, /, **changes: Any) -> LakeColumn:
     """Return a column of a snapshot, with changes."""
     found = snapshot.column(name)
     assert found is not None
