@@ -115,6 +115,7 @@ def list_notes(url: str, types: Collection[str]) -> Iterator[str]:
             "a column that is renamed, dropped or has one of ` ,;{}()=` in its name needs the "
             "feature columnMapping, which is switched on then: polars refuses it"
         )
+        yield "a type that gets wider switches typeWidening on: delta-rs refuses it"
     elif lake.format_version == V3:
         yield (
             "tables have Iceberg's format 3: pyiceberg 0.12, polars 2.1, Spark with Iceberg 1.8 "
