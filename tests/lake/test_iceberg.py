@@ -50,6 +50,7 @@ from penstock.engines.lake.format import (
     Snapshot,
 )
 from penstock.engines.lake.jars import DELTA_JARS, ICEBERG_JARS, class_path, find_repository
+from penstock.host.errors import UrlInvalid
 from penstock.load.session import Session
 from penstock.model import TableName
 from plugins.postgres import first_server, versions
@@ -729,5 +730,5 @@ class TestCatalogue:
         place = postgres_place(tmp_path, "postgresql://reader@127.0.0.1:1/none")
         with pytest.raises(LakeUnreachable, match=place.name):
             FORMAT.open(place.url(), session, {})
-        with pytest.raises(LakeUnreachable, match="no type"):
+        with pytest.raises(UrlInvalid, match="no type"):
             FORMAT.open("iceberg://ice/shop", session, {})

@@ -22,11 +22,11 @@ from penstock.engines.lake.format import (
     LakeForeign,
     LakeFormat,
     LakeTable,
-    LakeUnreachable,
 )
-from penstock.engines.lake.jars import ICEBERG_JARS, find_jars
+from penstock.engines.lake.jars import ICEBERG_JARS, LakeJarsMissing, find_jars
 from penstock.engines.lake.java import class_names, typed_errors
 from penstock.engines.lake.url import STATE_FOLDER, LakeUrl, parse_url
+from penstock.host.errors import UrlInvalid
 from penstock.model import TableName
 from penstock.ports.jobs import Jobs
 
@@ -65,12 +65,12 @@ class IcebergFormat(LakeFormat):
         iceberg = Iceberg(jobs.jvm)
         if not iceberg.is_present:
             find_jars(ICEBERG_JARS)  # raises the error that names the missing jar
-            raise LakeUnreachable(
-                "Iceberg's classes are not in Spark's class path",
+            raise LakeJarsMissing(
+                "Iceberg's classes are not on Spark's class path",
                 hint="Remove spark.driver.extraClassPath below [spark.conf], or add Iceberg's jar.",
             )
         if not any(kind in place.properties for kind in _KINDS):
-            raise LakeUnreachable(
+            raise UrlInvalid(
                 f"catalogue {place.catalog} has no type",
                 hint=f'Write "spark.sql.catalog.{place.catalog}.type" below [spark.conf], such as '
                 '"hadoop", "jdbc" or "rest", with the catalogue\'s other properties.',
