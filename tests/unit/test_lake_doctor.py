@@ -10,6 +10,7 @@ import pytest
 
 from penstock.engines.lake import checks
 from penstock.engines.lake.checks import CHECKS, LakeSubject
+from penstock.engines.lake.jars import ICEBERG_JARS, LakeJarsMissing, find_jars
 from penstock.engines.lake.url import parse_url
 from penstock.ports.checks import Finding, Looked
 from penstock.ports.registry import PartMissing
@@ -59,6 +60,8 @@ def test_state_of_a_load_stays(tmp_path: Path) -> None:
 def test_jars_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that fetches them is named."""
     monkeypatch.setenv("MAVEN_ARGS", f"-Dmaven.repo.local={tmp_path}")
+    with pytest.raises(LakeJarsMissing, match="iceberg-spark-runtime"):
+        find_jars(ICEBERG_JARS)
     (found,) = look(subject_of("delta+file:///lake"), "LC02")
     assert "mvn dependency:get" in found.command
     assert "delta-spark" in found.what

@@ -39,10 +39,7 @@ CHECKS_OF_A_NEW_TABLE: tuple[str, ...] = ()
 DROP_PROGRESS = (
     "remove the folder _penstock and the table penstock.batches: penstock reset FILE --target"
 )
-CHECKS_OF: Mapping[str, tuple[str, ...]] = {
-    "LK20": ("LC02",),
-    "LK30": ("LC01",),
-}
+CHECKS_OF: Mapping[str, tuple[str, ...]] = {"LK20": ("LC02",)}
 NOT_FOUND_BEFORE: Mapping[str, str] = {
     "LK01 LK02 LK03 LK04 LK05 LK06 LK07 LK08": "of a table, while changes are applied",
     "LK10 LK11": "of tables and files that exist already, while rows are loaded",
