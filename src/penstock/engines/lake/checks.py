@@ -41,7 +41,7 @@ DROP_PROGRESS = (
 )
 CHECKS_OF: Mapping[str, tuple[str, ...]] = {"LK20": ("LC02",)}
 NOT_FOUND_BEFORE: Mapping[str, str] = {
-    "LK01 LK02 LK03 LK04 LK05 LK06 LK07 LK08": "of a table, while changes are applied",
+    "LK03 LK04 LK05 LK08": "of a table, while changes are applied",
     "LK10 LK11": "of tables and files that exist already, while rows are loaded",
 }
 SKEW_S_MAX = 60.0
