@@ -41,7 +41,7 @@ ROW_GROUP_BYTES = 64 * 2**20
 CACHE_BYTES_MAX = 64 * 2**20
 """Size of the footers and key columns that a worker keeps."""
 
-CACHED_BYTES_MAX = 4 * 2**20
+CACHED_BYTES_MAX = 8 * 2**20
 """Size of a column of a row group above which it is not kept."""
 
 _FIELD_ID = b"PARQUET:field_id"
