@@ -176,7 +176,7 @@ class _Load:
                 return
         definitions = source_tables(config)
         with closing(bulk_options(config).open_target(APPLICATION_NAME)) as target:
-            target.use(self.sessions.get)
+            target.use(lambda: self.sessions.get())
             names = {one.name: target_name(one.name, config.target.map) for one in definitions}
             there = target.look(names.values()).empty
             lacking = [one for one in definitions if names[one.name] not in there]
