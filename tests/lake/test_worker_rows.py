@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from harness.lake.positions import PositionTable, lake_columns
 from harness.pipelines.changes import Change, relation
 from harness.pipelines.histories import STEPS, histories, keyless
+from penstock.codec.lake import NO_POSITIONS
 from penstock.engines.lake import lookup
 from penstock.engines.lake.format import DeleteForm
 from penstock.model import Identity
@@ -175,6 +176,6 @@ def test_planted_defect_a_deletion_vector_that_is_not_merged_is_found(
     table = PositionTable(tmp_path, shape, lake_columns(shape))
     table.apply([Change(op="I", gsn=at, after=(at,)) for at in range(1, 6)])
     table.apply([Change(op="D", gsn=6, before=(1,))])
-    monkeypatch.setattr(lookup, "read_deleted", lambda _file, _storage: lookup.np.empty(0, int))
+    monkeypatch.setattr(lookup, "read_deleted", lambda _file, _storage: NO_POSITIONS)
     table.apply([Change(op="D", gsn=7, before=(2,))])
     assert sorted(table.rows()) != [(3,), (4,), (5,)]

@@ -216,7 +216,7 @@ class PositionTable:
             self.files += map(live, outcome.adds)
 
     def _commit_to(self, lake: LakeTable, number: int, *, is_emptied: bool) -> None:
-        new = [*self.staged, *self.outcomes]
+        new: list[LakeRows | LookupOutcome] = [*self.staged, *self.outcomes]
         lake.commit(
             Commit(
                 base_version=lake.snapshot().version,
