@@ -289,10 +289,12 @@ def test_the_table_of_batches_joins_its_files(lake: Lake) -> None:
 
 
 def test_states_for_other_processes_follow(lake: Lake) -> None:
-    """Read the state files after a batch."""
+    """Read the state files and the steps' seconds after a batch."""
     lake.shop.write(10)
     run = lake.open()
-    run.run()
+    staged = run.stage()
+    assert staged is not None
+    assert {"stage", "apply", "commit"} <= run.apply(staged).keys()
     state = run.target._lake.state
     log = state.read_log()
     assert log is not None

@@ -167,7 +167,7 @@ class BatchApply:
         faults.point("lake.apply.begun")
         for works in phases:
             self._apply_phase(works)
-        self._steps.end_step("commit")
+        self._steps.end_step("apply")
         faults.point("lake.batch.before")
         self._end()
         faults.point("lake.batch.after")
@@ -180,7 +180,7 @@ class BatchApply:
             lake.begun.discard(staged.token)
             lake.applied.add(staged.token)
         faults.point("lake.state.after")
-        self._steps.end_step("state")
+        self._steps.end_step("commit")
         return {**batch.seconds, **self._steps.seconds}
 
     # --- before -----------------------------------------------------------------------------------
@@ -383,7 +383,6 @@ class BatchApply:
         for work in wanted:
             work.lookups = outcomes.get(work.name, [])
             self._check_found(work)
-        self._steps.end_step("lookup")
 
     def _lookup_of(self, work: TableWork) -> tuple[WriterSpec, Snapshot, tuple[LakeRows, ...]]:
         assert work.merge is not None, "it has keys"
