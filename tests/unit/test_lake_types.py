@@ -21,7 +21,6 @@ from penstock.codec.types import (
     ValueUnfit,
     convert_values,
     feature_of,
-    format_type,
     map_column,
     map_lake_column,
     parse_choices,
@@ -91,8 +90,6 @@ def map_type(
 def test_a_type_of_postgresql_has_a_type_of_the_lake(source_type, neutral, expected) -> None:
     """A type of postgresql has a type of the lake."""
     assert map_type(source_type, neutral).type == expected
-    for engine in (Engine.DELTA, Engine.ICEBERG):
-        assert format_type(expected, engine)
 
 
 @pytest.mark.parametrize(("source_type", "expected"), MYSQL)
@@ -120,8 +117,6 @@ def test_a_timestamp_needs_a_feature_of_delta_alone() -> None:
     assert feature_of("timestamp", Engine.DELTA) == "timestampNtz"
     assert feature_of("timestamp", Engine.ICEBERG) == ""
     assert feature_of("timestamptz", Engine.DELTA) == ""
-    assert format_type("timestamp", Engine.DELTA) == "timestamp_ntz"
-    assert format_type("timestamptz", Engine.DELTA) == "timestamp"
 
 
 def test_without_a_choice_a_load_may_begin_and_stops_at_the_value() -> None:

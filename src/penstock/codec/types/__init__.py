@@ -32,7 +32,6 @@ from penstock.codec.types.table import fit_row, key_room, map_column, map_lake_c
 from penstock.codec.types.to_lake import (
     LakeMapping,
     feature_of,
-    format_type,
 )
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "feature_of",
     "fill_template",
     "fit_row",
-    "format_type",
     "key_room",
     "lake_arrow_type",
     "map_column",

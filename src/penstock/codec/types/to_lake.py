@@ -6,13 +6,12 @@ year outside 1 to 9999, MySQL's zero dates, NaN in a decimal) stops the load by 
 `[target.types]` has a choice for it.
 
 A type of a lake is named as in the log (`date`, `timestamptz`, `decimal(12,2)`), because both
-formats have the same ones under different names (`format_type`). Not here: the conversion of values
+formats have the same ones under different names. Not here: the conversion of values
 (`lake_values.py`), field ids and physical names (the engines).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping as AbstractMapping
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +23,6 @@ from penstock.codec.types.to_postgres import STORED_NO_DAY
 UNSIGNED_64 = "decimal(20,0)"
 """Type for unsigned integers of 64 bits, which no lake has."""
 
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _BIT_WIDTH_SIGNED = 63
 _PG = {
     "boolean": "bool",
@@ -98,40 +96,7 @@ _NOTES = {
     "json": "the document's text, unchanged",
     "jsonb": "the document's text",
 }
-_FORMAT_NAMES = {
-    Engine.DELTA: {
-        "bool": "boolean",
-        "int32": "integer",
-        "int64": "long",
-        "float32": "float",
-        "float64": "double",
-        "date": "date",
-        "timestamp": "timestamp_ntz",
-        "timestamptz": "timestamp",
-        "string": "string",
-        "binary": "binary",
-    },
-    Engine.ICEBERG: {
-        "bool": "boolean",
-        "int32": "int",
-        "int64": "long",
-        "float32": "float",
-        "float64": "double",
-        "date": "date",
-        "timestamp": "timestamp",
-        "timestamptz": "timestamptz",
-        "string": "string",
-        "binary": "binary",
-    },
-}
 _FEATURES = {(Engine.DELTA, "timestamp"): "timestampNtz"}
-
-
-def format_type(type_name: str, engine: Engine) -> str:
-    """Return the name that a format has for a lake's type, as in its schema."""
-    if _DECIMAL.match(type_name):
-        return type_name
-    return _FORMAT_NAMES[engine][type_name]
 
 
 def feature_of(type_name: str, engine: Engine) -> str:
