@@ -81,7 +81,7 @@ class LakeRun:
         """Connect, and bind the lake to the log. limits: of upkeep; None: small ones."""
         self._settled = settled or {}
         self._left_out = left_out
-        self.jobs = jobs or InlineJobs()
+        self.jobs: Any = jobs or InlineJobs()
         self._url, self._log, self._log_id = url, log, log_id
         self._policies, self._starts = policies, starts or {}
         self.engine = LakeEngine(table_format, limits or Limits(count=3, dead_rows_min=3))
