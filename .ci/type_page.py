@@ -15,6 +15,9 @@ SERVERS = {
     Engine.MARIADB: Server(engine=Engine.MARIADB, version=(11, 4, 0)),
     Engine.IGNITE: Server(engine=Engine.IGNITE, version=(2,)),
 }
+# Both formats have the same types; the page has them once.
+LAKE = Server(engine=Engine.DELTA, version=(4, 4, 0))
+LAKES = "Delta Lake and Iceberg"
 # Spelling of types that are not one word; the first one stands for the name.
 SPELLINGS: dict[Engine, dict[str, tuple[str, ...]]] = {
     Engine.POSTGRESQL: {
@@ -78,7 +81,8 @@ names the loss, and the pipeline does not start before you have chosen what to d
 "shop.orders.placed zero dates" = "error"  # in one column
 ```
 
-The most specific entry counts. A misspelt key is refused, with the nearest valid one.
+The most specific entry counts. A misspelt key is refused, with the nearest valid one. A load into a
+lake starts without choices and stops at the first value that a column cannot hold.
 
 """
 BETWEEN = """\
@@ -87,11 +91,11 @@ BETWEEN = """\
 
 Names are always quoted, so reserved words can be used. A schema of PostgreSQL is a database of
 MySQL and MariaDB; `[target.map]` gives it another name. PostgreSQL allows 63 bytes in a name, the
-others 64 characters. A longer name is refused, or shortened with `"long names" = "shorten"`: it
+others 64 characters, a lake 200 bytes. A longer name is refused, or shortened with `"long names" = "shorten"`: it
 becomes the name's beginning and eight digits of a hash of the whole name, the same on every run.
 Two tables or columns that would have the same name in the target are refused, with their names:
-names of columns that differ only in case are equal in MySQL and MariaDB, and so are names of tables
-if `lower_case_table_names` is not 0.
+names of columns that differ only in case are equal in MySQL, MariaDB and lakes, and so are names of
+tables of MySQL and MariaDB if `lower_case_table_names` is not 0.
 
 ## Keys and rows
 
@@ -116,10 +120,11 @@ are blanks at the end of PostgreSQL's `character(n)`, which have no meaning.
 def page() -> str:
     """Return the whole page."""
     parts = [HEAD, _losses(), BETWEEN]
-    for source in Engine:
-        for target in Engine:
-            if source is not target and target.is_target:
-                parts.append(_pair(SERVERS[source], SERVERS[target]))
+    for source in SERVERS.values():
+        for target in SERVERS.values():
+            if source is not target and target.engine.is_target:
+                parts.append(_pair(source, target))
+        parts.append(_pair(source, LAKE))
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -172,12 +177,14 @@ def _pair(source: Server, target: Server) -> str:
         rows.setdefault(fate, []).append(
             f"`{text}`" if not text.startswith(("a ", "an ")) else text
         )
+    label = LAKES if target.engine.is_lake else target.engine.label
+    version = f"As of {source}." if target.engine.is_lake else f"As of {source} and {target}."
     lines = [
-        f"## {source.engine.label} to {target.engine.label}",
+        f"## {source.engine.label} to {label}",
         "",
-        f"As of {source} and {target}.",
+        version,
         "",
-        f"| {source.engine.label} | {target.engine.label} | may be lost | note | compared as |",
+        f"| {source.engine.label} | {label} | may be lost | note | compared as |",
         "|---|---|---|---|---|",
     ]
     for (held, losses, note, compared), types in rows.items():

@@ -189,7 +189,7 @@ def test_chunks_of_an_earlier_job_are_repeated(
         source_url="x", target_url="x", state_directory=tmp_path, run_directory=tmp_path
     )
     write_ledger(tmp_path, Ledger(plans=[plan_of("a", "before")]))
-    jobs, target = Jobs(), cast(Any, SimpleNamespace(marks=dict))
+    jobs, target = Jobs(), cast(Any, SimpleNamespace(marks=dict, details_of=lambda _: None))
     load = bulk._Load(cast(Any, jobs), options, [], cast(Any, None), target, None, lambda: False)
     load.ledger.put([plan_of("b", "now")])
     for _ in range(2):

@@ -105,3 +105,16 @@ def test_a_batch_without_rows_waits_until_the_log_rests() -> None:
     assert not pacing.is_due(grown, Applied(trx=8, gsn=MANY_ROWS + 1))
     clock.sleep(REST_S * 0.2)
     assert pacing.is_due(grown, Applied(trx=8, gsn=MANY_ROWS + 1))
+
+
+def test_a_lake_waits_between_two_batches_unless_many_rows_wait() -> None:
+    """Each batch makes a commit in each table."""
+    clock = Hands()
+    pacing = Pacing(clock, batch_s=5.0)
+    assert _is_due(pacing, 5)
+    pacing.note_staged(3)
+    clock.sleep(4.9)
+    assert not _is_due(pacing, 6)
+    assert _is_due(pacing, 6, ENOUGH_ROWS)
+    clock.sleep(0.2)
+    assert _is_due(pacing, 7)

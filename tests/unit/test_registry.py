@@ -48,6 +48,9 @@ def test_each_scheme_has_its_engine() -> None:
         "mariadb": "mysql",
         "sqlite": "sqlite",
         "cockroachdb": "cockroach",
+        "delta+file": "delta",
+        "delta+s3": "delta",
+        "iceberg": "iceberg",
         "staged-postgresql": "feeds",
         "staged-mysql": "feeds",
         "staged-mariadb": "feeds",
@@ -64,9 +67,8 @@ def test_each_scheme_has_its_engine() -> None:
 @pytest.mark.parametrize("url", ["oracle://u:secret@h/d", "mysqlx://u:secret@h/d", "h/d", ""])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
     """The scheme is never taken for PostgreSQL, and the password is not shown."""
-    with pytest.raises(
-        EngineUnknown, match=r"postgresql://, mysql://, mariadb:// or ignite://"
-    ) as caught:
+    expected = r"postgresql://, mysql://, mariadb://, delta\+file://, iceberg:// or ignite://"
+    with pytest.raises(EngineUnknown, match=expected) as caught:
         engine_at(url)
     assert "secret" not in str(caught.value.as_dict())
 

@@ -113,9 +113,14 @@ def mask(url: str) -> str:
     Works on broken URLs and on key=value connection strings too: in doubt too much is hidden.
     """
     masked = re.sub(r"(://[^:@/?\s]*):.*@", r"\1:***@", url, count=1)
+    # A URL in the query of another one.
+    masked = re.sub(
+        r"(%3A%2F%2F[^%&\s]*)%3A[^&\s]*%40", r"\1%3A***%40", masked, flags=re.IGNORECASE
+    )
     return re.sub(
-        r"((?:ssl)?password|passphrase|secret|token)\s*=\s*('(?:[^'\\]|\\.)*'|[^&\s]*)",
-        r"\1=***",
+        r"((?:ssl)?password|passphrase|secret|token|credential|access[.\-]?key)"
+        r"([\w.\-]*)\s*(=|%3D)\s*('(?:[^'\\]|\\.)*'|[^&\s]*)",
+        r"\1\2\3***",
         masked,
         flags=re.IGNORECASE,
     )

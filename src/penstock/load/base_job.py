@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.base.changes import Window, changes_of, first_trx
-from penstock.base.chunk_rows import read_rows
 from penstock.base.manifest import (
     FILE_BYTES,
     BaseFile,
@@ -31,6 +30,7 @@ from penstock.load.job import give_way
 from penstock.log.segment import Segment, open_segment
 from penstock.model import FlushPoint, PenstockError, Relation, TableName
 from penstock.ports.bulk import ChunkTask, bulk_source
+from penstock.ports.chunk_rows import read_rows
 
 declare("base.read.chunk", "base.compact.task")
 BACKOFF = Backoff(first_s=0.2, longest_s=5.0, attempts=4)

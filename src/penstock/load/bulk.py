@@ -57,7 +57,7 @@ from penstock.ports.bulk import (
 )
 from penstock.ports.deferred_keys import DeferredTable, split_deferred
 from penstock.ports.target import TargetShapeDiffers, target_name
-from penstock.sql.read_plan import read_plan_of
+from penstock.sql.read_plan import read_for_log, read_plan_of
 
 logger = structlog.get_logger(__name__)
 
@@ -154,11 +154,12 @@ def chunk_tasks(
     target_url: str,
     is_replica: bool,
     is_repeated: bool,
+    details: object = None,
 ) -> list[ChunkTask]:
     """Return the tasks that copy these chunks of a plan.
 
     is_replica: whether the target receives rows as a replica. is_repeated: whether an earlier job
-    may have copied them.
+    may have copied them. details: of the target for its writers.
     """
     return [
         ChunkTask(
@@ -175,6 +176,7 @@ def chunk_tasks(
             replica_role=is_replica,
             read_plan=plan.read_plan,
             repeated=is_repeated,
+            details=details,
         )
         for chunk in chunks
     ]
@@ -296,6 +298,7 @@ def load_in_bulk(
     """
     check_names(definitions, options.namespaces)
     with closing(options.open_target()) as target:
+        target.use(lambda: session)
         load = _Load(session, options, definitions, planner, target, on_progress, stop)
         return load.run()
 
@@ -567,6 +570,11 @@ class _Load:
 
     def read_of(self, definition: TableDefinition) -> tuple[TableRead, ReadPlan | None]:
         """Return the columns to read from a table, and how, for a target of another engine."""
+        if self.target.reads_log_rows():
+            relation, log_plan = read_for_log(definition, self.options.source_url)
+            names = tuple(column.name for column in relation.columns)
+            listed = names if log_plan is None else log_plan.expressions
+            return TableRead(definition=definition, columns=listed), log_plan
         binary = self.target.takes_binary(definition)
         if self.options.servers is None:
             columns = tuple(c.name for c in definition.columns if not c.generated)
@@ -645,6 +653,7 @@ class _Load:
             target_url=self.options.target_url,
             is_replica=self.replica_role,
             is_repeated=plan.name in self.begun,
+            details=self.target.details_of(plan),
         )
 
     def settle(

@@ -86,10 +86,11 @@ GROWTH = 1.25
 class Pacing:
     """Pace of batches. Two threads may use it: one reports batches, the other asks."""
 
-    def __init__(self, clock: Clock = REAL_CLOCK) -> None:
-        """Begin without a wait."""
+    def __init__(self, clock: Clock = REAL_CLOCK, *, batch_s: float = 0.0) -> None:
+        """Begin without a wait. batch_s: shortest time between two batches."""
         self._clock = clock
-        self._from_s = float("-inf")
+        self._batch_s = batch_s
+        self._next_s = self._from_s = float("-inf")
         self._end = -1
         self._grew_s = float("-inf")
 
@@ -98,7 +99,9 @@ class Pacing:
         for.
         """
         share = min(1.0, row_count / INTERVAL_ROWS) if row_count >= MANY_ROWS else 0.0
-        self._from_s = self._clock.monotonic_s() + share * INTERVAL_S
+        now_s = self._clock.monotonic_s()
+        self._from_s = now_s + share * INTERVAL_S
+        self._next_s = now_s + self._batch_s
 
     def is_due(self, durable: FlushPoint, applied: Applied) -> bool:
         """Return whether to create a batch of the rows after `applied`.
@@ -109,6 +112,8 @@ class Pacing:
         if durable.trx != self._end:
             self._end, self._grew_s = durable.trx, now_s
         rested_s = now_s - self._grew_s
+        if now_s < self._next_s and durable.gsn - applied.gsn < ENOUGH_ROWS:
+            return False
         if durable.trx <= applied.trx:
             return rested_s >= REST_S
         if now_s >= self._from_s or durable.gsn - applied.gsn >= ENOUGH_ROWS:
@@ -137,6 +142,7 @@ POLL_S = 0.5
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
 ROWS_NAME = "rows"
+APPLY_JOBS = "applying"  # of Spark, for targets that need them
 
 
 class Actions(Protocol):
@@ -162,6 +168,7 @@ class LoaderOptions:
         isolates: leave a table behind that cannot be applied, while the others continue.
         broken: such tables of the bulk load.
         ships_frames: see BatchOptions.
+        batch_s: shortest time between two batches, while fewer than ENOUGH_ROWS changes wait.
     """
 
     url: str
@@ -185,6 +192,7 @@ class LoaderOptions:
     isolates: bool = False
     broken: Mapping[TableName, PenstockError] = field(default_factory=dict)
     ships_frames: bool = False
+    batch_s: float = 0.0
     on_note: Callable[[PenstockError], None] = lambda _: None
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
 
@@ -229,7 +237,7 @@ class Loader:
         self._broken.errors.update(options.broken)
         self._applied, self._log_id = Applied(), ""
         self._batch_bytes = FIRST_BYTES
-        self._pacing = Pacing(clock)
+        self._pacing = Pacing(clock, batch_s=options.batch_s)
         self._is_away = False  # the target, according to the last try
         self._log_end = 0  # position up to which whole segments are applied
         self.state = LoaderState(pid=os.getpid())
@@ -589,6 +597,7 @@ class Loader:
             clock=self._clock,
         )
         try:
+            target.use(lambda: self._sessions.get().with_jobs(APPLY_JOBS))
             applied = target.bind(self._log_id)
             self._table_syncs.set_rows(target.read_table_syncs())
         except BaseException:

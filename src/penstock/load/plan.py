@@ -163,6 +163,8 @@ class Window:
         copied: tables whose rows were copied; no other table counts. None if none were copied.
         settled: for each source table whose copied rows are of several moments, the position before
             which the copy may already include changes.
+        ahead: for tables that have more than the target's applied position says, the last row that
+            they have; rows and markers up to there do not count.
     """
 
     gsn_after: int
@@ -176,6 +178,11 @@ class Window:
     only: TableName | None = None
     copied: frozenset[TableName] | None = None
     settled: Mapping[TableName, int] = field(default_factory=dict)
+    ahead: Mapping[TableName, int] = field(default_factory=dict)
+
+    def applied_to(self, table: TableName) -> int:
+        """Return the number of the last row that the target's table has."""
+        return max(self.gsn_after, self.ahead.get(table, 0))
 
     def takes(self, table: TableName) -> bool:
         """Return whether the window covers this table."""
@@ -313,7 +320,7 @@ def _stories(
 def _counts(entry: FrameEntry, table: TableName, window: Window, places: _Places) -> bool:
     return (
         window.takes(table)
-        and entry.gsn_last > window.gsn_after
+        and entry.gsn_last > window.applied_to(table)
         and entry.gsn_first <= window.gsn_upto
         and entry.trx_last >= places.trx_from(window.start(table))
     )
@@ -330,7 +337,7 @@ def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
         return False
     start, since = window.start(use.table), use.relation.since
     is_newer = since > start if since else segment.start.position >= start
-    return is_newer and use.gsn >= window.gsn_after
+    return is_newer and use.gsn >= window.applied_to(use.table)
 
 
 def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> None:
@@ -340,7 +347,8 @@ def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> 
         return
     for schema, name in marker.tables:
         table = TableName(schema, name)
-        if window.takes(table) and marker.position >= window.start(table):
+        is_new = marker.gsn >= window.applied_to(table)
+        if is_new and window.takes(table) and marker.position >= window.start(table):
             story = stories.setdefault(table, _Table())
             story.emptied.append((marker.gsn, marker.kind))
 
@@ -388,7 +396,7 @@ def _tasks(
     cut: tuple[int, int],
 ) -> list[Task]:
     void = [gsn for gsn, _ in story.emptied if phase.gsn_after <= gsn <= phase.gsn_upto]
-    after = max([phase.gsn_after, *void])
+    after = max([phase.gsn_after, window.applied_to(table), *void])
     chosen = [
         (ref, relation)
         for ref, relation in story.frames

@@ -43,9 +43,15 @@ from penstock.load.java import (
 )
 from penstock.load.job_figures import Reporter, TaskFigures
 from penstock.load.partitions import PartitionCall, Spread, spread_whole
-from penstock.load.spark_properties import SparkPropertyRefused, find_refused, properties
+from penstock.load.spark_properties import (
+    SparkPropertyRefused,
+    add_needed,
+    find_refused,
+    properties,
+)
 from penstock.model import PenstockError, Retry
 from penstock.ports.config import Config, is_local_master
+from penstock.ports.registry import spark_needs
 
 logger = structlog.get_logger(__name__)
 
@@ -178,15 +184,19 @@ class SessionOptions:
 
 
 def session_options(config: Config) -> SessionOptions:
-    """Return how Spark is started for this pipeline; its scratch files are below run/."""
+    """Return how Spark is started for this pipeline; its scratch files are below run/.
+
+    Raises the errors of an engine that needs files for it.
+    """
     work = config.change_loader.work_directory
+    needed = spark_needs(config.target.url) if config.has_target else {}
     return SessionOptions(
         master=config.spark.master,
         name=f"penstock {config.pipeline.name}",
         work_directory=(config.path.parent / work) if work else config.layout.run / "spark",
         python=config.spark.python,
         ui=config.spark.ui,
-        conf=config.spark.conf,
+        conf=add_needed(config.spark.conf, needed),
     )
 
 
@@ -214,6 +224,7 @@ class Session:
         self._jobs = jobs
         self.slots_are_fixed = slots_are_fixed
         self._context = context
+        self._spark: Any = None
         self._parallelism = int(context.defaultParallelism)  # as last seen
         self._gateway = gateway
         self.started_s = started_s
@@ -223,6 +234,24 @@ class Session:
     def context(self) -> SparkContext:
         """Return Spark's own object, for uses that `run` does not cover."""
         return self._context
+
+    @property
+    def jvm(self) -> Any:
+        """Return py4j's view of the JVM's packages."""
+        return self._context._jvm
+
+    @property
+    def spark(self) -> Any:
+        """Return the JVM's SparkSession, created the first time."""
+        if self._spark is None:
+            builder = self.jvm.org.apache.spark.sql.classic.SparkSession
+            self._spark = builder.builder().sparkContext(self._context._jsc.sc()).getOrCreate()
+        return self._spark
+
+    @property
+    def hadoop_conf(self) -> Any:
+        """Return Hadoop's configuration in the JVM."""
+        return self.spark.sparkContext().hadoopConfiguration()
 
     @property
     def parallelism(self) -> int:

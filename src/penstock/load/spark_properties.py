@@ -6,6 +6,7 @@ own checks. Not here: the start (`session.py`).
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,6 +127,28 @@ def properties(
     if more := conf.pop("spark.driver.extraJavaOptions", ""):
         found["spark.driver.extraJavaOptions"] += f" {more}"
     return found | conf
+
+
+# Lists, in which the user's entries come first.
+_LISTS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.driver.extraClassPath": os.pathsep,
+        "spark.sql.extensions": ",",
+    }
+)
+
+
+def add_needed(given: Mapping[str, str], needed: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's properties with those that an engine needs.
+
+    The user's value wins, but lists are joined.
+    """
+    found = {**needed, **given}
+    for name, separator in _LISTS.items():
+        both = [one for one in (given.get(name), needed.get(name)) if one]
+        if both:
+            found[name] = separator.join(both)
+    return found
 
 
 def find_refused(

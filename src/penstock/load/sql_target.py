@@ -268,6 +268,7 @@ class Stager(BatchStager):
                 extra.append(name)
         tasks = [replace(task, staging=names[task.phase, task.table]) for task in plan.tasks]
         again = {table for phase in plan.phases for table in phase.reloaded}
+        emptied = [{*phase.truncated, *phase.reloaded} for phase in plan.phases]
         wanted = {
             task.staging: MergeTable(
                 name=task.staging,
@@ -275,6 +276,9 @@ class Stager(BatchStager):
                 target=target_name(task.table, self._options.namespaces),
                 relation=task.relation,
                 is_plain=len(plan.phases) == 1 and task.table not in again,
+                is_emptied=task.table in emptied[task.phase],
+                overlaps=task.overlaps,
+                copied_at=self._options.starts.get(task.table),
             )
             for task in tasks
         }
@@ -355,6 +359,7 @@ class Stager(BatchStager):
             only=options.only,
             copied=options.copied,
             settled=options.settled,
+            ahead=self._staging.read_ahead(),
         )
 
     def _phase(
@@ -370,6 +375,7 @@ class Stager(BatchStager):
             reloaded=tuple(target_name(table, names) for table in phase.reloaded),
             relations=phase.relations,
             starts=self._options.starts,
+            gsn=phase.gsn_upto,
             merges=tuple(
                 MergeSpec(
                     relation=task.relation,

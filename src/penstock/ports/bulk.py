@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,7 @@ from penstock.model import PenstockError, Relation, TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
 from penstock.ports.config import Config
 from penstock.ports.deferred_keys import DeferredKey
+from penstock.ports.jobs import GetJobs
 from penstock.ports.registry import PartName, part
 from penstock.ports.target import target_name
 
@@ -172,6 +173,7 @@ class ChunkTask:
         read_plan: How rows are read for another engine.
         repeated: It was handed out before, by this job or an earlier one; a lost executor may have
             left a transaction open.
+        details: Facts that the target gives to its writers, see `BulkTarget.details_of`.
     """
 
     source_url: str
@@ -187,6 +189,7 @@ class ChunkTask:
     replica_role: bool
     read_plan: ReadPlan | None = None
     repeated: bool = False
+    details: Any = None
 
     @property
     def doing(self) -> str:
@@ -360,6 +363,28 @@ class ChunkCounts(Protocol):
 
 class BulkTarget(ChunkCounts, Protocol):
     """Connection of the driver to the target. Errors are typed."""
+
+    def use(self, jobs: GetJobs) -> None:
+        """Take the function that returns Spark's session; called before tables are looked at.
+
+        It does nothing for a target that does not need Spark.
+        """
+        del jobs
+
+    def reads_log_rows(self) -> bool:
+        """Return whether chunks are read in the shape and types of the change log.
+
+        Otherwise they are read as lines for a server, by the plan for the two servers.
+        """
+        return False
+
+    def details_of(self, plan: TablePlan) -> Any:
+        """Return what the writers of a table must know besides their tasks, to be pickled.
+
+        It is None for a database.
+        """
+        del plan
+        return None
 
     @abstractmethod
     def read_action(self) -> str:

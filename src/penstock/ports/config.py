@@ -33,7 +33,7 @@ from penstock.model.sections import (
     StageSection,
     StagingSection,
 )
-from penstock.ports.registry import Descriptor, PartName, engine_at
+from penstock.ports.registry import Descriptor, PartName, engine_at, engines
 
 
 class Mode(StrEnum):
@@ -101,16 +101,39 @@ class SourceSection:
         return engine_at(self.url)
 
 
+class Apply(StrEnum):
+    """Method that applies batches to a lake.
+
+    Attributes:
+        POSITION: By the positions of rows in files: new rows are appended, old ones marked.
+        MERGE: By Spark's MERGE, for tables with features that penstock does not write.
+    """
+
+    POSITION = "position"
+    MERGE = "merge"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSection:
-    """[target]. map: source namespace to target namespace; others keep their name.
+    """[target]. The last four are for lakes.
 
-    types: the choices for values that the target cannot hold, see `codec.types.parse_choices`.
+    Attributes:
+        map: Source namespace to target namespace; others keep their name.
+        types: The choices for values that the target cannot hold, see
+            `codec.types.parse_choices`.
+        batch_seconds: The shortest time between two batches; None: as soon as one is due.
+        apply: How batches are applied.
+        format_version: Iceberg's format of new tables.
+        file_megabytes: Greatest size of files that the bulk load writes.
     """
 
     url: str = field(repr=False)
     map: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
+    batch_seconds: float | None = None
+    apply: Apply = Apply.POSITION
+    format_version: int | None = None
+    file_megabytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +351,8 @@ class Config:
             if section == "source" and (self.stage or self.merge) is not None:
                 continue
             shown[section] = _shown_section(getattr(self, snake(section)))
+            if section == "target":
+                shown[section] = _without_others(shown[section], engine_at(self.target.url))
         for section in STAGING_SECTIONS:
             if (part := getattr(self, section)) is not None:
                 shown[section] = _shown_section(part)
@@ -411,6 +436,13 @@ def _shown_section(section: Any) -> dict[str, Any]:
     return shown
 
 
+def _without_others(shown: dict[str, Any], engine: Descriptor) -> dict[str, Any]:
+    """Return a section without the keys that only other engines have."""
+    others = {key for one in engines() for key in one.options.get("target", ())}
+    others -= engine.options.get("target", frozenset())
+    return {key: value for key, value in shown.items() if key not in others}
+
+
 def _shown_property(key: str, value: str) -> str:
     secret = re.search(r"password|secret|token|credential|access\.?key", key, re.IGNORECASE)
     return "***" if secret else str(_hide(value))
@@ -428,7 +460,29 @@ class EngineOptions(Protocol):
         ...
 
 
+class TargetOptions(Protocol):
+    """Part `target_options` of an engine that has keys of its own in [target].
+
+    Attributes:
+        BATCH_SECONDS: Default of batchSeconds.
+    """
+
+    BATCH_SECONDS: float
+
+    def complete_url(self, target: TargetSection, conf: Mapping[str, str], /) -> str:
+        """Return the target's URL with everything that the file says about it elsewhere.
+
+        conf: the properties of [spark.conf]. Raises UrlInvalid.
+        """
+        ...
+
+    def target_problems(self, target: TargetSection, /) -> Iterator[tuple[str, str]]:
+        """Yield wrong values of this engine's keys in [target]: key and requirement."""
+        ...
+
+
 OPTIONS_PART: PartName[EngineOptions] = PartName("options")
+TARGET_OPTIONS_PART: PartName[TargetOptions] = PartName("target_options")
 FREE_NAMES_PART: PartName[Callable[[Config], Mapping[str, str]]] = PartName("free_names")
 
 

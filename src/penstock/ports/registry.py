@@ -28,7 +28,9 @@ BUILT_IN = (
     "sqlserver",
     "sqlite",
     "cockroach",
+    "delta",
     "feeds",
+    "iceberg",
     "ignite",
     "merged",
     "yugabyte",
@@ -239,9 +241,19 @@ class Reach:
 
 
 REACH_PART: PartName[Callable[[str], Reach]] = PartName("reach")
+SPARK_PART: PartName[Callable[[str], Mapping[str, str]]] = PartName("spark")
 
 
 def reach_of(url: str) -> Reach:
     """Return the requirements of a URL, empty if its engine names none. Raises EngineUnknown."""
     engine = engine_at(url)
     return engine.part(REACH_PART)(url) if REACH_PART in engine.parts else Reach()
+
+
+def spark_needs(url: str) -> Mapping[str, str]:
+    """Return the Spark properties that a target needs, empty if its engine names none.
+
+    Raises EngineUnknown, and the engine's errors for files that are missing here.
+    """
+    engine = engine_at(url)
+    return engine.part(SPARK_PART)(url) if SPARK_PART in engine.parts else {}

@@ -5,14 +5,14 @@ Not here: the plan (`penstock.control.doctor.plan`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.codec.types import Server
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
-from penstock.ports.registry import PartName, part
+from penstock.ports.registry import PartName, engine_at, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +145,17 @@ class Planned(Protocol):
 
 
 PLAN_PART: PartName[Planned] = PartName("plan")
+PLAN_NOTES_PART: PartName[Callable[[str, Collection[str]], Iterator[str]]] = PartName("plan_notes")
+
+
+def plan_notes(url: str, types: Collection[str]) -> list[str]:
+    """Return what readers of a target must know, one sentence each; most targets have nothing.
+
+    types: the target's types that columns get.
+    """
+    engine = engine_at(url)
+    has_notes = PLAN_NOTES_PART in engine.parts
+    return list(engine.part(PLAN_NOTES_PART)(url, types)) if has_notes else []
 
 
 def planned_at(url: str) -> Planned:

@@ -33,6 +33,7 @@ from penstock.model import (
     TableName,
 )
 from penstock.model.policies import EVOLVE_ALL, Policies
+from penstock.ports.jobs import GetJobs
 from penstock.ports.registry import PartName, part
 
 faults.declare(
@@ -408,6 +409,10 @@ class MergeTable:
         target: Name of that table in the target.
         is_plain: The batch has only rows of the table: no change of its shape, and it is not read
             again.
+        is_emptied: The table is emptied before these rows are applied.
+        overlaps: The table may have some of these changes already, because its copy is newer than
+            their beginning: rows that are NEW for the log may exist.
+        copied_at: The position of the table's copy; None if it was not copied.
     """
 
     name: str
@@ -415,6 +420,9 @@ class MergeTable:
     target: TableName
     relation: Relation
     is_plain: bool = True
+    is_emptied: bool = False
+    overlaps: bool = False
+    copied_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,6 +474,7 @@ class PhaseSpec:
         reloaded: Emptied one by one; their rows follow as inserts.
         relations: Shapes that are current from here on.
         starts: The position of each source table's copy, for those that were copied.
+        gsn: Number of the last row change in it.
     """
 
     truncated: tuple[TableName, ...] = ()
@@ -473,6 +482,7 @@ class PhaseSpec:
     relations: tuple[Relation, ...] = ()
     merges: tuple[MergeSpec, ...] = ()
     starts: Mapping[TableName, int] = field(default_factory=dict)
+    gsn: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -663,6 +673,14 @@ class Staging(Protocol):
         """
         ...
 
+    def read_ahead(self) -> Mapping[TableName, int]:
+        """Return, by source table, the number of the last row change that it has, for tables that
+        have more than the applied position says.
+
+        Only a target that cannot commit all tables at once has such, after a crash.
+        """
+        return {}
+
     @abstractmethod
     def empty_ahead(self) -> None:
         """Empty the merge tables of applied batches, while the loader is idle."""
@@ -695,6 +713,13 @@ class Target(Protocol):
     def is_closed(self) -> bool:
         """Return whether the connection is closed or lost."""
         ...
+
+    def use(self, jobs: GetJobs) -> None:  # noqa: ARG002
+        """Take the function that returns Spark's session; called once, before `bind`.
+
+        It does nothing for a target that does not need Spark to apply a batch.
+        """
+        return
 
     @abstractmethod
     def bind(self, log_id: str) -> Applied:

@@ -47,6 +47,17 @@ def read_plan_of(definition: TableDefinition, servers: ServerPair, source_url: s
     return msgspec.structs.replace(read_plan, templates=templates)
 
 
+def read_for_log(definition: TableDefinition, source_url: str) -> tuple[Relation, ReadPlan | None]:
+    """Return a table's shape in the log, and how its rows are read in that shape.
+
+    The plan is None if columns are read by their names.
+    """
+    relation = part(source_url, RELATION_OF_PART)(definition)
+    there = {column.name: column for column in definition.columns}
+    columns = [there[column.name] for column in relation.columns]
+    return relation, part(source_url, LOG_PLAN_PART)(columns)
+
+
 def _with_keys(
     definition: TableDefinition, columns: Sequence[ColumnDefinition], templates: Sequence[str]
 ) -> tuple[str, ...]:

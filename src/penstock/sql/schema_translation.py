@@ -179,8 +179,11 @@ def extras_of(
     mappings: Mapping[str, TypeMapping],
 ) -> Extras:
     """Return the extras of a table that have an equivalent in a target of another engine."""
+    engine = engine_with_types(target.engine)
+    if SCHEMA_TARGET_PART not in engine.parts:
+        return Extras()  # a lake has none of them
     there = engine_with_types(source.engine).part(SCHEMA_SOURCE_PART)
-    here = engine_with_types(target.engine).part(SCHEMA_TARGET_PART)
+    here = engine.part(SCHEMA_TARGET_PART)
     description = there.describe(definition)
     extras = Extras()
     for column in definition.columns:

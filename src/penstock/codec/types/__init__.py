@@ -4,6 +4,7 @@
 No I/O.
 """
 
+from penstock.codec.types.lake_values import ValueUnfit, convert_values, lake_arrow_type
 from penstock.codec.types.mapping import (
     FULL_YEAR,
     LOSSES,
@@ -32,7 +33,12 @@ from penstock.codec.types.table import (
     key_room,
     key_room_of_rows,
     map_column,
+    map_lake_column,
     map_table,
+)
+from penstock.codec.types.to_lake import (
+    LakeMapping,
+    feature_of,
 )
 
 __all__ = [
@@ -42,6 +48,7 @@ __all__ = [
     "Choices",
     "Engine",
     "Equality",
+    "LakeMapping",
     "Loss",
     "Mapping",
     "NameRefused",
@@ -50,13 +57,18 @@ __all__ = [
     "SourceType",
     "TypeChoiceInvalid",
     "TypeChoiceUnknown",
+    "ValueUnfit",
     "Write",
     "builtin_types",
+    "convert_values",
+    "feature_of",
     "fill_template",
     "fit_row",
     "key_room",
     "key_room_of_rows",
+    "lake_arrow_type",
     "map_column",
+    "map_lake_column",
     "map_table",
     "parse_choices",
     "prepare_values",

@@ -4,9 +4,10 @@ Losses between engines have a name for people and possible choices; `[target.typ
 Nothing lossy happens without a choice.
 
 Forms are comparable texts of values, which each server computes for itself. Two values of different
-engines are equal if these texts are. Templates have `{}` in the place of the quoted column. They
-return text in UTF-8, or NULL for NULL, with our sessions' settings: EXACT_TEXT_SETTINGS on
-PostgreSQL, time_zone '+00:00' on MySQL and MariaDB.
+engines are equal if these texts are. Templates have `{}` in the place of the quoted column; those
+of lakes name the kind, because penstock computes these texts itself. They return text in UTF-8, or
+NULL for NULL, with our sessions' settings: EXACT_TEXT_SETTINGS on PostgreSQL, time_zone '+00:00' on
+MySQL and MariaDB.
 
 Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`).
 """
@@ -73,6 +74,8 @@ class Form:
             return _POSTGRES[self.kind]
         if engine is Engine.IGNITE:
             return VALUE  # there is no server that prints it
+        if engine.is_lake:
+            return f"{self.kind.name} {VALUE}"  # printed by penstock itself
         if self.kind is Kind.DATE:
             return _mysql_year_zero("cast({} as char)")
         if self.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):

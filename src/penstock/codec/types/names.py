@@ -16,6 +16,7 @@ from penstock.model import PenstockError, TableDefinition, TableName
 
 POSTGRES_BYTES_MAX = 63
 MYSQL_CHARACTERS_MAX = 64
+LAKE_BYTES_MAX = 200  # folders have the names of tables
 _DIGEST_CHARACTERS = 8
 _LOSS = "long names"
 
@@ -59,7 +60,11 @@ class NameRules:
         """Return whether a name is short enough."""
         if self.engine.is_mysql:
             return len(name) <= MYSQL_CHARACTERS_MAX
-        return len(name.encode()) <= POSTGRES_BYTES_MAX
+        return len(name.encode()) <= self._bytes_max
+
+    @property
+    def _bytes_max(self) -> int:
+        return LAKE_BYTES_MAX if self.engine.is_lake else POSTGRES_BYTES_MAX
 
     def problem(self, name: str) -> str:
         """Return why a name is not allowed in the target; empty if it is allowed."""
@@ -67,7 +72,7 @@ class NameRules:
             most = (
                 f"{MYSQL_CHARACTERS_MAX} characters"
                 if self.engine.is_mysql
-                else f"{POSTGRES_BYTES_MAX} bytes"
+                else f"{self._bytes_max} bytes"
             )
             return f"is longer than {most}, the most in {self.engine.label}"
         if self.engine.is_mysql and any(ord(character) > 0xFFFF for character in name):
@@ -145,13 +150,13 @@ def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, s
     """Return a table's columns in the target. Raises NameRefused, with both names if they are
     equal.
 
-    Names of columns are case-insensitive in MySQL and MariaDB, whatever the setting.
+    Names of columns are case-insensitive in MySQL and MariaDB, whatever the setting, and for Spark.
     """
     result: dict[str, str] = {}
     taken: dict[str, str] = {}
     for column in definition.columns:
         target = rules.column(column.name)
-        same = target.lower() if rules.engine.is_mysql else target
+        same = target.lower() if rules.engine.is_mysql or rules.engine.is_lake else target
         if other := taken.get(same):
             raise NameRefused(
                 f"columns {other} and {column.name} of {definition.name} would be one in "

@@ -21,6 +21,8 @@ class Engine(StrEnum):
     MYSQL = "mysql"
     MARIADB = "mariadb"
     IGNITE = "ignite"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
     @property
     def label(self) -> str:
@@ -33,6 +35,11 @@ class Engine(StrEnum):
         return self in (Engine.MYSQL, Engine.MARIADB)
 
     @property
+    def is_lake(self) -> bool:
+        """Return whether tables are files in a lake."""
+        return self in (Engine.DELTA, Engine.ICEBERG)
+
+    @property
     def is_target(self) -> bool:
         """Return whether it can be a target."""
         return self is not Engine.IGNITE
@@ -43,6 +50,8 @@ _LABELS = {
     Engine.MYSQL: "MySQL",
     Engine.MARIADB: "MariaDB",
     Engine.IGNITE: "Apache Ignite",
+    Engine.DELTA: "Delta Lake",
+    Engine.ICEBERG: "Apache Iceberg",
 }
 
 

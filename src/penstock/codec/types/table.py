@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
-from penstock.codec.types import among_mysql, from_ignite, to_mysql, to_postgres
+from penstock.codec.types import among_mysql, from_ignite, to_lake, to_mysql, to_postgres
 from penstock.codec.types.mapping import (
     NO_CHOICES,
     Choices,
@@ -69,7 +69,47 @@ def map_column(
     if held is None:
         known = "carries no" if kind.is_builtin else "does not know the type"
         return refuse(kind, f"penstock {known} {kind.base}")
-    return resolve(held, kind, target.engine, choices, column_scope(table, column.name))
+    mapping = resolve(held, kind, target.engine, choices, column_scope(table, column.name))
+    return to_lake.choose_defaults(mapping) if target.engine.is_lake else mapping
+
+
+def map_lake_column(
+    column: ColumnDefinition | Column,
+    source_engine: str,
+    *,
+    choices: Choices = NO_CHOICES,
+    table: TableName | None = None,
+    identifies: bool = False,
+) -> to_lake.LakeMapping:
+    """Return the mapping of one column to a lake, for the conversion of its values.
+
+    Args:
+        column: from the source's catalogue or from the log. The type at the source determines the
+            result, so it is the same if a relation keeps the values as text.
+        source_engine: engine whose types the source has, as a log names it. Columns of an unknown
+            engine are mapped by their neutral types.
+        choices: of [target.types].
+        table: the source's table, for the choices of one column.
+        identifies: whether rows are found by the column, so that no value may become NULL.
+    """
+    try:
+        source = Server(engine=Engine(source_engine or "postgresql"), version=())
+    except ValueError:
+        return to_lake.LakeMapping(type=to_lake.type_of_neutral(column.neutral))
+    target = Server(engine=Engine.DELTA, version=())  # both formats have the same types
+    mapping = map_column(column, source, target, choices=choices, table=table)
+    if identifies and mapping.may_be_null:
+        mapping = _refuse_null(mapping, column_scope(table, column.name))
+    return to_lake.read_mapping(mapping, SourceType.of(column, source.engine))
+
+
+def _refuse_null(mapping: Mapping, scope: str) -> Mapping:
+    return replace(
+        mapping,
+        target_type="",
+        refused="NULL was chosen for some of its values, and rows are found by it: "
+        f'choose otherwise for "{scope}"',
+    )
 
 
 def map_table(
@@ -100,13 +140,8 @@ def map_table(
     }
     for name in _identifying(definition) & result.keys():
         if result[name].may_be_null:
-            result[name] = replace(
-                result[name],
-                target_type="",
-                refused="NULL was chosen for some of its values, and rows are found by it: "
-                f'choose otherwise for "{column_scope(definition.name, name)}"',
-            )
-    if source.engine is target.engine:
+            result[name] = _refuse_null(result[name], column_scope(definition.name, name))
+    if source.engine is target.engine or target.engine.is_lake:
         return result
     most = _MYSQL_COLUMNS_MAX if target.engine.is_mysql else _POSTGRES_COLUMNS_MAX
     if len(result) > most:
@@ -132,6 +167,8 @@ def _bare(text: str) -> str:
 def _hold_type(
     kind: SourceType, source: Server, target: Server, key_bytes: int | None
 ) -> Held | None:
+    if target.engine.is_lake:
+        return to_lake.hold_type(kind)
     if source.engine is Engine.POSTGRESQL:
         if target.engine is Engine.POSTGRESQL:
             form = Form(kind=Kind.PRINTED)
@@ -153,7 +190,7 @@ def key_room(definition: TableDefinition, source: Server, target: Server) -> dic
     Keys are primary and unique keys and the identity of rows. A column that needs less than its
     share leaves the rest to the others.
     """
-    if source.engine is target.engine:
+    if source.engine is target.engine or target.engine.is_lake:
         return {}
     total = KEY_BYTES_MAX if target.engine.is_mysql else to_postgres.KEY_BYTES_MAX
     kinds = {c.name: SourceType.of(c, source.engine) for c in definition.columns}

@@ -47,7 +47,7 @@ def _no_such_day(text: str, number: Callable[[str], str]) -> str:
 
 
 _WAITING_NO_DAY = _no_such_day("{}", lambda text: f"{text}::int")
-_STORED_NO_DAY = _no_such_day("cast({} as char)", lambda text: f"({text} + 0)")
+STORED_NO_DAY = _no_such_day("cast({} as char)", lambda text: f"({text} + 0)")
 # PostgreSQL calls MySQL's year 0 1 BC.
 _YEAR_ZERO = "case when left({}, 5) = '0000-' then '0001' || substr({}, 5) || ' BC' else {} end"
 
@@ -147,7 +147,7 @@ def _temporal(target: str, kind: SourceType, form: Form, pattern: str, suffix: s
     case = Case(
         loss="zero dates",
         waiting=_WAITING_NO_DAY if is_text else "",
-        stored=_STORED_NO_DAY,
+        stored=STORED_NO_DAY,
         refusal="a date that no calendar has",
     )
     return Held(

@@ -27,7 +27,7 @@ from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.registry import engine_at, same_types
-from penstock.ports.tables import planned_at
+from penstock.ports.tables import plan_notes, planned_at
 from penstock.sql.schema_translation import extras_of
 
 
@@ -102,6 +102,7 @@ class Plan:
     Attributes:
         problems: About names, and entries of [target.types] that fit nothing.
         left_out: Tables that match a pattern and are not captured, each with its reason.
+        notes: Facts that readers of the target must know, one sentence each.
     """
 
     source: Server
@@ -109,6 +110,7 @@ class Plan:
     tables: tuple[PlannedTable, ...]
     problems: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def missing(self) -> dict[str, Loss]:
@@ -146,6 +148,7 @@ class Plan:
             "refused": self.refusals,
             "problems": list(self.problems),
             "left_out": list(self.left_out),
+            "notes": list(self.notes),
         }
 
     def require(self) -> None:
@@ -228,7 +231,12 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
         tables=tuple(tables),
         problems=tuple(found),
         left_out=facts.left_out,
+        notes=tuple(plan_notes(config.target.url, _types_of(tables))),
     )
+
+
+def _types_of(tables: Sequence[PlannedTable]) -> set[str]:
+    return {column.mapping.target_type for table in tables for column in table.columns}
 
 
 def is_planned(config: Config) -> bool:
@@ -273,6 +281,10 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield ""
         yield "left out:"
         yield from (f"  {one}" for one in plan.left_out)
+    if plan.notes:
+        yield ""
+        yield "for readers of the target:"
+        yield from (f"  {one}" for one in plan.notes)
     yield ""
     yield from _outcome(plan)
 

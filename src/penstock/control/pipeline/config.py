@@ -34,6 +34,7 @@ from penstock.control.pipeline.config_text import (
     ConfigPatternInvalid,
     ConfigStartRefused,
     ConfigText,
+    ConfigUrlInvalid,
     ConfigValueInvalid,
     SourceMissing,
     Substituted,
@@ -50,6 +51,7 @@ from penstock.control.pipeline.consumers import (
     with_whole_patterns,
 )
 from penstock.control.pipeline.table_requests import with_requests
+from penstock.host.errors import UrlInvalid
 from penstock.host.listen import split_address
 from penstock.model.patterns import PatternInvalid, Selection
 from penstock.model.sections import (
@@ -70,6 +72,7 @@ from penstock.ports.config import (
     OPTIONS_PART,
     SECTIONS,
     STAGING_SECTIONS,
+    TARGET_OPTIONS_PART,
     Config,
     Mode,
     SourceSection,
@@ -152,6 +155,8 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
         config = with_merge(text, config, lambda file: load_config(file, environment))
     config = with_whole_patterns(config)
     config = _with_base(text, config)
+    if has_target:
+        config = _with_target_options(text, config)
     if not has_target:
         url = progress_beside(config.layout.state)
         config = replace(config, target=TargetSection(url=url))
@@ -163,6 +168,23 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     _check_consumers(text, config)
     check_serve(text, config)
     return with_requests(replace(config, file_tables=config.source.tables))
+
+
+def _with_target_options(text: ConfigText, config: Config) -> Config:
+    """Return the configuration with a target URL that has the settings of the rest of the file."""
+    engine = engine_of(config.target.url)
+    if engine is None or TARGET_OPTIONS_PART not in engine.parts:
+        return config
+    options = engine.part(TARGET_OPTIONS_PART)
+    for key, reason in options.target_problems(config.target):
+        raise invalid(text, "target", key, reason)
+    try:
+        url = options.complete_url(config.target, config.spark.conf)
+    except UrlInvalid as error:
+        place = text.place("target", "url")
+        raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
+    seconds = config.target.batch_seconds or options.BATCH_SECONDS
+    return replace(config, target=replace(config.target, url=url, batch_seconds=seconds))
 
 
 def _join_urls(text: ConfigText) -> None:
@@ -337,8 +359,9 @@ def _refuse_other_engines(text: ConfigText) -> None:
     mode = plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
     url = plain(source.get("url")) if isinstance(source, dict) else None
     source_engine = engine_of(url)
+    _refuse_other_targets(text)
     for section, given in text.values.items():
-        if section not in SECTIONS or not isinstance(given, dict):
+        if section not in SECTIONS or section == "target" or not isinstance(given, dict):
             continue
         for key in given:
             owners = [one for one in engines() if key in one.options.get(section, ())]
@@ -359,6 +382,23 @@ def _refuse_other_engines(text: ConfigText) -> None:
                     hint=f"Take {key} out; {instead}." if instead else f"Take {key} out.",
                     key=key,
                 )
+
+
+def _refuse_other_targets(text: ConfigText) -> None:
+    """Refuse keys of [target] that belong to targets of another engine."""
+    given = text.values.get("target")
+    if not isinstance(given, dict) or (target := engine_of(plain(given.get("url")))) is None:
+        return
+    for key in given:
+        owners = [one for one in engines() if key in one.options.get("target", ())]
+        if owners and target not in owners:
+            shown = " and ".join(one.shown for one in owners)
+            raise ConfigOtherEngine(
+                f"{text.place('target', key)}: {key} is a key of {shown}; this target is "
+                f"{target.shown}",
+                hint=f"Take {key} out.",
+                key=key,
+            )
 
 
 def _check_values(text: ConfigText, config: Config) -> None:

@@ -49,9 +49,8 @@ from penstock.ports.bulk import (
     open_planner,
 )
 from penstock.ports.config import Config
-from penstock.ports.registry import part
 from penstock.ports.tables import tables_at
-from penstock.sql.read_plan import LOG_PLAN_PART, RELATION_OF_PART
+from penstock.sql.read_plan import read_for_log
 
 declare("consume.snapshot.rows")
 
@@ -364,10 +363,8 @@ def _unfit(table: TableName, why: str) -> PointUnfit:
 def reading_of(config: Config, planner: Planner, at: Point, definition: TableDefinition) -> Reading:
     """Return how a table is read at a point, in the log's shape and types. Raises PointUnfit."""
     url = config.source.url
-    relation = part(url, RELATION_OF_PART)(definition)
+    relation, read_plan = read_for_log(definition, url)
     columns = tuple(column.name for column in relation.columns)
-    there = {column.name: column for column in definition.columns}
-    read_plan = part(url, LOG_PLAN_PART)([there[name] for name in columns])
     listed = columns if read_plan is None else read_plan.expressions
     read = TableRead(definition=definition, columns=tuple(listed))
     chunks = planner.chunks(at, [read]).get(definition.name)

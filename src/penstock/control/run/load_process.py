@@ -176,6 +176,7 @@ class _Load:
                 return
         definitions = source_tables(config)
         with closing(bulk_options(config).open_target(APPLICATION_NAME)) as target:
+            target.use(lambda: self.sessions.get())
             names = {one.name: target_name(one.name, config.target.map) for one in definitions}
             there = target.look(names.values()).empty
             lacking = [one for one in definitions if names[one.name] not in there]
@@ -269,6 +270,7 @@ class _Load:
             isolates=section.on_table_error is OnTableError.ISOLATE,
             broken=loaded.broken,
             ships_frames=config.spark.log is LogPath.SHIP,
+            batch_s=config.target.batch_seconds or 0.0,
             on_note=lambda note: keep_error(config, "load", note),
         )
         pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done

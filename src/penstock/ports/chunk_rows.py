@@ -1,13 +1,16 @@
 """Rows of a chunk of the source, in the log's shape, whichever way the engine has.
 
-Batches where the engine decodes them itself, otherwise lines that are converted in Python.
+Batches where the engine decodes them itself, otherwise lines that are converted in Python. The base
+and targets that keep rows in files read a chunk by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.base.manifest import rows_batch
+import pyarrow as pa
+
+from penstock.codec.columns import after_type
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
 from penstock.model import Relation
@@ -40,4 +43,6 @@ def _from_lines(
         count = len(columns[0]) if columns else block.count(b"\n")
         rows = inserts(relation, columns, count, gsn=1, trx=1, dialect=dialect)
         relation = rows.relation
-        yield ShapedRows(relation, rows_batch(relation, rows.batch.column("after").flatten()))
+        values = rows.batch.column("after").flatten()
+        schema = pa.schema(list(after_type(relation)))
+        yield ShapedRows(relation, pa.RecordBatch.from_arrays(values, schema=schema))

@@ -1,0 +1,152 @@
+"""Log of a Delta table, by Delta's own Java classes: reading versions and committing.
+
+Actions cross the bridge as one JSON text for each kind, so that a commit costs the same few calls
+whatever its size. These classes are internal to Delta: the jars are pinned, and the tests of this
+engine are their contract. Not here: what the actions mean (`state.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from penstock.engines.delta.shape import Action
+from penstock.engines.delta.state import Actions, app_id
+from penstock.engines.lake.format import Mark
+from penstock.engines.lake.java import as_seq, join_texts, none_of, some_of
+from penstock.ports.jobs import Jobs
+
+REPLAYED_MAX = 300
+"""Number of versions that are read one by one; for more, Delta reconstructs the state in a job."""
+
+
+class DeltaLog:
+    """Log of one table. Errors are the JVM's; see `engines.lake.java.typed_errors`."""
+
+    def __init__(self, jobs: Jobs, folder: str) -> None:
+        """Keep the session and the table's folder; nothing is read yet."""
+        self._jvm = jobs.jvm
+        self._spark = jobs.spark
+        self._delta = self._jvm.org.apache.spark.sql.delta
+        self._place = java_path(folder)
+        self._opened: Any = None
+
+    @property
+    def _log(self) -> Any:
+        if self._opened is None:
+            self._opened = self._delta.DeltaLog.forTable(self._spark, self._place)
+        return self._opened
+
+    def close(self) -> None:
+        """Forget the table in Delta's cache too, because its folder is removed."""
+        self._delta.DeltaLog.invalidateCache(self._spark, self._path(self._place))
+        self._opened = None
+
+    def exists(self) -> bool:
+        """Return whether the table has a version."""
+        return bool(self._log.update(False, self._none, self._none).version() >= 0)
+
+    def newest(self) -> int:
+        """Return the newest version; -1 if there is none."""
+        return int(self._log.update(False, self._none, self._none).version())
+
+    def table_id(self) -> str:
+        """Return the table's id in the version that was read last."""
+        return str(self._log.unsafeVolatileSnapshot().metadata().id())
+
+    def begin(self) -> tuple[Any, int]:
+        """Begin a transaction; return it and the version that it is on."""
+        transaction = self._log.startTransaction()
+        return transaction, int(transaction.snapshot().version())
+
+    def texts_after(self, version: int, newest: int) -> Iterator[tuple[int, str]] | None:
+        """Yield the versions after one and their actions; None if they cannot be had one by one.
+
+        That is so if there are too many, or if they may be in a checkpoint alone.
+        """
+        if newest - version > REPLAYED_MAX:
+            return None
+        snapshot = self._log.unsafeVolatileSnapshot()
+        if version < 0 and not snapshot.logSegment().checkpointProvider().isEmpty():
+            return None
+        return self._texts(range(version + 1, newest + 1))
+
+    def _texts(self, versions: Sequence[int]) -> Iterator[tuple[int, str]]:
+        store = self._log.store()
+        conf = self._log.newDeltaHadoopConf()
+        for version in versions:
+            path = self._path(f"{self._place}/_delta_log/{version:020d}.json")
+            yield version, str(store.read(path, conf).mkString("\n"))
+
+    def whole_text(self) -> tuple[int, str]:
+        """Return the newest version, and all its actions by a Spark job; removed files are none."""
+        snapshot = self._log.update(False, self._none, self._none)
+        rows = snapshot.stateDS().toDF().where("remove IS NULL").toJSON().collectAsList()
+        return int(snapshot.version()), join_texts(self._jvm, rows)
+
+    def commit(
+        self, transaction: Any, actions: Actions, mark: Mark | None, operation: str, *, now_ms: int
+    ) -> int:
+        """Commit a transaction; return the version. Delta refuses it if another one conflicts."""
+        if actions.protocol is not None:
+            transaction.updateProtocol(self._list("Protocol", [actions.protocol]).get(0))
+        if mark is not None:
+            transaction.readTxn().addOne(app_id(mark.log_id))
+        if actions.has_files:
+            transaction.readWholeTable()
+        items = self._jvm.java.util.ArrayList()
+        if actions.metadata is not None:
+            items.addAll(self._list("Metadata", [actions.metadata]))
+        if actions.numbers:
+            numbers = [
+                {"appId": app, "version": number, "lastUpdated": now_ms}
+                for app, number in actions.numbers.items()
+            ]
+            items.addAll(self._list("SetTransaction", numbers))
+        if actions.removes:
+            items.addAll(self._list("RemoveFile", actions.removes))
+        if actions.adds:
+            items.addAll(self._list("AddFile", actions.adds))
+        described = self._operation(mark, operation)
+        return int(transaction.commit(as_seq(self._jvm, items), described))
+
+    def _operation(self, mark: Mark | None, operation: str) -> Any:
+        """Return Delta's description of a commit, for the table's history."""
+        said: dict[str, Any] = {"penstock": operation}
+        if mark is not None:
+            said |= {
+                "log": mark.log_id,
+                "segment": mark.segment,
+                "gsn": mark.gsn,
+                "trx": mark.trx,
+                "position": str(mark.position),
+                "commitTime": mark.commit_time_us,
+            }
+        mode = self._jvm.org.apache.spark.sql.streaming.OutputMode.Update()
+        kind = getattr(self._delta, "DeltaOperations$StreamingUpdate")
+        query, epoch = (mark.log_id, mark.gsn) if mark else ("penstock", 0)
+        return kind(mode, query, epoch, some_of(self._jvm, json.dumps(said)))
+
+    def _list(self, kind: str, actions: Sequence[Action]) -> Any:
+        """Return actions of a kind as a Java list."""
+        mapper = self._delta.util.JsonUtils.mapper()
+        class_of = self._jvm.java.lang.Class.forName
+        list_type = mapper.getTypeFactory().constructCollectionType(
+            class_of("java.util.ArrayList"), class_of(f"org.apache.spark.sql.delta.actions.{kind}")
+        )
+        return mapper.readValue(json.dumps(actions), list_type)
+
+    def _path(self, place: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(place)
+
+    @property
+    def _none(self) -> Any:
+        return none_of(self._jvm)
+
+
+def java_path(location: str) -> str:
+    """Return a location as Hadoop's classes take it."""
+    if location.startswith("s3://"):
+        return f"s3a://{location.removeprefix('s3://')}"
+    return location

@@ -1,0 +1,153 @@
+"""One Delta table: its newest known version, and commits to it.
+
+The version is kept in the driver and moved on by each commit of ours; versions of other writers are
+replayed from the log when a commit is refused or begins on a newer one. Not here: pure parts
+(`state.py`, `shape.py`) and calls of Java (`log.py`).
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from penstock.engines.delta.log import DeltaLog
+from penstock.engines.delta.shape import features_of, plan_column, refuse_change
+from penstock.engines.delta.state import CountRows, Replay, State, is_touching, plan_actions
+from penstock.engines.lake.format import (
+    Change,
+    Commit,
+    CommitRefused,
+    DeleteForm,
+    LakeColumn,
+    LakeFailed,
+    LakeTable,
+    MarkNotNewer,
+    Snapshot,
+)
+from penstock.engines.lake.java import typed_errors
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import TableName
+
+logger = structlog.get_logger(__name__)
+
+MICROSECONDS = 1_000
+
+
+class DeltaTable(LakeTable):
+    """Table in a folder of the lake."""
+
+    delete_form = DeleteForm.DELTA
+
+    def __init__(
+        self,
+        name: TableName,
+        folder: str,
+        log: DeltaLog,
+        count_rows: CountRows,
+        *,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Keep the place; nothing is read yet. count_rows: see `Replay`."""
+        self.name = name
+        self.location = self.data_folder = self.deletes_folder = folder
+        self._log = log
+        self._count_rows = count_rows
+        self._clock = clock
+        self._state: State | None = None
+
+    def snapshot(self, *, refresh: bool = False) -> Snapshot:
+        """Return the newest known version, read from the log the first time."""
+        if self._state is None or refresh:
+            with typed_errors(f"read the log of the Delta table {self.name}"):
+                self._move_to(self._log.newest())
+        return self._newest.snapshot
+
+    def commit(self, commit: Commit) -> Snapshot:
+        """Commit by a transaction of Delta, which checks what other writers do meanwhile."""
+        with typed_errors(f"commit to the Delta table {self.name}"):
+            transaction, version = self._log.begin()
+            self._move_to(version)
+            state = self._newest
+            self._check(commit, state)
+            now_ms = self._clock.now_us() // MICROSECONDS
+            actions = plan_actions(state, commit, now_ms=now_ms)
+            committed = self._log.commit(
+                transaction, actions, commit.mark, commit.operation, now_ms=now_ms
+            )
+            if actions.protocol is not None:
+                self._tell_features(state, actions.after)
+            if committed == actions.after.version:
+                self._state = actions.after
+            else:
+                self._move_to(committed)  # commits of others, which do not conflict, are between
+        return self._newest.snapshot
+
+    def _tell_features(self, before: State, after: State) -> None:
+        added = sorted(features_of(after.protocol) - features_of(before.protocol))
+        logger.warning(
+            "features of a Delta table are switched on, which not every reader knows",
+            table=str(self.name),
+            features=", ".join(added),
+        )
+
+    def _check(self, commit: Commit, state: State) -> None:
+        """Raise MarkNotNewer or CommitRefused if a commit may not follow a state."""
+        if commit.mark is not None and not commit.mark.is_newer(state.mark):
+            raise MarkNotNewer(
+                f"the Delta table {self.name} has the changes up to gsn {commit.mark.gsn} already",
+                hint="Another loader may be at work on this lake; penstock looks again.",
+            )
+        is_current = state.touched <= commit.base_version <= state.version
+        if is_touching(commit) and not is_current:
+            raise CommitRefused(
+                f"the Delta table {self.name} is at version {state.version}, and version "
+                f"{commit.base_version} was looked at",
+                hint="penstock looks at the table again and retries automatically.",
+            )
+
+    def refuse_change(self, change: Change, snapshot: Snapshot) -> str:
+        """Return why Delta cannot make a change in place; empty if it can."""
+        return refuse_change(change, snapshot)
+
+    def plan_column(
+        self,
+        name: str,
+        type: str,
+        *,
+        field_id: int,
+        initial: str | None,
+        is_emptied: bool = False,
+    ) -> LakeColumn:
+        """Return a column that a commit may add; Delta keeps no value for older rows."""
+        del initial
+        self.snapshot()
+        metadata = self._newest.metadata
+        return plan_column(metadata, name, type, field_id=field_id, is_emptied=is_emptied)
+
+    @property
+    def _newest(self) -> State:
+        if self._state is None:
+            raise LakeFailed(
+                f"there is no Delta table at {self.location}",
+                hint="Copy the table again: penstock table resync FILE TABLE.",
+            )
+        return self._state
+
+    def _move_to(self, newest: int) -> None:
+        """Bring the state to the newest version. It stays as it is if it cannot be read."""
+        before = self._state
+        if before is not None and before.version == newest:
+            return
+        if newest < 0:
+            self._state = None
+            return
+        if before is not None and before.metadata["id"] != self._log.table_id():
+            before = None  # the table was removed and created again
+        replay = Replay(self.location, self._count_rows, before)
+        texts = self._log.texts_after(before.version if before else -1, newest)
+        if texts is None:
+            replay = Replay(self.location, self._count_rows)
+            replay.add_version(*self._log.whole_text())
+        else:
+            for version, text in texts:
+                replay.add_version(version, text)
+        self._state = replay.state().check(str(self.name))

@@ -1,0 +1,33 @@
+"""Apache Iceberg as a target: tables that Spark, and readers without Spark, read as they are.
+
+Everything that both lake formats share is in `engines/lake/`.
+"""
+
+from penstock.ports.registry import Descriptor
+
+_HERE = "penstock.engines.iceberg"
+_LAKE = "penstock.engines.lake"
+
+DESCRIPTOR = Descriptor(
+    name="iceberg",
+    shown="Apache Iceberg",
+    schemes={"iceberg": "iceberg"},
+    options={"target": frozenset(("batchSeconds", "apply", "fileMegabytes", "formatVersion"))},
+    example="iceberg://CATALOG/NAMESPACE",
+    parts={
+        "options": f"{_LAKE}.options",
+        "target_options": f"{_LAKE}.options",
+        "tables": f"{_LAKE}.plan",
+        "plan": f"{_LAKE}.plan",
+        "plan_notes": f"{_LAKE}.plan:list_notes",
+        "checks": f"{_LAKE}.checks",
+        "verify": f"{_HERE}.parts:VERIFIER",
+        "target": f"{_HERE}.parts:make_target",
+        "leftovers": f"{_HERE}.parts:LEFTOVERS",
+        "bulk_target": f"{_HERE}.bulk:open_bulk_target",
+        "bulk_writer": f"{_LAKE}.bulk_writer:open_writer",
+        "progress": f"{_LAKE}.progress:connect_progress",
+        "target_state": f"{_LAKE}.progress:connect_progress",
+        "spark": f"{_HERE}.spark:properties",
+    },
+)

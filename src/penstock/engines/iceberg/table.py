@@ -1,0 +1,487 @@
+"""Table of Iceberg: its live files, and commits of files, columns and mark in one transaction.
+
+A commit is built on the metadata that the table has when it begins, which must be the version that
+was looked at, and replaces exactly this metadata (`TableOperations.commit`): a writer that was
+faster makes it fail. Iceberg would repeat it on newer metadata (`Transaction.commitTransaction`),
+where a mark that another loader has written meanwhile would be lost, so penstock looks again in
+place of that. All of the work is one snapshot, of one sequence number. Not here: creating and
+finding tables (`catalogue.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+import structlog
+
+from penstock.engines.iceberg.columns import (
+    V3,
+    columns_of,
+    default_json,
+    has_default,
+    iceberg_type,
+    refuse_change,
+)
+from penstock.engines.iceberg.files import (
+    Entry,
+    Listed,
+    data_entry,
+    deletes_entry,
+    has_one_target,
+    listed_file,
+    parse_tasks,
+)
+from penstock.engines.iceberg.java import Iceberg
+from penstock.engines.lake.format import (
+    Change,
+    ChangeKind,
+    Commit,
+    CommitRefused,
+    DeleteForm,
+    FeatureNeeded,
+    FeatureUnknown,
+    LakeColumn,
+    LakeFailed,
+    LakeTable,
+    Mark,
+    MarkNotNewer,
+    NewFile,
+    Snapshot,
+)
+from penstock.engines.lake.java import class_names, typed_errors
+from penstock.engines.lake.storage import is_local, path_in
+from penstock.model import PenstockError, TableName
+
+MARK, RECORD, OPERATION = "penstock.mark", "penstock.record", "penstock.operation"
+_DATA_PATH = "write.data.path"
+VERSIONS_MAX = 200
+"""Number of a table's versions at which old ones are removed."""
+
+_EXPIRE_EVERY = 100
+
+logger = structlog.get_logger(__name__)
+
+
+def to_location(name: str) -> str:
+    """Return the place of a file or folder for its name in Iceberg's metadata."""
+    return path_in(name) if is_local(name) else name
+
+
+class IcebergTable(LakeTable):
+    """Table, as `format.LakeTable` describes it.
+
+    Attributes:
+        version_count: Number of versions that the table keeps.
+    """
+
+    def __init__(self, name: TableName, iceberg: Iceberg, java: Any) -> None:
+        """Keep the table. java: Iceberg's `Table`. Raises FeatureUnknown."""
+        self.name = name
+        self._iceberg = iceberg
+        self._java = java
+        metadata = java.operations().current()
+        self._check_features(metadata)
+        self._folder = str(metadata.location()).rstrip("/")
+        data_folder = str(metadata.property(_DATA_PATH, f"{self._folder}/data")).rstrip("/")
+        self._data_folder_name = data_folder
+        self.location = to_location(self._folder)
+        self.data_folder = self.deletes_folder = to_location(data_folder)
+        is_3 = int(metadata.formatVersion()) >= 3
+        self.delete_form = DeleteForm.PUFFIN if is_3 else DeleteForm.POSITIONS
+        self._snapshot: Snapshot | None = None
+        self._listed: dict[str, Listed] = {}
+        self.version_count = 0
+        self._expire_at = VERSIONS_MAX
+
+    def _check_features(self, metadata: Any) -> None:
+        version, spec = int(metadata.formatVersion()), metadata.spec()
+        reason = ""
+        if version not in (2, 3):
+            reason = f"format version {version}"
+        elif spec.isPartitioned() or int(spec.specId()) != 0:
+            reason = "partitions"
+        if reason:
+            raise FeatureUnknown(
+                f"table {self.name} has {reason}, which penstock does not write",
+                hint=f"Rename or drop table {self.name}, then penstock creates one of its own.",
+                table=str(self.name),
+            )
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def snapshot(self, *, refresh: bool = False) -> Snapshot:
+        """Return the newest known version."""
+        if refresh or self._snapshot is None:
+            with typed_errors(f"read table {self.name}"):
+                self._snapshot = self._read()
+        return self._snapshot
+
+    def _read(self) -> Snapshot:
+        self._java.refresh()
+        metadata = self._java.operations().current()
+        self._check_features(metadata)
+        columns = self._columns(metadata)
+        if present := metadata.currentSnapshot():
+            scan = self._java.newScan().useSnapshot(present.snapshotId()).includeColumnStats()
+            lines = self._iceberg.list_tasks(scan)
+            self._listed = parse_tasks(lines, columns, str(self.name), to_location)
+        else:
+            self._listed = {}
+        return self._make_snapshot(metadata, columns)
+
+    def _columns(self, metadata: Any) -> tuple[LakeColumn, ...]:
+        text = str(self._iceberg.classes.SchemaParser.toJson(metadata.schema()))
+        return columns_of(json.loads(text), str(self.name))
+
+    def _make_snapshot(self, metadata: Any, columns: tuple[LakeColumn, ...]) -> Snapshot:
+        present = metadata.currentSnapshot()
+        self.version_count = int(metadata.snapshots().size())
+        return Snapshot(
+            version=int(present.snapshotId()) if present else 0,
+            columns=columns,
+            files=tuple(listed.file for listed in self._listed.values()),
+            mark=self._mark_of(metadata),
+            record=str(metadata.property(RECORD, "")),
+            next_field_id=int(metadata.lastColumnId()) + 1,
+            features=frozenset((V3,) if int(metadata.formatVersion()) >= 3 else ()),
+        )
+
+    def _mark_of(self, metadata: Any) -> Mark | None:
+        text = str(metadata.property(MARK, ""))
+        if not text:
+            return None
+        try:
+            return Mark(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise LakeFailed(
+                f"table {self.name} has a property {MARK} that penstock did not write: {error}",
+                hint=f"Copy the table again: penstock table resync FILE {self.name}",
+                table=str(self.name),
+            ) from error
+
+    def metadata_location(self) -> str:
+        """Return the place of the newest metadata file, by which readers open the table."""
+        with typed_errors(f"read table {self.name}"):
+            self._java.refresh()
+            return to_location(str(self._java.operations().current().metadataFileLocation()))
+
+    def refuse_change(self, change: Change, snapshot: Snapshot) -> str:
+        """Return why Iceberg cannot make this change in place; empty if it can."""
+        return refuse_change(change, snapshot)
+
+    def plan_column(
+        self,
+        name: str,
+        type: str,
+        *,
+        field_id: int,
+        initial: str | None,
+        is_emptied: bool = False,
+    ) -> LakeColumn:
+        """Return a column that a commit may add.
+
+        Iceberg 2 keeps no value of older rows, and no version keeps one that is not of the type.
+        """
+        del is_emptied  # an id is never used again
+        column = LakeColumn(name=name, type=type, field_id=field_id, initial=initial)
+        is_kept = self.delete_form is DeleteForm.PUFFIN and has_default(column)
+        return column if is_kept else replace(column, initial=None)
+
+    # -- committing --------------------------------------------------------------------------------
+
+    def commit(self, commit: Commit) -> Snapshot:
+        """Commit, or leave the table as it is; return the new version."""
+        known = self.snapshot()
+        with typed_errors(f"commit to table {self.name}"):
+            self._snapshot = self._commit(commit, known)
+        if self.version_count >= self._expire_at:
+            self._try_to_expire()
+        return self._snapshot
+
+    def _try_to_expire(self) -> None:
+        """Remove old versions; a failure is not one of the commit, and is repeated later."""
+        try:
+            self.expire()
+        except PenstockError as error:
+            logger.warning("old versions not removed", table=str(self.name), reason=error.message)
+        self._expire_at = max(self.version_count + _EXPIRE_EVERY, VERSIONS_MAX)
+
+    def expire(self) -> None:
+        """Remove old versions, and the files that only they have.
+
+        The table's properties `history.expire.max-snapshot-age-ms` and
+        `history.expire.min-snapshots-to-keep` say which versions are old.
+        """
+        with typed_errors(f"remove old versions of table {self.name}"):
+            self._java.refresh()
+            self._java.expireSnapshots().commit()
+            self._java.refresh()
+            self.version_count = int(self._java.operations().current().snapshots().size())
+
+    def _commit(self, commit: Commit, known: Snapshot) -> Snapshot:
+        transaction = self._java.newTransaction()  # reads the newest metadata
+        start = transaction.startMetadata()
+        self._check_start(start, commit, known)
+        columns = self._change_columns(transaction, commit.changes, known.columns)
+        listed = self._change_files(transaction, commit, columns)
+        self._change_properties(transaction, commit)
+        metadata = transaction.currentMetadata()
+        try:
+            transaction.underlyingOps().commit(start, metadata)
+        except Exception as error:
+            if "CommitFailedException" in class_names(error):
+                self._remove_manifests(metadata, start)
+            raise
+        self._listed = listed
+        return self._make_snapshot(metadata, columns)
+
+    def _check_start(self, start: Any, commit: Commit, known: Snapshot) -> None:
+        present = self._mark_of(start)
+        if commit.mark is not None and present and not commit.mark.is_newer(present):
+            raise MarkNotNewer(
+                f"table {self.name} has its changes up to gsn {present.gsn} already; "
+                f"this commit is at gsn {commit.mark.gsn}",
+                table=str(self.name),
+            )
+        snapshot = start.currentSnapshot()
+        version = int(snapshot.snapshotId()) if snapshot else 0
+        if version != commit.base_version or version != known.version:
+            raise CommitRefused(
+                f"table {self.name} has snapshot {version}, looked at was {commit.base_version}",
+                hint="penstock looks at the table again and retries automatically.",
+                table=str(self.name),
+            )
+        if self._columns(start) != known.columns:
+            raise CommitRefused(
+                f"the columns of table {self.name} were changed since they were looked at",
+                hint="penstock looks at the table again and retries automatically.",
+                table=str(self.name),
+            )
+
+    def _change_columns(
+        self, transaction: Any, changes: Iterable[Change], columns: tuple[LakeColumn, ...]
+    ) -> tuple[LakeColumn, ...]:
+        """Make changes of shape in order; return the columns afterwards.
+
+        Each one is an update of its own, because it names columns as the one before leaves them.
+        """
+        for change in changes:
+            update = transaction.updateSchema()
+            present = next((column for column in columns if column.name == change.name), None)
+            self._change_column(update, change, present)
+            update.commit()
+            columns = self._columns(transaction.currentMetadata())
+            self._check_added(change, columns)
+        return columns
+
+    def _change_column(self, update: Any, change: Change, present: LakeColumn | None) -> None:
+        after = change.column
+        if change.kind is ChangeKind.DROP:
+            update.deleteColumn(change.name)
+            return
+        if after is None:
+            raise ValueError(f"the change of column {change.name} has no column")
+        kind = self._iceberg.classes.types.Types.fromPrimitiveString(iceberg_type(after.type))
+        if change.kind is ChangeKind.ADD:
+            self._add_column(update, change, after, kind)
+            return
+        if present is not None and present.type != after.type:
+            update.updateColumn(change.name, kind)
+        if present is not None and after.nullable and not present.nullable:
+            update.makeColumnOptional(change.name)
+        if after.name != change.name:
+            update.renameColumn(change.name, after.name)
+
+    def _add_column(self, update: Any, change: Change, after: LakeColumn, kind: Any) -> None:
+        if after.initial is None:
+            update.addColumn(None, after.name, kind)
+        elif self.delete_form is not DeleteForm.PUFFIN:
+            raise FeatureNeeded(
+                f"column {after.name} of table {self.name} has a value in older rows, "
+                "which needs format version 3",
+                hint=f"Copy the table again: penstock table resync FILE {self.name}",
+                table=str(self.name),
+            )
+        else:
+            classes = self._iceberg.classes
+            text = json.dumps(default_json(after))
+            value = classes.SingleValueParser.fromJson(kind, text)
+            update.addColumn(None, after.name, kind, classes.expressions.Expressions.lit(value))
+        if change.after:
+            update.moveAfter(after.name, change.after)
+
+    def _check_added(self, change: Change, columns: Iterable[LakeColumn]) -> None:
+        """Raise CommitRefused if an added column has another id than its files."""
+        if change.kind is not ChangeKind.ADD or change.column is None:
+            return
+        given = next(column.field_id for column in columns if column.name == change.name)
+        if given != change.column.field_id:
+            raise CommitRefused(
+                f"column {change.name} of table {self.name} gets id {given}, "
+                f"its files have {change.column.field_id}",
+                hint="penstock looks at the table again and retries automatically.",
+                table=str(self.name),
+            )
+
+    def _change_properties(self, transaction: Any, commit: Commit) -> None:
+        properties = {}
+        if commit.mark is not None:
+            properties[MARK] = mark_json(commit.mark)
+        if commit.record is not None:
+            properties[RECORD] = commit.record
+        if properties:
+            update = transaction.updateProperties()
+            for name, value in properties.items():
+                update.set(name, value)
+            update.commit()
+
+    # -- files of a commit -------------------------------------------------------------------------
+
+    def _change_files(
+        self, transaction: Any, commit: Commit, columns: tuple[LakeColumn, ...]
+    ) -> dict[str, Listed]:
+        """Make the snapshot of a commit; return the files that are live then.
+
+        There is none if the commit has neither files nor a mark.
+        """
+        change = _FileChanges(self, commit, columns)
+        if not (change.is_needed or commit.mark is not None):
+            return change.live
+        spec = transaction.table().spec()
+        if commit.mark is None:
+            update = self._look_back(transaction.newRewrite(), commit)
+            self._fill(update, spec, change, ("addFile", "addFile", "deleteFile", "deleteFile"))
+        elif commit.removes_all and not change.new_deletes:
+            update = transaction.newOverwrite()
+            update.overwriteByRowFilter(self._iceberg.classes.expressions.Expressions.alwaysTrue())
+            for entry in change.new_files:
+                update.addFile(self._iceberg.content_file(json.dumps(entry), spec))
+        else:
+            update = self._look_back(transaction.newRowDelta(), commit)
+            self._fill(
+                update, spec, change, ("addRows", "addDeletes", "removeRows", "removeDeletes")
+            )
+        if commit.mark is not None:
+            update.set(MARK, mark_json(commit.mark))
+        update.set(OPERATION, commit.operation)
+        update.commit()
+        return change.live
+
+    def _look_back(self, update: Any, commit: Commit) -> Any:
+        """Return an update that looks for conflicts in later versions than the one looked at.
+
+        Iceberg 3 searches the table's whole history for other deletions of a file otherwise.
+        """
+        return update.validateFromSnapshot(commit.base_version) if commit.base_version else update
+
+    def _fill(
+        self, update: Any, spec: Any, change: _FileChanges, methods: tuple[str, str, str, str]
+    ) -> None:
+        """Add the entries to an update of Iceberg, each kind by a method of this name."""
+        kinds = (change.new_files, change.new_deletes, change.old_files, change.old_deletes)
+        for method, entries in zip(methods, kinds, strict=True):
+            call = getattr(update, method)
+            for entry in entries:
+                call(self._iceberg.content_file(json.dumps(entry), spec))
+
+    def live_entries(self) -> Mapping[str, Listed]:
+        """Return the live files by name."""
+        return self._listed
+
+    def name_of(self, location: str) -> str:
+        """Return the name in manifests of a file below the table's folders."""
+        for folder in (self._data_folder_name, self._folder):
+            place = to_location(folder)
+            if location.startswith(f"{place}/"):
+                return folder + location.removeprefix(place)
+        return location
+
+    def _remove_manifests(self, metadata: Any, start: Any) -> None:
+        """Remove the files that a refused commit has written for its snapshot."""
+        snapshot, before = metadata.currentSnapshot(), start.currentSnapshot()
+        if snapshot is None or (before and before.snapshotId() == snapshot.snapshotId()):
+            return
+        # What stays is garbage that no table names, so errors do not matter.
+        with suppress(Exception):
+            io = self._java.io()
+            for manifest in list(snapshot.allManifests(io)):
+                if manifest.snapshotId() == snapshot.snapshotId():
+                    io.deleteFile(manifest.path())
+            io.deleteFile(snapshot.manifestListLocation())
+
+
+class _FileChanges:
+    """Entries that a commit adds and removes, and the files that are live afterwards.
+
+    Attributes:
+        live: The live files by name.
+        new_files, new_deletes: Entries to add.
+        old_files, old_deletes: Entries to remove.
+    """
+
+    def __init__(
+        self, table: IcebergTable, commit: Commit, columns: tuple[LakeColumn, ...]
+    ) -> None:
+        """Compute the changes. Raises CommitRefused if a named file is not live."""
+        self._table = table
+        self._columns = columns
+        self.live = dict(table.live_entries())
+        if commit.changes:
+            self.live = {
+                name: self._make_listed(old.entry, old.deletes) for name, old in self.live.items()
+            }
+        self.new_files: list[Entry] = []
+        self.new_deletes: list[Entry] = []
+        self.old_files: list[Entry] = []
+        self.old_deletes: list[Entry] = []
+        removed = tuple(self.live) if commit.removes_all else commit.removes
+        for name in removed:
+            self._remove(name)
+        for file in commit.adds:
+            self._add(file)
+        for deletes in commit.deletes:
+            data_name = deletes.name if deletes.name in self.live else table.name_of(deletes.name)
+            before = self._live(data_name)
+            entry = deletes_entry(deletes, data_name, table.name_of(deletes.ref.location))
+            replaced = [old for old in before.deletes if has_one_target(old)]
+            kept = tuple(old for old in before.deletes if not has_one_target(old))
+            self.old_deletes += replaced
+            self.new_deletes.append(entry)
+            self.live[data_name] = self._make_listed(before.entry, (entry, *kept))
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether the commit changes files."""
+        return any((self.new_files, self.new_deletes, self.old_files, self.old_deletes))
+
+    def _live(self, name: str) -> Listed:
+        if (listed := self.live.get(name)) is None:
+            raise CommitRefused(
+                f"file {name} is not among the live files of table {self._table.name}",
+                table=str(self._table.name),
+            )
+        return listed
+
+    def _remove(self, name: str) -> None:
+        listed = self._live(name)
+        self.old_files.append(listed.entry)
+        self.old_deletes += [old for old in listed.deletes if has_one_target(old)]
+        del self.live[name]
+
+    def _add(self, file: NewFile) -> None:
+        name = self._table.name_of(file.location)
+        entry = data_entry(file, name, self._columns)
+        self.new_files.append(entry)
+        self.live[name] = self._make_listed(entry, ())
+
+    def _make_listed(self, entry: Entry, deletes: tuple[Entry, ...]) -> Listed:
+        return listed_file(entry, deletes, self._columns, to_location)
+
+
+def mark_json(mark: Mark) -> str:
+    """Return the text of a mark in properties and summaries."""
+    return json.dumps(asdict(mark), separators=(",", ":"))

@@ -1,0 +1,482 @@
+"""Applying of a staged batch to a lake: lookups, commits of all tables, the batch's row.
+
+The order of the steps is what makes a batch count once. Each table's commit has the batch's mark,
+and is refused unless the table is as it was when its keys were looked up. The row of the table of
+batches comes last; after a crash in between, the tables that have the mark are ahead, and their
+changes up to there are not staged again (`OpenLake.ahead`). Not here: lookups (`apply_lookups.py`),
+shapes (`shape.py`), the commit itself (the format).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from penstock.engines.lake.apply_files import rewrite_table
+from penstock.engines.lake.apply_lookups import discard, look_up_keys
+from penstock.engines.lake.batches import applied_by_another
+from penstock.engines.lake.format import (
+    Commit,
+    CommitRefused,
+    FeatureNeeded,
+    LakeRows,
+    LookupOutcome,
+    Mark,
+    NewFile,
+    Snapshot,
+    WriterSpec,
+)
+from penstock.engines.lake.known_tables import encode_record
+from penstock.engines.lake.opened import OpenLake
+from penstock.engines.lake.shape import (
+    Planner,
+    Shape,
+    ShapePlan,
+    columns_for,
+    same_columns,
+)
+from penstock.engines.lake.state import StagedState
+from penstock.host import faults
+from penstock.host.clock import Steps
+from penstock.model import PenstockError, Relation, TableName
+from penstock.model.policies import ChangeKind
+from penstock.ports.target import (
+    Applied,
+    MergeBatch,
+    MergeSpec,
+    PhaseSpec,
+    ShapeNotApplicable,
+    ShapeNote,
+    StagingChanged,
+    TableRecord,
+    TableSync,
+    TargetRowMissing,
+)
+
+logger = structlog.get_logger(__name__)
+
+faults.declare(
+    "lake.apply.begun",
+    "lake.fill.before",
+    "lake.fill.after",
+    "lake.lookup.after",
+    "lake.commit.before",
+    "lake.commit.after",
+    "lake.batch.before",
+    "lake.batch.after",
+    "lake.state.after",
+)
+
+COMMITS_MAX = 5
+"""How often a table's commit is tried if other writers are faster."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TableWork:
+    """Work on one table in one phase.
+
+    Attributes:
+        name: The lake's name.
+        mark: The mark that the commit gets.
+        relation: The source's newest shape in the phase; None if it is not told.
+        merge: The staged rows; None if there are none.
+        is_emptied: All existing rows are removed.
+        snapshot: The version that is looked at.
+        plan: The changes of shape.
+        lookups: The results of its lookups in that version.
+    """
+
+    name: TableName
+    mark: Mark
+    relation: Relation | None = None
+    merge: MergeSpec | None = None
+    is_emptied: bool = False
+    snapshot: Snapshot | None = None
+    plan: ShapePlan | None = None
+    lookups: list[LookupOutcome] = field(default_factory=list)
+
+    @property
+    def parts(self) -> tuple[LakeRows, ...]:
+        """Staged parts of the table."""
+        parts = () if self.merge is None else self.merge.staged
+        return tuple(part for part in parts if isinstance(part, LakeRows))
+
+    @property
+    def adds(self) -> tuple[NewFile, ...]:
+        """New data files of the table."""
+        staged = (file for part in self.parts for file in part.adds)
+        completed = (file for one in self.lookups for file in one.adds)
+        return tuple(file for file in (*staged, *completed) if file.row_count)
+
+    @property
+    def looks_up(self) -> bool:
+        """Return whether keys must be found in live files."""
+        return not self.is_emptied and any(part.key_count or part.open_count for part in self.parts)
+
+
+class BatchApply:
+    """One staged batch while it is applied."""
+
+    def __init__(
+        self,
+        lake: OpenLake,
+        batch: MergeBatch,
+        executor: Executor,
+        *,
+        table_sync: TableSync | None,
+        at: Applied,
+    ) -> None:
+        """Keep the parts; `names` and `notes` are filled by `run`.
+
+        Args:
+            lake: The lake, bound to its log.
+            batch: The batch.
+            executor: Runs commits.
+            table_sync: See `Target.apply`.
+            at: See `Target.apply`.
+        """
+        self._lake = lake
+        self._batch = batch
+        self._executor = executor
+        self._table_sync = table_sync
+        self._at = at
+        self._steps = Steps(lake.clock)
+        self._records: dict[TableName, TableRecord] = {}
+        self._specs: dict[str, WriterSpec] = {}
+        self._token = ""
+        self.notes: list[ShapeNote] = []
+        self.names: set[TableName] = set()
+
+    def run(self) -> Mapping[str, float]:
+        """Apply all of it; return the seconds of each step.
+
+        Raises AppliedByAnother, StagingChanged, ShapeNotApplicable, TargetRowMissing, CommitRefused
+        and the errors of the format. Some tables may have their commits then.
+        """
+        lake, batch = self._lake, self._batch
+        lake.batches.check_at(self._at)
+        self._check_policies()
+        self._find_specs()
+        phases = self._phases()
+        self.names = {work.name for works in phases for work in works}
+        staged = self._begin(self.names)
+        faults.point("lake.apply.begun")
+        for works in phases:
+            self._apply_phase(works)
+        self._steps.end_step("apply")
+        faults.point("lake.batch.before")
+        self._end()
+        faults.point("lake.batch.after")
+        lake.state.end_files(lake.log_id, batch.files)
+        if self._records:
+            lake.state.put_records(lake.log_id, self._records.values())
+        if staged is not None:
+            lake.remove_side_files(staged.token)
+            lake.state.remove_staged(staged.token)
+            lake.begun.discard(staged.token)
+            lake.applied.add(staged.token)
+        faults.point("lake.state.after")
+        self._steps.end_step("commit")
+        return {**batch.seconds, **self._steps.seconds}
+
+    # --- before -----------------------------------------------------------------------------------
+
+    def _check_policies(self) -> None:
+        for phase in self._batch.phases:
+            for name in phase.truncated:
+                what = "all rows were removed (TRUNCATE)"
+                self._lake.policies.check(ChangeKind.TRUNCATE, what, table=str(name))
+
+    def _find_specs(self) -> None:
+        """Find the facts of the staged tables. Raises StagingChanged if the stager forgot them."""
+        for merge in (merge for phase in self._batch.phases for merge in phase.merges):
+            known = self._lake.specs.get(merge.stamp)
+            if known is None:
+                raise StagingChanged(
+                    f"the staged rows of {merge.table} are of a batch that was given up",
+                    hint="penstock stages the batch again.",
+                    table=str(merge.table),
+                )
+            self._token, self._specs[merge.staging] = known
+
+    def _phases(self) -> list[list[TableWork]]:
+        """Return the work of each phase.
+
+        A table's last commit has the batch's mark; an earlier one says how far the table is inside
+        of the batch.
+        """
+        after = Mark.of(self._lake.log_id, self._batch.after)
+        found: list[list[TableWork]] = []
+        later: set[TableName] = set()
+        for number, phase in reversed(list(enumerate(self._batch.phases))):
+            is_last = number == len(self._batch.phases) - 1
+            inside = Mark.of(self._lake.log_id, replace(self._batch.before, gsn=phase.gsn))
+            works = {
+                name: TableWork(name=name, mark=inside if name in later and not is_last else after)
+                for name in self._names_in(phase)
+            }
+            for relation in phase.relations:
+                source = TableName(relation.schema, relation.name)
+                works[self._lake.target_name(source)].relation = relation
+            for merge in phase.merges:
+                works[merge.table].merge = merge
+                works[merge.table].relation = works[merge.table].relation or merge.relation
+            for name in (*phase.truncated, *phase.reloaded):
+                works[name].is_emptied = True
+            found.append([works[name] for name in sorted(works)])
+            later |= works.keys()
+        return found[::-1]
+
+    def _names_in(self, phase: PhaseSpec) -> set[TableName]:
+        sources = {TableName(one.schema, one.name) for one in phase.relations}
+        return {
+            *(self._lake.target_name(source) for source in sources),
+            *(merge.table for merge in phase.merges),
+            *phase.truncated,
+            *phase.reloaded,
+        }
+
+    def _begin(self, names: Iterable[TableName]) -> StagedState | None:
+        """Record all tables of the batch before the first commit.
+
+        The record of the stager has those with staged rows.
+        """
+        lake = self._lake
+        tables = sorted(set(names))
+        staged = {spec.target for spec in self._specs.values()}
+        if not tables:
+            return None
+        if staged == set(tables):
+            lake.begun.add(self._token)
+            return StagedState(log_id=lake.log_id, token=self._token)
+        self._token = self._token or secrets.token_hex(8)
+        lake.begun.add(self._token)
+        return lake.new_staged(self._token, [(name, lake.folders_of(name)) for name in tables])
+
+    # --- one phase --------------------------------------------------------------------------------
+
+    def _apply_phase(self, works: Sequence[TableWork]) -> None:
+        """Look up, and commit all tables of a phase; repeat what other writers were faster at."""
+        for work in works:
+            self._look_at(work)
+        pending = [work for work in works if self._has_work(work)]
+        for attempt in range(1, COMMITS_MAX + 1):
+            self._look_up(pending, attempt)
+            faults.point("lake.lookup.after")
+            refused = self._commit_all(pending)
+            if not refused:
+                return
+            if attempt == COMMITS_MAX:
+                raise refused[0][1]
+            pending = [work for work, _ in refused]
+            for work, error in refused:
+                logger.info("commit is repeated", table=str(work.name), reason=error.message)
+                discard(work.lookups, self._lake.storage)
+                work.snapshot = None
+                self._look_at(work, refresh=True)
+
+    def _look_at(self, work: TableWork, *, refresh: bool = False) -> None:
+        """Read the table's newest version, and plan the change of its shape.
+
+        Raises AppliedByAnother if it has changes that the batch has too.
+        """
+        lake = self._lake
+        snapshot = lake.snapshot(work.name, refresh=refresh)
+        work.snapshot = snapshot
+        record = lake.record(work.name)
+        mark = snapshot.mark
+        floor = max(self._batch.before.gsn, lake.ahead.get(record.source, 0))
+        if not work.mark.is_newer(mark) and work.merge is None:
+            return  # after a crash: the table has the whole batch
+        is_later = mark is not None and mark.log_id == lake.log_id and mark.gsn > floor
+        if mark is not None and is_later and not self._is_inside(work, mark):
+            raise applied_by_another(self._at, mark.place)
+        work.plan = self._plan(work, Shape.of(snapshot, record), snapshot)
+        self._check_columns(work)
+        self._fill(work)
+
+    def _is_inside(self, work: TableWork, mark: Mark) -> bool:
+        """Return whether a mark is that of an earlier phase of this batch."""
+        inside = {phase.gsn for phase in self._batch.phases[:-1]}
+        return mark.gsn in inside and work.mark.is_newer(mark)
+
+    def _plan(self, work: TableWork, shape: Shape, snapshot: Snapshot) -> ShapePlan:
+        if work.relation is None:
+            return ShapePlan(shape=shape)
+        lake, engine = self._lake, self._batch.source_engine
+        source = TableName(work.relation.schema, work.relation.name)
+        planner = Planner(
+            table=lake.table(work.name),
+            policies=lake.policies,
+            source_engine=engine,
+            mapping_of=lambda column: lake.mapping_of(source, column, engine),
+            log_id=lake.log_id,
+            starts={name: at for phase in self._batch.phases for name, at in phase.starts.items()},
+            is_emptied=work.is_emptied,
+        )
+        return planner.plan(shape, work.relation, snapshot)
+
+    def _fill(self, work: TableWork) -> None:
+        """Give existing rows the values of added columns, by new files in a commit of its own.
+
+        The change of shape is in it, so that a crash afterwards leaves a whole table.
+        """
+        snapshot, plan = work.snapshot, work.plan
+        if snapshot is None or plan is None or not plan.fills or not snapshot.files:
+            return
+        lake = self._lake
+        faults.point("lake.fill.before")
+        files = rewrite_table(lake, work.name, snapshot, plan, token=f"{self._token}-fill")
+        lake.commit(
+            work.name,
+            Commit(
+                base_version=snapshot.version,
+                adds=files,
+                removes_all=True,
+                changes=plan.changes,
+                record=encode_record(plan.shape.record),
+                operation="fill",
+            ),
+        )
+        faults.point("lake.fill.after")
+        self._records[work.name] = plan.shape.record
+        self.notes += plan.notes
+        self._look_at(work)
+
+    def _check_columns(self, work: TableWork) -> None:
+        """Raise StagingChanged unless rows were staged with the columns that the table has now."""
+        if work.merge is None or work.plan is None:
+            return
+        spec = self._specs[work.merge.staging]
+        columns = columns_for(work.plan.shape, spec.relation)
+        if not same_columns(columns, spec.columns):
+            raise StagingChanged(
+                f"rows of {work.name} were staged for other columns than the table has",
+                hint="penstock stages the batch again.",
+                table=str(work.name),
+            )
+
+    def _has_work(self, work: TableWork) -> bool:
+        if work.plan is None or work.snapshot is None:
+            return False
+        is_new = work.plan.shape.record != self._lake.record(work.name)
+        is_emptied = work.is_emptied and bool(work.snapshot.files)
+        return is_new or is_emptied or any(part.row_count for part in work.parts)
+
+    # --- lookups ----------------------------------------------------------------------------------
+
+    def _look_up(self, works: Sequence[TableWork], attempt: int) -> None:
+        """Find the keys of these tables in their live files, with one Spark job."""
+        lake = self._lake
+        wanted = [work for work in works if work.looks_up]
+        for work in works:
+            work.lookups = []
+        outcomes = look_up_keys(
+            lake,
+            {work.name: self._lookup_of(work) for work in wanted},
+            token=f"{self._token}-lookup{attempt}",
+        )
+        for work in wanted:
+            work.lookups = outcomes.get(work.name, [])
+            self._check_found(work)
+
+    def _lookup_of(self, work: TableWork) -> tuple[WriterSpec, Snapshot, tuple[LakeRows, ...]]:
+        assert work.merge is not None, "it has keys"
+        assert work.snapshot is not None, "it was looked at"
+        return self._specs[work.merge.staging], work.snapshot, work.parts
+
+    def _check_found(self, work: TableWork) -> None:
+        """Refuse a lookup that cannot complete rows; report keys that are missing."""
+        found = sum(one.found_count for one in work.lookups)
+        required = sum(part.required_count for part in work.parts)
+        completed = sum(one.completed_count for one in work.lookups)
+        open_count = sum(part.open_count for part in work.parts)
+        source = self._lake.record(work.name).source
+        if completed < open_count:
+            raise TargetRowMissing(
+                f"the lake's table {work.name} lacks {open_count - completed} rows that the log "
+                "changes without all of their columns",
+                hint="Another client wrote there, or it drifted. Copy it again: penstock table "
+                f"resync FILE {source}",
+                table=str(work.name),
+            )
+        if found < required:
+            self._lake.note_missing(work.name, required - found)
+            logger.warning(
+                "rows that the log changes were missing in the lake",
+                table=str(work.name),
+                count=required - found,
+                hint=f"penstock verify FILE {source}",
+            )
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    def _commit_all(self, works: Sequence[TableWork]) -> list[tuple[TableWork, CommitRefused]]:
+        """Commit tables in parallel; return those whose commits were refused.
+
+        Raises the first other error, once all commits have ended.
+        """
+        pending = [(work, self._executor.submit(self._commit, work)) for work in works]
+        refused: list[tuple[TableWork, CommitRefused]] = []
+        failed: list[PenstockError] = []
+        for work, future in pending:
+            try:
+                future.result()
+            except CommitRefused as error:
+                refused.append((work, error))
+            except PenstockError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return refused
+
+    def _commit(self, work: TableWork) -> None:
+        assert work.snapshot is not None, "it was looked at"
+        assert work.plan is not None, "it was looked at"
+        lake = self._lake
+        record = work.plan.shape.record
+        is_new = record != lake.record(work.name)
+        faults.point("lake.commit.before")
+        try:
+            lake.commit(
+                work.name,
+                Commit(
+                    base_version=work.snapshot.version,
+                    adds=work.adds,
+                    deletes=tuple(file for one in work.lookups for file in one.deletes),
+                    removes_all=work.is_emptied,
+                    changes=work.plan.changes,
+                    mark=work.mark,
+                    record=encode_record(record) if is_new else None,
+                ),
+            )
+        except FeatureNeeded as error:
+            raise ShapeNotApplicable(error.message, hint=error.hint, **error.fields) from error
+        faults.point("lake.commit.after")
+        if is_new:
+            self._records[work.name] = record
+        self.notes += work.plan.notes
+
+    # --- after ------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Write the batch's row, or move the table that catches up."""
+        lake, batch = self._lake, self._batch
+        if self._table_sync is not None:
+            row = replace(self._table_sync, applied=batch.after)
+            lake.write_syncs([row], self._at)
+            return
+        versions = lake.complete_versions()
+        lake.batches.append(
+            self._at,
+            batch.after,
+            versions if lake.has_passed(batch.after) else None,
+            token=self._token or secrets.token_hex(8),
+            applied_us=lake.clock.now_us(),
+        )
+        lake.forget_ahead(batch.after)
+        lake.write_log(batch.after)

@@ -1,0 +1,282 @@
+"""Table of batches: a lake table with one row for each applied batch.
+
+A row names the batch's place in the log and the version that each table has once it is applied, so
+that a reader sees all tables at one commit of the source: that of the newest row with versions.
+The table's newest mark is how far the lake is applied, and its record has the table syncs. Both
+change in its own commits, so a second loader is refused. Not here: the tables of the source
+(`target.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import msgspec
+import pyarrow as pa
+
+from penstock.engines.lake.format import (
+    Catalogue,
+    Commit,
+    CommitRefused,
+    LakeColumn,
+    LakeTable,
+    LakeUnreachable,
+    LiveFile,
+    Mark,
+    MarkNotNewer,
+    NewFile,
+    Snapshot,
+)
+from penstock.engines.lake.parquet import DataWriter
+from penstock.engines.lake.rows import read_rows
+from penstock.model import LOAD_AGAIN, TableName
+from penstock.ports.target import Applied, AppliedByAnother, TableSync, TargetFollowsAnotherLog
+
+BATCHES = TableName("penstock", "batches")
+COMMITS_MAX = 5
+FILES_MAX = 64
+"""Number of small files that are joined to one."""
+
+TIERS = (FILES_MAX, FILES_MAX**2)
+"""Numbers of rows below which a file is small: first for few rows, then for more."""
+
+KEPT_US = 7 * 24 * 3600 * 1_000_000
+"""Age at which rows are removed, microseconds."""
+
+COLUMNS = (
+    LakeColumn(name="log_id", type="string"),
+    LakeColumn(name="gsn", type="int64"),
+    LakeColumn(name="segment", type="int64"),
+    LakeColumn(name="trx", type="int64"),
+    LakeColumn(name="position", type="string"),
+    LakeColumn(name="commit_time", type="timestamptz"),
+    LakeColumn(name="applied_at", type="timestamptz"),
+    LakeColumn(name="versions", type="string"),
+)
+"""Columns of the table.
+
+`position` is a number of up to 39 digits. `versions` is JSON, `{"public.orders": 12}`; NULL in a
+batch after a crash, as long as some tables have more than it says.
+"""
+
+_ARROW = {
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
+_SCHEMA = pa.schema([pa.field(one.name, _ARROW[one.type]) for one in COLUMNS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchesRecord:
+    """Record of the table of batches."""
+
+    log_id: str
+    syncs: tuple[TableSync, ...] = ()
+
+
+class Batches:
+    """Table of batches of one log."""
+
+    def __init__(self, table: LakeTable, log_id: str, storage: Mapping[str, str]) -> None:
+        """Keep the table. storage: see `storage.file_system`."""
+        self._table = table
+        self._log_id = log_id
+        self._storage = storage
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Newest version that is known."""
+        return self._table.snapshot()
+
+    @property
+    def applied_place(self) -> Applied:
+        """Place up to which the lake is applied."""
+        mark = self.snapshot.mark
+        return Applied() if mark is None else mark.place
+
+    @property
+    def syncs(self) -> dict[TableName, TableSync]:
+        """Table syncs as committed."""
+        record = _decode(self.snapshot.record)
+        return {} if record is None else {row.table: row for row in record.syncs}
+
+    def refresh(self) -> None:
+        """Read the table again."""
+        self._table.snapshot(refresh=True)
+
+    def check_at(self, at: Applied) -> None:
+        """Raise AppliedByAnother unless the lake is at this place, as far as is known."""
+        if not self.applied_place.is_at(at):
+            raise applied_by_another(at, self.applied_place)
+
+    def append(
+        self,
+        at: Applied,
+        after: Applied,
+        versions: Mapping[str, int] | None,
+        *,
+        token: str,
+        applied_us: int,
+        syncs: Iterable[TableSync] | None = None,
+    ) -> None:
+        """Commit a batch's row.
+
+        Args:
+            at: Where the lake is.
+            after: Where it is then.
+            versions: The version of each table, by name; None if some tables have more than the
+                others, after a crash.
+            token: Beginning of the new file's name.
+            applied_us: The present time, microseconds since 1970 UTC.
+            syncs: Table syncs from now on; None: as they are.
+
+        Raises AppliedByAnother.
+        """
+        snapshot = self.snapshot
+        self.check_at(at)
+        row = pa.table(
+            [
+                [self._log_id],
+                [after.gsn],
+                [after.segment],
+                [after.trx],
+                [str(after.position)],
+                [after.commit_time_us],
+                [applied_us],
+                [None if versions is None else json.dumps(dict(sorted(versions.items())))],
+            ],
+            names=[one.name for one in COLUMNS],
+        ).cast(_SCHEMA)
+        joined = find_joined(snapshot.files)
+        if joined:
+            row = pa.concat_tables([*(self._read(file, snapshot) for file in joined), row])
+        old = [file for file in find_old(snapshot.files, applied_us) if file not in joined]
+        removed = tuple(file.name for file in (*joined, *old))
+        self._commit(
+            Commit(
+                base_version=snapshot.version,
+                adds=(self._write(row, snapshot, f"{token}-batch"),),
+                removes=removed,
+                mark=Mark.of(self._log_id, after),
+                record=None if syncs is None else self._record(syncs),
+            ),
+            at,
+        )
+
+    def write_syncs(self, at: Applied, syncs: Iterable[TableSync]) -> None:
+        """Commit table syncs; the lake stays where it is. Raises AppliedByAnother."""
+        self.check_at(at)
+        self._commit(
+            Commit(
+                base_version=self.snapshot.version,
+                record=self._record(syncs),
+                operation="table syncs",
+            ),
+            at,
+        )
+
+    def _commit(self, commit: Commit, at: Applied) -> None:
+        """Commit, and repeat it if another writer's maintenance was faster.
+
+        Raises AppliedByAnother if the lake is somewhere else by then.
+        """
+        for attempt in range(1, COMMITS_MAX + 1):
+            try:
+                self._table.commit(commit)
+                return
+            except (CommitRefused, MarkNotNewer) as error:
+                snapshot = self._table.snapshot(refresh=True)
+                names = {file.name for file in snapshot.files}
+                may_repeat = (
+                    isinstance(error, CommitRefused)
+                    and self.applied_place.is_at(at)
+                    and names.issuperset(commit.removes)
+                )
+                if not may_repeat or attempt == COMMITS_MAX:
+                    raise applied_by_another(at, self.applied_place) from error
+                commit = replace(commit, base_version=snapshot.version)
+
+    def _record(self, syncs: Iterable[TableSync]) -> str:
+        return _encode(BatchesRecord(log_id=self._log_id, syncs=tuple(syncs)))
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _write(self, table: pa.Table, snapshot: Snapshot, name: str) -> NewFile:
+        location = f"{self._table.data_folder}/{name}.parquet"
+        try:
+            with DataWriter(location, snapshot.columns, self._storage) as writer:
+                for batch in table.to_batches():
+                    writer.write(batch.columns)
+        except OSError as error:
+            raise LakeUnreachable(
+                f"cannot write {location}: {error}",
+                hint="Check that the storage answers, has room, and that this account may write "
+                "there.",
+            ) from error
+        assert writer.new_file is not None, "it has rows"
+        return writer.new_file
+
+    def _read(self, file: LiveFile, snapshot: Snapshot) -> pa.Table:
+        batches = read_rows(file, snapshot.columns, self._storage)
+        return pa.Table.from_batches(batches, schema=None if file.row_count else _SCHEMA)
+
+
+def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) -> Batches:
+    """Bind a lake to a log, and return its table of batches, which is created if it is missing.
+
+    Raises TargetFollowsAnotherLog.
+    """
+    table = catalogue.find(BATCHES)
+    if table is None:
+        first = BatchesRecord(log_id=log_id)
+        table = catalogue.create(BATCHES, COLUMNS, record=_encode(first))
+    snapshot = table.snapshot(refresh=True)
+    record = _decode(snapshot.record)
+    if record is None or record.log_id != log_id:
+        whose = "no log" if record is None else f"change log {record.log_id}"
+        raise TargetFollowsAnotherLog(
+            f"the lake follows {whose}, this pipeline has {log_id}",
+            hint=f"Name another folder or namespace in [target], or start over there: {LOAD_AGAIN}",
+        )
+    return Batches(table, log_id, storage)
+
+
+def find_joined(files: Sequence[LiveFile]) -> list[LiveFile]:
+    """Return the small files that are joined with the next row; none if they are few."""
+    for limit in TIERS:
+        small = [file for file in files if file.row_count < limit]
+        if len(small) >= FILES_MAX:
+            return small
+    return []
+
+
+def find_old(files: Iterable[LiveFile], now_us: int) -> list[LiveFile]:
+    """Return the files whose rows are all too old to be kept."""
+    limit = datetime.fromtimestamp((now_us - KEPT_US) / 1e6, UTC)
+    found = []
+    for file in files:
+        _, newest = file.bounds.get("applied_at", (None, None))
+        if isinstance(newest, datetime) and newest.tzinfo is not None and newest < limit:
+            found.append(file)
+    return found
+
+
+def applied_by_another(at: Applied, now: Applied) -> AppliedByAnother:
+    """Return the error for a lake that is not where a batch begins."""
+    return AppliedByAnother(
+        f"the lake is at gsn {now.gsn} (segment {now.segment}), expected gsn {at.gsn} (segment "
+        f"{at.segment})",
+        hint="Let one loader work on a target: stop the other `penstock run` or `penstock load`.",
+    )
+
+
+def _encode(record: BatchesRecord) -> str:
+    return json.dumps(msgspec.to_builtins(record), separators=(",", ":"))
+
+
+def _decode(text: str) -> BatchesRecord | None:
+    return msgspec.convert(json.loads(text), type=BatchesRecord) if text else None

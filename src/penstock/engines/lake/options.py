@@ -1,0 +1,53 @@
+"""Rules of a lake for the pipeline file: the parts `options` and `target_options`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.engines.lake.url import FORMAT_VERSIONS, ICEBERG, complete_url, parse_url
+from penstock.host.errors import UrlInvalid
+from penstock.ports.config import Apply, ChangeExtractorSection, TargetSection
+
+__all__ = ["BATCH_SECONDS", "check_url", "complete_url", "problems", "target_problems"]
+
+BATCH_SECONDS = 5.0
+"""Each batch makes a commit in each table that changed: 17,280 a day."""
+
+BATCH_SECONDS_MAX = 86_400
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that cannot be of a lake, or does not say where penstock keeps its state."""
+    lake = parse_url(url)
+    if lake.format != ICEBERG:
+        return
+    if not lake.properties:
+        raise UrlInvalid(
+            f"[spark.conf] has no properties of the catalogue {lake.catalog}",
+            hint=f'Write "spark.sql.catalog.{lake.catalog}.type" = "hadoop" (or jdbc, rest) and '
+            f'"spark.sql.catalog.{lake.catalog}.warehouse" = "file:///data/lake" below it.',
+        )
+    if not lake.state:
+        raise UrlInvalid(
+            f"the catalogue {lake.catalog} names no warehouse by a URI, so penstock has no folder "
+            "for its state",
+            hint="Add ?state= with a URI to the url: state=s3://bucket/penstock.",
+        )
+
+
+def problems(_section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
+    """Yield nothing: lakes have no keys in [changeExtractor]."""
+    return iter(())
+
+
+def target_problems(target: TargetSection) -> Iterator[tuple[str, str]]:
+    """Yield wrong values of the keys in [target]: key and requirement."""
+    if target.apply is not Apply.POSITION:
+        yield "apply", 'must be "position": penstock does not apply batches by MERGE yet'
+    seconds = target.batch_seconds
+    if seconds is not None and not 0 < seconds <= BATCH_SECONDS_MAX:
+        yield "batchSeconds", f"must be more than 0 and at most {BATCH_SECONDS_MAX}"
+    if target.format_version not in (None, *FORMAT_VERSIONS):
+        yield "formatVersion", "must be 2 or 3"
+    if target.file_megabytes is not None and not 1 <= target.file_megabytes <= 99_999:
+        yield "fileMegabytes", "must be from 1 to 99999"

@@ -1,0 +1,365 @@
+"""Changes of a lake table's shape: from a relation of the log to changes that one commit makes.
+
+Pure. A plan is computed twice from the same facts: when rows are staged, because files are written
+with the columns that the table will have, and when they are committed; both must agree. Columns are
+matched by their identities in the log, as in `sql/shape_changes.py`. Not here: the commit
+(`target.py`), and which changes a format can make (`LakeTable.refuse_change`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from penstock.codec.types.to_lake import LakeMapping
+from penstock.engines.lake.format import Change, LakeColumn, LakeTable, Snapshot
+from penstock.engines.lake.format import ChangeKind as LakeChangeKind
+from penstock.model import Column, Relation, TableName
+from penstock.model.policies import ChangeKind, Policies, Policy
+from penstock.ports.registry import engine_with_types
+from penstock.ports.target import ShapeNotApplicable, ShapeNote, TableRecord
+from penstock.sql.schema_drift import SchemaDrift
+from penstock.sql.shape_changes import (
+    TYPE_RULES_PART,
+    ShapeChange,
+    TypeRules,
+    column_renames,
+    has_ids,
+    is_applied,
+    names_in_the_way,
+    shape_changes,
+    under_new_names,
+    with_copied_ids,
+    with_names,
+)
+
+logger = structlog.get_logger(__name__)
+
+_EVOLVING = (Policy.EVOLVE, Policy.TRY_EVOLVE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Shape of a table that is planned on.
+
+    Attributes:
+        columns: As in `Snapshot`; also next_field_id.
+        record: What the source's table was like then.
+    """
+
+    columns: tuple[LakeColumn, ...]
+    next_field_id: int
+    record: TableRecord
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, record: TableRecord) -> Shape:
+        """Return the shape of a version of a table."""
+        return cls(columns=snapshot.columns, next_field_id=snapshot.next_field_id, record=record)
+
+    def column(self, name: str) -> LakeColumn | None:
+        """Return the column of this name, or None."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapePlan:
+    """Changes to make, and the shape that results.
+
+    Attributes:
+        changes: In order; each is relative to the columns after the one before.
+        fills: By name of an added column the text of the value that existing rows must get, where
+            the format cannot keep it as the column's initial value.
+        notes: The changes, applied or not.
+    """
+
+    shape: Shape
+    changes: tuple[Change, ...] = ()
+    fills: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[ShapeNote, ...] = ()
+
+
+def types_of(source_engine: str) -> TypeRules:
+    """Return the type rules of this source."""
+    return engine_with_types(source_engine or "postgresql").part(TYPE_RULES_PART)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Planner of the changes of one table.
+
+    Attributes:
+        table: Says which changes the format makes in place.
+        mapping_of: Returns the type that a source column has in the lake.
+        log_id: The log that relations are from.
+        starts: See `PhaseSpec`.
+        is_emptied: The rows are removed in the same commit, so values need not fit.
+    """
+
+    table: LakeTable
+    policies: Policies
+    source_engine: str
+    mapping_of: Callable[[Column], LakeMapping]
+    log_id: str
+    starts: Mapping[TableName, int] = field(default_factory=dict)
+    is_emptied: bool = False
+
+    def plan(self, shape: Shape, relation: Relation, snapshot: Snapshot) -> ShapePlan:
+        """Return the changes to a relation's shape; none if the table has it or a later one.
+
+        Raises SchemaChangeRefused, ShapeNotApplicable.
+        """
+        if is_applied(shape.record, relation, self.log_id):
+            return ShapePlan(shape=shape)
+        record = with_copied_ids(shape.record, relation, self.starts)
+        return _Planning(self, replace(shape, record=record), relation, snapshot).run()
+
+
+class _Planning:
+    """One plan while it is made."""
+
+    def __init__(
+        self, planner: Planner, shape: Shape, relation: Relation, snapshot: Snapshot
+    ) -> None:
+        self._planner = planner
+        self._table = planner.table
+        self._policies = planner.policies
+        self._before = shape.record
+        self._relation = relation
+        self._snapshot = snapshot
+        self._columns = list(shape.columns)
+        self._next_field_id = shape.next_field_id
+        self._types = types_of(planner.source_engine)
+        self._drift = SchemaDrift.of(shape.record)
+        self._changes: list[Change] = []
+        self._fills: dict[str, str] = {}
+        self._notes: list[ShapeNote] = []
+
+    def run(self) -> ShapePlan:
+        """Return the plan."""
+        names = column_renames(self._before, self._relation)
+        known = self._under_new_names(self._before, names)
+        for change in [*names, *shape_changes(known, self._relation, self._types)]:
+            self._policies.check(change.kind, change.what, table=str(self._table.name))
+        record = self._set_aside(self._before)
+        names = column_renames(record, self._relation)
+        for change in names:
+            if not self._drift.never_there(change):
+                self._go(change)
+        known = self._under_new_names(record, names)
+        for change in shape_changes(known, self._relation, self._types):
+            self._go(change)
+        self._notes += self._drift.applied_notes(self._table.name)
+        return ShapePlan(
+            shape=Shape(
+                columns=tuple(self._columns),
+                next_field_id=self._next_field_id,
+                record=self._drift.record(
+                    self._before, self._relation, log_id=self._planner.log_id
+                ),
+            ),
+            changes=tuple(self._changes),
+            fills=self._fills,
+            notes=tuple(self._notes),
+        )
+
+    def _under_new_names(self, record: TableRecord, names: Sequence[ShapeChange]) -> TableRecord:
+        is_key_kept = self._policies.of(ChangeKind.RENAME_COLUMN) in _EVOLVING
+        return under_new_names(record, names, is_key_kept=is_key_kept)
+
+    def _set_aside(self, record: TableRecord) -> TableRecord:
+        """Rename columns whose names other columns get, temporarily."""
+        if self._policies.keeps(ChangeKind.RENAME_COLUMN):
+            return record
+        keeps_dropped = self._policies.keeps(ChangeKind.DROP_COLUMN)
+        aside = names_in_the_way(record, self._relation, keeps_dropped=keeps_dropped)
+        for old, new in aside.items():
+            if (column := self._find(old)) is not None:
+                self._rename(column, new, f"column {old} makes room for another of that name")
+        return with_names(record, aside)
+
+    def _go(self, change: ShapeChange) -> None:
+        """Make one change by its policy."""
+        policy = self._policies.of(change.kind)
+        if policy is Policy.TRY_EVOLVE:
+            saved = (list(self._columns), self._next_field_id, list(self._changes), {**self._fills})
+            try:
+                self._evolve(change)
+                policy = Policy.EVOLVE
+            except ShapeNotApplicable as error:
+                self._columns, self._next_field_id, self._changes, self._fills = saved
+                policy = Policy.LENIENT
+                note = self._drift.note(change, error.message)
+                self._notes.append(ShapeNote(table=self._table.name, text=note))
+                self._lenient(change)
+        elif policy is Policy.EVOLVE:
+            self._evolve(change)
+        elif policy is Policy.LENIENT:
+            self._lenient(change)
+        self._drift.went(change, policy)
+
+    # --- as at the source -------------------------------------------------------------------------
+
+    def _evolve(self, change: ShapeChange) -> None:
+        column = change.column
+        if change.kind is ChangeKind.DROP_COLUMN:
+            if (found := self._find(change.name)) is not None:
+                self._make(Change(kind=LakeChangeKind.DROP, name=found.name), change.what)
+        elif change.kind is ChangeKind.RENAME_COLUMN and column is not None:
+            if (found := self._find(change.name)) is not None:
+                self._rename(found, column.name, change.what)
+        elif change.kind is ChangeKind.ADD_COLUMN and column is not None:
+            self._add(column, change)
+        elif column is not None and change.kind in (
+            ChangeKind.WIDEN_TYPE,
+            ChangeKind.CHANGE_TYPE,
+            ChangeKind.NARROW_TYPE,
+        ):
+            self._retype(column, change)
+        # A lake's columns may all be NULL, and it has no keys: nothing else changes there.
+
+    def _add(self, column: Column, change: ShapeChange) -> None:
+        kind = self._type_of(column)
+        if self._find(column.name) is not None:
+            raise self._not_applicable(
+                f"{change.what}, and the lake's table still has an earlier column of that name"
+            )
+        initial = None if self._planner.is_emptied else column.missing
+        added = self._table.plan_column(
+            column.name, kind, field_id=self._next_field_id, initial=initial
+        )
+        self._make(Change(kind=LakeChangeKind.ADD, name=added.name, column=added), change.what)
+        if initial is not None and added.initial is None:
+            self._fills[added.name] = initial
+
+    def _retype(self, column: Column, change: ShapeChange) -> None:
+        found = self._find(column.name)
+        if found is None:
+            return
+        kind = self._type_of(column)
+        if kind == found.type:
+            return
+        if self._planner.is_emptied:
+            self._make(Change(kind=LakeChangeKind.DROP, name=found.name), change.what)
+            added = self._table.plan_column(
+                column.name,
+                kind,
+                field_id=self._next_field_id,
+                initial=None,
+                is_emptied=True,
+            )
+            self._make(Change(kind=LakeChangeKind.ADD, name=added.name, column=added), change.what)
+            return
+        if change.kind is ChangeKind.NARROW_TYPE:
+            return  # the wider type holds all of its values
+        widened = replace(found, type=kind)
+        self._make(Change(kind=LakeChangeKind.WIDEN, name=found.name, column=widened), change.what)
+
+    def _rename(self, column: LakeColumn, name: str, what: str) -> None:
+        renamed = replace(column, name=name, physical=column.file_name)
+        self._make(Change(kind=LakeChangeKind.RENAME, name=column.name, column=renamed), what)
+
+    # --- leniently --------------------------------------------------------------------------------
+
+    def _lenient(self, change: ShapeChange) -> None:
+        """Make a change so that no column and no value of the lake is lost."""
+        column = change.column
+        if column is None:
+            return
+        if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN):
+            if self._find(column.name) is None:
+                kind = self._type_of(column)
+                added = self._table.plan_column(
+                    column.name, kind, field_id=self._next_field_id, initial=column.missing
+                )
+                self._make(
+                    Change(kind=LakeChangeKind.ADD, name=added.name, column=added), change.what
+                )
+        elif change.kind is ChangeKind.WIDEN_TYPE:
+            self._retype(column, change)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _find(self, name: str) -> LakeColumn | None:
+        return next((column for column in self._columns if column.name == name), None)
+
+    def _type_of(self, column: Column) -> str:
+        mapping = self._planner.mapping_of(column)
+        if not mapping.refused:
+            return mapping.type
+        raise ShapeNotApplicable(
+            f"column {column.name} of {self._table.name}, {column.source_type} at the source: "
+            f"{mapping.refused}",
+            hint="Change the choice in [target.types] (`penstock plan` shows them), then run "
+            "again: nothing of the batch was applied.",
+            table=str(self._table.name),
+        )
+
+    def _make(self, change: Change, what: str) -> None:
+        """Add a change to the plan. Raises ShapeNotApplicable if the format cannot make it."""
+        snapshot = replace(self._snapshot, columns=tuple(self._columns))
+        if why := self._table.refuse_change(change, snapshot):
+            raise self._not_applicable(f"{what}: {why}")
+        self._columns = list(apply_change(self._columns, change))
+        if change.kind is LakeChangeKind.ADD and self._next_field_id:
+            self._next_field_id += 1
+        self._changes.append(change)
+
+    def _not_applicable(self, what: str) -> ShapeNotApplicable:
+        return ShapeNotApplicable(
+            f"{self._table.name}: {what}",
+            hint="Copy the table again, which replaces it in one commit: penstock table resync "
+            f"FILE {self._before.source}",
+            table=str(self._table.name),
+        )
+
+
+def apply_change(columns: Sequence[LakeColumn], change: Change) -> tuple[LakeColumn, ...]:
+    """Return a table's columns after a change."""
+    if change.kind is LakeChangeKind.ADD:
+        assert change.column is not None, "an added column is given"
+        return (*columns, change.column)
+    if change.kind is LakeChangeKind.DROP:
+        return tuple(column for column in columns if column.name != change.name)
+    assert change.column is not None, "a changed column is given"
+    return tuple(change.column if one.name == change.name else one for one in columns)
+
+
+def columns_for(shape: Shape, relation: Relation) -> tuple[LakeColumn | None, ...]:
+    """Return for each column of a relation's rows the lake's column; None if it is left out.
+
+    relation: of the rows, whose shape may be older than the table's. Raises ShapeNotApplicable if
+    the table lacks a column for another reason.
+    """
+    record = shape.record
+    names = {column.name: column.name for column in relation.columns}
+    if has_ids(record, relation):
+        now = dict(zip(record.ids, (name for name, _ in record.columns or ()), strict=True))
+        names = {column.name: now.get(column.id, "") for column in relation.columns}
+    found: list[LakeColumn | None] = []
+    for place, column in enumerate(relation.columns):
+        name = names[column.name]
+        here = None if name in record.left_out else shape.column(name)
+        is_missing = name and here is None and name not in record.left_out
+        if is_missing or (here is None and place in relation.key):
+            raise ShapeNotApplicable(
+                f"the lake's table {record.target} has no column {name or column.name}, the source "
+                f"has it as {column.source_type}",
+                hint="Copy the table again, which replaces it in one commit: penstock table "
+                f"resync FILE {record.source}",
+                table=str(record.target),
+            )
+        found.append(here)
+    return tuple(found)
+
+
+def same_columns(one: Sequence[LakeColumn | None], other: Sequence[LakeColumn | None]) -> bool:
+    """Return whether files written with these columns are files of those."""
+    return [_file_facts(column) for column in one] == [_file_facts(column) for column in other]
+
+
+def _file_facts(column: LakeColumn | None) -> tuple[str, str, int | str] | None:
+    if column is None:
+        return None
+    return column.name, column.type, column.field_id or column.file_name

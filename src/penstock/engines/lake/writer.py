@@ -1,0 +1,285 @@
+"""Writer of a batch's rows into a lake, in Spark's workers.
+
+Complete rows become a Parquet file in the table's folder, which no reader sees until a commit names
+it. Keys that may have a row in the lake go into a side file, without those that the log calls NEW.
+A row with columns that the source did not send waits in another side file until its old row is
+found. Not here: finding rows (`lookup.py`), committing (`apply.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.types import LakeMapping, ValueUnfit, convert_values, map_lake_column
+from penstock.engines.lake.format import LakeColumn, LakeRows, WriterSpec
+from penstock.engines.lake.keys import LakeLayout
+from penstock.engines.lake.parquet import DataWriter
+from penstock.engines.lake.side_files import SideFile
+from penstock.ports.target import NEW, NetRows, StagingFailed, StagingWriter, ValueRefused
+
+Flags = npt.NDArray[np.bool_]
+
+BITMAP, COUNT = "absent", "count"
+"""Names of the columns of side files that are not columns of the table."""
+
+
+def key_field(place: int) -> str:
+    """Return the name of a key column in a side file. place: in the key."""
+    return f"key{place}"
+
+
+def row_field(index: int) -> str:
+    """Return the name of a table's column in a side file. index: in the relation."""
+    return f"row{index}"
+
+
+class Converter:
+    """Conversion of a relation's columns to those of a lake's table.
+
+    Attributes:
+        kept: Indexes of the relation's columns that the table has.
+        columns: The table's column for each of them.
+    """
+
+    def __init__(self, spec: WriterSpec) -> None:
+        """Read the mapping of each column."""
+        self._spec = spec
+        relation = spec.relation
+        self._mappings: dict[int, LakeMapping] = {}
+        self.kept = [index for index, column in enumerate(spec.columns) if column is not None]
+        self.columns: list[LakeColumn] = [one for one in spec.columns if one is not None]
+        for index in self.kept:
+            self._mappings[index] = map_lake_column(
+                relation.columns[index],
+                spec.source_engine,
+                choices=spec.choices,
+                table=spec.table,
+                identifies=index in relation.key,
+            )
+
+    def convert(self, values: pa.Array, index: int) -> pa.Array:
+        """Return a column's values in the lake's type. Raises ValueRefused."""
+        column = self._spec.columns[index]
+        assert column is not None, "columns that are left out are not converted"
+        own = self._spec.relation.columns[index]
+        try:
+            return convert_values(
+                values, column.type, neutral=own.neutral, mapping=self._mappings[index]
+            )
+        except ValueUnfit as error:
+            table = self._spec.table
+            hint = f"Change the value at the source, or leave {table} out of [source] tables."
+            if error.loss:
+                hint = (
+                    f'Write "{table}.{own.name} {error.loss}" = "null" in [target.types], or '
+                    "another choice that `penstock plan FILE` shows; or change the value at the "
+                    "source."
+                )
+            raise ValueRefused(
+                f"column {own.name} of {table}: {error.count} values do not fit into the lake's "
+                f"type {column.type}: {error}",
+                hint=hint,
+                table=str(table),
+                column=own.name,
+            ) from error
+
+
+@dataclass(frozen=True)
+class LakeWriter(StagingWriter):
+    """Writer of the rows of one table and phase; it is sent to the workers."""
+
+    spec: WriterSpec
+
+    @property
+    def stamp(self) -> int:
+        return self.spec.stamp
+
+    @cached_property
+    def layout(self) -> LakeLayout:
+        return LakeLayout(self.spec.relation)
+
+    def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows: values are converted once they are folded."""
+        return rows
+
+    def write(self, rows: NetRows) -> LakeRows:
+        """Stage the rows of a task. Raises StagingFailed, ValueRefused."""
+        spec = self.spec
+        name = f"{spec.token}-{rows.part}-{secrets.token_hex(4)}"
+        keys = SideFile(f"{spec.side_folder}/{name}.keys", spec.storage)
+        open_rows = SideFile(f"{spec.side_folder}/{name}.open", spec.storage)
+        converter = Converter(spec)
+        data = DataWriter(f"{spec.data_folder}/{name}.parquet", converter.columns, spec.storage)
+        part = _Part(spec, self.layout, converter, data, keys, open_rows)
+        with _convert_errors(spec), _close_after(keys), _close_after(open_rows), data:
+            for batch in rows.deletes():
+                part.delete(batch)
+            for batch in rows.upserts():
+                part.upsert(batch)
+        counts = rows.counts
+        key_count = part.key_count
+        return LakeRows(
+            in_table=counts.upserts + counts.deletes,
+            adds=() if data.new_file is None else (data.new_file,),
+            keys=keys.location,
+            key_count=key_count,
+            required_count=0 if spec.overlaps else key_count,
+            key_bounds=part.key_bounds(),
+            open_rows=open_rows.location,
+            open_count=open_rows.row_count,
+            side_bytes=keys.size_bytes + open_rows.size_bytes,
+        )
+
+
+@contextmanager
+def _convert_errors(spec: WriterSpec) -> Iterator[None]:
+    """Convert errors of files and of Arrow."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise StagingFailed(
+            f"rows of {spec.table} cannot be written to {spec.data_folder}: {error}",
+            hint="Check that the workers may write there, and that there is room; penstock stages "
+            "the batch again.",
+            table=str(spec.table),
+        ) from error
+
+
+@contextmanager
+def _close_after(file: SideFile) -> Iterator[None]:
+    """Complete a side file at the end of the block; after an error only close it."""
+    try:
+        yield
+    except BaseException:
+        file.discard()
+        raise
+    file.close()
+
+
+class _Part:
+    """The three files that one task fills."""
+
+    def __init__(
+        self,
+        spec: WriterSpec,
+        layout: LakeLayout,
+        converter: Converter,
+        data: DataWriter,
+        keys: SideFile,
+        open_rows: SideFile,
+    ) -> None:
+        self._spec = spec
+        self._layout = layout
+        self._converter = converter
+        self._data = data
+        self._keys = keys
+        self._open_rows = open_rows
+        self._bounds: dict[str, tuple[Any, Any] | None] = {}
+        self.key_count = 0
+
+    def delete(self, batch: pa.RecordBatch) -> None:
+        """Take deleted keys; of a table without a key, rows to delete and to insert."""
+        relation = self._spec.relation
+        if relation.key:
+            self._look_up([self._column(batch, index) for index in relation.key])
+            return
+        counts = batch.column(0).to_numpy()
+        columns = [self._column(batch, index) for index in self._converter.kept]
+        inserted = np.repeat(np.arange(len(counts)), np.maximum(counts, 0))
+        self._data.write([one.take(pa.array(inserted)) for one in columns])
+        is_gone = pa.array(counts < 0)
+        if self._spec.is_emptied or not is_gone.true_count:
+            return
+        copies = pa.array(-counts).filter(is_gone)
+        gone = [one.filter(is_gone) for one in columns]
+        names = [COUNT, *map(row_field, self._converter.kept)]
+        self._keys.write(pa.RecordBatch.from_arrays([copies, *gone], names=names))
+        self.key_count += pc.sum(copies).as_py()
+        for column, values in zip(self._converter.columns, gone, strict=True):
+            self._widen(column, values)
+
+    def upsert(self, batch: pa.RecordBatch) -> None:
+        """Take whole rows, and rows without some of their columns."""
+        spec, converter = self._spec, self._converter
+        bitmaps = batch.column(1)
+        columns = {index: self._column(batch, index) for index in converter.kept}
+        if not spec.is_emptied:
+            counts = batch.column(0).to_numpy()
+            may_be_there = np.ones(len(counts), np.bool_) if spec.overlaps else counts != NEW
+            key = [columns[index] for index in spec.relation.key]
+            if not may_be_there.all():
+                key = [one.filter(pa.array(may_be_there)) for one in key]
+            self._look_up(key)
+        if bitmaps.null_count < len(bitmaps):
+            is_open = bitmaps.is_valid()
+            self._wait(batch, columns, bitmaps, is_open)
+            is_whole = pc.invert(is_open)
+            columns = {index: one.filter(is_whole) for index, one in columns.items()}
+        self._data.write([columns[index] for index in converter.kept])
+
+    def _wait(
+        self,
+        batch: pa.RecordBatch,
+        columns: dict[int, pa.Array],
+        bitmaps: pa.Array,
+        is_open: pa.Array,
+    ) -> None:
+        """Keep rows until their old rows are found."""
+        key = self._spec.relation.key
+        origin = [
+            self._converter.convert(batch.column(2 + place), index).filter(is_open)
+            for place, index in enumerate(key)
+        ]
+        names = [BITMAP, *(key_field(place) for place in range(len(key)))]
+        names += map(row_field, columns)
+        rows = [one.filter(is_open) for one in columns.values()]
+        arrays = [bitmaps.filter(is_open), *origin, *rows]
+        self._open_rows.write(pa.RecordBatch.from_arrays(arrays, names=names))
+        self._widen_key(origin)
+
+    def _column(self, batch: pa.RecordBatch, index: int) -> pa.Array:
+        return self._converter.convert(batch.column(self._layout.first + index), index)
+
+    def _look_up(self, key: Sequence[pa.Array]) -> None:
+        """Take keys that may have a row in the lake."""
+        if self._spec.is_emptied or not len(key[0]):
+            return
+        names = [key_field(place) for place in range(len(key))]
+        self._keys.write(pa.RecordBatch.from_arrays(list(key), names=names))
+        self.key_count += len(key[0])
+        self._widen_key(key)
+
+    def _widen_key(self, key: Sequence[pa.Array]) -> None:
+        for index, values in zip(self._spec.relation.key, key, strict=True):
+            column = self._spec.columns[index]
+            assert column is not None, "the table has its key"
+            self._widen(column, values)
+
+    def _widen(self, column: LakeColumn, values: pa.Array) -> None:
+        """Widen the bounds of a column. A column with NULL, or of floats, has none."""
+        if self._bounds.get(column.name, ()) is None:
+            return
+        if values.null_count or pa.types.is_floating(values.type):
+            self._bounds[column.name] = None
+            return
+        low, high = pc.min_max(values).as_py().values()
+        if low is None:
+            return
+        before = self._bounds.get(column.name)
+        if before is not None:
+            low, high = min(low, before[0]), max(high, before[1])
+        self._bounds[column.name] = (low, high)
+
+    def key_bounds(self) -> dict[str, tuple[Any, Any]]:
+        """Return the low and high value of each column of the key among the keys."""
+        return {name: bounds for name, bounds in self._bounds.items() if bounds is not None}
