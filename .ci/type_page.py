@@ -91,8 +91,9 @@ BETWEEN = """\
 
 Names are always quoted, so reserved words can be used. A schema of PostgreSQL is a database of
 MySQL and MariaDB; `[target.map]` gives it another name. PostgreSQL allows 63 bytes in a name, the
-others 64 characters, a lake 200 bytes. A longer name is refused, or shortened with `"long names" = "shorten"`: it
-becomes the name's beginning and eight digits of a hash of the whole name, the same on every run.
+others 64 characters, a lake 200 bytes. A longer name is refused, or shortened with
+`"long names" = "shorten"`: it becomes the name's beginning and eight
+digits of a hash of the whole name, the same on every run.
 Two tables or columns that would have the same name in the target are refused, with their names:
 names of columns that differ only in case are equal in MySQL, MariaDB and lakes, and so are names of
 tables of MySQL and MariaDB if `lower_case_table_names` is not 0.

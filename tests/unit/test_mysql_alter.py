@@ -164,7 +164,7 @@ def test_a_column_that_leaves_with_the_key_keeps_its_numbers(stays: bool) -> Non
 @pytest.mark.parametrize("was", ["text[]", "integer"])
 @pytest.mark.parametrize("kind", ["int", "longtext"])
 def test_a_long_column_gets_a_type_that_a_key_can_contain(was: str, kind: str) -> None:
-    """If there is none, the table has no key: that of the other columns would refuse rows."""
+    """Without one, the table has no key: that of the other columns would refuse rows."""
     long = replace(column("v", not_null=False), data_type="longtext", type_text="longtext")
     primary = TargetIndex(name="PRIMARY", columns=("id",), plain=True)
     table = replace(TABLE, columns=(TABLE.columns[0], long), unique=(primary,))
