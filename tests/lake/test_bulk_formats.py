@@ -41,20 +41,20 @@ Read = Callable[[TableName], dict[str, pa.Table]]
 
 
 @pytest.fixture(scope="module")
-def happened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fault_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a file for each fault that has happened."""
     return tmp_path_factory.mktemp("faults")
 
 
 @pytest.fixture(scope="module")
 def session(
-    shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory, happened: Path
+    shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory, fault_files: Path
 ) -> Iterator[Session]:
     """Session of two slots; the first worker that has written its second chunk is killed."""
     shared_spark.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_FAULT", "bulk.chunk.copied:2:kill")
-        patch.setenv("PENSTOCK_FAULT_ONCE", str(happened))
+        patch.setenv("PENSTOCK_FAULT_ONCE", str(fault_files))
         folder = tmp_path_factory.mktemp("spark")
         with lake_session(folder, master="local[2]") as running:
             yield running
@@ -121,14 +121,14 @@ EXPECTED = {
 
 
 def test_all_rows_are_there_once_for_every_reader(
-    lake: tuple[Config, Read], session: Session, source_url: str, happened: Path
+    lake: tuple[Config, Read], session: Session, source_url: str, fault_files: Path
 ) -> None:
     """All rows are there once for every reader, also after a copy that replaces them."""
     config, read = lake
     fill(source_url)
     result = load(config, session)
     assert result.rows == {ORDERS: COUNT, EVENTS: 2}
-    assert list(happened.iterdir()), "no worker was killed"
+    assert list(fault_files.iterdir()), "no worker was killed"
     check_orders(read, source_url)
     for reader, table in read(EVENTS).items():
         found = table.select(list(EXPECTED)).sort_by("id").to_pydict()

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -138,19 +139,20 @@ class Batches:
         """
         snapshot = self.snapshot
         self.check_at(at)
+        values: list[Any] = [
+            self._log_id,
+            after.gsn,
+            after.segment,
+            after.trx,
+            str(after.position),
+            after.commit_time_us,
+            applied_us,
+            None if versions is None else json.dumps(dict(sorted(versions.items()))),
+        ]
         row = pa.table(
-            [
-                [self._log_id],
-                [after.gsn],
-                [after.segment],
-                [after.trx],
-                [str(after.position)],
-                [after.commit_time_us],
-                [applied_us],
-                [None if versions is None else json.dumps(dict(sorted(versions.items())))],
-            ],
-            names=[one.name for one in COLUMNS],
-        ).cast(_SCHEMA)
+            [pa.array([value], one.type) for value, one in zip(values, _SCHEMA, strict=True)],
+            schema=_SCHEMA,
+        )
         joined = find_joined(snapshot.files)
         if joined:
             row = pa.concat_tables([*(self._read(file, snapshot) for file in joined), row])

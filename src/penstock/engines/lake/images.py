@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codec.columns import cast_exactly
 from penstock.codec.types.mapping import Kind
 from penstock.model import TableDefinition
 from penstock.ports.verify import ComparedCell, Hasher, Hashes, Image, Part
@@ -143,7 +144,7 @@ def _print_float(column: pa.Array) -> pa.Array:
     """Print 53 bits and an exponent of two: independent of how a server prints digits."""
     if not pa.types.is_floating(column.type):
         return pc.cast(column, pa.string())
-    values = np.asarray(pc.cast(pc.fill_null(column, 0.0), pa.float64()).to_numpy(False))
+    values = np.asarray(cast_exactly(pc.fill_null(column, 0.0), pa.float64()).to_numpy(False))
     is_finite = np.isfinite(values)
     finite_values = np.where(is_finite, values, 0.0)
     exponents = np.frexp(finite_values)[1] - 1

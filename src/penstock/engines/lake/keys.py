@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.columns import arrow_type
+from penstock.codec.columns import arrow_type, cast_exactly
 from penstock.model import Relation
 from penstock.ports.target import Layout
 
@@ -74,7 +74,7 @@ class LakeLayout(Layout):
 
 def _of_kind(values: Any, kind: pa.DataType) -> Any:
     """Return values as a type; the fold joins long texts under a wider one."""
-    return values if values.type.equals(kind) else values.cast(kind)
+    return cast_exactly(values, kind)
 
 
 def comparable(values: pa.Array, *, whole_rows: bool = False) -> pa.Array:

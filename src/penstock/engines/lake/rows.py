@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.codec.columns import cast_exactly
 from penstock.codec.lake.deletion_vectors import FRAME_BYTES, parse_vector, unframe_vector
 from penstock.codec.lake.position_deletes import parse_position_deletes
 from penstock.codec.lake.puffin import parse_blob
@@ -85,7 +86,7 @@ def _live_rows(
     arrays = [
         _initial(column, batch.num_rows)
         if at is None
-        else batch.column(schema.field(at).name).cast(lake_arrow_type(column.type))
+        else cast_exactly(batch.column(schema.field(at).name), lake_arrow_type(column.type))
         for column, at in zip(columns, places, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
