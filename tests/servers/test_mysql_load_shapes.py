@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +16,9 @@ from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import delete, insert, update
 from penstock.codec.types import Engine, parse_choices
+from penstock.engines.mysql.connect import connect, run
+from penstock.engines.mysql.target import apply
+from penstock.engines.mysql.target.claims import alone
 from penstock.engines.mysql.target.layout import same_type
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column, MarkerKind, PenstockError, Relation, TableName
@@ -535,3 +540,35 @@ def test_names_are_swapped_once_wherever_it_is_cut_off(
     log.close_segment()
     apply_cut_off(target, place)
     assert target.rows("select id, b, a from t order by id") == [(1, 10, 20), (2, 11, 21)]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_change_waits_for_a_session_that_still_alters(
+    my_start: MyStart, log: LogMaker, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last statement of a loader that was killed may run late, and write into new rows."""
+    if not ends:
+        monkeypatch.setattr(apply, "LOCK_TIMEOUT_S", 1)
+    target = begin_target(my_start, log)
+    text = Column(name="n", source_type="text", neutral="string", missing="old")
+    wide = replace(OLD, columns=(*OLD.columns, text), version=2)
+    log.transaction(insert(wide, 2, "b", "new"))
+    log.close_segment()
+    late = connect(target.url, application_name="late")
+    begun = threading.Event()
+
+    def write_late() -> None:
+        with suppress(PenstockError), alone(late, target.log_id, wait_s=1):
+            begun.set()
+            run(late, f"do sleep({2 if ends else 600})", doing="testing")
+            run(late, "alter table t add column n longtext", doing="testing")
+            run(late, "update t set n = 'old'", doing="testing")
+        late.close()
+
+    thread = threading.Thread(target=write_late)
+    thread.start()
+    assert begun.wait(10)
+    while target.applied.segment < 1:
+        target.batch()
+    thread.join()
+    assert target.rows("select * from t order by id") == [(1, "a", "old"), (2, "b", "new")]

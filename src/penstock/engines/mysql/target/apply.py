@@ -27,6 +27,7 @@ from penstock.engines.mysql.connect import (
     value,
 )
 from penstock.engines.mysql.target.alter import Alterer
+from penstock.engines.mysql.target.claims import alone
 from penstock.engines.mysql.target.direct import (
     UnsureTables,
     begin_replaying,
@@ -222,16 +223,31 @@ class MySQLTarget(SqlTarget):
         """
         self._source_engine = source_engine
         self._check_truncates(phases)
-        changed = {
+        if not self._news(phases):
+            return
+        with alone(self.connection, self.log_id, wait_s=LOCK_TIMEOUT_S):
+            # Another session, which was waited for, may have altered tables until now.
+            self._records.forget()
+            self._tables.clear()
+            self._alter_all(phases, self._news(phases), before)
+
+    def _news(self, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:
+        """Return the last shapes of source tables that the target does not have yet."""
+        return {
             source: relation
             for source, relation in self._shapes(phases).items()
             if not is_applied(self._record(source), relation, self.log_id)
         }
-        if not changed:
-            return
+
+    def _alter_all(
+        self, phases: Sequence[PhaseSpec], changed: Mapping[TableName, Relation], before: Applied
+    ) -> None:
+        self.need(
+            {spec.table for phase in phases for spec in phase.merges}
+            | {self._target_name(source) for source in changed}
+        )
         replaced = {spec.table for phase in phases for spec in self._find_replaced(phase)}
         emptied = {name for phase in phases for name in (*phase.truncated, *phase.reloaded)}
-        self.need(self._target_name(source) for source in changed)
         starts = {name: at for phase in phases for name, at in phase.starts.items()}
         records = {
             source: with_copied_ids(self._record(source), relation, starts)

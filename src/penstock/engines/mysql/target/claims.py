@@ -1,4 +1,4 @@
-"""Named locks by which the sessions that work on a chunk or fill a merge table are found.
+"""Named locks by which the sessions that work on a chunk, fill a merge table or alter are found.
 
 A server keeps the session of a machine that has vanished, or of a worker that hangs, and its locks
 for as long as a session may pause between two rows. A worker that takes over does not wait for
@@ -8,12 +8,15 @@ that: an account may always end its own sessions.
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pymysql
 import structlog
 
 from penstock.engines.mysql.connect import Connection, rows, run, value
+from penstock.host.errors import StatementInterrupted
+from penstock.model import PenstockError
 from penstock.ports.bulk import ChunkTask
 
 logger = structlog.get_logger(__name__)
@@ -62,6 +65,34 @@ def end_workers(connection: Connection, staging: str) -> None:
     for row in held:
         logger.warning("the session of a lost worker is ended", merge_table=staging)
         _end(connection, int(row["id"]))
+
+
+@contextmanager
+def alone(connection: Connection, log_id: str, *, wait_s: int) -> Iterator[None]:
+    """Hold the lock of the session that alters the target's tables, outside a transaction.
+
+    DDL and what belongs to it is committed statement by statement, and the last statement of a
+    loader that was killed may still run, or begin late. So the next one waits until that session
+    has ended, and ends it after wait_s seconds. Raises StatementInterrupted if this is in vain.
+    """
+    doing = "waiting for another session that alters tables"
+    name = f"penstock alter {hashlib.sha256(log_id.encode()).hexdigest()[:32]}"
+    take, arguments = "select get_lock(%s, %s)", (name, wait_s)
+    if not value(connection, take, arguments, doing=doing):
+        holder = value(connection, "select is_used_lock(%s)", (name,), doing=doing)
+        if holder is not None:
+            logger.warning("the session of a lost loader is ended", session=int(holder))
+            _end(connection, int(holder))
+        if not value(connection, take, arguments, doing=doing):
+            raise StatementInterrupted(
+                f"another session alters tables of the target, and does not end: {holder}",
+                hint=f"Run at the target: kill {holder};",
+            )
+    try:
+        yield
+    finally:
+        with suppress(PenstockError):  # the lock goes with a connection that is lost
+            run(connection, "do release_lock(%s)", (name,), doing=doing)
 
 
 def _end(connection: Connection, session: int) -> None:
