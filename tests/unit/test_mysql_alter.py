@@ -12,6 +12,7 @@ from penstock.engines.mysql.target.alter import (
     DROP_KEY,
     Alterer,
     Clause,
+    alter_table,
 )
 from penstock.engines.mysql.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.model import Relation, TableName
@@ -192,3 +193,20 @@ def test_a_new_column_becomes_part_of_the_key_if_rows_have_a_value(
     change = ShapeChange(kind=ChangeKind.CHANGE_KEY, what="the key is another one")
     added = [one.sql for one in alterer.evolve(change) if "add primary key" in one.sql]
     assert added == (["add primary key (`id`, `v`)"] if is_key else [])
+
+
+def test_a_column_that_loses_its_numbers_and_its_type_is_modified_once() -> None:
+    """The servers look for the column of a second clause under its name in vain."""
+    numbered = replace(TABLE.columns[0], auto_increment=True, type_text="bigint")
+    primary = TargetIndex(name="PRIMARY", columns=("id",), plain=True)
+    table = replace(TABLE, columns=(numbered,), unique=(primary,))
+    shape = replace(relation(ID), key=())
+    alterer = alterer_of(shape, table, id="bigint")
+    changes = [
+        ShapeChange(kind=ChangeKind.NARROW_TYPE, what="it is narrow", column=shape.columns[0]),
+        ShapeChange(kind=ChangeKind.CHANGE_KEY, what="the key was dropped"),
+    ]
+    clauses = [clause for change in changes for clause in alterer.evolve(change)]
+    assert alter_table(table, clauses) == (
+        f"alter table {table.sql_name} modify column `id` int not null, {DROP_KEY}"
+    )

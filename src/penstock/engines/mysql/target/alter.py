@@ -29,6 +29,7 @@ _GEOMETRIES = (
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
 DROP_KEY = "drop primary key"
 _LONG = ("text", "blob", "json")
+_NUMBERS = " auto_increment"
 EXPRESSION_DEFAULTS = (8, 0, 13)  # the version of MySQL that has them
 _LITERAL_DEFAULT = re.compile(r" default ('(?:[^'\\]|\\.)*')")
 _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
@@ -41,8 +42,9 @@ class Clause:
     sql: the clause; empty if the table already has the effect. fill: assignment that gives old rows
     their value, if the server does not accept it as default. modifies: the column that the clause
     redefines. strict: the clause with NOT NULL. key: the columns of the key that it adds. loosens:
-    it only makes the column nullable. behind_key: it is possible only if the primary key is
-    dropped. empties: the rows are deleted before it, because they are dropped anyway.
+    it only makes the column nullable. unnumbers: it only takes AUTO_INCREMENT away. behind_key: it
+    is possible only if the primary key is dropped. empties: the rows are deleted before it, because
+    they are dropped anyway.
     """
 
     sql: str
@@ -52,6 +54,7 @@ class Clause:
     strict: str = ""
     key: tuple[str, ...] = ()
     loosens: bool = False
+    unnumbers: bool = False
     behind_key: bool = False
     empties: bool = False
 
@@ -450,12 +453,21 @@ def alter_table(table: TargetTable, clauses: Sequence[Clause]) -> str:
 def _parts(clauses: Sequence[Clause]) -> list[str]:
     """Return the clauses' texts, each once, because a statement may define a column only once."""
     loosened = {clause.modifies for clause in clauses if clause.loosens}
-    typed = {clause.modifies for clause in clauses if clause.modifies and not clause.loosens}
+    unnumbered = {clause.modifies for clause in clauses if clause.unnumbers}
+    modifying = [clause for clause in clauses if clause.modifies and not clause.unnumbers]
+    retyped = {clause.modifies for clause in modifying if not clause.loosens}
+    typed = retyped | unnumbered
     key = {name.lower() for clause in clauses for name in clause.key}
     parts = []
     for clause in clauses:
-        if clause.loosens and clause.modifies in typed:
+        if clause.modifies in (typed if clause.loosens else retyped if clause.unnumbers else ()):
             continue
+        if clause.modifies in unnumbered and not clause.unnumbers:
+            clause = replace(
+                clause,
+                sql=clause.sql.removesuffix(_NUMBERS),
+                strict=clause.strict.removesuffix(_NUMBERS),
+            )
         if clause.strict and clause.modifies.lower() in key:
             parts.append(clause.strict)
             continue
@@ -549,7 +561,7 @@ def _add_column(column: Column, mapping: TypeMapping, server: Server) -> Clause:
 
 def _retype(column: Column, kind: str, found: TargetColumn, more: str = "") -> Clause:
     """Return the clause for another type. more: default and comment, if right for the new type."""
-    numbers = " auto_increment" if found.auto_increment else ""
+    numbers = _NUMBERS if found.auto_increment else ""
     kind_here = f"modify column {quote(column.name)} {_with_collation(kind, found)}"
     strict = f"{kind_here} not null{more}{numbers}"
     return Clause(
@@ -577,7 +589,7 @@ def _without_numbers(found: TargetColumn) -> Clause:
     null = "not null" if found.not_null else "null"
     sql = f"modify column {quote(found.name)} {_with_collation(found.type_text, found)} {null}"
     what = f"column {found.name} gets no numbers of its own"
-    return Clause(f"{sql}{found.more_sql}", what, modifies=found.name)
+    return Clause(f"{sql}{found.more_sql}", what, modifies=found.name, unnumbers=True)
 
 
 def _with_collation(kind: str, found: TargetColumn | None = None) -> str:
