@@ -72,7 +72,7 @@ faults.declare(
 )
 
 COMMITS_MAX = 5
-"""How often a table's commit is tried if other writers are faster."""
+"""Attempts at a table's commit while other writers are faster."""
 
 
 @dataclass(slots=True, kw_only=True)

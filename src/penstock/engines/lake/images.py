@@ -284,7 +284,7 @@ def add_up(hashes: Hashes, buckets: int) -> list[tuple[int, int, int, int]]:
     place, values = place[order], hashes[order, 2]
     starts = np.concatenate([[0], np.flatnonzero(np.diff(place)) + 1])
     counts = np.diff(np.concatenate([starts, [len(place)]]))
-    # Halves, because a sum of numbers of 64 bits has more than 64.
+    # Two parts of each number, because a sum of numbers of 64 bits has more than 64.
     high = np.add.reduceat(values >> 32, starts)
     low = np.add.reduceat(values & 0xFFFFFFFF, starts)
     return [
