@@ -35,6 +35,10 @@ from penstock.ports.jobs import Jobs
 from penstock.ports.target import Applied, StagedRows
 
 
+REPAIR = "repair"
+"""Operation of a commit without a mark that changes rows, as `verify --repair` makes it."""
+
+
 class CommitRefused(PenstockError):
     """Another writer has committed to the table since its files were looked at."""
 
@@ -119,6 +123,41 @@ class LakeColumn:
     def file_name(self) -> str:
         """Name of the column in Parquet files."""
         return self.physical or self.name
+
+
+class Transform(StrEnum):
+    """Function of a column by whose result rows are in partitions, as Iceberg defines it."""
+
+    IDENTITY = "identity"
+    YEAR = "year"
+    MONTH = "month"
+    DAY = "day"
+    HOUR = "hour"
+    BUCKET = "bucket"
+    TRUNCATE = "truncate"
+
+
+Partition = tuple[str | None, ...]
+"""Value of each partition field as text, None for NULL; see `partitions.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionField:
+    """Field by which a table is partitioned.
+
+    Attributes:
+        source: The column.
+        transform: Applied to its values.
+        argument: Number of buckets, or width of a truncation; 0 for others.
+        name: Name of the field in the format; empty where it has none.
+        empty_is_null: The format reads an empty text as NULL, so none may be written.
+    """
+
+    source: LakeColumn
+    transform: Transform
+    argument: int = 0
+    name: str = ""
+    empty_is_null: bool = False
 
 
 class ChangeKind(StrEnum):
@@ -227,6 +266,9 @@ class LiveFile:
         bounds: For columns by present name, the low and high value as Python values. They may be
             wider than the values are, and are missing if they are not known.
         deletes: Its deleted positions: one, or for POSITIONS several.
+        partition: Empty in a table without partitions.
+        constants: By name in Parquet files the value of all of its rows in a column that the file
+            may lack, as in `Partition`.
     """
 
     name: str
@@ -235,6 +277,8 @@ class LiveFile:
     row_count: int
     bounds: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     deletes: tuple[DeletionRef, ...] = ()
+    partition: Partition = ()
+    constants: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def dead_count(self) -> int:
@@ -272,6 +316,7 @@ class NewFile:
         location: Below `LakeTable.data_folder`.
         statistics: By the columns' names when it was written (`LakeColumn.name`).
         split_offsets: Offsets of the row groups.
+        partition: Of all of its rows; empty in a table without partitions.
     """
 
     location: str
@@ -279,6 +324,7 @@ class NewFile:
     row_count: int
     statistics: Mapping[str, ColumnStatistics] = field(default_factory=dict)
     split_offsets: tuple[int, ...] = ()
+    partition: Partition = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +355,7 @@ class Snapshot:
         record: The text that our newest commit with one gave (`Commit.record`); empty if none.
         next_field_id: Id that the next added column will get; 0 if the table has no ids.
         features: Names of the format's features that the table has.
+        partition: The fields by which it is partitioned; empty if it is not.
     """
 
     version: int
@@ -318,6 +365,7 @@ class Snapshot:
     record: str = ""
     next_field_id: int = 0
     features: frozenset[str] = frozenset()
+    partition: tuple[PartitionField, ...] = ()
 
     def column(self, name: str) -> LakeColumn | None:
         """Return the column of this name, or None."""
@@ -336,10 +384,10 @@ class Commit:
         removes: Names of live files that are removed.
         removes_all: All live files are removed (TRUNCATE, reload).
         changes: Changes of shape, in order.
-        mark: Kept with the commit; None for one that leaves the mark as it is (maintenance), which
-            adds and removes no rows.
+        mark: Kept with the commit; None for one that leaves the mark as it is: maintenance, which
+            adds and removes no rows, and a repair.
         record: Text to keep with the table from now on, in a property; None: as it is.
-        operation: Word for the table's history: `batch`, `copy`, `compact`.
+        operation: Word for the table's history: `batch`, `copy`, `compact`, `repair`.
     """
 
     base_version: int
@@ -443,10 +491,12 @@ class Catalogue(Protocol):
         key: Sequence[str] = (),
         record: str = "",
         options: Mapping[str, str] | None = None,
+        partition: Sequence[PartitionField] = (),
     ) -> LakeTable:
         """Create an empty table. Ids and physical names of the columns are given by the format.
 
-        options: of the engine, such as `formatVersion`. Raises LakeForeign if the table exists.
+        options: of the engine, such as `formatVersion`. partition: of `columns`, checked by
+        `partitions.resolve_terms`. Raises LakeForeign if the table exists.
         """
         ...
 
@@ -500,6 +550,7 @@ class WriterSpec:
         overlaps: Rows that are NEW for the log may be in the table already: their keys are looked
             up, too, and no key is required to be found.
         is_emptied: The table is emptied in the same commit: no key is looked up.
+        partition: See `Snapshot`.
     """
 
     table: TableName
@@ -515,6 +566,7 @@ class WriterSpec:
     storage: Mapping[str, str] = field(default_factory=dict)
     overlaps: bool = False
     is_emptied: bool = False
+    partition: tuple[PartitionField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -564,7 +616,7 @@ class LookupTask:
         form, data_folder, deletes_folder: See `LakeTable`.
         token: Names of the files that the task writes begin with it.
         part: Number of the group.
-        source_engine, choices, storage: See `WriterSpec`.
+        source_engine, choices, storage, partition: See `WriterSpec`.
     """
 
     table: TableName
@@ -581,6 +633,7 @@ class LookupTask:
     source_engine: str = ""
     choices: Choices = NO_CHOICES
     storage: Mapping[str, str] = field(default_factory=dict)
+    partition: tuple[PartitionField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
