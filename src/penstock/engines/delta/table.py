@@ -24,10 +24,13 @@ from penstock.engines.lake.format import (
     Snapshot,
 )
 from penstock.engines.lake.java import typed_errors
+from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import TableName
 
 logger = structlog.get_logger(__name__)
+
+faults.declare("delta.commit.before", "delta.commit.after")
 
 MICROSECONDS = 1_000
 
@@ -70,9 +73,11 @@ class DeltaTable(LakeTable):
             self._check(commit, state)
             now_ms = self._clock.now_us() // MICROSECONDS
             actions = plan_actions(state, commit, now_ms=now_ms)
+            faults.point("delta.commit.before")
             committed = self._log.commit(
                 transaction, actions, commit.mark, commit.operation, now_ms=now_ms
             )
+            faults.point("delta.commit.after")
             if actions.protocol is not None:
                 self._tell_features(state, actions.after)
             if committed == actions.after.version:

@@ -37,6 +37,7 @@ from penstock.engines.iceberg.files import (
 )
 from penstock.engines.iceberg.java import Iceberg
 from penstock.engines.lake.format import (
+    REPAIR,
     Change,
     ChangeKind,
     Commit,
@@ -54,7 +55,10 @@ from penstock.engines.lake.format import (
 )
 from penstock.engines.lake.java import class_names, typed_errors
 from penstock.engines.lake.storage import is_local, path_in
+from penstock.host import faults
 from penstock.model import PenstockError, TableName
+
+faults.declare("iceberg.commit.before", "iceberg.commit.after")
 
 MARK, RECORD, OPERATION = "penstock.mark", "penstock.record", "penstock.operation"
 _DATA_PATH = "write.data.path"
@@ -230,12 +234,14 @@ class IcebergTable(LakeTable):
         listed = self._change_files(transaction, commit, columns)
         self._change_properties(transaction, commit)
         metadata = transaction.currentMetadata()
+        faults.point("iceberg.commit.before")
         try:
             transaction.underlyingOps().commit(start, metadata)
         except Exception as error:
             if "CommitFailedException" in class_names(error):
                 self._remove_manifests(metadata, start)
             raise
+        faults.point("iceberg.commit.after")
         self._listed = listed
         return self._make_snapshot(metadata, columns)
 
@@ -352,7 +358,7 @@ class IcebergTable(LakeTable):
         if not (change.is_needed or commit.mark is not None):
             return change.live
         spec = transaction.table().spec()
-        if commit.mark is None:
+        if commit.mark is None and commit.operation != REPAIR:
             update = self._look_back(transaction.newRewrite(), commit)
             self._fill(update, spec, change, ("addFile", "addFile", "deleteFile", "deleteFile"))
         elif commit.removes_all and not change.new_deletes:

@@ -62,6 +62,7 @@ logger = structlog.get_logger(__name__)
 faults.declare(
     "lake.apply.begun",
     "lake.fill.before",
+    "lake.fill.written",
     "lake.fill.after",
     "lake.lookup.after",
     "lake.commit.before",
@@ -331,6 +332,7 @@ class BatchApply:
         lake = self._lake
         faults.point("lake.fill.before")
         files = rewrite_table(lake, work.name, snapshot, plan, token=f"{self._token}-fill")
+        faults.point("lake.fill.written")
         lake.commit(
             work.name,
             Commit(

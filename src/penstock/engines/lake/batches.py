@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.engines.lake.format import (
+    REPAIR,
     Catalogue,
     Commit,
     CommitRefused,
@@ -33,8 +34,11 @@ from penstock.engines.lake.format import (
 )
 from penstock.engines.lake.parquet import DataWriter
 from penstock.engines.lake.rows import read_rows
+from penstock.host import faults
 from penstock.model import LOAD_AGAIN, TableName
 from penstock.ports.target import Applied, AppliedByAnother, TableSync, TargetFollowsAnotherLog
+
+faults.declare("lake.batch.written")
 
 BATCHES = TableName("penstock", "batches")
 COMMITS_MAX = 5
@@ -147,26 +151,52 @@ class Batches:
             str(after.position),
             after.commit_time_us,
             applied_us,
-            None if versions is None else json.dumps(dict(sorted(versions.items()))),
+            None if versions is None else _encode_versions(versions),
         ]
-        row = pa.table(
-            [pa.array([value], one.type) for value, one in zip(values, _SCHEMA, strict=True)],
-            schema=_SCHEMA,
-        )
+        row = _make_row(values)
         joined = find_joined(snapshot.files)
         if joined:
             row = pa.concat_tables([*(self._read(file, snapshot) for file in joined), row])
         old = [file for file in find_old(snapshot.files, applied_us) if file not in joined]
         removed = tuple(file.name for file in (*joined, *old))
+        added = self._write(row, snapshot, f"{token}-batch")
+        faults.point("lake.batch.written")
         self._commit(
             Commit(
                 base_version=snapshot.version,
-                adds=(self._write(row, snapshot, f"{token}-batch"),),
+                adds=(added,),
                 removes=removed,
                 mark=Mark.of(self._log_id, after),
                 record=None if syncs is None else self._record(syncs),
             ),
             at,
+        )
+
+    def renew(self, versions: Mapping[str, int], *, token: str, applied_us: int) -> None:
+        """Commit the newest row again, with other versions of some tables; the lake stays where it
+        is.
+
+        Args:
+            versions: The new version by name.
+            token: Beginning of the new file's name.
+            applied_us: The present time, microseconds since 1970 UTC.
+
+        Raises AppliedByAnother.
+        """
+        snapshot = self.snapshot
+        rows = [row for file in snapshot.files for row in self._read(file, snapshot).to_pylist()]
+        newest = max(rows, key=lambda row: row["applied_at"], default=None)
+        if newest is None or newest["versions"] is None:
+            return  # no batch was applied, or a loader must complete one
+        newest["applied_at"] = applied_us
+        newest["versions"] = _encode_versions({**json.loads(newest["versions"]), **versions})
+        self._commit(
+            Commit(
+                base_version=snapshot.version,
+                adds=(self._write(_make_row(newest.values()), snapshot, f"{token}-batch"),),
+                operation=REPAIR,
+            ),
+            self.applied_place,
         )
 
     def write_syncs(self, at: Applied, syncs: Iterable[TableSync]) -> None:
@@ -247,6 +277,27 @@ def open_batches(catalogue: Catalogue, log_id: str, storage: Mapping[str, str]) 
     return Batches(table, log_id, storage)
 
 
+def repair_batches(
+    catalogue: Catalogue,
+    versions: Mapping[str, int],
+    *,
+    token: str,
+    applied_us: int,
+    storage: Mapping[str, str],
+) -> None:
+    """Name the versions of repaired tables in the table of batches, if the lake has one.
+
+    See `Batches.renew`. Raises AppliedByAnother.
+    """
+    table = catalogue.find(BATCHES)
+    if table is None:
+        return
+    record = _decode(table.snapshot(refresh=True).record)
+    if record is not None:
+        batches = Batches(table, record.log_id, storage)
+        batches.renew(versions, token=token, applied_us=applied_us)
+
+
 def find_joined(files: Sequence[LiveFile]) -> list[LiveFile]:
     """Return the small files that are joined with the next row; none if they are few."""
     for limit in TIERS:
@@ -274,6 +325,18 @@ def applied_by_another(at: Applied, now: Applied) -> AppliedByAnother:
         f"{at.segment})",
         hint="Let one loader work on a target: stop the other `penstock run` or `penstock load`.",
     )
+
+
+def _make_row(values: Iterable[Any]) -> pa.Table:
+    """Return a row of the table. values: in order of the columns."""
+    return pa.table(
+        [pa.array([value], one.type) for value, one in zip(values, _SCHEMA, strict=True)],
+        schema=_SCHEMA,
+    )
+
+
+def _encode_versions(versions: Mapping[str, int]) -> str:
+    return json.dumps(dict(sorted(versions.items())))
 
 
 def _encode(record: BatchesRecord) -> str:

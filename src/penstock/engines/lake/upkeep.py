@@ -23,7 +23,9 @@ from penstock.model import TableName
 
 logger = structlog.get_logger(__name__)
 
-faults.declare("lake.compact.before", "lake.compact.after")
+faults.declare(
+    "lake.compact.before", "lake.compact.written", "lake.compact.committed", "lake.compact.after"
+)
 
 COMPACT = "compact"
 
@@ -116,19 +118,15 @@ def _replace(
     """
     snapshot = lake.snapshot(name)
     removed = [file for group in groups for file in group]
+    columns = snapshot.columns
     try:
+        adds = rewrite_groups(lake, name, groups, before=columns, columns=columns, token=token)
+        faults.point("lake.compact.written")
         lake.commit(
             name,
             Commit(
                 base_version=snapshot.version,
-                adds=rewrite_groups(
-                    lake,
-                    name,
-                    groups,
-                    before=snapshot.columns,
-                    columns=snapshot.columns,
-                    token=token,
-                ),
+                adds=adds,
                 removes=tuple(file.name for file in removed),
                 operation=COMPACT,
             ),
@@ -137,4 +135,5 @@ def _replace(
         logger.info("files are joined later", table=str(name), reason=error.message)
         lake.snapshot(name, refresh=True)
         return 0
+    faults.point("lake.compact.committed")
     return len(removed)
