@@ -59,6 +59,17 @@ class Contender:
     unit: str = "rows"
 
 
+def tree_cpu_s(pid: int) -> float:
+    """Return the CPU seconds that a process and those below it have used, ended ones too."""
+    total = 0.0
+    root = psutil.Process(pid)
+    for process in (root, *root.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            used = process.cpu_times()
+            total += used.user + used.system + used.children_user + used.children_system
+    return total
+
+
 class TreeSampler:
     """Watches a process and its children: peak memory together, CPU seconds used meanwhile.
 
