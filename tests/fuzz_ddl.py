@@ -31,6 +31,7 @@ from harness.pipelines.ddl_arena import (
 )
 from harness.pipelines.ddl_followers import NAMES
 from harness.pipelines.ddl_histories import Author
+from harness.pipelines.ddl_lake_java import LAKES
 from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import Script, read_script
 from harness.pipelines.ddl_servers import Servers
@@ -140,7 +141,8 @@ def read_flags() -> argparse.Namespace:
     add("--seed", type=int, default=1)
     add("--at-once", type=int, default=40, help="histories of one pipeline")
     add("--source", choices=KINDS, action="append", help="all, if not given")
-    add("--target", choices=KINDS, action="append", help="all, if not given")
+    targets = (*KINDS, *LAKES)
+    add("--target", choices=targets, action="append", help="all databases, if not given")
     add("--features", type=lambda text: text.split(","), default=list(FEATURES))
     add("--without", type=lambda text: text.split(","), default=[], help="features, by comma")
     add("--only", default="", help="one history by its number, such as 1.17")

@@ -25,6 +25,8 @@ from harness.pipelines.ddl_changelog import with_full_images
 from harness.pipelines.ddl_child import Child
 from harness.pipelines.ddl_followers import Follower, Marks, is_ddl, make_followers, sections_of
 from harness.pipelines.ddl_histories import Author
+from harness.pipelines.ddl_lake import LakeSide, lake_differences, lake_url
+from harness.pipelines.ddl_lake_java import LAKES, place_of
 from harness.pipelines.ddl_model import FEATURES
 from harness.pipelines.ddl_script import Script, Statement, Step
 from harness.pipelines.ddl_servers import AnyServers
@@ -223,6 +225,7 @@ class Arena:
         """Run all histories to their ends. Raises ArenaStopped."""
         folder, number = self._folder / f"arena{self._number}", self._number
         folder.mkdir()
+        self._lake_root = folder / "lake"
         self._clear()
         with ExitStack() as stack:
             self._stack = stack
@@ -272,12 +275,14 @@ class Arena:
                 "target.types": _choose_types(self._pair),
                 "changeExtractor": {"flushIntervalSeconds": 0.5},
                 "changeLoader": {"onTableError": "isolate"},
+                **({"target": {"batchSeconds": 0.2}} if self._pair[1] in LAKES else {}),
                 **sections_of(self._also),
             },
         )
         self._followers = make_followers(self._also, file, self._target, self._dice)
         self._config = load_config(file)
-        self.extract, self.load = Child("extract", file), Child("load", file)
+        java = place_of(self._pair[1]) if self._pair[1] in LAKES else None
+        self.extract, self.load = Child("extract", file), Child("load", file, java=java)
         self._config.layout.run.mkdir(parents=True, exist_ok=True)
         self.extract.start()
         self.load.start()
@@ -327,6 +332,8 @@ class Arena:
             self._until(lambda n=number: self._is_passed(n), f"fence {number}")  # type: ignore[misc]
 
     def _is_passed(self, number: int) -> bool:
+        if isinstance(self._target, LakeSide):
+            return self._target.has_row("fence_copy", "f", number)
         try:
             return bool(self._target.run(f"select 1 from fence_copy.f where id = {number}"))
         except STATEMENT_ERRORS:
@@ -513,6 +520,8 @@ class Arena:
 
     def _lines(self, table: TableName) -> list[str]:
         copied = f"t{table.schema[1:]}"
+        if isinstance(self._target, LakeSide):
+            return lake_differences(self._source, self._target, table.schema, copied, table.name)
         try:
             return differences(self._source, self._target, table.schema, copied, table.name)
         except STATEMENT_ERRORS as error:  # it is being recreated
@@ -522,6 +531,9 @@ class Arena:
 
     @contextmanager
     def _database(self, kind: str, name: str) -> Iterator[str]:
+        if kind in LAKES:
+            yield lake_url(kind, self._lake_root)
+            return
         server = self._servers.get(kind)
         if kind == POSTGRES:
             admin = PostgresSide(server.url("postgres"))
@@ -554,7 +566,7 @@ class Arena:
 
     def _clear(self) -> None:
         """Drop the databases of another arena, or of this one."""
-        for kind in set(self._pair) - {POSTGRES}:
+        for kind in set(self._pair) - {POSTGRES, *LAKES}:
             self._drop_databases(self._servers.get(kind))
 
     @staticmethod
@@ -564,6 +576,8 @@ class Arena:
                 server.execute(f"drop database `{name}`")
 
     def _open(self, stack: ExitStack, kind: str, url: str) -> Side:
+        if kind in LAKES:
+            return LakeSide(kind, self._lake_root)
         side: PostgresSide | MySQLSide
         side = PostgresSide(url) if kind == POSTGRES else MySQLSide(self._servers.get(kind))
         stack.callback(side.connection.close)
@@ -576,6 +590,8 @@ class Arena:
 
 def _choose_types(pair: tuple[str, str]) -> dict[str, str]:
     """Return `[target.types]` of a pair: values that PostgreSQL lacks become NULL or text."""
+    if pair[1] in LAKES:
+        return {} if pair[0] == POSTGRES else {'"zero dates"': "null"}
     if POSTGRES not in pair:
         return {}
     lost = (

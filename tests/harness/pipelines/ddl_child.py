@@ -20,12 +20,23 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import penstock.engines.delta
+import penstock.engines.iceberg
+import penstock.engines.lake
 import penstock.engines.mysql
 import penstock.engines.postgres
+from harness.pipelines.ddl_lake_java import JavaPlace, connect
 from penstock.cli import main
 from penstock.control.run import load_process
+from penstock.engines.lake.own_java import OwnJava
 
-for package in (penstock.engines.mysql, penstock.engines.postgres):
+for package in (
+    penstock.engines.mysql,
+    penstock.engines.postgres,
+    penstock.engines.lake,
+    penstock.engines.delta,
+    penstock.engines.iceberg,
+):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 
@@ -70,6 +81,21 @@ class InProcess:
         """Do nothing: tasks in this process run to their end."""
 
 
+class WithJava(InProcess):
+    """A session whose JVM has the classes of a lake; another process has started it."""
+
+    def __init__(self, java: OwnJava) -> None:
+        """Keep the connection."""
+        super().__init__()
+        self.jvm, self.hadoop_conf = java.jvm, java.hadoop_conf
+        self._java = java
+
+    @property
+    def spark(self) -> Any:
+        """Return the JVM's SparkSession."""
+        return self._java.spark
+
+
 class Keeper:
     """A SessionKeeper whose session always exists."""
 
@@ -77,8 +103,10 @@ class Keeper:
     restart_count = 0
     is_ready = True
 
+    java: JavaPlace | None = None
+
     def __init__(self, *_: object) -> None:
-        self._session = InProcess()
+        self._session = InProcess() if self.java is None else WithJava(connect(self.java))
 
     def get(self) -> InProcess:
         """Return the session."""
@@ -95,8 +123,9 @@ class Keeper:
         """Do nothing: the session ends with this process."""
 
 
-def run_command(arguments: Sequence[str], out: str) -> None:
+def run_command(arguments: Sequence[str], out: str, java: JavaPlace | None) -> None:
     """Run a command of penstock in this process, which ends with the one that forked it."""
+    Keeper.java = java
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
@@ -110,16 +139,22 @@ def run_command(arguments: Sequence[str], out: str) -> None:
 class Child:
     """One of a pipeline's processes, which may be killed and started again."""
 
-    def __init__(self, name: str, file: Path, words: Sequence[str] = ()) -> None:
-        """Prepare the command `name`; words replace it and the file, if they do not follow it."""
+    def __init__(
+        self, name: str, file: Path, words: Sequence[str] = (), *, java: JavaPlace | None = None
+    ) -> None:
+        """Prepare the command `name`; words replace it and the file, if they do not follow it.
+
+        java: of a loader into a lake.
+        """
         self.name = name
+        self._java = java
         self._arguments = [*(words or (name, str(file))), "--json", "--checked"]
         self._out = file.parent / f"{name}.out"
         self._process: BaseProcess | None = None
 
     def start(self) -> None:
         """Start it."""
-        given = (self._arguments, str(self._out))
+        given = (self._arguments, str(self._out), self._java)
         self._process = FORKED.Process(target=run_command, args=given, daemon=True)
         self._process.start()
 
