@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +27,12 @@ from penstock.load import chunk
 from penstock.load.plan import FrameRef, Task
 from penstock.load.shipping import Freight, Shipped
 from penstock.load.split import Bucket
-from penstock.log.frames import FrameReader, read_batch
+from penstock.log.frames import FrameReader, read_batch, read_transactions
 from penstock.log.segment import open_either
+from penstock.log.transactions import Transactions
 from penstock.model import PenstockError, Retry
 from penstock.ports.bulk import ChunkOutcome, ChunkTask
-from penstock.ports.target import Counts, StagedRows, StagingWriter
+from penstock.ports.target import Counts, HistoryWriter, StagedRows, StagingWriter
 
 faults.declare("load.copy.before", "load.copy.after")
 
@@ -60,7 +61,7 @@ class Work:
     """
 
     task: Task
-    writer: StagingWriter
+    writer: StagingWriter | HistoryWriter
     extension: str = "ckt"
     shipped: Freight | Shipped | None = None
 
@@ -154,10 +155,13 @@ def give_way() -> None:
 
 def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcome:
     task = work.task
-    for ref in task.frames:
+    for ref in (*task.frames, *task.transactions):
         if ref.path not in files:
             files[ref.path] = FrameReader(work.open(ref.path))
-    frames: Iterable[pa.RecordBatch] = _Frames(task, files, work.writer)
+    if task.is_history:
+        return _stage_history(work, files, began)
+    writer = cast("StagingWriter", work.writer)
+    frames: Iterable[pa.RecordBatch] = _Frames(task, files, writer.prepare_rows)
     bucket = _bucket(task, frames) if task.buckets > 1 else None
     frames = frames if bucket is None else bucket
     are_few = task.size_bytes <= CACHE_BYTES_MAX * task.buckets
@@ -167,7 +171,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
     net = fold(task.relation, frames, overlaps=task.overlaps)
     rows = FoldedRows(
         net=net,
-        layout=work.writer.layout,
+        layout=writer.layout,
         frames=frames,
         part=task.bucket,
         in_key_order=are_few,
@@ -177,7 +181,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
     staged = StagedRows()
     if counts.deletes or counts.upserts:
         faults.point("load.copy.before")
-        staged = work.writer.write(rows)
+        staged = writer.write(rows)
         faults.point("load.copy.after")
     return TaskOutcome(
         phase=task.phase,
@@ -188,6 +192,38 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
         staged=staged,
         seconds=time.monotonic() - began,
     )
+
+
+def _stage_history(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcome:
+    """Stage all changes of a table, each with the time of its commit."""
+    task, writer = work.task, cast("HistoryWriter", work.writer)
+    frames = _Frames(task, files, _Commits(task, files).add)
+    faults.point("load.copy.before")
+    staged = writer.write_changes(frames)
+    faults.point("load.copy.after")
+    return TaskOutcome(
+        phase=task.phase,
+        staging=task.staging,
+        bucket=task.bucket,
+        staged=staged,
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Commits:
+    """Commits of a task's rows, which the driver has chosen from all segments."""
+
+    def __init__(self, task: Task, files: dict[Path, FrameReader]) -> None:
+        paths = {(ref.entry.trx_first, ref.entry.trx_last): ref.path for ref in task.transactions}
+        entries = sorted((ref.entry for ref in task.transactions), key=lambda one: one.trx_first)
+        self._transactions = Transactions.of_frames(
+            entries,
+            lambda entry: read_transactions(files[paths[entry.trx_first, entry.trx_last]], entry),
+        )
+
+    def add(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the columns `position` and `commit_time`."""
+        return self._transactions.add_commit(rows)
 
 
 def _bucket(task: Task, frames: Iterable[pa.RecordBatch]) -> Bucket:
@@ -207,9 +243,14 @@ def _bucket(task: Task, frames: Iterable[pa.RecordBatch]) -> Bucket:
 class _Frames:
     """The task's rows, frame by frame; iteration can be repeated."""
 
-    def __init__(self, task: Task, files: dict[Path, FrameReader], writer: StagingWriter) -> None:
+    def __init__(
+        self,
+        task: Task,
+        files: dict[Path, FrameReader],
+        prepare: Callable[[pa.RecordBatch], pa.RecordBatch],
+    ) -> None:
         self._task = task
-        self._writer = writer
+        self._prepare = prepare
         self._files = files
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -224,7 +265,7 @@ class _Frames:
             gsn_upto=self._task.gsn_upto,
             trx_from=self._task.trx_from,
         )
-        return self._writer.prepare_rows(chosen)
+        return self._prepare(chosen)
 
 
 def cut(

@@ -59,7 +59,7 @@ class SegmentView:
     """Facts about a segment for planning, without rows. frames: rows frames, in file order.
 
     trx_from: returns the number of its first transaction at or after a position; without one, the
-    number after its last transaction.
+    number after its last transaction. transactions: transactions frames, in file order.
     """
 
     number: int
@@ -70,6 +70,7 @@ class SegmentView:
     frames: tuple[FrameEntry, ...]
     trx_from: Callable[[int], int]
     markers: tuple[Marker, ...] = ()
+    transactions: tuple[FrameEntry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,8 @@ class Task:
 
     Rows count with gsn_after < gsn <= gsn_upto and trx >= trx_from. bucket: number of this bucket
     among those into which the table's keys are split. overlaps: see `Fold`. staging: the merge
-    table.
+    table. is_history: all changes are staged, without a fold, and transactions are the frames with
+    their commits.
     """
 
     phase: int
@@ -99,6 +101,8 @@ class Task:
     buckets: int = 1
     overlaps: bool = False
     staging: str = ""
+    is_history: bool = False
+    transactions: tuple[FrameRef, ...] = ()
 
     @property
     def table(self) -> TableName:
@@ -120,14 +124,15 @@ class Task:
 class Phase:
     """Part of the batch between two barriers: the rows with gsn_after < gsn <= gsn_upto.
 
-    truncated, reloaded: source tables that are emptied at its start. relations: the current shape
-    of each table.
+    truncated, reloaded: source tables that are emptied at its start. emptyings: every marker of
+    these, in order, for each source table. relations: the current shape of each table.
     """
 
     gsn_after: int
     gsn_upto: int
     truncated: tuple[TableName, ...] = ()
     reloaded: tuple[TableName, ...] = ()
+    emptyings: tuple[tuple[TableName, Marker], ...] = ()
     relations: tuple[Relation, ...] = ()
 
 
@@ -230,7 +235,7 @@ class _Table:
 
     frames: list[tuple[FrameRef, Relation]] = field(default_factory=list)
     versions: list[tuple[int, Relation]] = field(default_factory=list)
-    emptied: list[tuple[int, MarkerKind]] = field(default_factory=list)
+    emptied: list[Marker] = field(default_factory=list)
 
 
 def plan_batch(
@@ -239,11 +244,12 @@ def plan_batch(
     *,
     buckets_max: int = 1,
     on_cluster: bool = False,
+    with_history: bool = False,
 ) -> BatchPlan:
     """Plan a batch. Raises PlanImpossible when the segments are not one after the other.
 
     A large table is split into buckets, up to buckets_max. on_cluster: into smaller ones, because
-    the executors have processors of their own.
+    the executors have processors of their own. with_history: tasks stage all changes, too.
     """
     cut = (buckets_max, CLUSTER_BUCKET_BYTES if on_cluster else BUCKET_BYTES)
     _check_chain(segments)
@@ -261,12 +267,19 @@ def plan_batch(
     edges = [window.gsn_after, *barriers, window.gsn_upto]
     phases = []
     tasks: list[Task] = []
+    commits = tuple(
+        FrameRef(path=segment.path, entry=entry)
+        for segment in segments
+        for entry in segment.transactions
+    )
     for number, (after, upto) in enumerate(pairwise(edges)):
         last = number == len(edges) - 2
         phase = Phase(gsn_after=after, gsn_upto=upto)
         for table, story in sorted(stories.items()):
             phase = _tell(phase, table, story, first=number == 0, last=last)
             tasks += _tasks(number, phase, table, story, window, places, cut)
+            if with_history:
+                tasks += _history_tasks(number, phase, table, story, window, places, commits)
         phases.append(phase)
     return BatchPlan(phases=tuple(phases), tasks=tuple(tasks))
 
@@ -350,7 +363,7 @@ def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> 
         is_new = marker.gsn >= window.applied_to(table)
         if is_new and window.takes(table) and marker.position >= window.start(table):
             story = stories.setdefault(table, _Table())
-            story.emptied.append((marker.gsn, marker.kind))
+            story.emptied.append(marker)
 
 
 def _changes(story: _Table) -> list[tuple[int, Relation]]:
@@ -362,7 +375,7 @@ def _changes(story: _Table) -> list[tuple[int, Relation]]:
         before = max(
             (r.entry.gsn_last for r, _ in story.frames if r.entry.gsn_last <= gsn), default=0
         )
-        emptied = [at for at, _ in story.emptied if before <= at <= gsn]
+        emptied = [marker.gsn for marker in story.emptied if before <= marker.gsn <= gsn]
         result.append((max(emptied, default=gsn), relation))
     return result
 
@@ -377,9 +390,12 @@ def _tell(phase: Phase, table: TableName, story: _Table, *, first: bool, last: b
     if first and not relations:
         # The first shape may have become current before this batch.
         relations = [r for gsn, r in story.versions[:1] if gsn < phase.gsn_after]
-    kinds = [kind for gsn, kind in story.emptied if here(gsn)]
-    if kinds:
-        if MarkerKind.TRUNCATE in kinds:
+    emptied = [marker for marker in story.emptied if here(marker.gsn)]
+    if emptied:
+        phase = replace(
+            phase, emptyings=(*phase.emptyings, *((table, marker) for marker in emptied))
+        )
+        if any(marker.kind is MarkerKind.TRUNCATE for marker in emptied):
             phase = replace(phase, truncated=(*phase.truncated, table))
         else:
             phase = replace(phase, reloaded=(*phase.reloaded, table))
@@ -395,7 +411,9 @@ def _tasks(
     places: _Places,
     cut: tuple[int, int],
 ) -> list[Task]:
-    void = [gsn for gsn, _ in story.emptied if phase.gsn_after <= gsn <= phase.gsn_upto]
+    void = [
+        marker.gsn for marker in story.emptied if phase.gsn_after <= marker.gsn <= phase.gsn_upto
+    ]
     after = max([phase.gsn_after, window.applied_to(table), *void])
     chosen = [
         (ref, relation)
@@ -427,6 +445,52 @@ def _tasks(
             overlaps=overlaps,
         )
         for bucket in range(buckets)
+    ]
+
+
+def _history_tasks(
+    number: int,
+    phase: Phase,
+    table: TableName,
+    story: _Table,
+    window: Window,
+    places: _Places,
+    commits: Sequence[FrameRef],
+) -> list[Task]:
+    """Return the task that stages all changes of a table in a phase; none if there are none.
+
+    Rows that an emptying makes void are among them. One task has them all, because values that
+    were not sent are found in earlier changes of the row.
+    """
+    after = max(phase.gsn_after, window.applied_to(table))
+    chosen = [
+        (ref, relation)
+        for ref, relation in story.frames
+        if ref.entry.gsn_last > after and ref.entry.gsn_first <= phase.gsn_upto
+    ]
+    if not chosen or after >= phase.gsn_upto:
+        return []
+    relation = chosen[-1][1]
+    if not all(other.same_shape(relation) for _, other in chosen):
+        raise PlanImpossible(f"rows of two shapes of {table} in one phase")
+    first = min(ref.entry.trx_first for ref, _ in chosen)
+    last = max(ref.entry.trx_last for ref, _ in chosen)
+    return [
+        Task(
+            phase=number,
+            relation=relation,
+            frames=tuple(ref for ref, _ in chosen),
+            gsn_after=after,
+            gsn_upto=phase.gsn_upto,
+            trx_from=places.trx_from(window.start(table)),
+            overlaps=window.only is not None or first < places.trx_from(window.settled_at(table)),
+            is_history=True,
+            transactions=tuple(
+                ref
+                for ref in commits
+                if ref.entry.trx_first <= last and ref.entry.trx_last >= first
+            ),
+        )
     ]
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.codec.ckt import FrameKind
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock, Steps
 from penstock.load.alteration_cut import cut_at_alteration
@@ -47,6 +48,7 @@ from penstock.ports.target import (
     Applied,
     Counts,
     FileProgress,
+    HistoryWriter,
     MergeBatch,
     MergeSpec,
     MergeTable,
@@ -61,6 +63,10 @@ from penstock.ports.target import (
 )
 
 faults.declare("load.prepare.before", "load.job.before")
+
+
+HISTORY_SUFFIX = "_history"
+"""End of the name under which all changes of a table are staged."""
 
 
 class LogGap(PenstockError):
@@ -188,7 +194,7 @@ class Stager(BatchStager):
             ),
             extra=tuple(extra),
             counts=sum(map(_counts, outcomes.values()), Counts()),
-            tables=len({task.table for task in tasks}),
+            tables=len({task.table for task in tasks if not task.is_history}),
             heartbeats=_heartbeats(views, applied, after),
             source_engine=source_engine,
             seconds=steps.seconds,
@@ -200,6 +206,7 @@ class Stager(BatchStager):
             window,
             buckets_max=self._options.threads_max,
             on_cluster=not session.slots_are_fixed,
+            with_history=self._staging.takes_history,
         )
 
     def _begin_files(self, segments: Sequence[SegmentView], applied: Applied) -> None:
@@ -244,29 +251,33 @@ class Stager(BatchStager):
 
     def _prepare(
         self, plan: BatchPlan, place: int, source_engine: str
-    ) -> tuple[list[Task], Mapping[str, StagingWriter], list[str]]:
+    ) -> tuple[list[Task], Mapping[str, StagingWriter | HistoryWriter], list[str]]:
         """Create empty merge tables for every phase of every table; return the tasks with their
         names.
 
         Also returns the writers by name, and the names that only a change of shape in mid-batch
         needs.
         """
-        names: dict[tuple[int, TableName], str] = {}
-        uses: dict[TableName, int] = {}
+        names: dict[tuple[int, TableName, bool], str] = {}
+        uses: dict[tuple[TableName, bool], int] = {}
         extra: list[str] = []
         for phase in plan.phases:
             for relation in phase.relations:
                 self._merge_name(TableName(relation.schema, relation.name))
         for task in plan.tasks:
-            table = task.table
-            if (task.phase, table) in names:
+            table, is_history = task.table, task.is_history
+            if (task.phase, table, is_history) in names:
                 continue
-            uses[table] = uses.get(table, 0) + 1
-            name = self._staging.staging_name(self._merge_name(table), place=place, use=uses[table])
-            names[task.phase, table] = name
-            if uses[table] > 1:
+            use = uses[table, is_history] = uses.get((table, is_history), 0) + 1
+            merge_name = self._merge_name(table) + (HISTORY_SUFFIX if is_history else "")
+            name = self._staging.staging_name(merge_name, place=place, use=use)
+            names[task.phase, table, is_history] = name
+            if use > 1:
                 extra.append(name)
-        tasks = [replace(task, staging=names[task.phase, task.table]) for task in plan.tasks]
+        tasks = [
+            replace(task, staging=names[task.phase, task.table, task.is_history])
+            for task in plan.tasks
+        ]
         again = {table for phase in plan.phases for table in phase.reloaded}
         emptied = [{*phase.truncated, *phase.reloaded} for phase in plan.phases]
         wanted = {
@@ -279,6 +290,7 @@ class Stager(BatchStager):
                 is_emptied=task.table in emptied[task.phase],
                 overlaps=task.overlaps,
                 copied_at=self._options.starts.get(task.table),
+                is_history=task.is_history,
             )
             for task in tasks
         }
@@ -294,7 +306,7 @@ class Stager(BatchStager):
     def _job(
         self,
         tasks: list[Task],
-        writers: Mapping[str, StagingWriter],
+        writers: Mapping[str, StagingWriter | HistoryWriter],
         session: Session,
         doing: str,
     ) -> dict[str, list[TaskOutcome]]:
@@ -329,7 +341,10 @@ class Stager(BatchStager):
         found: dict[str, list[TaskOutcome]] = {}
         for outcome in sorted(outcomes, key=lambda one: one.bucket):
             found.setdefault(outcome.staging, []).append(outcome)
+        histories = {task.staging for task in tasks if task.is_history}
         for name, buckets in found.items():
+            if name in histories:
+                continue
             staged = sum(one.staged.row_count for one in buckets)
             counts = _counts(buckets)
             if staged != counts.upserts + counts.deletes:
@@ -344,7 +359,7 @@ class Stager(BatchStager):
         """Return the frames that a partition's tasks read, if the workers cannot read the log."""
         if not self._options.ships_frames:
             return None
-        return Freight(ref for task in tasks for ref in task.frames)
+        return Freight(ref for task in tasks for ref in (*task.frames, *task.transactions))
 
     def _window(self, gsn_after: int, gsn_upto: int, before: int) -> Window:
         """Return the window of the segments. before: position at which the batch ends."""
@@ -367,30 +382,34 @@ class Stager(BatchStager):
         phase: Phase,
         tasks: Sequence[Task],
         outcomes: Mapping[str, Sequence[TaskOutcome]],
-        writers: Mapping[str, StagingWriter],
+        writers: Mapping[str, StagingWriter | HistoryWriter],
     ) -> PhaseSpec:
         names = self._options.namespaces
+        specs = {
+            task.staging: MergeSpec(
+                relation=task.relation,
+                table=target_name(task.table, names),
+                staging=task.staging,
+                stamp=writers[task.staging].stamp,
+                counts=_counts(outcomes[task.staging]),
+                absent_columns=frozenset().union(
+                    *(one.absent_columns for one in outcomes[task.staging])
+                ),
+                staged=tuple(one.staged for one in outcomes[task.staging]),
+            )
+            for task in tasks
+            if task.bucket == 0
+        }
+        histories = {task.staging for task in tasks if task.is_history}
         return PhaseSpec(
             truncated=tuple(target_name(table, names) for table in phase.truncated),
             reloaded=tuple(target_name(table, names) for table in phase.reloaded),
             relations=phase.relations,
             starts=self._options.starts,
             gsn=phase.gsn_upto,
-            merges=tuple(
-                MergeSpec(
-                    relation=task.relation,
-                    table=target_name(task.table, names),
-                    staging=task.staging,
-                    stamp=writers[task.staging].stamp,
-                    counts=_counts(outcomes[task.staging]),
-                    absent_columns=frozenset().union(
-                        *(one.absent_columns for one in outcomes[task.staging])
-                    ),
-                    staged=tuple(one.staged for one in outcomes[task.staging]),
-                )
-                for task in tasks
-                if task.bucket == 0
-            ),
+            merges=tuple(spec for name, spec in specs.items() if name not in histories),
+            histories=tuple(spec for name, spec in specs.items() if name in histories),
+            emptyings=tuple((target_name(table, names), one) for table, one in phase.emptyings),
         )
 
 
@@ -483,6 +502,9 @@ def view(segment: Segment) -> SegmentView:
         frames=tuple(segment.row_frames()),
         trx_from=segment.transactions.first_from,
         markers=tuple(segment.markers()),
+        transactions=tuple(
+            entry for entry in segment.entries if entry.kind == FrameKind.TRANSACTIONS
+        ),
     )
 
 

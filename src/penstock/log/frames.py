@@ -12,6 +12,7 @@ from penstock.codec.ckt import FrameEntry, FrameKind
 from penstock.codec.columns import batch_schema
 from penstock.host import faults
 from penstock.host.files import REAL_FILES, AppendFile, Files, ReadFile
+from penstock.log.transactions import never_fall
 from penstock.model import PenstockError, Relation
 
 
@@ -124,6 +125,22 @@ def read_batch(reader: FrameReader, entry: FrameEntry, relation: Relation) -> pa
         return ckt.decode_batch(ckt.rows_message(payload), batch_schema(relation), entry.row_count)
     except ckt.FrameInvalid as error:
         raise corrupt(reader.path, error) from error
+
+
+def read_transactions(reader: FrameReader, entry: FrameEntry) -> pa.RecordBatch:
+    """Return the verified transactions of a frame in an index. Raises SegmentCorrupt."""
+    payload = read_payload(reader, entry, FrameKind.TRANSACTIONS)
+    offset = entry.offset_bytes
+    try:
+        found = ckt.decode_transactions_prefix(payload, offset)
+        if found != entry._replace(gsn_first=0, gsn_last=0):
+            raise reader.make_damaged("bad index", offset, entry, found)
+        batch = ckt.decode_transactions(payload)
+    except ckt.FrameInvalid as error:
+        raise corrupt(reader.path, error) from error
+    if not never_fall(batch.column(0)):
+        raise reader.make_damaged("positions fall", offset, "rising ones", "a lower one")
+    return batch
 
 
 def place_entry(

@@ -48,6 +48,7 @@ from penstock.log.frames import (
     place_entry,
     read_batch,
     read_payload,
+    read_transactions,
 )
 from penstock.log.layout import (
     DURABLE_NAME,
@@ -62,7 +63,7 @@ from penstock.log.layout import (
     parse_name,
 )
 from penstock.log.order import OrderedFrames
-from penstock.log.transactions import Transactions, check_announced, never_fall
+from penstock.log.transactions import Transactions, check_announced
 from penstock.model import FlushPoint, Marker, Op, PenstockError, Relation, Rows, TableName
 
 _SEARCH_BLOCK_BYTES = 2**20
@@ -572,20 +573,7 @@ class Segment(OrderedFrames):
             raise corrupt(self.path, error) from error
 
     def _read_transactions(self, entry: FrameEntry) -> pa.RecordBatch:
-        payload = self._payload(entry, FrameKind.TRANSACTIONS)
-        offset = entry.offset_bytes
-        try:
-            found = ckt.decode_transactions_prefix(payload, offset)
-            if found != entry._replace(gsn_first=0, gsn_last=0):
-                raise self.frame_reader.make_damaged("bad index", offset, entry, found)
-            batch = ckt.decode_transactions(payload)
-        except ckt.FrameInvalid as error:
-            raise corrupt(self.path, error) from error
-        if not never_fall(batch.column(0)):
-            raise self.frame_reader.make_damaged(
-                "positions fall", offset, "rising ones", "a lower one"
-            )
-        return batch
+        return read_transactions(self.frame_reader, entry)
 
     def in_order(self) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
         """Yield rows of all tables in strict order, with markers in their places.

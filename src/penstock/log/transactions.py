@@ -7,8 +7,9 @@ n-th transaction is at the n-th place. A transactions frame is read when it is f
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -109,6 +110,15 @@ class Transactions:
         self._batches: dict[int, pa.RecordBatch] = {}
         self.first = start.trx + 1
         self.last = end.trx
+
+    @classmethod
+    def of_frames(
+        cls, entries: Sequence[FrameEntry], read: Callable[[FrameEntry], pa.RecordBatch]
+    ) -> Self:
+        """Return the transactions of some frames, at least one, which follow one another."""
+        start = FlushPoint(position=0, trx=entries[0].trx_first - 1)
+        end = FlushPoint(position=0, trx=entries[-1].trx_last)
+        return cls(entries, start, end, read)
 
     def find(self, number: int) -> Transaction | None:
         """Return the transaction of this number; None if the segment does not have it."""

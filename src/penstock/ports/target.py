@@ -26,6 +26,7 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import (
     ColumnDefinition,
+    Marker,
     PenstockError,
     Relation,
     Retry,
@@ -413,12 +414,14 @@ class MergeTable:
         overlaps: The table may have some of these changes already, because its copy is newer than
             their beginning: rows that are NEW for the log may exist.
         copied_at: The position of the table's copy; None if it was not copied.
+        is_history: It takes all changes of the table, for `HistoryWriter`.
     """
 
     name: str
     source: TableName
     target: TableName
     relation: Relation
+    is_history: bool = False
     is_plain: bool = True
     is_emptied: bool = False
     overlaps: bool = False
@@ -473,6 +476,8 @@ class PhaseSpec:
         truncated: Emptied together.
         reloaded: Emptied one by one; their rows follow as inserts.
         relations: Shapes that are current from here on.
+        histories: All changes of tables, if the target takes them (`Staging.takes_history`).
+        emptyings: For each time that a table was emptied its marker, in order.
         starts: The position of each source table's copy, for those that were copied.
         gsn: Number of the last row change in it.
     """
@@ -481,6 +486,8 @@ class PhaseSpec:
     reloaded: tuple[TableName, ...] = ()
     relations: tuple[Relation, ...] = ()
     merges: tuple[MergeSpec, ...] = ()
+    histories: tuple[MergeSpec, ...] = ()
+    emptyings: tuple[tuple[TableName, Marker], ...] = ()
     starts: Mapping[TableName, int] = field(default_factory=dict)
     gsn: int = 0
 
@@ -598,6 +605,28 @@ class StagingWriter(Protocol):
         ...
 
 
+class HistoryWriter(Protocol):
+    """Writer of all changes of one table, not folded. `Staging` makes it for the workers."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def stamp(self) -> int:
+        """Number that distinguishes these rows from those of any other batch."""
+        ...
+
+    @abstractmethod
+    def write_changes(self, frames: Iterable[pa.RecordBatch]) -> StagedRows:
+        """Stage changes, given in the order of the log; they may be read repeatedly.
+
+        frames: `codec.columns.batch_schema`, and the columns `position` and `commit_time`.
+
+        Raises StagingFailed, ValueRefused, and the errors of reading the log.
+        """
+        ...
+
+
 class TargetProgress(Protocol):
     """Progress tables, on the connection that stages or applies: those of a batch are written in
     its transaction.
@@ -649,9 +678,11 @@ class Staging(Protocol):
 
     Attributes:
         progress: Progress tables, on a connection of the stager.
+        takes_history: Whether the target takes all changes of each table, besides folded rows.
     """
 
     progress: TargetProgress
+    takes_history: bool = False
 
     @abstractmethod
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
@@ -666,7 +697,7 @@ class Staging(Protocol):
     @abstractmethod
     def prepare(
         self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
-    ) -> Mapping[str, StagingWriter]:
+    ) -> Mapping[str, StagingWriter | HistoryWriter]:
         """Empty these merge tables; return the writer of each, by name.
 
         place: of the batch, 0 or 1; rows of the previous batch there are not needed any more.
